@@ -59,4 +59,15 @@ void append_row(const Row& row, uint64_t row_id, Batch& batch) {
   ++batch.rows;
 }
 
+void append_padding(int64_t seq_len, Row& row) {
+  constexpr size_t kPaddingDocument = 256;
+  const auto wanted = static_cast<size_t>(seq_len) + 1;
+  if (row.counted.empty()) row.counted.assign(row.tokens.size(), 1);
+  for (size_t start = row.tokens.size(); start < wanted; start += kPaddingDocument) {
+    if (start > 0) row.document_starts.push_back(static_cast<int32_t>(start));
+  }
+  row.tokens.resize(wanted, 0);
+  row.counted.resize(wanted, 0);
+}
+
 }  // namespace stepforge

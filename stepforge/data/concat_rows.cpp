@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/concat_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -51,6 +52,11 @@ RowRange::RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_
       first_(first),
       count_(count),
       fingerprint_(content_hash(format("rows {} {} of {}", first, count, whole_->fingerprint()))) {}
+
+int64_t RowRange::documents() const {
+  const double share = static_cast<double>(count_) / static_cast<double>(whole_->rows());
+  return std::max<int64_t>(1, std::llround(share * static_cast<double>(whole_->documents())));
+}
 
 std::optional<int64_t> RowRange::text_bytes() const {
   const std::optional<int64_t> bytes = whole_->text_bytes();

@@ -26,6 +26,7 @@ class ConcatRows : public RowSource {
   void read(int64_t number, Row& row) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
   int64_t tokens() const override { return dataset_->index().tokens(); }
+  int64_t documents() const override { return dataset_->index().documents(); }
   std::optional<int64_t> text_bytes() const override { return text_bytes_; }
 
  private:
@@ -49,6 +50,8 @@ class RowRange : public RowSource {
   void read(int64_t number, Row& row) const override { whole_->read(first_ + number, row); }
   const std::string& fingerprint() const override { return fingerprint_; }
   int64_t tokens() const override { return count_ * seq_len(); }
+  /// In proportion to the rows.
+  int64_t documents() const override;
   /// In proportion to the tokens.
   std::optional<int64_t> text_bytes() const override;
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -37,10 +38,38 @@ class SourceOpener {
     return is_indexed(spec) ? open_indexed(spec, fraction) : open_text(spec, fraction);
   }
 
+  /// The training part of the list as a tree; appends what is held out to `held_out`.
+  std::vector<SourceEntry> open_all(const std::vector<SourceSpec>& specs, double fraction,
+                                    std::vector<SourceEntry>& held_out) {
+    std::vector<SourceEntry> entries;
+    for (const SourceSpec& spec : specs) {
+      SourceEntry entry{
+          .name = name_of(spec), .weight = spec.weight, .epochs = spec.epochs, .concat = spec.concat};
+      if (!spec.sources.empty()) {
+        entry.entries = open_all(spec.sources, fraction, held_out);
+      } else {
+        OpenedSource opened = open(spec, fraction);
+        entry.source = std::move(opened.train);
+        if (opened.validation)
+          held_out.push_back({.name = entry.name, .source = std::move(opened.validation)});
+        paths.push_back(spec.path);
+      }
+      entries.push_back(std::move(entry));
+    }
+    return entries;
+  }
+
   /// Messages to the user, a line each.
   std::vector<std::string> notes;
+  /// Of the sources opened by open_all, in order.
+  std::vector<std::string> paths;
 
  private:
+  static std::string name_of(const SourceSpec& spec) {
+    if (!spec.name.empty()) return spec.name;
+    return spec.format == "synthetic" ? spec.format : spec.path;
+  }
+
   int64_t vocab_size() const { return tokenizer_ != nullptr ? tokenizer_->vocab_size() : plan_.vocab_size; }
 
   OpenedSource open_synthetic(double fraction) const {
@@ -187,23 +216,44 @@ bool is_indexed(const SourceSpec& spec) {
          (!fs::exists(spec.path) && fs::exists(idx_path(spec.path)));
 }
 
+std::vector<SourceSpec> leaves_of(const std::vector<SourceSpec>& sources) {
+  std::vector<SourceSpec> leaves;
+  for (const SourceSpec& spec : sources) {
+    if (spec.sources.empty()) {
+      leaves.push_back(spec);
+    } else {
+      std::ranges::copy(leaves_of(spec.sources), std::back_inserter(leaves));
+    }
+  }
+  return leaves;
+}
+
 DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                   const TokenizeProgressFunction& progress) {
   check(plan);
   SourceOpener opener(plan, tokenizer, progress);
-  std::vector<WeightedSource> train;
-  std::vector<std::shared_ptr<const RowSource>> validation;
-  for (const auto& spec : plan.sources) {
-    OpenedSource opened = opener.open(spec, plan.validation_fraction);
-    train.push_back({std::move(opened.train), spec.weight});
-    if (opened.validation) validation.push_back(std::move(opened.validation));
+  std::vector<SourceEntry> validation;
+  const std::vector<SourceEntry> train = opener.open_all(plan.sources, plan.validation_fraction, validation);
+  const std::vector<std::string> paths = std::move(opener.paths);
+  if (!plan.validation_sources.empty()) {
+    std::vector<SourceEntry> none;
+    validation = opener.open_all(plan.validation_sources, 0.0, none);
   }
-  for (const auto& spec : plan.validation_sources) validation.push_back(opener.open(spec, 0.0).train);
   DataSet data;
   data.notes = std::move(opener.notes);
-  data.train = RowStream::mixture(std::move(train), plan.seed, plan.shuffle);
-  if (!validation.empty()) data.validation = RowStream::one_pass(std::move(validation));
+  data.train = RowStream::mixture(train,
+                                  {.seed = plan.seed,
+                                   .shuffle = plan.shuffle,
+                                   .weights_by = plan.weights_by,
+                                   .temperature = plan.temperature},
+                                  plan.epoch_multiple);
+  data.sources = source_statistics(*data.train, paths);
+  if (!validation.empty()) data.validation = RowStream::one_pass(validation);
   return data;
+}
+
+std::vector<std::string> describe_sources(const DataSet& data) {
+  return statistics_table(data.sources);
 }
 
 }  // namespace stepforge

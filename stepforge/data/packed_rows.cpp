@@ -13,8 +13,6 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kPaddingDocument = 256;
-
 std::vector<int64_t> document_lengths(const DatasetIndex& index) {
   std::vector<int64_t> lengths(static_cast<size_t>(index.documents()));
   for (int64_t i = 0; i < index.documents(); ++i)
@@ -50,7 +48,7 @@ void PackedRows::read(int64_t number, Row& row) const {
   const std::span<const Piece> pieces = table_.row(number);
   for (const Piece& piece : pieces) append_piece(piece, row);
   append_last_label(pieces.back(), row);
-  append_padding(row);
+  append_padding(seq_len_, row);
 }
 
 void PackedRows::append_piece(const Piece& piece, Row& row) const {
@@ -65,15 +63,6 @@ void PackedRows::append_last_label(const Piece& last, Row& row) const {
   const int64_t next = index.document_begin(last.document) + last.end;
   const bool is_full = std::ssize(row.tokens) == seq_len_;
   if (is_full && next < index.document_begin(last.document + 1)) dataset_->append(next, 1, vocab_size_, row);
-}
-
-void PackedRows::append_padding(Row& row) const {
-  const auto wanted = static_cast<size_t>(seq_len_) + 1;
-  if (row.counted.empty()) row.counted.assign(row.tokens.size(), 1);
-  for (size_t start = row.tokens.size(); start < wanted; start += kPaddingDocument)
-    row.document_starts.push_back(static_cast<int32_t>(start));
-  row.tokens.resize(wanted, 0);
-  row.counted.resize(wanted, 0);
 }
 
 }  // namespace stepforge

@@ -14,8 +14,7 @@
 namespace stepforge {
 
 /// Each piece of a row is a document of its own to attention. If the last one ends inside its document, the
-/// next token of that is the last label. Padding follows as documents of at most 256 tokens of id 0, so that it
-/// costs little attention; none of it counts.
+/// next token of that is the last label. Padding follows (append_padding).
 class PackedRows : public RowSource {
  public:
   /// `text_bytes`: UTF-8 bytes that the dataset was made from, if known. Throws UsageError if there is no row.
@@ -29,13 +28,13 @@ class PackedRows : public RowSource {
   const std::string& fingerprint() const override { return fingerprint_; }
   /// Of the pieces, without padding.
   int64_t tokens() const override { return used_tokens_; }
+  int64_t documents() const override { return dataset_->index().documents(); }
   std::optional<int64_t> text_bytes() const override { return text_bytes_; }
   const PackTable& table() const { return table_; }
 
  private:
   void append_piece(const Piece& piece, Row& row) const;
   void append_last_label(const Piece& last, Row& row) const;
-  void append_padding(Row& row) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;
   int64_t seq_len_;

@@ -29,6 +29,8 @@ class RowSource {
   virtual const std::string& fingerprint() const = 0;
   /// All tokens of the source, including those after the last full row.
   virtual int64_t tokens() const = 0;
+  /// Documents of the source: one a row, unless the source counts them.
+  virtual int64_t documents() const { return rows(); }
   /// UTF-8 bytes of the text that tokens() stand for; nullopt if unknown.
   virtual std::optional<int64_t> text_bytes() const = 0;
 };

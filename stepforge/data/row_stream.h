@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "stepforge/data/batch.h"
-#include "stepforge/data/mixture.h"
 #include "stepforge/data/row_source.h"
+#include "stepforge/data/source_tree.h"
 
 namespace stepforge {
 
@@ -19,15 +19,23 @@ struct WeightedSource {
   double weight = 1.0;
 };
 
-/// Either an endless weighted mixture (training) or one pass over all sources in order (validation).
+/// Either an endless mixture (training) or one pass over all sources in order (validation).
 class RowStream {
  public:
-  /// An endless stream. One epoch is as many rows as all sources have together; a source whose share of the
-  /// weight exceeds its share of the rows is repeated more often than others.
-  static std::shared_ptr<const RowStream> mixture(std::vector<WeightedSource> sources, uint64_t seed,
+  /// An endless stream of a tree of sources, which `place` names in messages. One epoch of a weighted list is as many
+  /// rows as its entries have together; one whose share of the weight exceeds its share of the rows is repeated more
+  /// often than others. Each epoch is followed by rows without labels up to a multiple of `epoch_multiple`, so that a
+  /// step of that many rows has rows of one epoch only. Throws what SourceTree throws.
+  static std::shared_ptr<const RowStream> mixture(const std::vector<SourceEntry>& entries,
+                                                  const MixtureOptions& options, int64_t epoch_multiple = 1,
+                                                  const std::string& place = "data.sources");
+  /// The same of a flat list.
+  static std::shared_ptr<const RowStream> mixture(const std::vector<WeightedSource>& sources, uint64_t seed,
                                                   bool shuffle);
   /// All rows of all sources once, source after source.
-  static std::shared_ptr<const RowStream> one_pass(std::vector<std::shared_ptr<const RowSource>> sources);
+  static std::shared_ptr<const RowStream> one_pass(const std::vector<SourceEntry>& entries);
+  static std::shared_ptr<const RowStream> one_pass(
+      const std::vector<std::shared_ptr<const RowSource>>& sources);
 
   /// Rows [first_row, first_row + count) of the stream; fewer, or none, where a one-pass stream ends. Safe to
   /// call from several threads. Throws what the sources throw.
@@ -36,24 +44,29 @@ class RowStream {
   int64_t seq_len() const { return seq_len_; }
   /// Number of rows of a one-pass stream; nullopt if the stream is endless.
   std::optional<int64_t> total_rows() const;
-  /// Rows and tokens of one epoch: the sum over the sources.
-  int64_t rows_per_epoch() const { return rows_per_epoch_; }
-  int64_t tokens_per_epoch() const { return rows_per_epoch_ * seq_len_; }
+  /// Rows and tokens of one epoch, with the rows that follow it to fill a step.
+  int64_t rows_per_epoch() const { return padded_rows_; }
+  int64_t tokens_per_epoch() const { return padded_rows_ * seq_len_; }
   /// Average UTF-8 bytes per token, for bits per byte; nullopt if a source does not know it.
   std::optional<double> bytes_per_token() const;
   /// Hash of everything that determines the rows: contents, weights, seed, sequence length.
   const std::string& fingerprint() const { return fingerprint_; }
-  const std::vector<WeightedSource>& sources() const { return sources_; }
+  /// In the order of the numbers in Batch::sources.
+  const std::vector<SourceTree::Leaf>& sources() const { return tree_.leaves(); }
+  std::vector<std::string> source_names() const;
+  /// The part of the rows that come from this source.
+  double share(size_t source) const { return sources().at(source).rows / tree_.total_rows(); }
 
  private:
-  explicit RowStream(std::vector<WeightedSource> sources);
-  RowRef locate_in_one_pass(int64_t row) const;
+  RowStream(const std::vector<SourceEntry>& entries, const MixtureOptions& options, bool endless,
+            int64_t epoch_multiple, const std::string& place);
+  /// The number in the tree of row `number` of the stream; nullopt if it follows an epoch to fill a step.
+  std::optional<int64_t> number_in_tree(int64_t number) const;
 
-  std::vector<WeightedSource> sources_;
-  std::unique_ptr<const Mixture> mixture_;  ///< null in a one-pass stream
-  std::vector<RowOrder> orders_;            ///< one per source of a mixture
+  SourceTree tree_;
+  bool endless_;
   int64_t seq_len_ = 0;
-  int64_t rows_per_epoch_ = 0;
+  int64_t padded_rows_ = 0;  ///< of an epoch
   std::string fingerprint_;
 };
 

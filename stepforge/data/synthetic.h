@@ -2,6 +2,7 @@
 // Generated rows: a learnable pattern for tests and benchmarks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -34,6 +35,10 @@ class SyntheticSource : public RowSource {
   void read(int64_t number, Row& row) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
   int64_t tokens() const override { return options_.rows * options_.seq_len; }
+  /// About as many as there are, by their mean length.
+  int64_t documents() const override {
+    return options_.document_length > 0 ? std::max(tokens() / options_.document_length, rows()) : rows();
+  }
   std::optional<int64_t> text_bytes() const override { return std::nullopt; }
 
  private:
