@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace stepforge {
@@ -62,6 +63,10 @@ struct Row {
   /// [seq_len + 1], 1 if the token counts in the loss where it is the label, else 0; empty if all count.
   std::vector<uint8_t> counted;
 };
+
+/// What attention over a row of `seq_len` tokens costs: the sum of the squared lengths of its documents, which
+/// begin at 0 and at `document_starts`.
+int64_t attention_cost(std::span<const int32_t> document_starts, int64_t seq_len);
 
 /// An empty batch of rows of `seq_len` tokens, with capacity for `rows`. Throws UsageError if that many
 /// tokens do not fit 32-bit boundaries.

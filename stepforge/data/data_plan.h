@@ -43,6 +43,8 @@ struct DataPlan {
   double validation_fraction = 0.0;
   RecordOptions records;  ///< what all sources share; format, field and loss_on are each source's own
   Packing packing = Packing::concat;
+  std::filesystem::path preset;  ///< the folder of Packing::preset
+  StepRows steps;                ///< of the training data
   int64_t seq_len = 0;
   uint64_t seed = 0;
   bool shuffle = true;
