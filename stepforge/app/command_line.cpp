@@ -323,6 +323,13 @@ class CommandLine {
         ->check(number(0));
     show->add_flag("--validation", rows->validation, "Rows of the validation set");
     on(show, [=] { return data_show_command(config_args(*show, *preset), *rows); });
+
+    CLI::App* pack = add(*command, "pack", "Write which documents share a row to files, for data.preset");
+    auto pack_preset = options<std::string>();
+    auto output = options<std::filesystem::path>();
+    accept_config(*pack, *pack_preset);
+    pack->add_option("--output", *output, "New folder")->required();
+    on(pack, [=] { return data_pack_command(config_args(*pack, *pack_preset), *output); });
   }
 
   void add_plan() {

@@ -73,6 +73,9 @@ struct DataShowOptions {
 /// Prints rows of the stream that training would read.
 int data_show_command(const ConfigArgs& args, const DataShowOptions& options);
 
+/// Writes which documents share the rows of the training data to a new folder, for data.preset.
+int data_pack_command(const ConfigArgs& args, const std::filesystem::path& output);
+
 struct TokenizerTrainOptions {
   std::vector<std::filesystem::path> inputs;  ///< text files, .jsonl files, folders of them
   BpeRecipe recipe;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepforge data build | show`.
+// `stepforge data build | show | pack`.
 
 #include <algorithm>
 #include <chrono>
@@ -7,12 +7,16 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
+#include "stepforge/data/preset_packing.h"
 #include "stepforge/data/show.h"
+#include "stepforge/data/step_balance.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/text/tokenizer.h"
 
@@ -109,6 +113,32 @@ fs::path tokenizer_folder(const fs::path& tokenizer) {
   return fs::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path();
 }
 
+std::unique_ptr<Tokenizer> tokenizer_of(const Config& config) {
+  Logger log(LogLevel::info, stderr_is_terminal());
+  return job_tokenizer(config, log);
+}
+
+/// The data of a configuration; prints what is to be noted about it.
+DataSet open_noted(const Config& config, const Tokenizer& tokenizer) {
+  DataSet data = open_data(data_plan(config, planned_vocabulary(config)), &tokenizer, terminal_progress());
+  for (const std::string& note : data.notes) std::cerr << note << '\n';
+  return data;
+}
+
+/// How evenly the rows of a step divide the cost of attention between 2, 4 and 8 ranks; "" if they cannot be
+/// divided.
+std::string step_cost(const RowStream& stream, int64_t first_row, int64_t rows) {
+  std::vector<int64_t> costs;
+  for (int64_t row = first_row; row < first_row + rows; ++row) costs.push_back(stream.attention_cost(row));
+  std::vector<std::string> shares;
+  for (const int64_t ranks : {2, 4, 8}) {
+    if (rows % ranks == 0) shares.push_back(format("{:.1f}% on {}", 100.0 * imbalance(costs, ranks), ranks));
+  }
+  if (shares.empty()) return "";
+  return format("attention in the step from row {}, costliest rank above the mean: {} ranks\n\n", first_row,
+                join(shares, ", "));
+}
+
 }  // namespace
 
 int data_build_command(const DataBuildOptions& options) {
@@ -148,22 +178,40 @@ int data_show_command(const ConfigArgs& args, const DataShowOptions& options) {
     throw UsageError(format("--row {} --rows {}: rows are numbered from 0, and at least one is shown",
                             options.first_row, options.rows));
   }
-  Logger log(LogLevel::info, stderr_is_terminal());
-  const auto tokenizer = job_tokenizer(config, log);
-  const DataSet data =
-      open_data(data_plan(config, planned_vocabulary(config)), tokenizer.get(), terminal_progress());
-  for (const std::string& note : data.notes) std::cerr << note << '\n';
+  const auto tokenizer = tokenizer_of(config);
+  const DataSet data = open_noted(config, *tokenizer);
   const auto& stream = options.validation ? data.validation : data.train;
   if (!stream)
     throw UsageError("there is no validation data; set data.validation or data.validation_fraction");
   const auto total = stream->total_rows();
   std::cout << format("{} rows of {} tokens {}\n\n", with_thousands(stream->rows_per_epoch()),
                       stream->seq_len(), total ? "in all" : "in an epoch");
+  if (const int64_t rows = config.training.global_batch_size; rows > 0 && !total)
+    std::cout << step_cost(*stream, options.first_row / rows * rows, rows);
   const Batch batch = stream->rows(options.first_row, options.rows);
   if (batch.rows == 0)
     throw UsageError(format("--row {}: there are only {} rows", options.first_row, total.value_or(0)));
   std::cout << render_batch(batch, *tokenizer,
                             {.colour = stdout_is_terminal(), .max_tokens = options.max_tokens});
+  return 0;
+}
+
+int data_pack_command(const ConfigArgs& args, const fs::path& output) {
+  const Config config = args.load(ConfigUse::data).config;
+  const auto tokenizer = tokenizer_of(config);
+  const DataSet data = open_noted(config, *tokenizer);
+  const auto& sources = data.train->sources();
+  const PackTable* table = sources.size() == 1 ? sources[0].source->pack_table() : nullptr;
+  if (table == nullptr) {
+    throw UsageError(
+        format("data.packing = \"{}\" with {} source(s) makes no rows that files can name: pack one source "
+               "of documents "
+               "with another packing, such as \"best_fit\"",
+               choice_name(config.data.packing), sources.size()));
+  }
+  write_pack_table(output, *table);
+  std::cout << format("{}: {} rows of {} pieces of documents\n", output.string(),
+                      with_thousands(table->rows()), with_thousands(std::ssize(table->pieces)));
   return 0;
 }
 

@@ -63,9 +63,9 @@ constexpr ChoiceNames<3> choice_names(LossOnMessages) {
   return {"assistant", "last", "all"};
 }
 
-enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none };
-constexpr ChoiceNames<5> choice_names(DataPacking) {
-  return {"concat", "hard", "soft", "best_fit", "none"};
+enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none, budget, preset };
+constexpr ChoiceNames<7> choice_names(DataPacking) {
+  return {"concat", "hard", "soft", "best_fit", "none", "budget", "preset"};
 }
 
 enum class DocumentUnit : uint8_t { file, line, paragraph };
@@ -223,6 +223,9 @@ struct DataConfig {
   double validation_fraction = 0.0;
   DocumentUnit document = DocumentUnit::file;
   DataPacking packing = DataPacking::concat;
+  std::string preset;
+  bool group_by_length = false;
+  bool balance = false;
   std::string chat_template;
   bool bos = true;
   bool eos = true;

@@ -129,6 +129,43 @@ void check_sources(const RuleCheck& check, std::string_view list,
   }
 }
 
+void check_preset(const RuleCheck& check) {
+  const DataConfig& data = check.config().data;
+  const bool is_preset = data.packing == DataPacking::preset;
+  check.require(!is_preset || !data.preset.empty(), {"data.packing", "data.preset"},
+                "name the folder of the rows, such as data.preset = \"packed\"");
+  check.require(is_preset || data.preset.empty(), {"data.preset", "data.packing"},
+                "the folder is only used with packing \"preset\"; set the packing, or remove preset");
+  check.require(!is_preset || data.sources.size() <= 1, {"data.packing"},
+                "a preset has the rows of one source, and data.sources lists several; use another packing");
+}
+
+/// `all_synthetic`: no source has documents.
+void check_row_order(const RuleCheck& check, bool all_synthetic) {
+  const DataConfig& data = check.config().data;
+  const auto require_step = [&](bool asked, const std::string& field) {
+    check.require(!asked || check.config().training.global_batch_size > 0,
+                  {field, "training.global_batch_size"},
+                  "the order of the rows of a step must not depend on the number of ranks; set "
+                  "training.global_batch_size");
+  };
+  require_step(data.group_by_length, "data.group_by_length");
+  require_step(data.balance, "data.balance");
+  check.require(!data.group_by_length || data.packing != DataPacking::concat,
+                {"data.group_by_length", "data.packing"},
+                "all rows of packing \"concat\" are full; set group_by_length to false, or another packing");
+  check.require(
+      !data.group_by_length || data.shuffle, {"data.group_by_length", "data.shuffle"},
+      "rows that are grouped by length are shuffled; set shuffle to true, or group_by_length to false");
+  check.require(
+      !data.group_by_length || data.sources.size() <= 1, {"data.group_by_length"},
+      "a step has rows of all data.sources, so those of one cannot be grouped; set group_by_length to "
+      "false");
+  const bool all_equal = all_synthetic && !data.sources.empty() && data.synthetic_document_length == 0;
+  check.require(!data.balance || !all_equal, {"data.balance", "data.synthetic_document_length"},
+                "all synthetic rows cost the same; set balance to false, or synthetic_document_length");
+}
+
 void check_data_section(const RuleCheck& check) {
   const DataConfig& data = check.config().data;
   check_sources(check, "data.sources", data.sources);
@@ -143,6 +180,8 @@ void check_data_section(const RuleCheck& check) {
   check.require(data.packing == DataPacking::concat || data.sources.empty() || !all_synthetic,
                 {"data.packing", "data.sources.0.format"},
                 "synthetic rows are not packed from documents; set packing to \"concat\"");
+  check_preset(check);
+  check_row_order(check, all_synthetic);
 }
 
 void check_training(const RuleCheck& check) {
@@ -343,6 +382,7 @@ void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorL
       {"tokenizer.type", "tokenizer.path"},
       "set tokenizer.path to the folder of a Hugging Face model or to its tokenizer.json");
   require_existing(check, "tokenizer.path", config.tokenizer.path);
+  require_existing(check, "data.preset", config.data.preset);
   require_sources(check, "data.sources", config.data.sources);
   require_sources(check, "data.validation", config.data.validation);
 }

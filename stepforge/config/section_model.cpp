@@ -125,8 +125,20 @@ SchemaOf<DataConfig> data_section() {
       .field(
           "packing", &DataConfig::packing,
           "Which documents share a row: concat puts all end to end and cuts them into rows, hard the same in "
-          "a shuffled order, soft and best_fit put whole documents together, none gives each a row of its "
-          "own.",
+          "a shuffled order, soft and best_fit put whole documents together, budget does so in their order, "
+          "none gives each a row of its own, preset reads it from files.",
+          {}, guarded(Guard::data))
+      .field("preset", &DataConfig::preset,
+             "Folder with the rows of packing preset, which stepforge data pack writes.", {},
+             guarded(Guard::data))
+      .field("group_by_length", &DataConfig::group_by_length,
+             "Whether the rows of a step cost about the same attention: rows are shuffled, sorted by cost in "
+             "blocks of some steps, and the steps of a block are shuffled.",
+             {}, guarded(Guard::data))
+      .field(
+          "balance", &DataConfig::balance,
+          "Whether the rows of a step are put into an order in which all ranks have about the same cost of "
+          "attention, the sum over documents of the squared length.",
           {}, guarded(Guard::data))
       .field(
           "chat_template", &DataConfig::chat_template,

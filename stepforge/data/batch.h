@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace stepforge {
@@ -69,6 +70,10 @@ struct Row {
   std::vector<uint8_t> counted;
 };
 
+/// What attention over a row of `seq_len` tokens costs: the sum of the squared lengths of its documents, which
+/// begin at 0 and at `document_starts`.
+int64_t attention_cost(std::span<const int32_t> document_starts, int64_t seq_len);
+
 /// An empty batch of rows of `seq_len` tokens, with capacity for `rows`. Throws UsageError if that many
 /// tokens do not fit 32-bit boundaries.
 Batch empty_batch(int64_t seq_len, int64_t rows);
@@ -76,8 +81,11 @@ Batch empty_batch(int64_t seq_len, int64_t rows);
 /// Appends `row` (batch.seq_len + 1 tokens) as global row `row_id`.
 void append_row(const Row& row, uint64_t row_id, Batch& batch);
 
-/// Fills `row` up to seq_len + 1 tokens with documents of at most 256 tokens of id 0, so that they cost little
-/// attention; none of them counts.
+/// The longest document of padding.
+inline constexpr int64_t kPaddingDocument = 256;
+
+/// Fills `row` up to seq_len + 1 tokens with documents of at most kPaddingDocument tokens of id 0, so that they cost
+/// little attention; none of them counts.
 void append_padding(int64_t seq_len, Row& row);
 
 }  // namespace stepforge

@@ -31,18 +31,28 @@ ConcatRows::ConcatRows(std::shared_ptr<const IndexedDataset> dataset, int64_t se
 }
 
 void ConcatRows::read(int64_t number, Row& row) const {
-  const DatasetIndex& index = dataset_->index();
-  const int64_t first = number * seq_len_;
   row.tokens.clear();
   row.counted.clear();
-  dataset_->append(first, seq_len_ + 1, vocab_size_, row);
-  row.document_starts.clear();
+  dataset_->append(number * seq_len_, seq_len_ + 1, vocab_size_, row);
+  find_document_starts(number, row.document_starts);
+}
+
+int64_t ConcatRows::attention_cost(int64_t number) const {
+  std::vector<int32_t> starts;
+  find_document_starts(number, starts);
+  return stepforge::attention_cost(starts, seq_len_);
+}
+
+void ConcatRows::find_document_starts(int64_t number, std::vector<int32_t>& starts) const {
+  const DatasetIndex& index = dataset_->index();
+  const int64_t first = number * seq_len_;
+  starts.clear();
   int64_t last_start = first;
   for (int64_t document = index.document_of(first) + 1; document < index.documents(); ++document) {
     const int64_t start = index.document_begin(document);
     if (start > first + seq_len_) break;
     // An empty document begins where the next one does.
-    if (start > last_start) row.document_starts.push_back(static_cast<int32_t>(start - first));
+    if (start > last_start) starts.push_back(static_cast<int32_t>(start - first));
     last_start = start;
   }
 }

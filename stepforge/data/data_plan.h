@@ -52,13 +52,13 @@ struct DataPlan {
   double validation_fraction = 0.0;
   RecordOptions records;  ///< what all sources share; format, field and loss_on are each source's own
   Packing packing = Packing::concat;
+  std::filesystem::path preset;  ///< the folder of Packing::preset
+  StepRows steps;                ///< of the training data
   int64_t seq_len = 0;
   uint64_t seed = 0;
   bool shuffle = true;
   ShareOf weights_by = ShareOf::rows;
   double temperature = 0.0;  ///< see MixtureOptions
-  /// Each epoch is filled up to a multiple of this many rows with rows without labels.
-  int64_t epoch_multiple = 1;
   std::filesystem::path cache_dir;
   int workers = 0;         ///< tokenizing threads; 0 = all cores
   int64_t vocab_size = 0;  ///< used if there is no tokenizer

@@ -18,6 +18,30 @@ int64_t round_up(int64_t rows, int64_t step) {
   return (rows + step - 1) / step * step;
 }
 
+void check(const StepRows& steps, size_t sources) {
+  if (!steps.group_by_length && !steps.balance && !steps.fill_epochs) return;
+  if (steps.rows_per_step < 1) {
+    throw UsageError(
+        format("rows cannot be ordered by step for {} rows a step; set training.global_batch_size",
+               steps.rows_per_step));
+  }
+  if (steps.group_by_length && sources != 1) {
+    throw UsageError(
+        format("the rows of {} sources cannot be grouped by length, since a step mixes them; set "
+               "data.group_by_length = false",
+               sources));
+  }
+}
+
+/// The order that groups the rows of a step by what they cost.
+std::unique_ptr<const LengthGroupedOrder> grouped(const RowSource& source, int64_t rows_per_step,
+                                                  uint64_t seed) {
+  std::vector<int64_t> costs;
+  costs.reserve(static_cast<size_t>(source.rows()));
+  for (int64_t row = 0; row < source.rows(); ++row) costs.push_back(source.attention_cost(row));
+  return std::make_unique<const LengthGroupedOrder>(std::move(costs), rows_per_step, seed);
+}
+
 /// The entries, each once, in order.
 std::vector<SourceEntry> once_each(std::vector<SourceEntry> entries) {
   for (SourceEntry& entry : entries) {
@@ -41,24 +65,40 @@ RowStream::RowStream(const std::vector<SourceEntry>& entries, const MixtureOptio
 }
 
 std::shared_ptr<const RowStream> RowStream::mixture(const std::vector<SourceEntry>& entries,
-                                                    const MixtureOptions& options, int64_t epoch_multiple,
+                                                    const MixtureOptions& options, const StepRows& steps,
                                                     const std::string& place) {
+  MixtureOptions drawing = options;
+  if (steps.group_by_length) drawing.shuffle = false;  // the groups have an order of their own
   const std::shared_ptr<RowStream> stream(
-      new RowStream(entries, options, /*endless=*/true, epoch_multiple, place));
+      new RowStream(entries, drawing, /*endless=*/true, steps.fill_epochs ? steps.rows_per_step : 1, place));
   std::string identity =
       format("mixture seed {} shuffle {} seq_len {}", options.seed, options.shuffle, stream->seq_len_);
   if (const int64_t rows = stream->padded_rows_; rows != stream->tree_.rows_per_epoch())
     identity += format(" epochs of {} rows", rows);
-  stream->fingerprint_ = content_hash(identity + stream->tree_.identity());
+  identity += stream->tree_.identity();
+  stream->order_steps(steps, options.seed, identity);
+  stream->fingerprint_ = content_hash(identity);
   return stream;
 }
 
+void RowStream::order_steps(const StepRows& steps, uint64_t seed, std::string& identity) {
+  check(steps, sources().size());
+  if (steps.group_by_length) {
+    grouped_ = grouped(*sources().front().source, steps.rows_per_step, seed);
+    identity += format(" grouped {}", steps.rows_per_step);
+  }
+  if (!steps.balance) return;
+  balanced_ = std::make_unique<const BalancedSteps>(
+      steps.rows_per_step, [this](int64_t row) { return cost_of(locate_unbalanced(row)); });
+  identity += format(" balanced {}", steps.rows_per_step);
+}
+
 std::shared_ptr<const RowStream> RowStream::mixture(const std::vector<WeightedSource>& sources, uint64_t seed,
-                                                    bool shuffle) {
+                                                    bool shuffle, const StepRows& steps) {
   std::vector<SourceEntry> entries;
   for (const auto& [source, weight] : sources)
     entries.push_back({.name = source->name(), .source = source, .weight = weight});
-  return mixture(entries, {.seed = seed, .shuffle = shuffle});
+  return mixture(entries, {.seed = seed, .shuffle = shuffle}, steps);
 }
 
 std::shared_ptr<const RowStream> RowStream::one_pass(const std::vector<SourceEntry>& entries) {
@@ -88,12 +128,25 @@ std::vector<std::string> RowStream::source_names() const {
   return names;
 }
 
-std::optional<int64_t> RowStream::number_in_tree(int64_t number) const {
-  const int64_t rows = tree_.rows_per_epoch();
-  if (rows == padded_rows_) return number;
-  const int64_t offset = number % padded_rows_;
-  if (offset >= rows) return std::nullopt;
-  return number / padded_rows_ * rows + offset;
+std::optional<RowRef> RowStream::locate(int64_t number) const {
+  return locate_unbalanced(balanced_ ? (*balanced_)(number) : number);
+}
+
+std::optional<RowRef> RowStream::locate_unbalanced(int64_t number) const {
+  if (const int64_t rows = tree_.rows_per_epoch(); rows != padded_rows_) {
+    const int64_t offset = number % padded_rows_;
+    if (offset >= rows) return std::nullopt;
+    number = number / padded_rows_ * rows + offset;
+  }
+  return tree_.locate(grouped_ ? (*grouped_)(number) : number);
+}
+
+int64_t RowStream::cost_of(const std::optional<RowRef>& row) const {
+  return row ? sources()[static_cast<size_t>(row->source)].source->attention_cost(row->running) : 0;
+}
+
+int64_t RowStream::attention_cost(int64_t row) const {
+  return cost_of(locate(row));
 }
 
 Batch RowStream::rows(int64_t first_row, int64_t count) const {
@@ -105,10 +158,9 @@ Batch RowStream::rows(int64_t first_row, int64_t count) const {
   Row row;
   for (int64_t number = first_row; number < end; ++number) {
     int32_t source = kNoSource;
-    if (const std::optional<int64_t> drawn = number_in_tree(number)) {
-      const RowRef found = tree_.locate(*drawn);
-      source = static_cast<int32_t>(found.source);
-      sources()[static_cast<size_t>(found.source)].source->read(found.running, row);
+    if (const std::optional<RowRef> found = locate(number)) {
+      source = static_cast<int32_t>(found->source);
+      sources()[static_cast<size_t>(found->source)].source->read(found->running, row);
     } else {
       row = {};
       append_padding(seq_len_, row);

@@ -9,10 +9,22 @@
 #include <vector>
 
 #include "stepforge/data/batch.h"
+#include "stepforge/data/length_groups.h"
 #include "stepforge/data/row_source.h"
 #include "stepforge/data/source_tree.h"
+#include "stepforge/data/step_balance.h"
 
 namespace stepforge {
+
+/// What an endless stream knows about the steps that are made of its rows.
+struct StepRows {
+  int64_t rows_per_step = 0;  ///< the global batch size; 0 if it is not known
+  /// An epoch is filled up with rows without labels, so that a step has rows of one epoch only.
+  bool fill_epochs = false;
+  /// A step has rows of about the same cost (data/length_groups.h); one source only.
+  bool group_by_length = false;
+  bool balance = false;  ///< a step's rows come in an order that balances ranks (data/step_balance.h)
+};
 
 struct WeightedSource {
   std::shared_ptr<const RowSource> source;
@@ -24,14 +36,14 @@ class RowStream {
  public:
   /// An endless stream of a tree of sources, which `place` names in messages. One epoch of a weighted list is as many
   /// rows as its entries have together; one whose share of the weight exceeds its share of the rows is repeated more
-  /// often than others. Each epoch is followed by rows without labels up to a multiple of `epoch_multiple`, so that a
-  /// step of that many rows has rows of one epoch only. Throws what SourceTree throws.
+  /// often than others. Throws what SourceTree throws, and UsageError if `steps` asks for an order that the sources or
+  /// the step do not allow.
   static std::shared_ptr<const RowStream> mixture(const std::vector<SourceEntry>& entries,
-                                                  const MixtureOptions& options, int64_t epoch_multiple = 1,
+                                                  const MixtureOptions& options, const StepRows& steps = {},
                                                   const std::string& place = "data.sources");
   /// The same of a flat list.
   static std::shared_ptr<const RowStream> mixture(const std::vector<WeightedSource>& sources, uint64_t seed,
-                                                  bool shuffle);
+                                                  bool shuffle, const StepRows& steps = {});
   /// All rows of all sources once, source after source.
   static std::shared_ptr<const RowStream> one_pass(const std::vector<SourceEntry>& entries);
   static std::shared_ptr<const RowStream> one_pass(
@@ -40,6 +52,9 @@ class RowStream {
   /// Rows [first_row, first_row + count) of the stream; fewer, or none, where a one-pass stream ends. Safe to
   /// call from several threads. Throws what the sources throw.
   Batch rows(int64_t first_row, int64_t count) const;
+
+  /// What attention over row `row` costs.
+  int64_t attention_cost(int64_t row) const;
 
   int64_t seq_len() const { return seq_len_; }
   /// Number of rows of a one-pass stream; nullopt if the stream is endless.
@@ -60,13 +75,19 @@ class RowStream {
  private:
   RowStream(const std::vector<SourceEntry>& entries, const MixtureOptions& options, bool endless,
             int64_t epoch_multiple, const std::string& place);
-  /// The number in the tree of row `number` of the stream; nullopt if it follows an epoch to fill a step.
-  std::optional<int64_t> number_in_tree(int64_t number) const;
+  void order_steps(const StepRows& steps, uint64_t seed, std::string& identity);
+  /// The source of row `number` and its number there; nullopt if it fills up an epoch.
+  std::optional<RowRef> locate(int64_t number) const;
+  /// The same before rows are put into another order within their step.
+  std::optional<RowRef> locate_unbalanced(int64_t number) const;
+  int64_t cost_of(const std::optional<RowRef>& row) const;
 
   SourceTree tree_;
   bool endless_;
   int64_t seq_len_ = 0;
-  int64_t padded_rows_ = 0;  ///< of an epoch
+  int64_t padded_rows_ = 0;                            ///< of an epoch
+  std::unique_ptr<const LengthGroupedOrder> grouped_;  ///< null unless rows are grouped by length
+  std::unique_ptr<const BalancedSteps> balanced_;      ///< null unless steps are balanced
   std::string fingerprint_;
 };
 

@@ -115,6 +115,10 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.validation_sources = convert(data.validation);
   plan.validation_fraction = data.validation_fraction;
   plan.packing = parse_packing(choice_name(data.packing));
+  plan.preset = data.preset;
+  plan.steps = {.rows_per_step = std::max<int64_t>(0, config.training.global_batch_size),
+                .group_by_length = data.group_by_length,
+                .balance = data.balance};
   plan.records.documents = choice_name(data.document);
   plan.records.ends = {.bos = data.bos, .eos = data.eos};
   plan.records.tokenizer_folder = tokenizer_folder(config);

@@ -28,6 +28,8 @@ Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType comput
   config.training.seq_len = seq_len;
   config.training.local_batch_size = 1;
   config.training.global_batch_size = -1;
+  config.data.group_by_length = false;
+  config.data.balance = false;
   config.precision.compute = compute;
   return config;
 }
@@ -98,6 +100,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     config.data.sources.clear();
     config.data.validation_fraction = 0.0;
     config.data.document = options.documents;
+    if (config.data.packing == DataPacking::preset) config.data.packing = DataPacking::best_fit;
     for (const auto& path : options.data) config.data.sources.push_back({path.string()});
     config.data.validation = config.data.sources;
   }
