@@ -238,15 +238,20 @@ std::string TextSource::skipped() const {
                 remedy.empty() ? remedy : "; " + remedy);
 }
 
-std::string TextSource::content_key(int workers) const {
+std::vector<std::string> TextSource::file_hashes(int workers) const {
   std::vector<std::string> hashes(files_.size());
-  parallel_for_each(static_cast<int64_t>(files_.size()), workers, [&](int64_t i) {
-    const auto& file = files_[static_cast<size_t>(i)];
-    hashes[static_cast<size_t>(i)] =
-        (file.kind == TextFileKind::text ? "text:" : "jsonl:") + file_hash(file.path);
+  parallel_for_each(std::ssize(files_), workers, [&](int64_t i) {
+    const auto index = static_cast<size_t>(i);
+    hashes[index] = file_hash(files_[index].path);
   });
-  return content_hash(format("{}\n{}\n{}", document_mode_name(options_.mode), options_.field.value_or(""),
-                             join(hashes, "\n")));
+  return hashes;
+}
+
+std::string TextSource::content_key(const std::vector<std::string>& hashes) const {
+  std::string parts = format("{}\n{}", document_mode_name(options_.mode), options_.field.value_or(""));
+  for (size_t i = 0; i < files_.size(); ++i)
+    parts += (files_[i].kind == TextFileKind::text ? "\ntext:" : "\njsonl:") + hashes[i];
+  return content_hash(parts);
 }
 
 std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes, int64_t begin) const {
@@ -273,12 +278,14 @@ std::string TextSource::contents_of(const TextChunk& chunk) const {
   return chunk.text ? *chunk.text : FileReader(files_.at(chunk.file).path).text(chunk.begin, chunk.end);
 }
 
-void TextSource::read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const {
+void TextSource::read(const TextChunk& chunk, const std::function<void(std::string_view)>& document,
+                      const FaultHandler& on_fault) const {
   const TextFile& entry = files_.at(chunk.file);
   const std::string bytes = contents_of(chunk);
   std::string_view text = bytes;
   if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  require_utf8(text, entry.path.string(), static_cast<size_t>(chunk.end) - text.size());
+  const int64_t begin = chunk.end - std::ssize(text);
+  if (!on_fault) require_utf8(text, entry.path.string(), static_cast<size_t>(begin));
   const auto keep = [&](std::string_view content) {
     if (!is_blank(content)) document(content);
   };
@@ -286,18 +293,46 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
     const auto location = [&](int64_t record) {
       return format("{}: record {}", entry.path.string(), record);
     };
-    read_json_array(text, options_.field, location, keep);
+    read_json_array(text, options_.field, location, keep, on_fault);
   } else if (entry.kind == TextFileKind::json_lines) {
     const auto location = [&](int64_t line) {
       return format("{}:{}", entry.path.string(), lines_before(chunk) + line);
     };
-    read_json_lines(text, options_.field, location, keep);
-  } else if (options_.mode == DocumentMode::file) {
-    keep(text);
-  } else if (options_.mode == DocumentMode::line) {
-    read_lines(text, document);
+    read_json_lines(text, options_.field, location, keep, on_fault);
   } else {
-    read_paragraphs(text, document);
+    read_text(entry, begin, text, keep, on_fault);
+  }
+}
+
+/// `begin`: of the text in the file.
+void TextSource::read_text(const TextFile& file, int64_t begin, std::string_view text,
+                           const std::function<void(std::string_view)>& document,
+                           const FaultHandler& on_fault) const {
+  const std::string name = file.path.string();
+  const auto deliver = [&](std::string_view content) {
+    const auto offset = static_cast<size_t>(begin + (content.data() - text.data()));
+    try {
+      if (on_fault) require_utf8(content, name, offset);
+    } catch (const FormatError& fault) {
+      on_fault([&] { return std::string(fault.what()); });
+      return;
+    }
+    try {
+      document(content);
+    } catch (const FormatError& fault) {
+      const auto message = [&] {
+        return format("{}: the document at byte {}: {}", name, offset, fault.what());
+      };
+      if (!on_fault) throw FormatError(message());
+      on_fault(message);
+    }
+  };
+  if (options_.mode == DocumentMode::file) {
+    deliver(text);
+  } else if (options_.mode == DocumentMode::line) {
+    read_lines(text, deliver);
+  } else {
+    read_paragraphs(text, deliver);
   }
 }
 
