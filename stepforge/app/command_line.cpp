@@ -311,6 +311,16 @@ class CommandLine {
     build->add_option("--documents", data->documents,
                       "How a text file is divided into documents: file, line, paragraph");
     build->add_option("--validation-fraction", data->validation_fraction, "Share of documents held out");
+    build
+        ->add_option("--filter", data->filter,
+                     "Rules of [data.filter] that documents must follow, such as max_symbols=0.3")
+        ->type_name("KEY=VALUE");
+    build->add_flag("--deduplicate", data->deduplicate, "Drop documents whose text occurred before");
+    build->add_option("--on-bad-record", data->on_bad_record, "stop, or skip malformed records")
+        ->check(CLI::IsMember({"stop", "skip"}));
+    build->add_option("--max-bad-records", data->max_bad_records, "So many are skipped; one more is an error")
+        ->check(number(0));
+    build->add_flag("--overwrite", data->overwrite, "Replace a pair that exists");
     on(build, [=] { return data_build_command(*data); });
 
     CLI::App* show = add(*command, "show", "Print rows as training would read them");

@@ -60,8 +60,14 @@ struct DataBuildOptions {
   std::filesystem::path output_prefix;  ///< writes <output_prefix>_<json_key>_document.{bin,idx,json}
   int workers = 0;                      ///< 0 = all cores
   double validation_fraction = 0.0;     ///< above 0: also <output_prefix>_validation_<json_key>_document
+  std::vector<std::string> filter;      ///< "key=value", as in [data.filter]
+  bool deduplicate = false;
+  std::string on_bad_record = "stop";  ///< or "skip"
+  int64_t max_bad_records = 100;
+  bool overwrite = false;  ///< replace pairs that exist
 };
-/// Prints a progress bar on standard error if that is a terminal, and the totals on standard output.
+/// Prints a progress bar on standard error if that is a terminal, and the totals and a report on standard output.
+/// Continues an interrupted build.
 int data_build_command(const DataBuildOptions& options);
 
 struct DataShowOptions {

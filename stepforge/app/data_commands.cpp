@@ -14,6 +14,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
+#include "stepforge/config/load.h"
+#include "stepforge/data/dataset_build.h"
 #include "stepforge/data/preset_packing.h"
 #include "stepforge/data/show.h"
 #include "stepforge/data/step_balance.h"
@@ -38,16 +40,20 @@ class ProgressLine {
     }
     if (progress.verifying) return;
     const auto now = Clock::now();
-    if (progress.bytes_done == 0) begin_ = now;
+    if (begin_ == Clock::time_point{}) {
+      begin_ = now;
+      first_ = progress.bytes_done;
+    }
     const bool done = progress.bytes_done >= progress.bytes_total;
     if (!done && now - drawn_ < std::chrono::milliseconds(100)) return;
     drawn_ = now;
     const double seconds = std::chrono::duration<double>(now - begin_).count();
-    std::cerr << "\r\033[K" << bar(progress, seconds, done) << (done ? "\n" : "") << std::flush;
+    std::cerr << "\r\033[K" << bar(progress, first_, seconds, done) << (done ? "\n" : "") << std::flush;
   }
 
  private:
-  static std::string bar(const TokenizeProgress& progress, double seconds, bool done) {
+  /// `first`: the bytes that an earlier build did.
+  static std::string bar(const TokenizeProgress& progress, int64_t first, double seconds, bool done) {
     constexpr int kWidth = 30;
     const auto bytes = static_cast<double>(progress.bytes_done);
     const double share = bytes / static_cast<double>(std::max<int64_t>(1, progress.bytes_total));
@@ -56,14 +62,15 @@ class ProgressLine {
         format("tokenizing [{}{}] {:3.0f}%  {} of {}  {} tokens", std::string(filled, '#'),
                std::string(kWidth - filled, '.'), 100.0 * share, human_bytes(progress.bytes_done),
                human_bytes(progress.bytes_total), human_count(progress.tokens));
-    if (progress.bytes_done == 0 || seconds <= 0.0) return text;
-    const double rate = bytes / seconds;
+    if (progress.bytes_done == first || seconds <= 0.0) return text;
+    const double rate = (bytes - static_cast<double>(first)) / seconds;
     const double left = static_cast<double>(progress.bytes_total - progress.bytes_done) / rate;
     return text + format("  {}/s  {}", human_bytes(std::llround(rate)),
                          done ? "took " + human_duration(seconds) : human_duration(left) + " left");
   }
 
   Clock::time_point begin_{};
+  int64_t first_ = 0;
   Clock::time_point drawn_{};
 };
 
@@ -73,19 +80,19 @@ fs::path output_name(const DataBuildOptions& options, const std::string& part) {
   return prefix;
 }
 
-/// Publishes one pair and prints its totals.
-void finish(IndexedDatasetWriter& writer, const DatasetStatistics& statistics, const Tokenizer& tokenizer,
-            const std::string& source) {
-  std::error_code ignored;
-  // A description of an older pair must not remain beside the new one.
-  fs::remove(description_path(writer.prefix()), ignored);
-  writer.publish();
-  write_description(writer.prefix(), statistics, tokenizer, source);
-  std::cout << format("{}: {} documents, {} tokens, {:.3f} bytes a token\n",
-                      bin_path(writer.prefix()).string(), with_thousands(statistics.documents),
-                      with_thousands(statistics.tokens),
+/// Prints the totals of a finished pair.
+void print_totals(const fs::path& prefix, const DatasetStatistics& statistics) {
+  std::cout << format("{}: {} documents, {} tokens, {:.3f} bytes a token\n", bin_path(prefix).string(),
+                      with_thousands(statistics.documents), with_thousands(statistics.tokens),
                       static_cast<double>(statistics.text_bytes) /
                           static_cast<double>(std::max<int64_t>(1, statistics.tokens)));
+}
+
+/// Reads the rules as [data.filter] would, with its checks and messages.
+TextFilterRules filter_rules(const std::vector<std::string>& settings) {
+  std::vector<std::string> overrides;
+  for (const std::string& setting : settings) overrides.push_back("data.filter." + setting);
+  return text_filter_rules(load_config(std::nullopt, overrides).config.data.filter);
 }
 
 void check(const DataBuildOptions& options, const Tokenizer& tokenizer) {
@@ -151,24 +158,25 @@ int data_build_command(const DataBuildOptions& options) {
                                         .field = options.json_key,
                                         .documents = options.documents,
                                         .ends = {.bos = options.bos, .eos = options.append_eod},
+                                        .filter = filter_rules(options.filter),
                                         .loss_on = options.loss_on,
                                         .tokenizer_folder = tokenizer_folder(options.tokenizer),
                                         .chat_template = options.chat_template});
   const TextSource& source = *records.source;
   if (const std::string skipped = source.skipped(); !skipped.empty()) std::cerr << skipped << '\n';
   if (options.output_prefix.has_parent_path()) fs::create_directories(options.output_prefix.parent_path());
-  const DatasetContents contents{token_type_for(tokenizer.vocab_size()), records.format->has_loss_mask()};
-  IndexedDatasetWriter train(output_name(options, ""), contents);
-  std::unique_ptr<IndexedDatasetWriter> validation;
-  if (options.validation_fraction > 0.0) {
-    validation = std::make_unique<IndexedDatasetWriter>(output_name(options, "_validation"), contents);
-  }
-  const TokenizeOptions tokenizing{.workers = options.workers,
-                                   .split = {.fraction = options.validation_fraction, .seed = 0}};
-  const TokenizeResult result =
-      tokenize(source, *records.format, tokenizing, train, validation.get(), terminal_progress());
-  finish(train, result.train, tokenizer, source.description());
-  if (validation) finish(*validation, result.validation, tokenizer, source.description());
+  const TokenizeOptions tokenizing{
+      .workers = options.workers,
+      .split = {.fraction = options.validation_fraction, .seed = 0},
+      .deduplicate = options.deduplicate,
+      .max_bad_records = options.on_bad_record == "skip" ? options.max_bad_records : 0};
+  const DatasetBuild build(source, *records.format, tokenizing);
+  const DatasetOutput output{output_name(options, ""), output_name(options, "_validation")};
+  if (!build_dataset(build, output, options.overwrite, terminal_progress())) std::cout << "already built\n";
+  const TokenizeResult report = read_description_file(description_path(output.train)).report;
+  print_totals(output.train, report.train);
+  if (build.holds_out()) print_totals(output.validation, report.validation);
+  std::cout << report_text(report);
   return 0;
 }
 

@@ -68,6 +68,11 @@ constexpr ChoiceNames<7> choice_names(DataPacking) {
   return {"concat", "hard", "soft", "best_fit", "none", "budget", "preset"};
 }
 
+enum class BadRecordAction : uint8_t { stop, skip };
+constexpr ChoiceNames<2> choice_names(BadRecordAction) {
+  return {"stop", "skip"};
+}
+
 enum class DocumentUnit : uint8_t { file, line, paragraph };
 constexpr ChoiceNames<3> choice_names(DocumentUnit) {
   return {"file", "line", "paragraph"};
@@ -217,11 +222,30 @@ struct DataSourceConfig {
   bool operator==(const DataSourceConfig&) const = default;
 };
 
+struct DataFilterConfig {
+  int64_t min_bytes = 0;
+  int64_t max_bytes = 0;
+  int64_t min_words = 0;
+  int64_t max_words = 0;
+  double max_symbols = 1.0;
+  double min_mean_word_length = 0.0;
+  double max_mean_word_length = 0.0;
+  double max_repeated_lines = 1.0;
+  std::vector<std::string> include;
+  std::vector<std::string> exclude;
+
+  bool operator==(const DataFilterConfig&) const = default;
+};
+
 struct DataConfig {
   std::vector<DataSourceConfig> sources;
   std::vector<DataSourceConfig> validation;
   double validation_fraction = 0.0;
   DocumentUnit document = DocumentUnit::file;
+  DataFilterConfig filter;
+  bool deduplicate = false;
+  BadRecordAction on_bad_record = BadRecordAction::stop;
+  int64_t max_bad_records = 100;
   DataPacking packing = DataPacking::concat;
   std::string preset;
   bool group_by_length = false;

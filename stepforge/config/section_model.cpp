@@ -109,6 +109,37 @@ SchemaOf<TokenizerConfig> tokenizer_section() {
              "three puts up to three together.");
 }
 
+SchemaOf<DataFilterConfig> data_filter_table() {
+  return SchemaOf<DataFilterConfig>()
+      .field("min_bytes", &DataFilterConfig::min_bytes, "Shorter documents are dropped.",
+             {.unit = "bytes", .min = 0, .max = 1e15})
+      .field("max_bytes", &DataFilterConfig::max_bytes, "Longer documents are dropped; 0 means none are.",
+             {.unit = "bytes", .min = 0, .max = 1e15})
+      .field("min_words", &DataFilterConfig::min_words,
+             "Documents of fewer words are dropped; a word is what stands between white space.",
+             {.unit = "words", .min = 0, .max = 1e15})
+      .field("max_words", &DataFilterConfig::max_words,
+             "Documents of more words are dropped; 0 means none are.",
+             {.unit = "words", .min = 0, .max = 1e15})
+      .field("max_symbols", &DataFilterConfig::max_symbols,
+             "Documents are dropped if a larger share of their characters are neither letters, digits nor "
+             "white space.",
+             {.min = 0, .max = 1})
+      .field("min_mean_word_length", &DataFilterConfig::min_mean_word_length,
+             "Documents whose words are shorter on average are dropped.",
+             {.unit = "characters", .min = 0, .max = 1e6})
+      .field("max_mean_word_length", &DataFilterConfig::max_mean_word_length,
+             "Documents whose words are longer on average are dropped; 0 means none are.",
+             {.unit = "characters", .min = 0, .max = 1e6})
+      .field("max_repeated_lines", &DataFilterConfig::max_repeated_lines,
+             "Documents are dropped if a larger share of their lines repeat an earlier one.",
+             {.min = 0, .max = 1})
+      .field("include", &DataFilterConfig::include,
+             "Regular expressions; only documents in which one of them matches are kept.")
+      .field("exclude", &DataFilterConfig::exclude,
+             "Regular expressions; documents in which one of them matches are dropped.");
+}
+
 SchemaOf<DataConfig> data_section() {
   return SchemaOf<DataConfig>()
       .tables("sources", &DataConfig::sources, data_source_table(),
@@ -122,6 +153,17 @@ SchemaOf<DataConfig> data_section() {
              "How plain-text files are split into documents: one per file, per line, or per paragraph, where "
              "an empty line ends a paragraph.",
              {}, guarded(Guard::data))
+      .table("filter", &DataConfig::filter, data_filter_table(),
+             "Which documents are used: all that break none of these rules.", guarded(Guard::data))
+      .field("deduplicate", &DataConfig::deduplicate,
+             "Whether documents whose text occurred before in the same source are dropped.", {},
+             guarded(Guard::data))
+      .field("on_bad_record", &DataConfig::on_bad_record,
+             "What to do about a record that is malformed: stop with an error that names it, or skip it.", {},
+             guarded(Guard::data))
+      .field("max_bad_records", &DataConfig::max_bad_records,
+             "With on_bad_record = \"skip\": so many records of a source are skipped; one more is an error.",
+             {.unit = "records", .min = 0, .max = 1e12}, guarded(Guard::data))
       .field(
           "packing", &DataConfig::packing,
           "Which documents share a row: concat puts all end to end and cuts them into rows, hard the same in "

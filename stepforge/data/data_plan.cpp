@@ -12,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/data/concat_rows.h"
 #include "stepforge/data/dataset_cache.h"
+#include "stepforge/data/dataset_description.h"
 #include "stepforge/data/packed_rows.h"
 #include "stepforge/data/preset_packing.h"
 #include "stepforge/data/synthetic.h"
@@ -132,10 +133,14 @@ class SourceOpener {
     }
     const auto cached = [&](double held_out) {
       const TokenizeOptions tokenizing{.workers = plan_.workers,
-                                       .split = {.fraction = held_out, .seed = plan_.seed}};
+                                       .split = {.fraction = held_out, .seed = plan_.seed},
+                                       .deduplicate = plan_.deduplicate,
+                                       .max_bad_records = plan_.max_bad_records};
       return open_cached_dataset(source, *records.format, tokenizing, plan_.cache_dir, progress_);
     };
     const CachedDataset split = cached(fraction);
+    for (const std::string& note : loss_notes(split.report))
+      notes.push_back(format("{}: {}", spec.path, note));
     if (fraction == 0.0) return {packed(spec, split, use), nullptr};
     if (!makes_a_row(split.train_statistics) || !makes_a_row(split.validation_statistics))
       return hold_out_rows(packed(spec, cached(0.0), use), spec, fraction);

@@ -50,7 +50,9 @@ struct DataPlan {
   /// Fraction of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). If a
   /// source has too few documents for that, its last rows are held out.
   double validation_fraction = 0.0;
-  RecordOptions records;  ///< what all sources share; format, field and loss_on are each source's own
+  bool deduplicate = false;     ///< drop documents whose text occurred before in the same source
+  int64_t max_bad_records = 0;  ///< of a source; so many malformed records are left out, one more is an error
+  RecordOptions records;        ///< what all sources share; format, field and loss_on are each source's own
   Packing packing = Packing::concat;
   std::filesystem::path preset;  ///< the folder of Packing::preset
   StepRows steps;                ///< of the training data

@@ -25,11 +25,12 @@ Records open_records(const std::vector<std::filesystem::path>& paths, const Toke
     source.field = std::nullopt;
     records.format = std::make_unique<ChatRecords>(
         tokenizer, find_template(options),
-        ChatRecordOptions{.layout = *layout, .loss_on = parse_loss_on(options.loss_on)});
+        ChatRecordOptions{
+            .layout = *layout, .loss_on = parse_loss_on(options.loss_on), .filter = options.filter});
   } else {
     source.format = parse_text_format(options.format);
     source.field = options.field;
-    records.format = std::make_unique<PlainText>(tokenizer, options.ends);
+    records.format = std::make_unique<PlainText>(tokenizer, options.ends, options.filter);
   }
   records.source = std::make_unique<TextSource>(std::move(source));
   return records;

@@ -19,6 +19,7 @@ struct RecordOptions {
   std::string field = "text";      ///< name of the text field of a JSON line
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
   TextEnds ends{};
+  TextFilterRules filter{};                  ///< which documents are kept
   std::string loss_on = "assistant";         ///< of chat data: what counts in the loss
   std::filesystem::path tokenizer_folder{};  ///< where the chat template lies, unless the next is given
   std::filesystem::path chat_template{};     ///< a file

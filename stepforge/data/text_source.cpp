@@ -102,14 +102,19 @@ std::string TextSource::description() const {
   return join(names, ", ");
 }
 
-std::string TextSource::content_key(int workers) const {
+std::vector<std::string> TextSource::file_hashes(int workers) const {
   std::vector<std::string> hashes(files().size());
-  parallel_for_each(static_cast<int64_t>(files().size()), workers, [&](int64_t i) {
-    const auto& file = files()[static_cast<size_t>(i)];
-    hashes[static_cast<size_t>(i)] = kind_word(file) + file_hash(file.path);
+  parallel_for_each(std::ssize(hashes), workers, [&](int64_t i) {
+    const auto index = static_cast<size_t>(i);
+    hashes[index] = file_hash(files()[index].path);
   });
-  return content_hash(format("{}\n{}\n{}", document_mode_name(options_.mode), options_.field.value_or(""),
-                             join(hashes, "\n")));
+  return hashes;
+}
+
+std::string TextSource::content_key(const std::vector<std::string>& hashes) const {
+  std::string parts = format("{}\n{}", document_mode_name(options_.mode), options_.field.value_or(""));
+  for (size_t i = 0; i < files().size(); ++i) parts += "\n" + kind_word(files()[i]) + hashes[i];
+  return content_hash(parts);
 }
 
 std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes, int64_t begin) const {
@@ -142,11 +147,8 @@ std::string TextSource::contents_of(const TextChunk& chunk) const {
   return chunk.text ? *chunk.text : FileReader(files().at(chunk.file).path).text(chunk.begin, chunk.end);
 }
 
-void TextSource::read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const {
+void TextSource::require_all_utf8(const TextChunk& chunk, std::string_view text) const {
   const TextFile& entry = files().at(chunk.file);
-  const std::string bytes = contents_of(chunk);
-  std::string_view text = bytes;
-  if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   if (entry.table == TableFormat::none) {
     require_utf8(text, entry.path.string(), static_cast<size_t>(chunk.end) - text.size());
   } else if (const size_t invalid = find_invalid_utf8(text); invalid != std::string_view::npos) {
@@ -155,20 +157,59 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
         format("{}: it is not valid UTF-8; convert the text, for example with iconv -f latin1 -t utf-8",
                location(chunk, std::count(before.begin(), before.end(), '\n') + 1)));
   }
+}
+
+void TextSource::read(const TextChunk& chunk, const std::function<void(std::string_view)>& document,
+                      const FaultHandler& on_fault) const {
+  const TextFile& entry = files().at(chunk.file);
+  const std::string bytes = contents_of(chunk);
+  std::string_view text = bytes;
+  if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  const int64_t begin = chunk.end - std::ssize(text);
+  if (!on_fault) require_all_utf8(chunk, text);
   const auto keep = [&](std::string_view content) {
     if (!is_blank(content)) document(content);
   };
   if (entry.kind == TextFileKind::json_array) {
     const auto record = [&](int64_t number) { return format("{}: record {}", entry.path.string(), number); };
-    read_json_array(text, options_.field, record, keep);
+    read_json_array(text, options_.field, record, keep, on_fault);
   } else if (entry.kind == TextFileKind::json_lines) {
-    read_json_lines(text, options_.field, [&](int64_t line) { return location(chunk, line); }, keep);
-  } else if (options_.mode == DocumentMode::file) {
-    keep(text);
-  } else if (options_.mode == DocumentMode::line) {
-    read_lines(text, document);
+    read_json_lines(
+        text, options_.field, [&](int64_t line) { return location(chunk, line); }, keep, on_fault);
   } else {
-    read_paragraphs(text, document);
+    read_text(entry, begin, text, keep, on_fault);
+  }
+}
+
+/// `begin`: of the text in the file.
+void TextSource::read_text(const TextFile& file, int64_t begin, std::string_view text,
+                           const std::function<void(std::string_view)>& document,
+                           const FaultHandler& on_fault) const {
+  const std::string name = file.path.string();
+  const auto deliver = [&](std::string_view content) {
+    const auto offset = static_cast<size_t>(begin + (content.data() - text.data()));
+    try {
+      if (on_fault) require_utf8(content, name, offset);
+    } catch (const FormatError& fault) {
+      on_fault([&] { return std::string(fault.what()); });
+      return;
+    }
+    try {
+      document(content);
+    } catch (const FormatError& fault) {
+      const auto message = [&] {
+        return format("{}: the document at byte {}: {}", name, offset, fault.what());
+      };
+      if (!on_fault) throw FormatError(message());
+      on_fault(message);
+    }
+  };
+  if (options_.mode == DocumentMode::file) {
+    deliver(text);
+  } else if (options_.mode == DocumentMode::line) {
+    read_lines(text, deliver);
+  } else {
+    read_paragraphs(text, deliver);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/data/record_fault.h"
 #include "stepforge/data/text_chunks.h"
 #include "stepforge/data/text_files.h"
 
@@ -44,21 +45,28 @@ class TextSource {
   /// Names, number and size of the files in folders that are not read; "" if there are none.
   const std::string& skipped() const { return found_.skipped; }
 
-  /// Hash of the contents of all files, the document mode and the field; file names do not matter. Reads
-  /// every byte.
-  std::string content_key(int workers) const;
+  /// content_hash of each file. Reads every byte.
+  std::vector<std::string> file_hashes(int workers) const;
+  /// Hash of the contents of all files, the document mode and the field; file names do not matter. `hashes`: those of
+  /// file_hashes().
+  std::string content_key(const std::vector<std::string>& hashes) const;
 
   /// The chunks of a file, from the document boundary `begin` on, of about `target_bytes`.
   std::unique_ptr<TextChunks> chunks(size_t file, int64_t target_bytes, int64_t begin = 0) const;
-  /// Calls `document` with each document of the chunk, in order. Throws FormatError if the text is not UTF-8
-  /// (naming file and byte, or the row of a table), or if a JSON line is not an object or lacks the field (naming
-  /// file, line or row, and the keys it has).
-  void read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const;
+  /// Calls `document` with each document of the chunk, in order, and `on_fault` instead for each that is not UTF-8
+  /// (naming file and byte, or the row of a table), that is a JSON record but no object or lacks the field (naming file, line or row, and
+  /// the keys it has), or for which `document` throws FormatError. Without `on_fault` throws FormatError for the first of
+  /// these. Throws FormatError if a JSON array as a whole is malformed.
+  void read(const TextChunk& chunk, const std::function<void(std::string_view)>& document,
+            const FaultHandler& on_fault = {}) const;
 
  private:
   std::string location(const TextChunk& chunk, int64_t line) const;
   int64_t lines_before(const TextChunk& chunk) const;
   std::string contents_of(const TextChunk& chunk) const;
+  void require_all_utf8(const TextChunk& chunk, std::string_view text) const;
+  void read_text(const TextFile& file, int64_t begin, std::string_view text,
+                 const std::function<void(std::string_view)>& document, const FaultHandler& on_fault) const;
 
   TextSourceOptions options_;
   TextFiles found_;

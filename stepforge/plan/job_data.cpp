@@ -98,6 +98,19 @@ std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log,
   return train_tokenizer(config, folder, log, progress);
 }
 
+TextFilterRules text_filter_rules(const DataFilterConfig& filter) {
+  return {.min_bytes = filter.min_bytes,
+          .max_bytes = filter.max_bytes,
+          .min_words = filter.min_words,
+          .max_words = filter.max_words,
+          .max_symbols = filter.max_symbols,
+          .min_mean_word_length = filter.min_mean_word_length,
+          .max_mean_word_length = filter.max_mean_word_length,
+          .max_repeated_lines = filter.max_repeated_lines,
+          .include = filter.include,
+          .exclude = filter.exclude};
+}
+
 DataPlan data_plan(const Config& config, int64_t vocab_size) {
   const auto& data = config.data;
   const auto convert = [](const std::vector<DataSourceConfig>& sources) {
@@ -119,6 +132,9 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.steps = {.rows_per_step = std::max<int64_t>(0, config.training.global_batch_size),
                 .group_by_length = data.group_by_length,
                 .balance = data.balance};
+  plan.deduplicate = data.deduplicate;
+  if (data.on_bad_record == BadRecordAction::skip) plan.max_bad_records = data.max_bad_records;
+  plan.records.filter = text_filter_rules(data.filter);
   plan.records.documents = choice_name(data.document);
   plan.records.ends = {.bos = data.bos, .eos = data.eos};
   plan.records.tokenizer_folder = tokenizer_folder(config);

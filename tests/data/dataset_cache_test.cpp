@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "stepforge/data/dataset_build.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
@@ -98,10 +99,12 @@ TEST(DatasetCache, EachTokenizerHasItsOwnEntry) {
   CountedBuild build;
   const TextSource source({.paths = {folder.write("a.txt", "hello")}});
   const OtherTokenizer other;
-  const std::string plain = cache_key(source, PlainText(*build.tokenizer), {});
-  EXPECT_NE(cache_key(source, PlainText(other), {}), plain);
-  EXPECT_EQ(cache_key(source, PlainText(*make_byte_tokenizer()), {}), plain);
-  EXPECT_NE(cache_key(source, PlainText(*build.tokenizer, {.eos = false}), {}), plain);
+  const auto again = make_byte_tokenizer();
+  const auto key = [&](const PlainText& records) { return DatasetBuild(source, records, {}).fingerprint(); };
+  const std::string plain = key(PlainText(*build.tokenizer));
+  EXPECT_NE(key(PlainText(other)), plain);
+  EXPECT_EQ(key(PlainText(*again)), plain);
+  EXPECT_NE(key(PlainText(*build.tokenizer, {.eos = false})), plain);
 }
 
 TEST(DatasetCache, AFailedBuildLeavesNoEntry) {

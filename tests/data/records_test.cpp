@@ -29,7 +29,7 @@ Opened open(const TempFolder& folder, const std::string& lines, RecordOptions op
 std::vector<std::string> documents_of(const TempFolder& folder, const Opened& opened) {
   const bool masked = opened.records.format->has_loss_mask();
   IndexedDatasetWriter writer(folder / "out", {TokenType::u16, masked});
-  tokenize(*opened.records.source, *opened.records.format, {.workers = 2}, writer, nullptr, {});
+  tokenize(*opened.records.source, *opened.records.format, {.workers = 2}, {writer});
   writer.publish();
   const IndexedDataset dataset(folder / "out");
   std::vector<std::string> documents;

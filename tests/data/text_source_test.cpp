@@ -160,7 +160,10 @@ TEST(TextSource, DocumentsOfJsonLinesAreAlwaysUtf8) {
 
 TEST(TextSource, TheContentKeyDependsOnContentAndModeNotOnNames) {
   const TempFolder folder;
-  const auto key = [](TextSourceOptions options) { return TextSource(std::move(options)).content_key(2); };
+  const auto key = [](TextSourceOptions options) {
+    const TextSource source(std::move(options));
+    return source.content_key(source.file_hashes(2));
+  };
   const auto a = folder.write("a.txt", "text");
   const auto copy = folder.write("copy.txt", "text");
   const auto other = folder.write("other.txt", "texT");

@@ -2,6 +2,7 @@
 #include "stepforge/data/tokenize.h"
 
 #include <algorithm>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -17,7 +18,7 @@ TokenizeResult build(const TempFolder& folder, const TextSource& source, const T
   const auto tokenizer = make_byte_tokenizer();
   IndexedDatasetWriter train(folder / "train", {TokenType::u16});
   IndexedDatasetWriter validation(folder / "validation", {TokenType::u16});
-  const auto result = tokenize(source, PlainText(*tokenizer, ends), options, train, &validation, progress);
+  const auto result = tokenize(source, PlainText(*tokenizer, ends), options, {train, &validation}, progress);
   train.publish();
   validation.publish();
   return result;
@@ -84,16 +85,36 @@ TEST(Tokenize, HoldsOutTheSameDocumentsEachTimeAndLosesNone) {
   const ValidationSplit split{.fraction = 0.1, .seed = 3};
   size_t next_train = 0, next_validation = 0;
   for (int64_t i = 0; i < 2000; ++i) {
-    const std::string line = format("line number {}$", i);
-    EXPECT_EQ(split.holds_out(i) ? validation[next_validation++] : train[next_train++], line);
+    const std::string line = format("line number {}", i);
+    const bool held_out = split.holds_out(hash128(line));
+    EXPECT_EQ(held_out ? validation[next_validation++] : train[next_train++], line + "$");
   }
 }
 
-TEST(ValidationSplit, DependsOnSeedAndDocumentOnly) {
+TEST(Tokenize, HoldsOutTheSameDocumentsWhereverTextIsAdded) {
+  const TempFolder folder;
+  const TokenizeOptions options{.split = {.fraction = 0.2, .seed = 3}};
+  const auto held_out = [&](const std::string& text) {
+    build(folder, TextSource({.paths = {folder.write("a.txt", text)}, .mode = DocumentMode::line}), options);
+    const auto texts = texts_of(IndexedDataset(folder / "validation"));
+    return std::set<std::string>(texts.begin(), texts.end());
+  };
+  const std::string text = numbered_lines(300);
+  const auto before = held_out(text);
+  EXPECT_GT(before.size(), 30U);
+  EXPECT_EQ(held_out(text + text), before) << "equal documents are on one side";
+  const auto after = held_out("new first line\n" + text + "and\nthree\nmore\n");
+  EXPECT_TRUE(std::includes(after.begin(), after.end(), before.begin(), before.end()));
+  for (const std::string& line : after)
+    EXPECT_TRUE(before.contains(line) || !line.starts_with("line number")) << line;
+}
+
+TEST(ValidationSplit, DependsOnSeedAndTextOnly) {
   const auto held_out = [](uint64_t seed, double fraction) {
     std::vector<int64_t> documents;
     for (int64_t i = 0; i < 1000; ++i) {
-      if (ValidationSplit{.fraction = fraction, .seed = seed}.holds_out(i)) documents.push_back(i);
+      const Hash128 hash = hash128(std::to_string(i));
+      if (ValidationSplit{.fraction = fraction, .seed = seed}.holds_out(hash)) documents.push_back(i);
     }
     return documents;
   };
@@ -132,7 +153,7 @@ TEST(Tokenize, ContinuesFromAnyPositionThatItReported) {
     IndexedDatasetWriter train(folder / (name + "-train"), {TokenType::u16});
     IndexedDatasetWriter validation(folder / (name + "-validation"), {TokenType::u16});
     const auto result =
-        tokenize(source, PlainText(*tokenizer), options, train, &validation, {}, start, reached);
+        tokenize(source, PlainText(*tokenizer), options, {train, &validation}, {}, start, reached);
     train.publish();
     validation.publish();
     return result;
@@ -179,26 +200,6 @@ TEST(Tokenize, AnExceptionOfTheProgressFunctionStopsTheWorkers) {
   const auto stop = [](const TokenizeProgress&) { throw Error("stopped"); };
   EXPECT_EQ(message_of<Error>([&] { build(folder, source, {.workers = 3, .chunk_bytes = 10}, stop); }),
             "stopped");
-}
-
-TEST(DatasetDescription, IsReadBackAndCheckedAgainstThePair) {
-  const TempFolder folder;
-  const auto tokenizer = make_byte_tokenizer();
-  const auto dataset = write_dataset(folder / "pair", {{1, 2}, {3}});
-  EXPECT_FALSE(read_description(*dataset));
-  write_description(folder / "pair", {.documents = 2, .tokens = 3, .text_bytes = 9}, *tokenizer, "from \xFF");
-  const auto description = read_description(*dataset);
-  ASSERT_TRUE(description);
-  EXPECT_EQ(description->statistics.text_bytes, 9);
-  EXPECT_EQ(description->tokenizer_fingerprint, tokenizer->fingerprint());
-  write_description(folder / "pair", {.documents = 2, .tokens = 4, .text_bytes = 9}, *tokenizer, "");
-  EXPECT_CONTAINS(message_of<FormatError>([&] { read_description(*dataset); }), "do not belong together");
-  for (const char* bad : {"[]", "{}", "{\"documents\": -1}", "{\"documents\": 2.5}", "not json",
-                          "{\"documents\": 2, \"tokens\": 3, \"text_bytes\": 1e300}",
-                          "{\"documents\": 2, \"tokens\": 3, \"text_bytes\": 9}"}) {
-    folder.write("pair.json", bad);
-    EXPECT_CONTAINS(message_of<FormatError>([&] { read_description(*dataset); }), "pair.json");
-  }
 }
 
 }  // namespace
