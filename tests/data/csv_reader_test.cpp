@@ -124,7 +124,8 @@ TEST(CsvReader, EqualBytesAreOtherContentWithAnotherSeparator) {
   const TempFolder folder;
   const std::string bytes = "text\nx\n";
   const auto key = [&](const std::string& name, TextFormat format) {
-    return TextSource({.paths = {folder.write(name, bytes)}, .format = format}).content_key(1);
+    const TextSource source({.paths = {folder.write(name, bytes)}, .format = format});
+    return source.content_key(source.file_hashes(1));
   };
   EXPECT_EQ(key("a.csv", TextFormat::automatic), key("b.dat", TextFormat::csv));
   EXPECT_NE(key("a.csv", TextFormat::automatic), key("a.tsv", TextFormat::automatic));
