@@ -227,6 +227,7 @@ void write_description(const fs::path& prefix, const DatasetStatistics& statisti
 }
 
 std::optional<DatasetDescription> read_description(const IndexedDataset& dataset) {
+  if (dataset.prefix().empty()) return std::nullopt;  // not a pair
   const fs::path path = description_path(dataset.prefix());
   if (!fs::exists(path)) return std::nullopt;
   const Json json = read_json_file(path, {.max_bytes = int64_t{1} << 20, .max_depth = 8});
