@@ -166,7 +166,8 @@ class CommandLine {
     CLI::App* command = add(app_, "eval", "Loss, perplexity and bits per byte of a trained model");
     auto eval = options<EvalOptions>();
     command->add_option("model", eval->model, kModelText)->required();
-    command->add_option("--data", eval->data, "Text files, folders or .jsonl to evaluate on");
+    command->add_option("--data", eval->data,
+                        "Text files, .jsonl, tables, folders or patterns to evaluate on");
     add_choice(*command, "--documents", eval->documents, {"file", "line", "paragraph"}, kDocumentsText);
     command->add_option("--tokens", eval->tokens,
                         "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
@@ -248,7 +249,8 @@ class CommandLine {
     command->require_subcommand(1);
     CLI::App* train = add(*command, "train", "Learn a byte-level BPE from text");
     auto training = options<TokenizerTrainOptions>();
-    train->add_option("inputs", training->inputs, "Text files, .jsonl files or folders")->required();
+    train->add_option("inputs", training->inputs, "Text files, .jsonl, tables, folders or patterns")
+        ->required();
     BpeRecipe& recipe = training->recipe;
     train->add_option("--vocab-size", recipe.vocab_size, "Tokens, special ones included")->check(number(257));
     train->add_option("--special-tokens", recipe.special_tokens,
@@ -293,18 +295,19 @@ class CommandLine {
     command->require_subcommand(1);
     CLI::App* build = add(*command, "build", "Tokenize into a Megatron .bin/.idx pair");
     auto data = options<DataBuildOptions>();
-    build->add_option("--input", data->input, "Text files, .jsonl files or folders")->required();
+    build->add_option("--input", data->input, "Text files, .jsonl, tables, folders or patterns")->required();
     build->add_option("--output-prefix", data->output_prefix, "Writes <prefix>_<key>_document.{bin,idx}")
         ->required();
     build->add_option("--tokenizer", data->tokenizer, "tokenizer.json, its folder, or \"bytes\"");
-    build->add_option("--json-keys", data->json_key, "Field of a JSON line with the text");
+    build->add_option("--json-keys", data->json_key,
+                      "Field of a JSON line, or column of a table, with the text");
     build->add_flag("--append-eod,!--no-append-eod", data->append_eod,
                     "End each document with the end-of-text token (default), or not");
     build->add_option("--workers", data->workers, "Threads; 0 = all cores")->check(number(0));
     build->add_flag("--bos,!--no-bos", data->bos,
                     "Begin each document with what the tokenizer puts before a text (default), or not");
     build->add_option("--format", data->format,
-                      "auto, text, jsonl, messages, sharegpt, alpaca, prompt_completion");
+                      "auto, text, jsonl, csv, mds, messages, sharegpt, alpaca, prompt_completion");
     build->add_option("--loss-on", data->loss_on, "Of conversations: assistant, last or all");
     build->add_option("--chat-template", data->chat_template,
                       "Jinja template of conversations [the one beside the tokenizer]");

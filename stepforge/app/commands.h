@@ -48,7 +48,7 @@ int config_convert_command(const std::filesystem::path& file);
 
 /// The names are those of Megatron's preprocess_data.py.
 struct DataBuildOptions {
-  std::vector<std::filesystem::path> input;  ///< text files, JSON Lines, folders
+  std::vector<std::filesystem::path> input;  ///< text files, JSON Lines, tables, folders, patterns
   std::string tokenizer = "bytes";           ///< or a tokenizer.json, or its folder
   std::string format = "auto";               ///< of records (data/records.h)
   std::string documents = "file";            ///< "file", "line" or "paragraph"

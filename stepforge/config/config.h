@@ -47,15 +47,31 @@ enum class DataFormat : uint8_t {
   automatic,
   text,
   jsonl,
+  csv,
+  mds,
   bin,
+  tokens_u16,
+  tokens_u32,
   synthetic,
   messages,
   sharegpt,
   alpaca,
   prompt_completion
 };
-constexpr ChoiceNames<9> choice_names(DataFormat) {
-  return {"auto", "text", "jsonl", "bin", "synthetic", "messages", "sharegpt", "alpaca", "prompt_completion"};
+constexpr ChoiceNames<13> choice_names(DataFormat) {
+  return {"auto",
+          "text",
+          "jsonl",
+          "csv",
+          "mds",
+          "bin",
+          "tokens_u16",
+          "tokens_u32",
+          "synthetic",
+          "messages",
+          "sharegpt",
+          "alpaca",
+          "prompt_completion"};
 }
 
 enum class LossOnMessages : uint8_t { assistant, last, all };

@@ -7,7 +7,9 @@
 #include <system_error>
 #include <vector>
 
+#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/path_pattern.h"
 #include "stepforge/config/name_pattern.h"
 #include "stepforge/config/schema.h"
 #include "stepforge/config/toml_text.h"
@@ -350,7 +352,12 @@ void require_sources(const RuleCheck& check, std::string_view list,
     const DataSourceConfig& source = sources[i];
     const bool may_be_indexed = source.format == DataFormat::bin || source.format == DataFormat::automatic;
     if (may_be_indexed && std::filesystem::exists(source.path + ".bin", error)) continue;
-    require_existing(check, format("{}.{}.path", list, i), source.path);
+    const std::string field = format("{}.{}.path", list, i);
+    try {
+      for (const auto& path : expand_path(source.path)) require_existing(check, field, path);
+    } catch (const Error& fault) {
+      check.require(false, {field}, fault.what());
+    }
   }
 }
 

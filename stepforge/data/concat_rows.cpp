@@ -17,7 +17,7 @@ ConcatRows::ConcatRows(std::shared_ptr<const IndexedDataset> dataset, int64_t se
       seq_len_(seq_len),
       vocab_size_(vocab_size),
       text_bytes_(text_bytes),
-      name_(bin_path(dataset_->prefix()).string()) {
+      name_(dataset_->name()) {
   const int64_t count = dataset_->index().tokens();
   if (seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", seq_len));
   if (count <= seq_len) {

@@ -16,6 +16,7 @@
 #include "stepforge/data/packed_rows.h"
 #include "stepforge/data/preset_packing.h"
 #include "stepforge/data/synthetic.h"
+#include "stepforge/data/token_shards.h"
 
 namespace stepforge {
 
@@ -77,6 +78,9 @@ class SourceOpener {
     return spec.format == "synthetic" ? spec.format : spec.path;
   }
 
+  std::optional<int32_t> end_of_text() const {
+    return tokenizer_ != nullptr ? tokenizer_->eos_id() : std::nullopt;
+  }
   int64_t vocab_size() const { return tokenizer_ != nullptr ? tokenizer_->vocab_size() : plan_.vocab_size; }
 
   OpenedSource open_synthetic(double fraction) const {
@@ -103,7 +107,7 @@ class SourceOpener {
                  "validation source, or split it with data build --validation-fraction",
                  spec.path, fraction));
     }
-    auto dataset = std::make_shared<IndexedDataset>(spec.path);
+    auto dataset = open_finished_dataset(spec.path, spec.format, end_of_text());
     const auto description = read_description(*dataset);
     if (description && tokenizer_ != nullptr &&
         description->tokenizer_fingerprint != tokenizer_->fingerprint()) {
@@ -243,7 +247,7 @@ void check(const DataPlan& plan) {
 }  // namespace
 
 bool is_indexed(const SourceSpec& spec) {
-  if (spec.format != "auto") return spec.format == "bin";
+  if (spec.format != "auto") return is_token_format(spec.format);
   const std::string extension = fs::path(spec.path).extension().string();
   return extension == ".bin" || extension == ".idx" ||
          (!fs::exists(spec.path) && fs::exists(idx_path(spec.path)));

@@ -19,10 +19,12 @@ namespace stepforge {
 
 /// One entry of a list of sources: a source, or a group of entries.
 struct SourceSpec {
-  std::string path{};  ///< file, folder, or prefix of an indexed dataset; unused for "synthetic" and groups
+  /// File, folder, pattern, or prefix of an indexed dataset; unused for "synthetic" and groups.
+  std::string path{};
   double weight = 1.0;
-  /// "auto" (by the name), "text", "jsonl", "bin" (an indexed dataset), "synthetic", or a layout of chat data
-  /// (data/conversation.h), which is read from JSON Lines.
+  /// "auto" (by the name), "text", "jsonl", "csv", "mds", "bin" (an indexed dataset or llm.c's token files),
+  /// "tokens_u16", "tokens_u32" (token files without a header), "synthetic", or a layout of chat data
+  /// (data/conversation.h), which is read from JSON Lines or tables.
   std::string format = "auto";
   std::string field = "text";         ///< name of the text field of a JSON line
   std::string loss_on = "assistant";  ///< of chat data: what counts in the loss
@@ -32,7 +34,7 @@ struct SourceSpec {
   std::vector<SourceSpec> sources{};  ///< of a group
 };
 
-/// Whether the source is an indexed dataset: by its format, or for "auto" by its name.
+/// Whether the source is a finished data set: by its format, or for "auto" by its name.
 bool is_indexed(const SourceSpec& spec);
 
 /// The sources of a list, in the order of the tree, without the groups.

@@ -89,6 +89,7 @@ DatasetDescription read_description_file(const fs::path& path) {
 }
 
 std::optional<DatasetDescription> read_description(const IndexedDataset& dataset) {
+  if (dataset.prefix().empty()) return std::nullopt;  // not a pair
   const fs::path path = description_path(dataset.prefix());
   if (!fs::exists(path)) return std::nullopt;
   DatasetDescription description = read_description_file(path);

@@ -31,7 +31,7 @@ PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t se
       vocab_size_(vocab_size),
       text_bytes_(text_bytes),
       table_(std::move(table)),
-      name_(bin_path(dataset_->prefix()).string()) {
+      name_(dataset_->name()) {
   if (table_.rows() == 0) {
     throw UsageError(
         format("{} holds {} tokens, too few for one row of {} tokens: use more data or a smaller "

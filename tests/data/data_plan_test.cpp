@@ -51,6 +51,34 @@ TEST_F(DataPlanTest, MixesTextJsonLinesIndexedAndSynthetic) {
   EXPECT_EQ(data.train->bytes_per_token(), std::nullopt);  // the size of the text is unknown
 }
 
+TEST_F(DataPlanTest, ReadsTablesPatternsAndTokenFiles) {
+  folder_.write("a.csv", "body,id\n\"some words, and a\nline\",1\nand more words,2\n");
+  lines("b1.txt", 20);
+  lines("b2.txt", 20);
+  folder_.write("c.bin", std::string(200, 'x'));
+  const DataSet data = open(plan({{.path = (folder_ / "a.csv").string(), .field = "body"},
+                                  {.path = (folder_ / "b?.txt").string()},
+                                  {.path = (folder_ / "c.bin").string(), .format = "tokens_u16"}}));
+  ASSERT_EQ(data.train->sources().size(), 3U);
+  EXPECT_EQ(data.train->sources()[2].source->tokens(), 100);
+  EXPECT_EQ(data.train->sources()[2].source->name(), (folder_ / "c.bin").string());
+  EXPECT_CONTAINS(message(plan({{.path = "s3://bucket/books"}})), "is a remote address");
+  EXPECT_CONTAINS(message(plan({{.path = (folder_ / "none/*.txt").string()}})), "nothing matches");
+}
+
+TEST_F(DataPlanTest, DocumentsOfTokenFilesEndWithTheEndOfTextOfTheTokenizer) {
+  std::string tokens;
+  for (int i = 0; i < 40; ++i) {
+    const int32_t id = i % 10 == 9 ? tokenizer_->eos_id().value() : 'a';
+    tokens += {static_cast<char>(id & 0xFF), static_cast<char>(id >> 8)};
+  }
+  folder_.write("c.bin", tokens);
+  auto made = plan({{.path = (folder_ / "c.bin").string(), .format = "tokens_u16"}});
+  made.seq_len = 10;
+  made.packing = Packing::none;
+  EXPECT_EQ(open(made).train->rows_per_epoch(), 4);
+}
+
 TEST_F(DataPlanTest, HoldsOutDocumentsForValidation) {
   auto made = plan({{.path = lines("a.txt", 500).string()}});
   made.validation_fraction = 0.2;
