@@ -156,8 +156,9 @@ int data_show_command(const ConfigArgs& args, const DataShowOptions& options) {
   const auto& stream = options.validation ? data.validation : data.train;
   if (!stream)
     throw UsageError("there is no validation data; set data.validation or data.validation_fraction");
+  for (const std::string& line : describe_sources(data)) std::cout << line << '\n';
   const auto total = stream->total_rows();
-  std::cout << format("{} rows of {} tokens {}\n\n", with_thousands(stream->rows_per_epoch()),
+  std::cout << format("\n{} rows of {} tokens {}\n\n", with_thousands(stream->rows_per_epoch()),
                       stream->seq_len(), total ? "in all" : "in an epoch");
   const Batch batch = stream->rows(options.first_row, options.rows);
   if (batch.rows == 0)

@@ -9,35 +9,11 @@
 #include <rapidcheck.h>
 
 #include "stepforge/data/synthetic.h"
+#include "tests/data/numbered_source.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
 namespace {
-
-/// Each token of row i is i, in a source's own range.
-class NumberedSource : public RowSource {
- public:
-  NumberedSource(int64_t rows, int32_t base, int64_t fail_at = -1)
-      : rows_(rows), base_(base), fail_at_(fail_at) {}
-  const std::string& name() const override { return name_; }
-  int64_t rows() const override { return rows_; }
-  int64_t seq_len() const override { return 2; }
-  void read(int64_t number, Row& row) const override {
-    if (number == fail_at_) throw FormatError("bad row");
-    row.tokens.assign(3, base_ + static_cast<int32_t>(number));
-    row.document_starts.clear();
-  }
-  const std::string& fingerprint() const override { return fingerprint_; }
-  int64_t tokens() const override { return rows_ * 2; }
-  std::optional<int64_t> text_bytes() const override { return rows_ * 6; }
-
- private:
-  int64_t rows_;
-  int32_t base_;
-  int64_t fail_at_;
-  std::string name_ = "numbers";
-  std::string fingerprint_ = format("numbers {} {}", rows_, base_);
-};
 
 std::shared_ptr<const RowStream> two_sources(uint64_t seed, bool shuffle = true) {
   return RowStream::mixture({{std::make_shared<NumberedSource>(5000, 0), 3.0},
