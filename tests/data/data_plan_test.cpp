@@ -51,6 +51,63 @@ TEST_F(DataPlanTest, MixesTextJsonLinesIndexedAndSynthetic) {
   EXPECT_EQ(data.train->bytes_per_token(), std::nullopt);  // the size of the text is unknown
 }
 
+TEST_F(DataPlanTest, OpensATreeOfNamedSources) {
+  write_dataset(folder_ / "pair", counting_documents({100, 61}));
+  const std::string a = lines("a.txt", 50).string();
+  auto made = plan(
+      {{.path = a},
+       {.weight = 3,
+        .name = "group",
+        .concat = true,
+        .sources = {{.path = (folder_ / "pair").string(), .name = "numbers"}, {.format = "synthetic"}}}});
+  made.synthetic.rows = 20;
+  const DataSet data = open(made);
+  EXPECT_EQ(data.train->source_names(), (std::vector<std::string>{a, "numbers", "synthetic"}));
+  ASSERT_EQ(data.sources.size(), 3U);
+  EXPECT_EQ(data.sources[0].share, 0.25);
+  EXPECT_EQ(data.sources[0].path, a);
+  EXPECT_EQ(data.sources[0].documents, 50);
+  EXPECT_EQ(data.sources[1].path, (folder_ / "pair").string());
+  EXPECT_EQ(data.sources[1].documents, 2);
+  EXPECT_EQ(data.sources[1].tokens, 161);
+  EXPECT_EQ(data.sources[1].rows, 20);
+  EXPECT_EQ(data.sources[1].share, 0.375);
+  EXPECT_EQ(data.sources[1].epochs_per_million, 0.375e6 / 20);
+  EXPECT_EQ(data.sources[2].documents, 20);
+  EXPECT_EQ(leaves_of(made.sources).size(), 3U);
+  EXPECT_CONTAINS(describe_sources(data)[2], "numbers");
+  made.sources[1].sources[0].epochs = 2;
+  EXPECT_CONTAINS(message(made), "data.sources.1.sources.0 (numbers): the sources of a group with combine");
+}
+
+TEST_F(DataPlanTest, HoldsOutDocumentsOfSourcesInGroups) {
+  auto made = plan({{.path = lines("a.txt", 200).string()},
+                    {.sources = {{.path = lines("b.txt", 200).string(), .name = "b"}}}});
+  made.validation_fraction = 0.2;
+  const DataSet data = open(made);
+  EXPECT_EQ(data.validation->source_names(), (std::vector<std::string>{made.sources[0].path, "b"}));
+}
+
+TEST_F(DataPlanTest, SharesAndEpochsFollowThePlan) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}, {.path = lines("b.txt", 500).string()}});
+  const double ratio =
+      static_cast<double>(open(made).sources[1].tokens) / static_cast<double>(open(made).sources[0].tokens);
+  made.temperature = 1.0;
+  EXPECT_NEAR(open(made).sources[1].share, ratio / (1.0 + ratio), 1e-3);
+  made.temperature = 0.0;
+  made.packing = Packing::none;
+  made.seq_len = 64;  // more than a line
+  made.weights_by = ShareOf::tokens;
+  const DataSet by_tokens = open(made);
+  const auto tokens = [&](size_t i) {
+    const SourceStatistics& source = by_tokens.sources[i];
+    return source.share * static_cast<double>(source.tokens) / static_cast<double>(source.rows);
+  };
+  EXPECT_NEAR(tokens(0) / tokens(1), 1.0, 1e-3);
+  made.epoch_multiple = 64;
+  EXPECT_EQ(open(made).train->rows_per_epoch(), 576);
+}
+
 TEST_F(DataPlanTest, HoldsOutDocumentsForValidation) {
   auto made = plan({{.path = lines("a.txt", 500).string()}});
   made.validation_fraction = 0.2;

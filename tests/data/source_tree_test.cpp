@@ -93,6 +93,22 @@ TEST(SourceTree, AGroupHasItsShareAndDividesItAmongItsSources) {
   EXPECT_EQ(counts[3], kBlocks * 192);
 }
 
+TEST(SourceTree, EachGroupIsShuffledInItsOwnWay) {
+  const Entries entries = {group({source("a", 10), source("b", 10)}),
+                           group({source("c", 10), source("d", 10)})};
+  const SourceTree tree(entries, "data.sources", {.seed = 1});
+  std::vector<int64_t> outer, first, second;  // which of the two entries comes when
+  for (int64_t row = 0; row < 200; ++row) {
+    const int64_t leaf = tree.locate(row).source;
+    outer.push_back(leaf / 2);
+    (leaf < 2 ? first : second).push_back(leaf % 2);
+  }
+  for (std::vector<int64_t>* choices : {&outer, &first, &second}) choices->resize(50);
+  EXPECT_NE(first, second);
+  EXPECT_NE(first, outer);
+  EXPECT_NE(second, outer);
+}
+
 TEST(SourceTree, AConcatGroupHasEachRowOnceInAnEpoch) {
   const Entries entries = {group({source("a", 30), source("b", 3)}, 1, /*concat=*/true)};
   const SourceTree tree(entries, "data.sources", {.seed = 1});
