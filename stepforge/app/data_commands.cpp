@@ -191,8 +191,9 @@ int data_show_command(const ConfigArgs& args, const DataShowOptions& options) {
   const auto& stream = options.validation ? data.validation : data.train;
   if (!stream)
     throw UsageError("there is no validation data; set data.validation or data.validation_fraction");
+  for (const std::string& line : describe_sources(data)) std::cout << line << '\n';
   const auto total = stream->total_rows();
-  std::cout << format("{} rows of {} tokens {}\n\n", with_thousands(stream->rows_per_epoch()),
+  std::cout << format("\n{} rows of {} tokens {}\n\n", with_thousands(stream->rows_per_epoch()),
                       stream->seq_len(), total ? "in all" : "in an epoch");
   if (const int64_t rows = config.training.global_batch_size; rows > 0 && !total)
     std::cout << step_cost(*stream, options.first_row / rows * rows, rows);

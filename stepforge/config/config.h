@@ -89,6 +89,21 @@ constexpr ChoiceNames<2> choice_names(BadRecordAction) {
   return {"stop", "skip"};
 }
 
+enum class SourceCombine : uint8_t { mix, concat };
+constexpr ChoiceNames<2> choice_names(SourceCombine) {
+  return {"mix", "concat"};
+}
+
+enum class DataWeightsBy : uint8_t { rows, tokens, samples };
+constexpr ChoiceNames<3> choice_names(DataWeightsBy) {
+  return {"rows", "tokens", "samples"};
+}
+
+enum class EpochRemainder : uint8_t { carry, smaller_step };
+constexpr ChoiceNames<2> choice_names(EpochRemainder) {
+  return {"carry", "smaller_step"};
+}
+
 enum class DocumentUnit : uint8_t { file, line, paragraph };
 constexpr ChoiceNames<3> choice_names(DocumentUnit) {
   return {"file", "line", "paragraph"};
@@ -228,12 +243,17 @@ struct TokenizerConfig {
   bool operator==(const TokenizerConfig&) const = default;
 };
 
+/// A source, or a group of sources.
 struct DataSourceConfig {
   std::string path;
   double weight = 1.0;
   std::string field = "text";
   DataFormat format = DataFormat::automatic;
   LossOnMessages loss_on = LossOnMessages::assistant;
+  std::string name = {};
+  double epochs = -1.0;  ///< -1: weight applies
+  SourceCombine combine = SourceCombine::mix;
+  std::vector<DataSourceConfig> sources = {};
 
   bool operator==(const DataSourceConfig&) const = default;
 };
@@ -270,6 +290,9 @@ struct DataConfig {
   bool bos = true;
   bool eos = true;
   bool shuffle = true;
+  DataWeightsBy weights_by = DataWeightsBy::rows;
+  double temperature = 0.0;
+  EpochRemainder epoch_remainder = EpochRemainder::carry;
   int64_t seed = 42;
   int64_t prefetch = 2;
   std::string cache_dir;

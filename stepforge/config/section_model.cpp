@@ -23,6 +23,8 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
              "Context length of the model before scaling.", {.unit = "tokens", .min = 1, .max = 1 << 30});
 }
 
+constexpr int kMaxGroupDepth = 8;
+
 SchemaOf<DataSourceConfig> data_source_table() {
   return SchemaOf<DataSourceConfig>()
       .field(
@@ -42,7 +44,27 @@ SchemaOf<DataSourceConfig> data_source_table() {
              "ids without a header, as nanoGPT writes them; messages to prompt_completion: conversations.")
       .field(
           "loss_on", &DataSourceConfig::loss_on,
-          "Which messages of a conversation are learned: all of the assistant, its last one, or everything.");
+          "Which messages of a conversation are learned: all of the assistant, its last one, or everything.")
+      .field("name", &DataSourceConfig::name,
+             "Name of the source in statistics and metrics; empty means its path.");
+}
+
+/// A source or a group, in which groups are nested up to `depth` deep.
+SchemaOf<DataSourceConfig> data_entry_table(int depth) {
+  SchemaOf<DataSourceConfig> table = data_source_table();
+  table.field(
+      "epochs", &DataSourceConfig::epochs,
+      "How often the source is repeated in one epoch of its list, instead of weight; 0.5 is half of it, -1 "
+      "means that weight applies.",
+      {.max = 1e6, .above = 0, .special = -1});
+  if (depth == 0) return table;
+  return table
+      .field("combine", &DataSourceConfig::combine,
+             "How the sources of a group are combined: mix divides its rows by their weights or epochs, "
+             "concat makes "
+             "them one source that has the rows of each once.")
+      .inner_tables("sources", &DataSourceConfig::sources, data_entry_table(depth - 1),
+                    "Makes the entry a group of these sources, which may be groups too.");
 }
 
 }  // namespace
@@ -150,8 +172,11 @@ SchemaOf<DataFilterConfig> data_filter_table() {
 
 SchemaOf<DataConfig> data_section() {
   return SchemaOf<DataConfig>()
-      .tables("sources", &DataConfig::sources, data_source_table(),
-              "Training data: one table {path, weight, field, format} per source.", guarded(Guard::data))
+      .tables("sources", &DataConfig::sources, data_entry_table(kMaxGroupDepth),
+              "Training data: one table {path, weight, field, format} per source, or {sources, weight, "
+              "combine} per "
+              "group of sources.",
+              guarded(Guard::data))
       .tables("validation", &DataConfig::validation, data_source_table(),
               "Validation data, in the format of sources; if empty, validation_fraction applies.")
       .field("validation_fraction", &DataConfig::validation_fraction,
@@ -201,6 +226,20 @@ SchemaOf<DataConfig> data_section() {
              {}, guarded(Guard::data))
       .field("shuffle", &DataConfig::shuffle, "Whether to shuffle the rows in every epoch.", {},
              guarded(Guard::data))
+      .field("weights_by", &DataConfig::weights_by,
+             "What a weight is a share of: the rows, the tokens without padding, or the samples, which are "
+             "documents.",
+             {}, guarded(Guard::data))
+      .field("temperature", &DataConfig::temperature,
+             "If T is above 0, the weights of a list that sets none are the tokens of its sources to the "
+             "power of 1/T; "
+             "large values make them equal.",
+             {.min = 0, .max = 1e6}, guarded(Guard::data))
+      .field("epoch_remainder", &DataConfig::epoch_remainder,
+             "Where the rows of an epoch go that do not fill a step: carry puts them into a step with rows "
+             "of the next "
+             "epoch, smaller_step into a step of their own.",
+             {}, guarded(Guard::data))
       .field("seed", &DataConfig::seed, "Seed of the shuffling, the mixture and the validation split.",
              {.min = 0, .max = 1e15}, guarded(Guard::seed))
       .field("prefetch", &DataConfig::prefetch, "Number of batches prepared ahead of the training step.",

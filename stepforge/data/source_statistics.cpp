@@ -37,7 +37,7 @@ std::vector<std::string> statistics_table(const std::vector<SourceStatistics>& s
   for (const SourceStatistics& source : sources) {
     add(source.name, with_thousands(source.documents), with_thousands(source.tokens),
         with_thousands(source.rows), format("{:.2f}%", 100.0 * source.share),
-        format("{:.4g}", source.epochs_per_million));
+        format("{:.2f}", source.epochs_per_million));
   }
   return lines;
 }

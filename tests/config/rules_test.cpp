@@ -59,10 +59,97 @@ TEST(DataRules, OnlyASyntheticSourceHasNoPath) {
             "\"synthetic\": a synthetic source has no path; remove it, or choose another format");
 }
 
+std::string error_of_sources(const std::string& sources, const std::string& more = "") {
+  return error_of(format("[data]\nsources = [{}]\n{}", sources, more));
+}
+
+TEST(DataRules, SourcesAreNestedInGroups) {
+  EXPECT_EQ(error_of_sources("{path = \"a\", weight = 2}, {name = \"g\", combine = \"concat\", sources = "
+                             "[{path = \"b\"}, {sources = [{path = \"c\", weight = 3}, {format = "
+                             "\"synthetic\"}]}]}"),
+            "");
+  EXPECT_CONTAINS(error_of_sources("{sources = [{weight = 2}]}"),
+                  "data.sources.0.sources.0.path = \"\": a source needs a path");
+  EXPECT_CONTAINS(error_of_sources("{sources = []}"), "data.sources.0.path = \"\": a source needs a path");
+  EXPECT_CONTAINS(error_of_sources("{sources = [{path = \"a\", weight = 0}]}"),
+                  "data.sources.0.sources.0.weight = 0: expected a number (above 0");
+  EXPECT_CONTAINS(error_of("[data]\nvalidation = [{ sources = [] }]\n"),
+                  "data.validation.0.sources: unknown key");
+}
+
+TEST(DataRules, GroupsAreNestedEightDeepAtMost) {
+  std::string nested = "{path = \"a\"}";
+  for (int depth = 0; depth < 8; ++depth) nested = format("{{sources = [{}]}}", nested);
+  EXPECT_EQ(error_of_sources(nested), "");
+  EXPECT_CONTAINS(error_of_sources(format("{{sources = [{}]}}", nested)), "sources.0.sources: unknown key");
+}
+
+TEST(DataRules, AGroupReadsNothingItself) {
+  for (const std::string own : {"path = \"x\"", "field = \"x\"", "format = \"text\"", "loss_on = \"all\""}) {
+    EXPECT_CONTAINS(error_of_sources(format("{{{}, sources = [{{path = \"a\"}}]}}", own)),
+                    own + ": an entry with sources is a group, which reads nothing itself");
+  }
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\", combine = \"concat\"}"),
+                  "data.sources.0.combine = \"concat\": only a group combines sources");
+}
+
+TEST(DataRules, AListHasWeightsOrEpochs) {
+  EXPECT_EQ(error_of_sources("{path = \"a\", epochs = 0.5}, {path = \"b\", epochs = 2}"), "");
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\", epochs = 0}"),
+                  "data.sources.0.epochs = 0: expected a number");
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\", epochs = 1}, {path = \"b\"}"),
+                  "data.sources.1.epochs = -1.0: a list of sources has either weights or epochs");
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\", epochs = 1, weight = 2}"),
+                  "data.sources.0.epochs = 1.0: a source has either a weight or epochs");
+  EXPECT_CONTAINS(error_of_sources("{sources = [{path = \"a\", epochs = 1}, {path = \"b\"}]}"),
+                  "data.sources.0.sources.1.epochs = -1.0: a list of sources has either weights or epochs");
+  EXPECT_CONTAINS(error_of_sources("{combine = \"concat\", sources = [{path = \"a\", weight = 2}]}"),
+                  "data.sources.0.combine = \"concat\": concat has the rows of each source once");
+  EXPECT_CONTAINS(error_of_sources("{combine = \"concat\", sources = [{path = \"a\", epochs = 2}]}"),
+                  "remove epochs, or combine by \"mix\"");
+}
+
+TEST(DataRules, SharesOfNothingAreRefused) {
+  const std::string two = "{path = \"a\"}, {path = \"b\"}";
+  EXPECT_EQ(error_of_sources(two, "weights_by = \"tokens\"\ntemperature = 2\n"), "");
+  EXPECT_EQ(error_of_sources("{path = \"a\"}, {path = \"b\", weight = 2}", "weights_by = \"samples\"\n"), "");
+  EXPECT_EQ(error_of_sources(format("{{sources = [{}]}}", two), "temperature = 2\n"), "");
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\"}", "weights_by = \"tokens\"\n"),
+                  "no list of sources is mixed by weight");
+  EXPECT_CONTAINS(
+      error_of_sources("{path = \"a\"}, {path = \"b\", weight = 2}", "temperature = 2\n"),
+      "data.temperature = 2.0: it sets the weights of lists of several sources that have neither");
+  EXPECT_CONTAINS(
+      error_of_sources(format("{{combine = \"concat\", sources = [{}]}}", two), "temperature = 2\n"),
+      "data.temperature = 2.0: it sets the weights");
+}
+
+TEST(DataRules, ASmallerLastStepNeedsAnEpochAndABatch) {
+  const std::string smaller = "epoch_remainder = \"smaller_step\"\n[training]\n";
+  const std::string batch = smaller + "global_batch_size = 16\nlocal_batch_size = 8\n";
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\"}", smaller),
+                  "training.global_batch_size = -1: smaller_step fills");
+  EXPECT_EQ(error_of_sources("{path = \"a\"}", batch), "");
+  const std::string epochs = "{path = \"a\", epochs = 1}, {path = \"b\", epochs = 2}";
+  EXPECT_EQ(error_of_sources(epochs, batch), "");
+  EXPECT_EQ(error_of_sources("{combine = \"concat\", sources = [{path = \"a\"}, {path = \"b\"}]}", batch),
+            "");
+  const std::string two = "{path = \"a\"}, {path = \"b\"}";
+  for (const std::string& mixed : {two, format("{{sources = [{}]}}", two),
+                                   format("{{combine = \"concat\", sources = [{{path = \"c\"}}, {{sources = "
+                                          "[{}]}}]}}",
+                                          two)}) {
+    EXPECT_CONTAINS(error_of_sources(mixed, batch),
+                    "sources that are mixed by weight have no epoch of their own");
+    EXPECT_EQ(error_of_sources(mixed, batch + "epochs = 2\n"), "");
+  }
+}
+
 TEST(DataRules, ValidationDataIsHeldOutOrListed) {
   EXPECT_CONTAINS(error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
                   "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ "
-                  "path = \"a\", weight = 1.0, field = \"text\", format = \"auto\", loss_on = \"assistant\" "
+                  "path = \"a\", weight = 1.0, field = \"text\", format = \"auto\", loss_on = \"assistant\", "
+                  "name = \"\" "
                   "}]: validation data is "
                   "either held out of the sources or listed; set only one of them");
 }

@@ -75,7 +75,7 @@ inline Batch batch_of(const RowSource& rows) {
 inline bool same(const Batch& a, const Batch& b) {
   return a.rows == b.rows && a.seq_len == b.seq_len && a.tokens == b.tokens && a.positions == b.positions &&
          a.labels == b.labels && a.cu_seqlens == b.cu_seqlens &&
-         a.max_document_length == b.max_document_length && a.row_ids == b.row_ids &&
+         a.max_document_length == b.max_document_length && a.row_ids == b.row_ids && a.sources == b.sources &&
          a.valid_labels == b.valid_labels && a.weights == b.weights && a.label_weight == b.label_weight;
 }
 

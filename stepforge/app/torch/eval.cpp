@@ -84,7 +84,8 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
 /// Whether some of its data is text.
 bool reads_text(const DataPlan& plan) {
   const auto is_text = [](const SourceSpec& spec) { return spec.format != "synthetic" && !is_indexed(spec); };
-  return std::ranges::any_of(plan.sources, is_text) || std::ranges::any_of(plan.validation_sources, is_text);
+  return std::ranges::any_of(leaves_of(plan.sources), is_text) ||
+         std::ranges::any_of(leaves_of(plan.validation_sources), is_text);
 }
 
 int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
