@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/data/preset_packing.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
@@ -167,6 +168,51 @@ TEST_F(DataPlanTest, RefusesImpossiblePlans) {
   EXPECT_CONTAINS(message(plan({{.path = (folder_ / "none").string()}})), "none does not exist");
   EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 5).string(), .format = "parquet"}})),
                   "\"parquet\" is not a text format");
+}
+
+TEST_F(DataPlanTest, APresetGivesTheRowsThatAPackingMade) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}});
+  made.seq_len = 48;
+  made.packing = Packing::soft;
+  made.validation_fraction = 0.2;
+  const DataSet packed = open(made);
+  made.preset = folder_ / "packed";
+  write_pack_table(made.preset, *packed.train->sources()[0].source->pack_table());
+  made.packing = Packing::preset;
+  made.seed = 1;
+  const DataSet again = open(made);
+  EXPECT_TRUE(same(again.train->rows(0, 40), packed.train->rows(0, 40)));
+  EXPECT_NE(again.train->fingerprint(), packed.train->fingerprint());
+  // The preset does not describe the documents that are held out.
+  made.packing = Packing::best_fit;
+  EXPECT_EQ(again.validation->fingerprint(), open(made).validation->fingerprint());
+  made.packing = Packing::preset;
+  made.sources.push_back(made.sources[0]);
+  EXPECT_CONTAINS(message(made), "a preset has the rows of one source, but 2 are given");
+}
+
+TEST_F(DataPlanTest, NotesTokensThatAPresetLeavesOut) {
+  auto made = plan({{.path = lines("a.txt", 5).string()}});
+  made.seq_len = 48;
+  made.packing = Packing::preset;
+  made.preset = folder_ / "packed";
+  write_pack_table(made.preset, {.pieces = {{0, 0, 5}}, .row_begins = {0, 1}, .unused_tokens = 1});
+  const DataSet data = open(made);
+  EXPECT_EQ(data.train->rows_per_epoch(), 1);
+  ASSERT_EQ(data.notes.size(), 1U);
+  EXPECT_CONTAINS(data.notes[0], "packed: 75 of 80 tokens are not used");
+}
+
+TEST_F(DataPlanTest, BalancesTheStepsOfAllSources) {
+  auto made = plan({{.path = lines("a.txt", 300).string()}, {.format = "synthetic"}});
+  made.synthetic.document_length = 3;
+  made.seq_len = 64;
+  made.packing = Packing::budget;
+  const DataSet drawn = open(made);
+  made.steps = {.rows_per_step = 16, .balance = true};
+  const DataSet balanced = open(made);
+  EXPECT_NE(balanced.train->fingerprint(), drawn.train->fingerprint());
+  EXPECT_EQ(balanced.train->rows_per_epoch(), drawn.train->rows_per_epoch());
 }
 
 TEST_F(DataPlanTest, TheFingerprintDependsOnThePlan) {
