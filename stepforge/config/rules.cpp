@@ -269,12 +269,12 @@ void check_data_section(const RuleCheck& check) {
   const std::vector<DataSourceAt> sources = leaf_sources("data.sources", data.sources);
   const bool all_synthetic = std::ranges::all_of(
       sources, [](const DataSourceAt& entry) { return entry.source->format == DataFormat::synthetic; });
+  check_preset(check);
+  check_row_order(check, all_synthetic);
   if (sources.empty()) return;
   check.require(data.packing == DataPacking::concat || !all_synthetic,
                 {"data.packing", sources.front().place + ".format"},
                 "synthetic rows are not packed from documents; set packing to \"concat\"");
-  check_preset(check);
-  check_row_order(check, all_synthetic);
 }
 
 void check_training(const RuleCheck& check) {

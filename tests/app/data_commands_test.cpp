@@ -125,6 +125,23 @@ TEST(DataShow, WorksWithoutTrainingSteps) {
   EXPECT_TRUE(contains(refusal_of({"data", "show"}), "data.sources = []: there is no data"));
 }
 
+TEST(DataPack, WritesRowsThatTrainingReadsAgain) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(300));
+  const Strings run = {"training.seq_len=96", "data.document=line", "training.global_batch_size=8",
+                       format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                       format("data.cache_dir={}", (folder / "cache").string())};
+  const std::string packed = (folder / "packed").string();
+  const Strings pack = Strings{"data", "pack", "--output", packed} + run;
+  EXPECT_CONTAINS(refusal_of(pack), "data.packing = \"concat\" with 1 source(s) makes no rows");
+  EXPECT_CONTAINS(output_of(pack + Strings{"data.packing=best_fit"}), "rows of 300 pieces of documents");
+  const Strings show = Strings{"data", "show", "--rows", "20"} + run;
+  const std::string shown =
+      output_of(show + Strings{"data.packing=preset", format("data.preset={}", packed), "data.balance=true"});
+  EXPECT_EQ(shown, output_of(show + Strings{"data.packing=best_fit", "data.balance=true"}));
+  EXPECT_CONTAINS(shown, "attention in the step from row 0, costliest rank above the mean: ");
+}
+
 TEST(DataShow, PrintsTokensPositionsAndLabelsOfTheRequestedRows) {
   const TempFolder folder;
   const std::string text = output_of(

@@ -132,18 +132,25 @@ TEST(DataPage, EverySourceCanBeShown) {
   const ProgramResult built =
       run_script(folder.path(), "gzip web.jsonl\n" + replaced(build, "my-tokenizer", "bytes"));
   ASSERT_EQ(built.exit_code, 0) << built.err;
+  const std::string pack = block_that_starts("docs/data.md", "stepforge data pack");
+  write_text(folder / "run.toml",
+             "preset = \"debug\"\n[data]\nsources = [{path = \"books\"}]\npacking = \"soft\"\n"
+             "[training]\nseq_len = 64\n");
+  const ProgramResult packed = run_script(folder.path(), pack);
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
   int shown = 0;
   for (const std::string& block : blocks_of(source_dir() / "docs/data.md")) {
     if (!block.starts_with("[data]")) continue;
     const std::string chat =
         block.find("format") == std::string::npos ? "" : "chat_template = \"template.jinja\"\n";
-    write_text(folder / "run.toml", "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\n");
+    write_text(folder / "run.toml",
+               "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\nglobal_batch_size = 8\n");
     const ProgramResult result = run_script(folder.path(), "stepforge data show run.toml");
     EXPECT_EQ(result.exit_code, 0) << block << result.err;
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, 11);
+  EXPECT_EQ(shown, 13);
 }
 
 }  // namespace

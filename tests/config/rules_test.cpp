@@ -154,6 +154,41 @@ TEST(DataRules, ValidationDataIsHeldOutOrListed) {
                   "either held out of the sources or listed; set only one of them");
 }
 
+TEST(DataRules, APresetHasAFolderAndOneSource) {
+  EXPECT_EQ(
+      error_of("[data]\npacking = \"preset\"\n"),
+      "run.toml:2:11: data.packing = \"preset\" and default: data.preset = \"\": name the folder of the "
+      "rows, such as data.preset = \"packed\"");
+  EXPECT_EQ(
+      error_of("[data]\npreset = \"packed\"\n"),
+      "run.toml:2:10: data.preset = \"packed\" and default: data.packing = \"concat\": the folder is only "
+      "used with packing \"preset\"; set the packing, or remove preset");
+  EXPECT_CONTAINS(error_of("[data]\nsources = [{path = \"a\"}, {path = \"b\"}]\npacking = \"preset\"\n"
+                           "preset = \"packed\"\n"),
+                  "a preset has the rows of one source");
+}
+
+TEST(DataRules, OrdersByStepNeedTheStepAndRowsThatDiffer) {
+  const std::string step = "[training]\nglobal_batch_size = 8\nlocal_batch_size = 1\n[data]\n";
+  for (const std::string field : {"balance", "group_by_length"}) {
+    EXPECT_CONTAINS(
+        error_of("[data]\npacking = \"soft\"\n" + field + " = true\n"),
+        format("data.{} = true and default: training.global_batch_size = -1: the order of the rows of "
+               "a step must not depend on the number of ranks",
+               field));
+    EXPECT_EQ(error_of(step + "packing = \"soft\"\n" + field + " = true\n"), "");
+  }
+  EXPECT_CONTAINS(error_of(step + "group_by_length = true\n"), "all rows of packing \"concat\" are full");
+  EXPECT_CONTAINS(error_of(step + "group_by_length = true\npacking = \"soft\"\nshuffle = false\n"),
+                  "rows that are grouped by length are shuffled");
+  EXPECT_CONTAINS(error_of(step + "group_by_length = true\npacking = \"soft\"\n"
+                                  "sources = [{path = \"a\"}, {path = \"b\"}]\n"),
+                  "a step has rows of all data.sources");
+  const std::string synthetic = step + "balance = true\nsources = [{format = \"synthetic\"}]\n";
+  EXPECT_CONTAINS(error_of(synthetic), "all synthetic rows cost the same");
+  EXPECT_EQ(error_of(synthetic + "synthetic_document_length = 100\n"), "");
+}
+
 TEST(TrainingRules, StepsAndEpochsExcludeEachOther) {
   EXPECT_EQ(error_of("[training]\nsteps = 10\nepochs = 2\n"),
             "run.toml:2:9: training.steps = 10 and run.toml:3:10: training.epochs = 2: only one of them can "

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/data/preset_packing.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
@@ -77,196 +78,243 @@ TEST_F(DataPlanTest, DocumentsOfTokenFilesEndWithTheEndOfTextOfTheTokenizer) {
   made.seq_len = 10;
   made.packing = Packing::none;
   EXPECT_EQ(open(made).train->rows_per_epoch(), 4);
-  TEST_F(DataPlanTest, OpensATreeOfNamedSources) {
-    write_dataset(folder_ / "pair", counting_documents({100, 61}));
-    const std::string a = lines("a.txt", 50).string();
-    auto made = plan(
-        {{.path = a},
-         {.weight = 3,
-          .name = "group",
-          .concat = true,
-          .sources = {{.path = (folder_ / "pair").string(), .name = "numbers"}, {.format = "synthetic"}}}});
-    made.synthetic.rows = 20;
-    const DataSet data = open(made);
-    EXPECT_EQ(data.train->source_names(), (std::vector<std::string>{a, "numbers", "synthetic"}));
-    ASSERT_EQ(data.sources.size(), 3U);
-    EXPECT_EQ(data.sources[0].share, 0.25);
-    EXPECT_EQ(data.sources[0].path, a);
-    EXPECT_EQ(data.sources[0].documents, 50);
-    EXPECT_EQ(data.sources[1].path, (folder_ / "pair").string());
-    EXPECT_EQ(data.sources[1].documents, 2);
-    EXPECT_EQ(data.sources[1].tokens, 161);
-    EXPECT_EQ(data.sources[1].rows, 20);
-    EXPECT_EQ(data.sources[1].share, 0.375);
-    EXPECT_EQ(data.sources[1].epochs_per_million, 0.375e6 / 20);
-    EXPECT_EQ(data.sources[2].documents, 20);
-    EXPECT_EQ(leaves_of(made.sources).size(), 3U);
-    EXPECT_CONTAINS(describe_sources(data)[2], "numbers");
-    made.sources[1].sources[0].epochs = 2;
-    EXPECT_CONTAINS(message(made), "data.sources.1.sources.0 (numbers): the sources of a group with combine");
-  }
+}
 
-  TEST_F(DataPlanTest, HoldsOutDocumentsOfSourcesInGroups) {
-    auto made = plan({{.path = lines("a.txt", 200).string()},
-                      {.sources = {{.path = lines("b.txt", 200).string(), .name = "b"}}}});
-    made.validation_fraction = 0.2;
-    const DataSet data = open(made);
-    EXPECT_EQ(data.validation->source_names(), (std::vector<std::string>{made.sources[0].path, "b"}));
-  }
+TEST_F(DataPlanTest, HoldsOutDocumentsForValidation) {
+  auto made = plan({{.path = lines("a.txt", 500).string()}});
+  made.validation_fraction = 0.2;
+  const DataSet data = open(made);
+  ASSERT_NE(data.validation, nullptr);
+  const int64_t held_out = data.validation->sources()[0].source->tokens();
+  const int64_t kept = data.train->sources()[0].source->tokens();
+  EXPECT_NEAR(static_cast<double>(held_out) / static_cast<double>(held_out + kept), 0.2, 0.08);
+  EXPECT_EQ(data.validation->total_rows(), (held_out - 1) / 8);
+  EXPECT_GT(*data.validation->bytes_per_token(), 0.9);
+  EXPECT_LT(*data.validation->bytes_per_token(), 1.0);  // end-of-text tokens have no bytes
+}
 
-  TEST_F(DataPlanTest, SharesAndEpochsFollowThePlan) {
-    auto made = plan({{.path = lines("a.txt", 50).string()}, {.path = lines("b.txt", 500).string()}});
-    const double ratio =
-        static_cast<double>(open(made).sources[1].tokens) / static_cast<double>(open(made).sources[0].tokens);
-    made.temperature = 1.0;
-    EXPECT_NEAR(open(made).sources[1].share, ratio / (1.0 + ratio), 1e-3);
-    made.temperature = 0.0;
-    made.packing = Packing::none;
-    made.seq_len = 64;  // more than a line
-    made.weights_by = ShareOf::tokens;
-    const DataSet by_tokens = open(made);
-    const auto tokens = [&](size_t i) {
-      const SourceStatistics& source = by_tokens.sources[i];
-      return source.share * static_cast<double>(source.tokens) / static_cast<double>(source.rows);
-    };
-    EXPECT_NEAR(tokens(0) / tokens(1), 1.0, 1e-3);
-    made.epoch_multiple = 64;
-    EXPECT_EQ(open(made).train->rows_per_epoch(), 576);
-  }
+TEST_F(DataPlanTest, TakesValidationFromItsOwnSources) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}});
+  made.validation_sources = {{.path = lines("b.txt", 20).string()}};
+  EXPECT_GT(open(made).validation->total_rows().value(), 0);
+  made.validation_fraction = 0.1;
+  EXPECT_CONTAINS(message(made), "both a validation fraction (0.1) and 1 validation source(s)");
+}
 
-  TEST_F(DataPlanTest, HoldsOutDocumentsForValidation) {
-    auto made = plan({{.path = lines("a.txt", 500).string()}});
-    made.validation_fraction = 0.2;
-    const DataSet data = open(made);
-    ASSERT_NE(data.validation, nullptr);
-    const int64_t held_out = data.validation->sources()[0].source->tokens();
-    const int64_t kept = data.train->sources()[0].source->tokens();
-    EXPECT_NEAR(static_cast<double>(held_out) / static_cast<double>(held_out + kept), 0.2, 0.08);
-    EXPECT_EQ(data.validation->total_rows(), (held_out - 1) / 8);
-    EXPECT_GT(*data.validation->bytes_per_token(), 0.9);
-    EXPECT_LT(*data.validation->bytes_per_token(), 1.0);  // end-of-text tokens have no bytes
-  }
+TEST_F(DataPlanTest, HoldsOutSyntheticRowsThatTrainingNeverReads) {
+  auto made = plan({{.format = "synthetic"}});
+  made.synthetic.rows = 100;
+  made.validation_fraction = 0.1;
+  made.seq_len = 32;
+  const DataSet data = open_data(made, tokenizer_.get());
+  EXPECT_EQ(data.train->rows_per_epoch(), 90);
+  EXPECT_EQ(data.validation->total_rows(), 10);
+  std::set<std::vector<int32_t>> rows;
+  for (int64_t i = 0; i < 90; ++i) rows.insert(data.train->rows(i, 1).tokens);
+  for (int64_t i = 0; i < 10; ++i) rows.insert(data.validation->rows(i, 1).tokens);
+  EXPECT_EQ(rows.size(), 100U);
+}
 
-  TEST_F(DataPlanTest, TakesValidationFromItsOwnSources) {
-    auto made = plan({{.path = lines("a.txt", 50).string()}});
-    made.validation_sources = {{.path = lines("b.txt", 20).string()}};
-    EXPECT_GT(open(made).validation->total_rows().value(), 0);
-    made.validation_fraction = 0.1;
-    EXPECT_CONTAINS(message(made), "both a validation fraction (0.1) and 1 validation source(s)");
-  }
+TEST_F(DataPlanTest, SyntheticAndIndexedDataNeedNoTokenizer) {
+  write_dataset(folder_ / "pair", counting_documents({100}));
+  auto made = plan({{.path = (folder_ / "pair.idx").string()}, {.format = "synthetic"}});
+  made.vocab_size = 1000;
+  EXPECT_EQ(open_data(made, nullptr).train->rows(0, 3).rows, 3);
+  EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 50).string()}}), false),
+                  "is text, but no tokenizer is configured");
+}
 
-  TEST_F(DataPlanTest, HoldsOutSyntheticRowsThatTrainingNeverReads) {
-    auto made = plan({{.format = "synthetic"}});
-    made.synthetic.rows = 100;
-    made.validation_fraction = 0.1;
-    made.seq_len = 32;
-    const DataSet data = open_data(made, tokenizer_.get());
-    EXPECT_EQ(data.train->rows_per_epoch(), 90);
-    EXPECT_EQ(data.validation->total_rows(), 10);
-    std::set<std::vector<int32_t>> rows;
-    for (int64_t i = 0; i < 90; ++i) rows.insert(data.train->rows(i, 1).tokens);
-    for (int64_t i = 0; i < 10; ++i) rows.insert(data.validation->rows(i, 1).tokens);
-    EXPECT_EQ(rows.size(), 100U);
-  }
+TEST_F(DataPlanTest, RefusesToSplitAnIndexedDataset) {
+  write_dataset(folder_ / "pair", counting_documents({100}));
+  auto made = plan({{.path = (folder_ / "pair").string(), .format = "bin"}});
+  made.validation_fraction = 0.1;
+  EXPECT_CONTAINS(message(made), "is a finished dataset");
+}
 
-  TEST_F(DataPlanTest, SyntheticAndIndexedDataNeedNoTokenizer) {
-    write_dataset(folder_ / "pair", counting_documents({100}));
-    auto made = plan({{.path = (folder_ / "pair.idx").string()}, {.format = "synthetic"}});
-    made.vocab_size = 1000;
-    EXPECT_EQ(open_data(made, nullptr).train->rows(0, 3).rows, 3);
-    EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 50).string()}}), false),
-                    "is text, but no tokenizer is configured");
-  }
+TEST_F(DataPlanTest, RefusesADatasetOfAnotherTokenizer) {
+  const auto dataset = write_dataset(folder_ / "pair", counting_documents({100}));
+  folder_.write(
+      "pair.json",
+      "{\"documents\": 1, \"tokens\": 100, \"text_bytes\": 400, \"tokenizer_fingerprint\": \"other\"}");
+  EXPECT_CONTAINS(message(plan({{.path = (folder_ / "pair").string()}})),
+                  "was built with another tokenizer (fingerprint other");
+}
 
-  TEST_F(DataPlanTest, RefusesToSplitAnIndexedDataset) {
-    write_dataset(folder_ / "pair", counting_documents({100}));
-    auto made = plan({{.path = (folder_ / "pair").string(), .format = "bin"}});
-    made.validation_fraction = 0.1;
-    EXPECT_CONTAINS(message(made), "is a finished dataset");
+TEST_F(DataPlanTest, HoldsOutTheLastRowsIfThereAreTooFewDocuments) {
+  for (int book = 0; book < 20; ++book) {
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += static_cast<char>('a' + (book * 7 + i) % 26);
+    folder_.write(format("books/{:02}.txt", book), text);
   }
+  auto made = plan({{.path = (folder_ / "books").string()}});
+  made.records.documents = "file";
+  made.validation_fraction = 0.02;
+  made.seed = 1;  // by which none of the books is held out
+  made.shuffle = false;
+  const DataSet data = open(made);
+  ASSERT_NE(data.validation, nullptr);
+  // 20 books of 101 tokens make 252 rows of 8.
+  EXPECT_EQ(data.train->rows_per_epoch(), 247);
+  EXPECT_EQ(data.validation->total_rows(), 5);
+  made.validation_fraction = 0.0;
+  const DataSet all = open(made);
+  EXPECT_EQ(data.train->rows(0, 247).tokens, all.train->rows(0, 247).tokens);
+  EXPECT_EQ(data.validation->rows(0, 5).tokens, all.train->rows(247, 5).tokens);
+  ASSERT_EQ(data.notes.size(), 1U);
+  EXPECT_CONTAINS(data.notes[0],
+                  "too few documents to hold out 2% of them for validation; its last 5 of 252 rows");
+}
 
-  TEST_F(DataPlanTest, RefusesADatasetOfAnotherTokenizer) {
-    const auto dataset = write_dataset(folder_ / "pair", counting_documents({100}));
-    folder_.write(
-        "pair.json",
-        "{\"documents\": 1, \"tokens\": 100, \"text_bytes\": 400, \"tokenizer_fingerprint\": \"other\"}");
-    EXPECT_CONTAINS(message(plan({{.path = (folder_ / "pair").string()}})),
-                    "was built with another tokenizer (fingerprint other");
-  }
+TEST_F(DataPlanTest, NamesASourceThatIsTooSmall) {
+  auto made = plan({{.path = folder_.write("a.txt", "just one line of text").string()}});
+  made.records.documents = "file";
+  made.validation_fraction = 0.5;
+  made.seq_len = 30;
+  EXPECT_CONTAINS(message(made), "its 1 documents have 22 tokens, too few for one row of 30 tokens");
+  made.seq_len = 20;
+  EXPECT_CONTAINS(message(made), "makes only one row of 20 tokens, so none can be held out");
+}
 
-  TEST_F(DataPlanTest, HoldsOutTheLastRowsIfThereAreTooFewDocuments) {
-    for (int book = 0; book < 20; ++book) {
-      std::string text;
-      for (int i = 0; i < 100; ++i) text += static_cast<char>('a' + (book * 7 + i) % 26);
-      folder_.write(format("books/{:02}.txt", book), text);
-    }
-    auto made = plan({{.path = (folder_ / "books").string()}});
-    made.records.documents = "file";
-    made.validation_fraction = 0.02;
-    made.seed = 1;  // by which none of the books is held out
-    made.shuffle = false;
-    const DataSet data = open(made);
-    ASSERT_NE(data.validation, nullptr);
-    // 20 books of 101 tokens make 252 rows of 8.
-    EXPECT_EQ(data.train->rows_per_epoch(), 247);
-    EXPECT_EQ(data.validation->total_rows(), 5);
-    made.validation_fraction = 0.0;
-    const DataSet all = open(made);
-    EXPECT_EQ(data.train->rows(0, 247).tokens, all.train->rows(0, 247).tokens);
-    EXPECT_EQ(data.validation->rows(0, 5).tokens, all.train->rows(247, 5).tokens);
-    ASSERT_EQ(data.notes.size(), 1U);
-    EXPECT_CONTAINS(data.notes[0],
-                    "too few documents to hold out 2% of them for validation; its last 5 of 252 rows");
-  }
+TEST_F(DataPlanTest, NotesTheFilesOfAFolderThatAreNotRead) {
+  folder_.write("in/a.txt", std::string(100, 'a'));
+  folder_.write("in/b.parquet", "PAR1");
+  const DataSet data = open(plan({{.path = (folder_ / "in").string()}}));
+  ASSERT_EQ(data.notes.size(), 1U);
+  EXPECT_CONTAINS(data.notes[0], "1 file (4 B) is not read: b.parquet; convert it to JSON Lines");
+}
 
-  TEST_F(DataPlanTest, NamesASourceThatIsTooSmall) {
-    auto made = plan({{.path = folder_.write("a.txt", "just one line of text").string()}});
-    made.records.documents = "file";
-    made.validation_fraction = 0.5;
-    made.seq_len = 30;
-    EXPECT_CONTAINS(message(made), "its 1 documents have 22 tokens, too few for one row of 30 tokens");
-    made.seq_len = 20;
-    EXPECT_CONTAINS(message(made), "makes only one row of 20 tokens, so none can be held out");
-  }
+TEST_F(DataPlanTest, RefusesImpossiblePlans) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}});
+  made.validation_fraction = 1.0;
+  EXPECT_CONTAINS(message(made), "validation fraction 1:");
+  made.validation_fraction = std::nan("");
+  EXPECT_CONTAINS(message(made), "validation fraction nan:");
+  made = plan({{.path = lines("a.txt", 50).string()}});
+  made.seq_len = 0;
+  EXPECT_CONTAINS(message(made), "sequence length 0:");
+  EXPECT_CONTAINS(message(plan({})), "no data source is given");
+  EXPECT_CONTAINS(message(plan({{.path = ""}})), "a data source has no path");
+  EXPECT_CONTAINS(message(plan({{.path = (folder_ / "none").string()}})), "none does not exist");
+  EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 5).string(), .format = "parquet"}})),
+                  "\"parquet\" is not a text format");
+}
 
-  TEST_F(DataPlanTest, NotesTheFilesOfAFolderThatAreNotRead) {
-    folder_.write("in/a.txt", std::string(100, 'a'));
-    folder_.write("in/b.parquet", "PAR1");
-    const DataSet data = open(plan({{.path = (folder_ / "in").string()}}));
-    ASSERT_EQ(data.notes.size(), 1U);
-    EXPECT_CONTAINS(data.notes[0], "1 file (4 B) is not read: b.parquet; convert it to JSON Lines");
-  }
+TEST_F(DataPlanTest, TheFingerprintDependsOnThePlan) {
+  const auto a = lines("a.txt", 50);
+  const auto print = [&](auto change) {
+    auto made = plan({{.path = a.string()}});
+    change(made);
+    return open(made).train->fingerprint();
+  };
+  const auto base = print([](DataPlan&) {});
+  EXPECT_EQ(base, print([](DataPlan& p) { p.workers = 1; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.seed = 2; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.seq_len = 9; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.records.documents = "file"; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.validation_fraction = 0.3; }));
+}
 
-  TEST_F(DataPlanTest, RefusesImpossiblePlans) {
-    auto made = plan({{.path = lines("a.txt", 50).string()}});
-    made.validation_fraction = 1.0;
-    EXPECT_CONTAINS(message(made), "validation fraction 1:");
-    made.validation_fraction = std::nan("");
-    EXPECT_CONTAINS(message(made), "validation fraction nan:");
-    made = plan({{.path = lines("a.txt", 50).string()}});
-    made.seq_len = 0;
-    EXPECT_CONTAINS(message(made), "sequence length 0:");
-    EXPECT_CONTAINS(message(plan({})), "no data source is given");
-    EXPECT_CONTAINS(message(plan({{.path = ""}})), "a data source has no path");
-    EXPECT_CONTAINS(message(plan({{.path = (folder_ / "none").string()}})), "none does not exist");
-    EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 5).string(), .format = "parquet"}})),
-                    "\"parquet\" is not a text format");
-  }
+TEST_F(DataPlanTest, OpensATreeOfNamedSources) {
+  write_dataset(folder_ / "pair", counting_documents({100, 61}));
+  const std::string a = lines("a.txt", 50).string();
+  auto made = plan(
+      {{.path = a},
+       {.weight = 3,
+        .name = "group",
+        .concat = true,
+        .sources = {{.path = (folder_ / "pair").string(), .name = "numbers"}, {.format = "synthetic"}}}});
+  made.synthetic.rows = 20;
+  const DataSet data = open(made);
+  EXPECT_EQ(data.train->source_names(), (std::vector<std::string>{a, "numbers", "synthetic"}));
+  ASSERT_EQ(data.sources.size(), 3U);
+  EXPECT_EQ(data.sources[0].share, 0.25);
+  EXPECT_EQ(data.sources[0].path, a);
+  EXPECT_EQ(data.sources[0].documents, 50);
+  EXPECT_EQ(data.sources[1].path, (folder_ / "pair").string());
+  EXPECT_EQ(data.sources[1].documents, 2);
+  EXPECT_EQ(data.sources[1].tokens, 161);
+  EXPECT_EQ(data.sources[1].rows, 20);
+  EXPECT_EQ(data.sources[1].share, 0.375);
+  EXPECT_EQ(data.sources[1].epochs_per_million, 0.375e6 / 20);
+  EXPECT_EQ(data.sources[2].documents, 20);
+  EXPECT_EQ(leaves_of(made.sources).size(), 3U);
+  EXPECT_CONTAINS(describe_sources(data)[2], "numbers");
+  made.sources[1].sources[0].epochs = 2;
+  EXPECT_CONTAINS(message(made), "data.sources.1.sources.0 (numbers): the sources of a group with combine");
+}
 
-  TEST_F(DataPlanTest, TheFingerprintDependsOnThePlan) {
-    const auto a = lines("a.txt", 50);
-    const auto print = [&](auto change) {
-      auto made = plan({{.path = a.string()}});
-      change(made);
-      return open(made).train->fingerprint();
-    };
-    const auto base = print([](DataPlan&) {});
-    EXPECT_EQ(base, print([](DataPlan& p) { p.workers = 1; }));
-    EXPECT_NE(base, print([](DataPlan& p) { p.seed = 2; }));
-    EXPECT_NE(base, print([](DataPlan& p) { p.seq_len = 9; }));
-    EXPECT_NE(base, print([](DataPlan& p) { p.records.documents = "file"; }));
-    EXPECT_NE(base, print([](DataPlan& p) { p.validation_fraction = 0.3; }));
-  }
+TEST_F(DataPlanTest, HoldsOutDocumentsOfSourcesInGroups) {
+  auto made = plan({{.path = lines("a.txt", 200).string()},
+                    {.sources = {{.path = lines("b.txt", 200).string(), .name = "b"}}}});
+  made.validation_fraction = 0.2;
+  const DataSet data = open(made);
+  EXPECT_EQ(data.validation->source_names(), (std::vector<std::string>{made.sources[0].path, "b"}));
+}
+
+TEST_F(DataPlanTest, SharesAndEpochsFollowThePlan) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}, {.path = lines("b.txt", 500).string()}});
+  const double ratio =
+      static_cast<double>(open(made).sources[1].tokens) / static_cast<double>(open(made).sources[0].tokens);
+  made.temperature = 1.0;
+  EXPECT_NEAR(open(made).sources[1].share, ratio / (1.0 + ratio), 1e-3);
+  made.temperature = 0.0;
+  made.packing = Packing::none;
+  made.seq_len = 64;  // more than a line
+  made.weights_by = ShareOf::tokens;
+  const DataSet by_tokens = open(made);
+  const auto tokens = [&](size_t i) {
+    const SourceStatistics& source = by_tokens.sources[i];
+    return source.share * static_cast<double>(source.tokens) / static_cast<double>(source.rows);
+  };
+  EXPECT_NEAR(tokens(0) / tokens(1), 1.0, 1e-3);
+  made.steps = {.rows_per_step = 64, .fill_epochs = true};
+  EXPECT_EQ(open(made).train->rows_per_epoch(), 576);
+}
+
+TEST_F(DataPlanTest, APresetGivesTheRowsThatAPackingMade) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}});
+  made.seq_len = 48;
+  made.packing = Packing::soft;
+  made.validation_fraction = 0.2;
+  const DataSet packed = open(made);
+  made.preset = folder_ / "packed";
+  write_pack_table(made.preset, *packed.train->sources()[0].source->pack_table());
+  made.packing = Packing::preset;
+  made.seed = 1;
+  const DataSet again = open(made);
+  EXPECT_TRUE(same(again.train->rows(0, 40), packed.train->rows(0, 40)));
+  EXPECT_NE(again.train->fingerprint(), packed.train->fingerprint());
+  // The preset does not describe the documents that are held out.
+  made.packing = Packing::best_fit;
+  EXPECT_EQ(again.validation->fingerprint(), open(made).validation->fingerprint());
+  made.packing = Packing::preset;
+  made.sources.push_back(made.sources[0]);
+  EXPECT_CONTAINS(message(made), "a preset has the rows of one source, but 2 are given");
+}
+
+TEST_F(DataPlanTest, NotesTokensThatAPresetLeavesOut) {
+  auto made = plan({{.path = lines("a.txt", 5).string()}});
+  made.seq_len = 48;
+  made.packing = Packing::preset;
+  made.preset = folder_ / "packed";
+  write_pack_table(made.preset, {.pieces = {{0, 0, 5}}, .row_begins = {0, 1}, .unused_tokens = 1});
+  const DataSet data = open(made);
+  EXPECT_EQ(data.train->rows_per_epoch(), 1);
+  ASSERT_EQ(data.notes.size(), 1U);
+  EXPECT_CONTAINS(data.notes[0], "packed: 75 of 80 tokens are not used");
+}
+
+TEST_F(DataPlanTest, BalancesTheStepsOfAllSources) {
+  auto made = plan({{.path = lines("a.txt", 300).string()}, {.format = "synthetic"}});
+  made.synthetic.document_length = 3;
+  made.seq_len = 64;
+  made.packing = Packing::budget;
+  const DataSet drawn = open(made);
+  made.steps = {.rows_per_step = 16, .balance = true};
+  const DataSet balanced = open(made);
+  EXPECT_NE(balanced.train->fingerprint(), drawn.train->fingerprint());
+  EXPECT_EQ(balanced.train->rows_per_epoch(), drawn.train->rows_per_epoch());
+}
 
 }  // namespace
 }  // namespace stepforge::testing

@@ -134,7 +134,8 @@ TEST(RowStream, EachRowKnowsItsSource) {
 TEST(RowStream, AnEpochEndsWithRowsWithoutLabelsThatFillAStep) {
   const std::vector<SourceEntry> entries = {{.name = "a", .source = std::make_shared<NumberedSource>(10, 0)}};
   const auto plain = RowStream::mixture(entries, {.seed = 1});
-  const auto filled = RowStream::mixture(entries, {.seed = 1}, /*epoch_multiple=*/4);
+  const auto filled =
+      RowStream::mixture(entries, {.seed = 1}, StepRows{.rows_per_step = 4, .fill_epochs = true});
   EXPECT_EQ(plain->rows_per_epoch(), 10);
   EXPECT_EQ(filled->rows_per_epoch(), 12);
   EXPECT_NE(filled->fingerprint(), plain->fingerprint());
@@ -150,7 +151,8 @@ TEST(RowStream, AnEpochEndsWithRowsWithoutLabelsThatFillAStep) {
     EXPECT_EQ(std::vector<int32_t>(end.tokens.begin() + 4, end.tokens.end()), std::vector<int32_t>(4, 0));
     EXPECT_EQ(end.row_ids.back(), static_cast<uint64_t>(epoch * 12 + 11));
   }
-  const auto even = RowStream::mixture(entries, {.seed = 1}, /*epoch_multiple=*/5);
+  const auto even =
+      RowStream::mixture(entries, {.seed = 1}, StepRows{.rows_per_step = 5, .fill_epochs = true});
   EXPECT_EQ(even->fingerprint(), plain->fingerprint()) << "no row is added";
   EXPECT_CONTAINS(message_of<UsageError>([&] { RowStream::mixture(entries, {}, 0); }),
                   "a multiple of 0 rows");
@@ -159,7 +161,8 @@ TEST(RowStream, AnEpochEndsWithRowsWithoutLabelsThatFillAStep) {
 TEST(RowStream, ARowThatFillsAStepIsManyShortDocuments) {
   const auto source =
       std::make_shared<SyntheticSource>(SyntheticOptions{.vocab_size = 31, .seq_len = 600, .rows = 1});
-  const auto stream = RowStream::mixture({{.name = "a", .source = source}}, {}, /*epoch_multiple=*/2);
+  const auto stream = RowStream::mixture({{.name = "a", .source = source}}, {},
+                                         StepRows{.rows_per_step = 2, .fill_epochs = true});
   EXPECT_EQ(stream->rows(1, 1).cu_seqlens, (std::vector<int32_t>{0, 256, 512, 600}));
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/test_support.h"
+#include "tests/support/paths.h"
 
 namespace stepforge::testing {
 namespace {
@@ -48,6 +49,13 @@ TEST_F(Npy, ReadsBothVersions) {
   EXPECT_EQ(read(npy(header_of("(2,)"), {7, 8})).values, (Numbers{7, 8}));
   EXPECT_EQ(read(npy(header_of("(0, 6)"), {})).values, Numbers{});
   EXPECT_EQ(read(npy("{\"shape\":(1,),\"fortran_order\":False,\"descr\":\"<i8\"}", {7})).values, Numbers{7});
+}
+
+TEST_F(Npy, ReadsWhatNumPyHasWritten) {
+  const auto corpus = source_dir() / "tests/fuzz/corpus/npy_fuzz";
+  EXPECT_EQ(read_npy(corpus / "boundaries.npy").values, (Numbers{0, 2, 3}));
+  EXPECT_EQ(read_npy(corpus / "samples.npy").shape, (Numbers{3, 6}));
+  EXPECT_EQ(read_npy(corpus / "second_version.npy").shape, (Numbers{0, 6}));
 }
 
 TEST_F(Npy, WritesWhatNumPyWrites) {

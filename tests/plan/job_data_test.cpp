@@ -50,9 +50,10 @@ TEST(DataPlanOfAConfig, HasTheTreeOfSources) {
   EXPECT_EQ(plan.sources[1].sources[1].field, "body");
   EXPECT_EQ(plan.weights_by, ShareOf::samples);
   EXPECT_EQ(plan.temperature, 3.0);
-  EXPECT_EQ(plan.epoch_multiple, 1);
+  EXPECT_FALSE(plan.steps.fill_epochs);
   config.data.epoch_remainder = EpochRemainder::smaller_step;
-  EXPECT_EQ(data_plan(config, 256).epoch_multiple, 24);
+  EXPECT_TRUE(data_plan(config, 256).steps.fill_epochs);
+  EXPECT_EQ(data_plan(config, 256).steps.rows_per_step, 24);
 }
 
 }  // namespace
