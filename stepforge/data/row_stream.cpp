@@ -14,23 +14,24 @@ namespace {
 
 /// The smallest multiple of `step` that is at least `rows`.
 int64_t round_up(int64_t rows, int64_t step) {
-  if (step < 1) throw UsageError(format("an epoch of a multiple of {} rows: it must be at least 1", step));
   return (rows + step - 1) / step * step;
 }
 
-void check(const StepRows& steps, size_t sources) {
+void check(const StepRows& steps) {
   if (!steps.group_by_length && !steps.balance && !steps.fill_epochs) return;
   if (steps.rows_per_step < 1) {
     throw UsageError(
         format("rows cannot be ordered by step for {} rows a step; set training.global_batch_size",
                steps.rows_per_step));
   }
-  if (steps.group_by_length && sources != 1) {
-    throw UsageError(
-        format("the rows of {} sources cannot be grouped by length, since a step mixes them; set "
-               "data.group_by_length = false",
-               sources));
-  }
+}
+
+void require_single(size_t sources) {
+  if (sources == 1) return;
+  throw UsageError(
+      format("the rows of {} sources cannot be grouped by length, since a step mixes them; set "
+             "data.group_by_length = false",
+             sources));
 }
 
 /// The order that groups the rows of a step by what they cost.
@@ -67,6 +68,7 @@ RowStream::RowStream(const std::vector<SourceEntry>& entries, const MixtureOptio
 std::shared_ptr<const RowStream> RowStream::mixture(const std::vector<SourceEntry>& entries,
                                                     const MixtureOptions& options, const StepRows& steps,
                                                     const std::string& place) {
+  check(steps);
   MixtureOptions drawing = options;
   if (steps.group_by_length) drawing.shuffle = false;  // the groups have an order of their own
   const std::shared_ptr<RowStream> stream(
@@ -82,8 +84,8 @@ std::shared_ptr<const RowStream> RowStream::mixture(const std::vector<SourceEntr
 }
 
 void RowStream::order_steps(const StepRows& steps, uint64_t seed, std::string& identity) {
-  check(steps, sources().size());
   if (steps.group_by_length) {
+    require_single(sources().size());
     grouped_ = grouped(*sources().front().source, steps.rows_per_step, seed);
     identity += format(" grouped {}", steps.rows_per_step);
   }

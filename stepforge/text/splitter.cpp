@@ -90,7 +90,8 @@ struct SplitPattern::Scratch::State {
 SplitPattern::Scratch::Scratch() : state_(std::make_shared<State>()) {}
 
 SplitPattern::SplitPattern(std::string_view pattern, const std::string& source, bool use_scanner)
-    : source_(source), scanner_(use_scanner ? scanner_for(pattern) : nullptr) {
+    : source_(format("{}: regular expression {}", source, quoted_for_message(pattern))),
+      scanner_(use_scanner ? scanner_for(pattern) : nullptr) {
   require_short(pattern, source);
   const std::shared_ptr<pcre2_code> code = compile(rewrite_pattern(pattern, source), source);
   uint32_t matches_empty = 0;
@@ -117,8 +118,7 @@ std::optional<SplitPattern::Match> SplitPattern::find(std::string_view text, siz
       pcre2_match(code, units(text), text.size(), from, PCRE2_NO_UTF_CHECK, state.match, state.context);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0) {
-    throw Error(format("{}: matching the regular expression at byte {} of a text failed: {}", source_, from,
-                       pcre2_message(found)));
+    throw Error(format("{}: matching at byte {} of a text failed: {}", source_, from, pcre2_message(found)));
   }
   const PCRE2_SIZE* span = pcre2_get_ovector_pointer(state.match);
   return Match{span[0], span[1]};

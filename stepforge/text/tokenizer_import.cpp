@@ -51,7 +51,7 @@ std::string token_text(const JsonReader& config, std::string_view key, std::stri
 }
 
 /// The added tokens of a tokenizer_config.json: all it lists, or else the tokens with a role.
-Json gpt2_added_tokens(const JsonReader& config, const Json& vocab) {
+Json gpt2_added_tokens(const JsonReader& config, const JsonReader& vocab) {
   Json tokens = Json::array();
   if (config.has("added_tokens_decoder")) {
     std::vector<std::pair<int64_t, Json>> listed;
@@ -70,12 +70,12 @@ Json gpt2_added_tokens(const JsonReader& config, const Json& vocab) {
     return tokens;
   }
   std::set<std::string> seen;
-  auto next = static_cast<int64_t>(vocab.size());
+  auto next = static_cast<int64_t>(vocab.json().size());
   for (const char* key : {"bos_token", "eos_token", "unk_token"}) {
     const std::string content = token_text(config, key, kEndOfText);
     if (!seen.insert(content).second) continue;
-    const auto known = vocab.find(content);
-    tokens.push_back(special_token_json(content, known != vocab.end() ? known->get<int64_t>() : next++));
+    tokens.push_back(special_token_json(
+        content, vocab.has(content) ? vocab[content].integer(0, kMaxVocabulary - 1) : next++));
   }
   return tokens;
 }
@@ -94,7 +94,7 @@ std::string tokenizer_json_of_gpt2(std::string_view vocab, std::string_view merg
         "save the tokenizer with transformers, which writes a tokenizer.json");
   }
   Json pieces = parse_json(vocab, folder + "/vocab.json");
-  JsonReader(pieces, folder + "/vocab.json").object();
+  const JsonReader vocab_reader = JsonReader(pieces, folder + "/vocab.json").object();
   Json merge_list = Json::array();
   for_each_text_line(merges, [&](std::string_view line, int64_t number) {
     if (line.starts_with("#version")) return;
@@ -103,7 +103,7 @@ std::string tokenizer_json_of_gpt2(std::string_view vocab, std::string_view merg
           format("{}/merges.txt:{}: a merge has two parts with one space between them", folder, number));
     merge_list.push_back(line);
   });
-  Json added = gpt2_added_tokens(reader, pieces);
+  Json added = gpt2_added_tokens(reader, vocab_reader);
   return byte_level_json(std::move(pieces), std::move(merge_list), std::move(added),
                          {.pattern = kGpt2Pattern},
                          {.add_prefix_space = reader.boolean_or("add_prefix_space", false)})

@@ -154,8 +154,9 @@ TEST(RowStream, AnEpochEndsWithRowsWithoutLabelsThatFillAStep) {
   const auto even =
       RowStream::mixture(entries, {.seed = 1}, StepRows{.rows_per_step = 5, .fill_epochs = true});
   EXPECT_EQ(even->fingerprint(), plain->fingerprint()) << "no row is added";
-  EXPECT_CONTAINS(message_of<UsageError>([&] { RowStream::mixture(entries, {}, 0); }),
-                  "a multiple of 0 rows");
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { RowStream::mixture(entries, {}, StepRows{.fill_epochs = true}); }),
+      "for 0 rows a step");
 }
 
 TEST(RowStream, ARowThatFillsAStepIsManyShortDocuments) {

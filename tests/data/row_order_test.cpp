@@ -82,7 +82,8 @@ struct Plan {
   bool fills_steps = false;
 
   std::shared_ptr<const RowStream> open() const {
-    return RowStream::mixture(entries, options, fills_steps ? rows_per_step : 1);
+    return RowStream::mixture(entries, options,
+                              StepRows{.rows_per_step = rows_per_step, .fill_epochs = fills_steps});
   }
 };
 
