@@ -12,8 +12,8 @@
 namespace stepforge {
 
 /// Element p is the number of the row at position p. The rows are divided into two halves of nearly equal cost,
-/// the first with one row more if their number is odd, and so is each half. The halves of an even number of rows
-/// differ by at most the cost of the costliest row minus that of the cheapest one. Ranks have contiguous rows, so
+/// the first with one row more if their number is odd, and so is each half. If the number is even, the halves differ
+/// by at most the largest difference between two rows that are neighbours by cost. Ranks have contiguous rows, so
 /// they are balanced for every power of two of ranks, and nearly so for others.
 std::vector<int64_t> balanced_order(std::span<const int64_t> costs);
 
