@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's .npy files of 64-bit integers, little-endian and in C order: "\x93NUMPY", version 1.0 (then u16) or 2.0
-// (u32) with the bytes of the header, the header, which is a Python dictionary, and the values.
+// NumPy's .npy files of 64-bit integers, little-endian and in C order: "\x93NUMPY", version 1.0 (then u16) or
+// 2.0 (u32) with the bytes of the header, the header, which is a Python dictionary, and the values.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@ struct NpyHeader {
 /// No header is longer.
 inline constexpr int64_t kMaxNpyHeader = 4096;
 
-/// The header of a file of `file_bytes` bytes that begins with `head`: kMaxNpyHeader bytes of it, or all if it is
-/// shorter. The values fill the rest of the file exactly. Throws FormatError naming `name` and the byte.
+/// The header of a file of `file_bytes` bytes that begins with `head`: kMaxNpyHeader bytes of it, or all if
+/// it is shorter. The values fill the rest of the file exactly. Throws FormatError naming `name` and the
+/// byte.
 NpyHeader parse_npy_header(std::string_view head, int64_t file_bytes, const std::string& name);
 
 struct NpyArray {

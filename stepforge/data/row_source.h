@@ -26,8 +26,8 @@ class RowSource {
   virtual int64_t seq_len() const = 0;
   /// Fills `row` with row number `number` in [0, rows()). Throws FormatError if the stored tokens are bad.
   virtual void read(int64_t number, Row& row) const = 0;
-  /// What attention over row `number` costs, padding included. Sources that can tell without reading the tokens
-  /// do so.
+  /// What attention over row `number` costs, padding included. Sources that can tell without reading the
+  /// tokens do so.
   virtual int64_t attention_cost(int64_t number) const {
     Row row;
     read(number, row);

@@ -10,8 +10,8 @@ namespace stepforge {
 
 namespace {
 
-/// Divides rows that are sorted by falling cost. Of each pair of neighbours, the half that has cost less so far
-/// gets the costlier row, so the halves never differ by more than two rows of one pair do.
+/// Divides rows that are sorted by falling cost. Of each pair of neighbours, the half that has cost less so
+/// far gets the costlier row, so the halves never differ by more than two rows of one pair do.
 void balance(std::span<const int64_t> costs, std::span<int64_t> rows) {
   if (rows.size() <= 2) return;
   const auto cost = [&](int64_t row) { return costs[static_cast<size_t>(row)]; };

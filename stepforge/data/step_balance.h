@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An order of the rows of a step that gives all ranks about the same work, without knowing how many there are.
+// An order of the rows of a step that gives all ranks about the same work, without knowing how many there
+// are.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,14 @@
 
 namespace stepforge {
 
-/// Element p is the number of the row at position p. The rows are divided into two halves of nearly equal cost,
-/// the first with one row more if their number is odd, and so is each half. The halves of an even number of rows
-/// differ by at most the cost of the costliest row minus that of the cheapest one. Ranks have contiguous rows, so
-/// they are balanced for every power of two of ranks, and nearly so for others.
+/// Element p is the number of the row at position p. The rows are divided into two halves of nearly equal
+/// cost, the first with one row more if their number is odd, and so is each half. If the number is even, the
+/// halves differ by at most the largest difference between two rows that are neighbours by cost. Ranks have
+/// contiguous rows, so they are balanced for every power of two of ranks, and nearly so for others.
 std::vector<int64_t> balanced_order(std::span<const int64_t> costs);
 
-/// By which fraction the costliest of `blocks` contiguous blocks exceeds their mean. `blocks` divides the number
-/// of rows. 0 if nothing costs anything.
+/// By which fraction the costliest of `blocks` contiguous blocks exceeds their mean. `blocks` divides the
+/// number of rows. 0 if nothing costs anything.
 double imbalance(std::span<const int64_t> costs, int64_t blocks);
 
 /// A bijection of the rows of an endless stream that keeps each in its step, [k rows_per_step, (k + 1)

@@ -91,8 +91,8 @@ TEST(Packing, SoftPacksTenThousandDocumentsAtATime) {
   EXPECT_EQ(counts, large["soft_documents"].get<Numbers>());
 }
 
-/// Whether the rows are not overfull and hold every token once but for `unused_tokens`: the ends of documents that
-/// are longer than a row, or the last ones in their order if documents may be `divided`.
+/// Whether the rows are not overfull and hold every token once but for `unused_tokens`: the ends of documents
+/// that are longer than a row, or the last ones in their order if documents may be `divided`.
 bool uses_every_token_once(const PackTable& table, const Numbers& lengths, int64_t capacity, bool divided) {
   Numbers used(lengths.size(), 0);  // from the beginning of each document
   int64_t total = 0;
