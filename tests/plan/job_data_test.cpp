@@ -31,7 +31,8 @@ TEST(DataPlanOfAConfig, HasTheTreeOfSources) {
   Config config;
   config.data.sources = {
       {.path = "a", .epochs = 0.5},
-      {.name = "code",
+      {.path = "",
+       .name = "code",
        .epochs = 2.0,
        .combine = SourceCombine::concat,
        .sources = {{.path = "b", .format = DataFormat::bin}, {.path = "c", .field = "body"}}}};
