@@ -17,7 +17,8 @@ for source in tests/fuzz/*_fuzz.cpp; do
   corpus=build/fuzz/corpus/$name
   mkdir -p "$corpus" build/fuzz/found
   seeds=()
-  # The shipped presets and the templates of the tests are good first inputs.
+  # The shipped presets, the templates of the tests and tests/fuzz/<name> are good first inputs.
+  if [ -d "tests/fuzz/$name" ]; then seeds=("tests/fuzz/$name"); fi
   if [ "$name" = config_fuzz ]; then seeds=(presets); fi
   if [ "$name" = jinja_fuzz ]; then seeds=(tests/golden/jinja/templates); fi
   say "$name for $seconds s"

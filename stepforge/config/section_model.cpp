@@ -35,11 +35,11 @@ SchemaOf<DataSourceConfig> data_source_table() {
       .field("field", &DataSourceConfig::field, "Key of the text in each JSON line, or column of a table.",
              {.non_empty = true})
       .field("format", &DataSourceConfig::format,
-             "Format of the files; auto derives it from their names. csv: separated by commas, or by tabs if "
-             "the name ends in .tsv; "
-             "mds: folders of MosaicML's shards; bin: Megatron's pairs or llm.c's token files; tokens_u16, "
-             "tokens_u32: token "
-             "ids without a header, as nanoGPT writes them; messages to prompt_completion: conversations.")
+             "Format of the files: auto derives it from their names, bin stands for Megatron's pairs and "
+             "llm.c's token files, "
+             "tokens_u16 and tokens_u32 for token ids without a header, mds for folders of MosaicML's "
+             "shards, and messages to "
+             "prompt_completion for conversations.")
       .field(
           "loss_on", &DataSourceConfig::loss_on,
           "Which messages of a conversation are learned: all of the assistant, its last one, or everything.");
