@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the commands and configurations that the documentation shows.
+#include <cstring>
+
 #include "tests/app/program.h"
 
 namespace stepforge::testing {
