@@ -29,19 +29,19 @@ SchemaOf<DataSourceConfig> data_source_table() {
   return SchemaOf<DataSourceConfig>()
       .field(
           "path", &DataSourceConfig::path,
-          "File to read, pattern such as books/*.txt (** for any folders), or folder whose files are read in "
-          "the order "
-          "of their names; for a Megatron pair the path without .bin and .idx, for format synthetic empty.")
+          "File to read, pattern such as books/*.txt, or folder whose files are read in "
+          "the order of their names; for a Megatron pair the path without .bin and .idx, for format "
+          "synthetic "
+          "empty.")
       .field("weight", &DataSourceConfig::weight,
              "Weight of this source in the mixture, relative to the other sources.", {.max = 1e9, .above = 0})
       .field("field", &DataSourceConfig::field, "Key of the text in each JSON line, or column of a table.",
              {.non_empty = true})
-      .field("format", &DataSourceConfig::format,
-             "Format of the files; auto derives it from their names. csv: separated by commas, or by tabs if "
-             "the name ends in .tsv; "
-             "mds: folders of MosaicML's shards; bin: Megatron's pairs or llm.c's token files; tokens_u16, "
-             "tokens_u32: token "
-             "ids without a header, as nanoGPT writes them; messages to prompt_completion: conversations.")
+      .field(
+          "format", &DataSourceConfig::format,
+          "Format of the files: auto derives it from their names, bin stands for Megatron's pairs and "
+          "llm.c's token files, tokens_u16 and tokens_u32 for token ids without a header, mds for folders of "
+          "MosaicML's shards, and messages to prompt_completion for conversations.")
       .field(
           "loss_on", &DataSourceConfig::loss_on,
           "Which messages of a conversation are learned: all of the assistant, its last one, or everything.")

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/config/config_testing.h"
+#include "tests/support/temp_folder.h"
 
 namespace stepforge::testing {
 namespace {
@@ -407,6 +408,20 @@ TEST(TrainingUse, NeedsFilesThatExist) {
             "  run.toml:4:8: tokenizer.path = \"/none/t.json\": no such file or folder\n"
             "  run.toml:6:21: data.sources.0.path = \"/none/a\": no such file or folder\n"
             "  run.toml:8:21: checkpoint.initial_load_path = \"/none/c\": no such file or folder");
+}
+
+TEST(TrainingUse, PathsOfSourcesMayBePatternsButNotRemote) {
+  const TempFolder folder;
+  folder.write("a.txt", "x");
+  const auto error = [&](const std::string& path) {
+    return error_of("preset = \"debug\"\n[data]\nsources = [{ path = \"" + path + "\" }]\n", {},
+                    ConfigUse::train);
+  };
+  EXPECT_EQ(error((folder / "*.txt").string()), "");
+  EXPECT_CONTAINS(error((folder / "*.md").string()),
+                  "run.toml:3:21: data.sources.0.path = ", "nothing matches",
+                  "the nearest folder that exists is " + folder.path().string());
+  EXPECT_CONTAINS(error("s3://bucket/a"), "s3://bucket/a is a remote address");
 }
 
 TEST(TrainingUse, CanBeCheckedLater) {

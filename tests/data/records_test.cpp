@@ -125,5 +125,17 @@ TEST(Records, TheFingerprintKnowsLayoutLossAndTemplate) {
   EXPECT_NE(print({.format = "jsonl", .ends = {.eos = false}}), print({.format = "jsonl"}));
 }
 
+TEST(Records, ConversationsMayBeRowsOfATable) {
+  const TempFolder folder;
+  Opened opened;
+  folder.write("in/b.csv", "instruction,input,output\nadd,\"1,\n2\",three\n");
+  folder.write("in/a.jsonl", "{\"instruction\": \"say\", \"output\": \"so\"}\n");
+  opened.records =
+      open_records({folder / "in"}, *opened.tokenizer,
+                   {.format = "alpaca", .chat_template = folder.write("template.jinja", kTemplate)});
+  EXPECT_EQ(documents_of(folder, opened),
+            (Texts{"[user]say$[assistant]SO$!", "[user]add\n1,\n2$[assistant]THREE$!"}));
+}
+
 }  // namespace
 }  // namespace stepforge::testing
