@@ -143,7 +143,7 @@ TEST(DataPage, EverySourceCanBeShown) {
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, 8);
+  EXPECT_EQ(shown, 9);
 }
 
 }  // namespace
