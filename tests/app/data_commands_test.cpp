@@ -114,6 +114,45 @@ TEST(DataBuild, WritesAPairThatTrainingReadsLikeTheText) {
   EXPECT_CONTAINS(from_text, "document part");
 }
 
+TEST(DataBuild, PrintsAReportOfWhatItDropped) {
+  const TempFolder folder;
+  write_text(folder / "web.jsonl",
+             "{\"text\": \"one gull\"}\n{\"text\": \"one gull\"}\n{\"text\": \"####\"}\nbad\n");
+  const Strings build = {"data",
+                         "build",
+                         "--input",
+                         (folder / "web.jsonl").string(),
+                         "--output-prefix",
+                         (folder / "out/web").string(),
+                         "--deduplicate",
+                         "--filter",
+                         "max_symbols=0.5",
+                         "min_words=1"};
+  const ProgramResult stopped = run_program(build);
+  EXPECT_NE(stopped.exit_code, 0);
+  EXPECT_CONTAINS(stopped.err, "web.jsonl:4: invalid JSON");
+  const Strings skipping = build + Strings{"--on-bad-record", "skip"};
+  const std::string text = output_of(skipping);
+  EXPECT_CONTAINS(text, "web_text_document.bin: 1 documents, 9 tokens");
+  EXPECT_CONTAINS(text, "dropped", "duplicate", "malformed", "max_symbols", "8 to 15");
+  EXPECT_CONTAINS(text, "skipped ", "web.jsonl:4: invalid JSON");
+  EXPECT_CONTAINS(output_of(skipping), "already built");
+  EXPECT_CONTAINS(refusal_of(skipping + Strings{"--no-append-eod"}), "replace it with --overwrite");
+  EXPECT_CONTAINS(output_of(skipping + Strings{"--no-append-eod", "--overwrite"}), "8 tokens");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--filter", "max_words=lots"}), "data.filter.max_words");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--filter", "exclude=(a"}), "filter: exclude");
+}
+
+TEST(DataShow, NotesWhatTheFilterDropped) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(300) + "#!\n");
+  const ProgramResult result = run_program(
+      {"data", "show", "training.seq_len=32", "data.document=line", "data.filter.max_symbols=0.9",
+       "data.deduplicate=true", format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string())});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_CONTAINS(result.err, "tale.txt: dropped, max_symbols: 1 document");
+}
+
 TEST(DataShow, WorksWithoutTrainingSteps) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(300));

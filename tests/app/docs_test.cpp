@@ -179,7 +179,7 @@ TEST(DataPage, EverySourceCanBeShown) {
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, 13);
+  EXPECT_EQ(shown, 14);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "stepforge/data/tokenize.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -185,6 +186,147 @@ TEST(Tokenize, ReportsTheFirstErrorInTheOrderOfTheText) {
     EXPECT_CONTAINS(message, "a.jsonl:51: no field \"text\"");
   }
   EXPECT_FALSE(std::filesystem::exists(folder / "train.idx"));
+}
+
+/// Text that counts how many records are encoded at the same time.
+class CountedText : public PlainText {
+ public:
+  using PlainText::PlainText;
+  std::unique_ptr<RecordEncoder> encoder() const override {
+    return std::make_unique<Encoder>(PlainText::encoder(), *this);
+  }
+  int largest() const { return largest_; }
+
+ private:
+  class Encoder : public RecordEncoder {
+   public:
+    Encoder(std::unique_ptr<RecordEncoder> encoder, const CountedText& text)
+        : encoder_(std::move(encoder)), text_(text) {}
+    void append(std::string_view record, EncodedDocuments& documents) override {
+      const int active = ++text_.active_;
+      if (active > text_.largest_) text_.largest_ = active;
+      encoder_->append(record, documents);
+      --text_.active_;
+    }
+
+   private:
+    std::unique_ptr<RecordEncoder> encoder_;
+    const CountedText& text_;
+  };
+  mutable std::atomic<int> active_ = 0;
+  mutable std::atomic<int> largest_ = 0;
+};
+
+TEST(Tokenize, LargeDocumentsAreInMemoryOneAtATime) {
+  const TempFolder folder;
+  constexpr size_t kBytes = 2'200'000;  // two are more than may be in memory
+  for (int i = 0; i < 3; ++i) folder.write(format("in/{}.txt", i), std::string(kBytes, 'a'));
+  const TextSource source({.paths = {folder / "in"}});
+  const auto tokenizer = make_byte_tokenizer();
+  const CountedText records(*tokenizer);
+  IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+  EXPECT_EQ(tokenize(source, records, {.workers = 4}, {train}).train.documents, 3);
+  EXPECT_EQ(records.largest(), 1);
+}
+
+/// Its encoder throws something that is no fault of a record.
+class BrokenText : public PlainText {
+ public:
+  using PlainText::PlainText;
+  std::unique_ptr<RecordEncoder> encoder() const override { return std::make_unique<Encoder>(); }
+
+ private:
+  class Encoder : public RecordEncoder {
+   public:
+    void append(std::string_view record, EncodedDocuments& documents) override {
+      documents.tokens.push_back(1);
+      if (record == "line number 70") throw Error("out of order");
+      documents.ends.push_back(std::ssize(documents.tokens));
+      documents.text_bytes.push_back(1);
+    }
+  };
+};
+
+TEST(Tokenize, AWorkerThatFailsEndsTheRunWhateverThePolicy) {
+  const TempFolder folder;
+  const TextSource source(
+      {.paths = {folder.write("a.txt", numbered_lines(100))}, .mode = DocumentMode::line});
+  const auto tokenizer = make_byte_tokenizer();
+  for (const int64_t skipped : {0, 10}) {
+    IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+    EXPECT_EQ(message_of<Error>([&] {
+                tokenize(source, BrokenText(*tokenizer),
+                         {.workers = 3, .max_bad_records = skipped, .chunk_bytes = 64}, {train});
+              }),
+              "out of order");
+  }
+}
+
+/// A record that is refused after it was half encoded.
+class HalfText : public PlainText {
+ public:
+  using PlainText::PlainText;
+  std::unique_ptr<RecordEncoder> encoder() const override {
+    return std::make_unique<Encoder>(PlainText::encoder());
+  }
+
+ private:
+  class Encoder : public RecordEncoder {
+   public:
+    explicit Encoder(std::unique_ptr<RecordEncoder> encoder) : encoder_(std::move(encoder)) {}
+    void append(std::string_view record, EncodedDocuments& documents) override {
+      encoder_->append(record, documents);
+      if (record.find('7') != std::string_view::npos) throw FormatError("it has a 7");
+    }
+
+   private:
+    std::unique_ptr<RecordEncoder> encoder_;
+  };
+};
+
+TEST(Tokenize, ASkippedRecordLeavesNothingAndLosesNoOther) {
+  const TempFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  const TextSource lines(
+      {.paths = {folder.write("a.txt", "1\n7\n\xFF\n3\n27\n4\n")}, .mode = DocumentMode::line});
+  for (const int64_t chunk_bytes : {1, 4, 1000}) {
+    IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+    const TokenizeResult result =
+        tokenize(lines, HalfText(*tokenizer),
+                 {.workers = 2, .max_bad_records = 3, .chunk_bytes = chunk_bytes}, {train});
+    train.publish();
+    EXPECT_EQ(texts_of(IndexedDataset(folder / "train")), (std::vector<std::string>{"1$", "3$", "4$"}));
+    EXPECT_EQ(result.dropped, (LossesByReason{{kMalformed, {.documents = 3}}}));
+    ASSERT_EQ(result.bad_records.size(), 3U);
+    EXPECT_CONTAINS(result.bad_records[0], "a.txt: the document at byte 2: it has a 7");
+    EXPECT_CONTAINS(result.bad_records[1], "a.txt", "byte 4");
+    EXPECT_CONTAINS(result.bad_records[2], "byte 8: it has a 7");
+  }
+}
+
+TEST(Tokenize, BadJsonLinesAreSkippedAndNamed) {
+  const TempFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  const TextSource source({.paths = {folder.write("a.jsonl",
+                                                  "{\"text\": \"a\"}\n[]\n{\"text\": \"b\n{\"text\": "
+                                                  "\"\xFF\"}\n{\"text\": 3}\n{\"text\": \"c\"}\n")}});
+  IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+  const TokenizeResult result =
+      tokenize(source, PlainText(*tokenizer), {.max_bad_records = 10, .chunk_bytes = 16}, {train});
+  train.publish();
+  EXPECT_EQ(texts_of(IndexedDataset(folder / "train")), (std::vector<std::string>{"a$", "c$"}));
+  ASSERT_EQ(result.bad_records.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) EXPECT_CONTAINS(result.bad_records[i], format("a.jsonl:{}: ", i + 2));
+}
+
+TEST(Tokenize, AJsonArrayThatBreaksOffStopsTheRunWhateverThePolicy) {
+  const TempFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  const TextSource source({.paths = {folder.write("a.json", "[{\"text\": \"a\"}, {\"te")}});
+  IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+  EXPECT_CONTAINS(message_of<FormatError>(
+                      [&] { tokenize(source, PlainText(*tokenizer), {.max_bad_records = 10}, {train}); }),
+                  "a.json: record 1: invalid JSON");
 }
 
 TEST(Tokenize, RefusesASourceOfWhiteSpace) {
