@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/json.h"
 #include "stepforge/base/random.h"
+#include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
@@ -144,6 +146,33 @@ TEST(BpeTrainer, SpecialTokensHaveTheFirstIdsInTheirOrder) {
   const TempFolder folder;
   tokenizer->save_pretrained(folder.path());
   EXPECT_EQ(load_tokenizer(folder.path())->fingerprint(), tokenizer->fingerprint());
+}
+
+// Recorded by tools/oracle/make_trainer_golden.py.
+TEST(BpeTrainer, LearnsTheMergesOfHuggingFacesTrainer) {
+  const Json golden = read_json_file(source_dir() / "tests/golden/text/trainer.json");
+  ASSERT_GE(golden["cases"].size(), 20U);
+  for (const Json& test : golden["cases"]) {
+    const BpeRecipe recipe{.vocab_size = test["vocab_size"].get<int32_t>(),
+                           .min_frequency = test["min_frequency"].get<int64_t>(),
+                           .special_tokens = test["special_tokens"].get<std::vector<std::string>>(),
+                           .eos_token = test["special_tokens"].empty() ? "" : test["special_tokens"][0],
+                           .pattern = test["pattern"].get<std::string>(),
+                           .digits = test["digits"].get<std::string>()};
+    const BpeTraining training(recipe);
+    WordCounter counter(training.counting());
+    counter.add(test["text"].get<std::string>(), "test");
+    const ByteLevelVocabulary vocabulary = training.train(counter.counts()).vocabulary;
+    std::vector<std::string> merges;
+    for (const TokenPair pair : vocabulary.merges) {
+      merges.push_back(vocabulary.pieces[static_cast<size_t>(left_token(pair))] + " " +
+                       vocabulary.pieces[static_cast<size_t>(right_token(pair))]);
+    }
+    EXPECT_EQ(merges, test["merges"].get<std::vector<std::string>>());
+    const auto first = static_cast<ptrdiff_t>(256 + recipe.special_tokens.size());
+    EXPECT_EQ(std::vector<std::string>(vocabulary.pieces.begin() + first, vocabulary.pieces.end()),
+              test["learned"].get<std::vector<std::string>>());
+  }
 }
 
 TEST(BpeTrainer, RefusesARecipeThatContradictsItself) {
