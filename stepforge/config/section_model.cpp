@@ -27,12 +27,11 @@ constexpr int kMaxGroupDepth = 8;
 
 SchemaOf<DataSourceConfig> data_source_table() {
   return SchemaOf<DataSourceConfig>()
-      .field(
-          "path", &DataSourceConfig::path,
-          "File to read, pattern such as books/*.txt, or folder whose files are read in "
-          "the order of their names; for a Megatron pair the path without .bin and .idx, for format "
-          "synthetic "
-          "empty.")
+      .field("path", &DataSourceConfig::path,
+             "File to read, pattern such as books/*.txt, or folder whose files are read in "
+             "the order of their names; for a Megatron pair the path without .bin and .idx, for format "
+             "synthetic "
+             "empty.")
       .field("weight", &DataSourceConfig::weight,
              "Weight of this source in the mixture, relative to the other sources.", {.max = 1e9, .above = 0})
       .field("field", &DataSourceConfig::field, "Key of the text in each JSON line, or column of a table.",
