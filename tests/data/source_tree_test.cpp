@@ -97,7 +97,7 @@ TEST(SourceTree, EachGroupIsShuffledInItsOwnWay) {
   const Entries entries = {group({source("a", 10), source("b", 10)}),
                            group({source("c", 10), source("d", 10)})};
   const SourceTree tree(entries, "data.sources", {.seed = 1});
-  std::vector<int64_t> outer, first, second;  // which of the two entries comes when
+  std::vector<int64_t> outer, first, second;  // which of its two entries comes when, per list
   for (int64_t row = 0; row < 200; ++row) {
     const int64_t leaf = tree.locate(row).source;
     outer.push_back(leaf / 2);
