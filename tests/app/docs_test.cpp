@@ -129,8 +129,8 @@ TEST(DataPage, EverySourceCanBeShown) {
   write_text(folder / "pairs.jsonl", R"({"prompt": "two and two is", "completion": " four"})");
   write_text(folder / "template.jinja", kChatTemplate);
   const std::string build = block_that_starts("docs/data.md", "stepforge data build");
-  const ProgramResult built =
-      run_script(folder.path(), "gzip web.jsonl\n" + replaced(build, "my-tokenizer", "bytes"));
+  const std::string train = block_that_starts("docs/data.md", "stepforge tokenizer train");
+  const ProgramResult built = run_script(folder.path(), "gzip web.jsonl\n" + train + "\n" + build);
   ASSERT_EQ(built.exit_code, 0) << built.err;
   int shown = 0;
   for (const std::string& block : blocks_of(source_dir() / "docs/data.md")) {
