@@ -121,7 +121,7 @@ SchemaOf<TokenizerConfig> tokenizer_section() {
              {.unit = "bytes", .min = 1, .max = 1e12})
       .field(
           "special_tokens", &TokenizerConfig::special_tokens,
-          "Special tokens of a tokenizer to be trained: they have the first ids, in this order. Empty means "
+          "Special tokens of a tokenizer to be trained, which have the first ids in this order; empty means "
           "<|endoftext|>, which has the last id.")
       .field("eos_token", &TokenizerConfig::eos_token,
              "Which of special_tokens ends a text; empty means <|endoftext|>.")

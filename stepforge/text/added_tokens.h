@@ -13,7 +13,8 @@
 
 namespace stepforge {
 
-/// Immutable. Looking at a byte takes constant time on average, whatever the tokens are. The tokens, which must not be empty, must outlive it.
+/// Immutable. A byte takes constant time on average, whatever the tokens are. The tokens, which must not be
+/// empty, must outlive it.
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;

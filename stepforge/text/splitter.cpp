@@ -11,6 +11,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/pattern_rewriter.h"
 
 namespace stepforge {

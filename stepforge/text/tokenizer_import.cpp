@@ -13,6 +13,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/base64.h"
 #include "stepforge/text/byte_alphabet.h"
 #include "stepforge/text/splitter.h"
@@ -95,6 +96,7 @@ std::string tokenizer_json_of_gpt2(std::string_view vocab, std::string_view merg
   }
   Json pieces = parse_json(vocab, folder + "/vocab.json");
   const JsonReader vocab_reader = JsonReader(pieces, folder + "/vocab.json").object();
+  require_utf8(merges, folder + "/merges.txt");
   Json merge_list = Json::array();
   for_each_text_line(merges, [&](std::string_view line, int64_t number) {
     if (line.starts_with("#version")) return;

@@ -158,8 +158,8 @@ TEST(DataPage, EverySourceCanBeShown) {
   for (const char* name : {"fineweb_train_000001.bin", "fineweb_train_000002.bin"})
     write_text(folder / name, numbers_of({20240520, 1, 200}) + std::string(1012, '\0') + tokens);
   const std::string build = block_that_starts("docs/data.md", "stepforge data build");
-  const ProgramResult built =
-      run_script(folder.path(), "gzip web.jsonl reviews.csv\n" + replaced(build, "my-tokenizer", "bytes"));
+  const std::string train = block_that_starts("docs/data.md", "stepforge tokenizer train");
+  const ProgramResult built = run_script(folder.path(), "gzip web.jsonl reviews.csv\n" + train + "\n" + build);
   ASSERT_EQ(built.exit_code, 0) << built.err;
   const std::string pack = block_that_starts("docs/data.md", "stepforge data pack");
   write_text(folder / "run.toml",

@@ -51,6 +51,23 @@ TEST(TokenizerRules, ATrainedTokenizerFitsTheVocabularyOfTheModel) {
   EXPECT_EQ(error_of("[model]\nvocab_size = 5000\n[tokenizer]\ntype = \"bpe\"\n"), "");
 }
 
+TEST(TokenizerRules, SettingsOfTrainingNeedATokenizerToBeTrained) {
+  EXPECT_CONTAINS(error_of("[tokenizer]\ntype = \"hf\"\npath = \"x\"\npattern = \"gpt2\"\n"),
+                  "tokenizer.pattern = \"gpt2\"", "only to a tokenizer that the run trains");
+  EXPECT_CONTAINS(error_of("[tokenizer]\nmin_frequency = 3\n"), "min_frequency = 3", "type = \"bytes\"");
+  EXPECT_EQ(error_of("[tokenizer]\ntype = \"bpe\"\nmin_frequency = 3\ndigits = \"one\"\n"), "");
+}
+
+TEST(TokenizerRules, EosAndBosAreSpecialTokens) {
+  const std::string bpe = "[tokenizer]\ntype = \"bpe\"\n";
+  EXPECT_CONTAINS(error_of(bpe + "special_tokens = [\"<s>\"]\n"), "tokenizer.eos_token",
+                  "one of special_tokens");
+  EXPECT_CONTAINS(error_of(bpe + "bos_token = \"<s>\"\n"), "tokenizer.bos_token = \"<s>\"");
+  EXPECT_EQ(
+      error_of(bpe + "special_tokens = [\"<s>\", \"</s>\"]\neos_token = \"</s>\"\nbos_token = \"<s>\"\n"),
+      "");
+}
+
 TEST(DataRules, OnlyASyntheticSourceHasNoPath) {
   EXPECT_EQ(
       error_of("[data]\nsources = [{ weight = 2 }]\n"),

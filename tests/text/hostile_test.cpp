@@ -203,6 +203,13 @@ TEST(Hostile, ACutOrChangedModelOfSentencePieceIsRefusedOrWorks) {
   }
 }
 
+TEST(Hostile, WhatTheLibraryOfSentencePieceThrowsIsAnErrorThatNamesTheFile) {
+  const std::string model =
+      read_file(source_dir() / "tests/fuzz/corpus/sentencepiece_fuzz/zero_length_piece");
+  EXPECT_CONTAINS(message_of<FormatError>([&] { make_sentencepiece_tokenizer(model, "m.model"); }), "m.model",
+                  "zero-length");
+}
+
 TEST(Hostile, RanksOfTwoToThe63InATiktokenFileAreRefused) {
   for (const char* rank : {"9223372036854775808", "18446744073709551616", "-1", "1.5", "0x1", ""}) {
     EXPECT_CONTAINS(message_of<FormatError>([&] {
@@ -222,6 +229,7 @@ TEST(Hostile, VocabularyAndMergesThatDoNotFitAreRefusedWithTheMerge) {
   EXPECT_CONTAINS(message(vocab, "a b\na c\n"), "merges[1]", "\"c\"", "vocabulary");
   EXPECT_CONTAINS(message(vocab, "a b\nb a\n"), "merges[1]", "\"ba\"", "vocabulary");
   EXPECT_CONTAINS(message(vocab, "a b\na b\n"), "merges[1]", "earlier");
+  EXPECT_CONTAINS(message(vocab, "a \xFF\n"), "dir/merges.txt", "byte 2");
   EXPECT_CONTAINS(message(R"({"<|endoftext|>": "x"})", ""), "dir/vocab.json", "<|endoftext|>", "\"x\"");
   EXPECT_CONTAINS(message(R"({"<|endoftext|>": 9223372036854775808})", ""), "dir/vocab.json", kTwoTo63);
   EXPECT_CONTAINS(message(R"({"a": 0, "b": 0})", ""), "model.vocab", "id 0");
