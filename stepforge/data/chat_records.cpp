@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,19 +19,22 @@ namespace {
 
 class ChatEncoder : public RecordEncoder {
  public:
-  ChatEncoder(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const ChatRecordOptions& options)
+  ChatEncoder(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const ChatRecordOptions& options,
+              const TextFilter& filter)
       : tokenizer_(tokenizer),
         template_(chat_template),
         options_(options),
+        filter_(filter),
         encoder_(tokenizer.encoder()),
         special_(tokenizer.special_tokens()) {}
 
   void append(std::string_view record, EncodedDocuments& documents) override {
     const Conversation conversation = read(record, options_.loss_on);
-    const int64_t bytes = encode(conversation, documents);
+    const auto bytes = encode(conversation, documents);
+    if (!bytes) return;
     if (options_.loss_on == LossOn::all) documents.counted.clear();
     documents.ends.push_back(std::ssize(documents.tokens));
-    documents.text_bytes.push_back(bytes);
+    documents.text_bytes.push_back(*bytes);
   }
 
   std::vector<DocumentTurn> turns(std::string_view record) override {
@@ -44,7 +48,8 @@ class ChatEncoder : public RecordEncoder {
     return read_conversation(parse_json(record, "the record"), options_.layout, loss_on, options_.keys);
   }
 
-  int64_t encode(const Conversation& conversation, EncodedDocuments& documents) {
+  /// These return the bytes of the text, or nothing if the filter drops it.
+  std::optional<int64_t> encode(const Conversation& conversation, EncodedDocuments& documents) {
     return conversation.prompt ? append_pair(conversation, documents)
                                : append_messages(conversation, documents);
   }
@@ -78,12 +83,13 @@ class ChatEncoder : public RecordEncoder {
     return turns;
   }
 
-  int64_t append_messages(const Conversation& conversation, EncodedDocuments& documents) {
+  std::optional<int64_t> append_messages(const Conversation& conversation, EncodedDocuments& documents) {
     if (template_ == nullptr)
       throw FormatError(
           "there is no chat template: name a folder that has one in tokenizer.path, or set "
           "data.chat_template");
     const RenderedConversation rendered = render(conversation);
+    if (is_dropped(rendered.text, filter_, scratch_, documents)) return std::nullopt;
     encode_with_mask(rendered, tokenizer_, *encoder_, documents.tokens, documents.counted);
     return std::ssize(rendered.text);
   }
@@ -96,7 +102,8 @@ class ChatEncoder : public RecordEncoder {
     }
   }
 
-  int64_t append_pair(const Conversation& pair, EncodedDocuments& documents) {
+  std::optional<int64_t> append_pair(const Conversation& pair, EncodedDocuments& documents) {
+    if (is_dropped(*pair.prompt + pair.completion, filter_, scratch_, documents)) return std::nullopt;
     auto& tokens = documents.tokens;
     tokens.insert(tokens.end(), special_.before.begin(), special_.before.end());
     encoder_->append(*pair.prompt, tokens);
@@ -110,6 +117,8 @@ class ChatEncoder : public RecordEncoder {
   const Tokenizer& tokenizer_;
   const ChatTemplate* template_;
   const ChatRecordOptions& options_;
+  const TextFilter& filter_;
+  TextFilter::Scratch scratch_;
   std::unique_ptr<Encoder> encoder_;
   SpecialTokens special_;
 };
@@ -126,18 +135,27 @@ std::string keys_text(const ChatKeys& keys) {
 
 ChatRecords::ChatRecords(const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
                          const ChatRecordOptions& options)
-    : tokenizer_(tokenizer), template_(std::move(chat_template)), options_(options) {}
+    : tokenizer_(tokenizer),
+      template_(std::move(chat_template)),
+      options_(options),
+      filter_(options.filter) {}
 
 std::unique_ptr<RecordEncoder> ChatRecords::encoder() const {
-  return std::make_unique<ChatEncoder>(tokenizer_, template_.get(), options_);
+  return std::make_unique<ChatEncoder>(tokenizer_, template_.get(), options_, filter_);
 }
 
 std::string ChatRecords::fingerprint() const {
-  std::string parts =
-      format("chat {} {}\n{}\n{}", static_cast<int>(options_.layout), static_cast<int>(options_.loss_on),
-             tokenizer_.fingerprint(), template_ ? template_->fingerprint() : "none");
-  if (options_.keys != ChatKeys{}) parts += "\n" + keys_text(options_.keys);
-  return content_hash(parts);
+  return content_hash(format("chat {} {}\n{}\n{}", static_cast<int>(options_.layout),
+                             static_cast<int>(options_.loss_on), tokenizer_.fingerprint(),
+                             description().dump()));
+}
+
+Json ChatRecords::description() const {
+  Json json = {{"chat_template", template_ ? template_->fingerprint() : "none"},
+               {"filter", filter_.description()}};
+  // An entry of dataset_info.json with the usual keys is the same as its file.
+  if (options_.keys != ChatKeys{}) json["keys"] = keys_text(options_.keys);
+  return json;
 }
 
 }  // namespace stepforge

@@ -23,10 +23,21 @@ class ContentReader {
   virtual int64_t position() const = 0;
 };
 
-/// Whether the contents of a file of this name have to be read from the beginning, through a ContentReader.
-bool is_sequential_name(const std::filesystem::path& path);
+/// Files whose rows are read as JSON Lines (data/table_reader.h).
+enum class TableFormat : uint8_t {
+  none,  ///< not a table
+  csv,   ///< fields separated by commas (data/csv_reader.h)
+  tsv,   ///< by tabs
+  mds,   ///< a shard of MosaicML's format (data/mds_shard.h)
+};
 
-/// By the name of the file, for which is_sequential_name() holds. Throws Error if it cannot be opened.
-std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path);
+/// By the name without .gz or .zst: .csv, .tsv, .mds.
+TableFormat table_format_of(const std::filesystem::path& path);
+
+/// Whether the contents have to be read from the beginning, through a ContentReader.
+bool is_sequential(const std::filesystem::path& path, TableFormat table);
+
+/// Throws Error if the file cannot be opened, FormatError if its beginning is malformed.
+std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path, TableFormat table);
 
 }  // namespace stepforge

@@ -2,6 +2,7 @@
 #include "stepforge/data/document_limit.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 
@@ -18,6 +19,11 @@ struct Kept {
   int64_t begin = 0;
   int64_t end = 0;
 };
+
+std::string_view too_long_name(TooLong rule) {
+  constexpr std::array<std::string_view, 4> kNames = {"cut", "drop", "error", "proportional"};
+  return kNames.at(static_cast<size_t>(rule));
+}
 
 /// What remains of the turns, by place.
 std::vector<Kept> kept_of(const std::vector<DocumentTurn>& turns, int64_t limit) {
@@ -113,10 +119,8 @@ class LimitedEncoder : public RecordEncoder {
 }  // namespace
 
 TooLong parse_too_long(std::string_view word) {
-  if (word == "cut") return TooLong::cut;
-  if (word == "drop") return TooLong::drop;
-  if (word == "error") return TooLong::error;
-  if (word == "proportional") return TooLong::proportional;
+  for (const TooLong rule : {TooLong::cut, TooLong::drop, TooLong::error, TooLong::proportional})
+    if (word == too_long_name(rule)) return rule;
   throw UsageError(
       format("too_long \"{}\": expected \"cut\", \"drop\", \"error\" or \"proportional\"", word));
 }
@@ -144,6 +148,12 @@ std::unique_ptr<RecordEncoder> LimitedRecords::encoder() const {
 std::string LimitedRecords::fingerprint() const {
   return content_hash(
       format("limit {} {}\n{}", static_cast<int>(limit_.rule), limit_.tokens, format_->fingerprint()));
+}
+
+Json LimitedRecords::description() const {
+  Json json = format_->description();
+  json["too_long"] = {{"rule", too_long_name(limit_.rule)}, {"tokens", limit_.tokens}};
+  return json;
 }
 
 std::unique_ptr<const RecordFormat> limited(std::unique_ptr<const RecordFormat> format,

@@ -56,6 +56,7 @@ class LimitedRecords : public RecordFormat {
   const Tokenizer& tokenizer() const override { return format_->tokenizer(); }
   bool has_loss_mask() const override { return format_->has_loss_mask(); }
   std::string fingerprint() const override;
+  Json description() const override;
 
  private:
   std::unique_ptr<const RecordFormat> format_;

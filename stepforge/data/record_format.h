@@ -2,6 +2,7 @@
 // How the records of a source become documents of tokens, and which of these count in the loss.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -10,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/json.h"
+#include "stepforge/data/text_filter.h"
 #include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
@@ -44,14 +47,17 @@ struct EncodedDocuments {
   std::vector<int64_t> text_bytes;  ///< of the documents, without special tokens
   LossesByReason dropped{};         ///< by the format; none of their tokens are here
   LossesByReason cut{};             ///< what was cut off documents that are here
+
+  /// Takes back the documents, and what belongs to unfinished ones, after the first `documents`.
+  void resize(size_t documents);
 };
 
 /// One thread's working memory for encoding records. Must not outlive its format.
 class RecordEncoder {
  public:
   virtual ~RecordEncoder() = default;
-  /// Appends the documents of one record, usually one. Throws FormatError, without a location, if the record
-  /// is malformed.
+  /// Appends the documents of one record: usually one, none if the filter drops it. Throws FormatError, without a
+  /// location, if the record is malformed; what it appended is then to be taken back.
   virtual void append(std::string_view record, EncodedDocuments& documents) = 0;
   /// The turns of the one document that append() makes of the record, the most important first; together they are
   /// the whole document. None if the text is all of one piece.
@@ -73,6 +79,8 @@ class RecordFormat {
   virtual bool has_loss_mask() const = 0;
   /// Hash of all that decides the documents of a record: equal formats make equal documents.
   virtual std::string fingerprint() const = 0;
+  /// The same for people, without the tokenizer: part of the description of a data set. An object.
+  virtual Json description() const = 0;
 };
 
 /// Which of the tokenizer's own tokens stand at the ends of a document.
@@ -81,20 +89,28 @@ struct TextEnds {
   bool eos = true;  ///< its end-of-text token, or what its post-processor puts after a text
 };
 
-/// Each record is the text of one document; every token counts.
+/// Each record is the text of one document; every token counts. Texts that the filter refuses are dropped before they
+/// are encoded.
 class PlainText : public RecordFormat {
  public:
   /// Must not outlive `tokenizer`.
-  explicit PlainText(const Tokenizer& tokenizer, const TextEnds& ends = {});
+  explicit PlainText(const Tokenizer& tokenizer, const TextEnds& ends = {},
+                     const TextFilterRules& filter = {});
 
   std::unique_ptr<RecordEncoder> encoder() const override;
   const Tokenizer& tokenizer() const override { return tokenizer_; }
   bool has_loss_mask() const override { return false; }
   std::string fingerprint() const override;
+  Json description() const override;
 
  private:
   const Tokenizer& tokenizer_;
   SpecialTokens ends_;
+  TextFilter filter_;
 };
+
+/// Whether the filter drops a text; if so, it is counted in `documents`.
+bool is_dropped(std::string_view text, const TextFilter& filter, TextFilter::Scratch& scratch,
+                EncodedDocuments& documents);
 
 }  // namespace stepforge

@@ -42,7 +42,7 @@ RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, c
   }
   TextSourceOptions source{.paths = paths, .mode = parse_document_mode(options.documents)};
   if (find_chat_layout(options.format)) {
-    source.format = TextFormat::json_lines;
+    source.format = TextFormat::records;
     source.field = std::nullopt;
   } else {
     source.format = parse_text_format(options.format);
@@ -54,11 +54,14 @@ RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, c
 std::unique_ptr<const RecordFormat> make_record_format(const Tokenizer& tokenizer,
                                                        const RecordOptions& options) {
   const auto layout = find_chat_layout(options.format);
-  if (!layout) return limited(std::make_unique<PlainText>(tokenizer, options.ends), options.limit);
+  if (!layout)
+    return limited(std::make_unique<PlainText>(tokenizer, options.ends, options.filter), options.limit);
   if (layout == ChatLayout::preference)
     throw UsageError("preference data is read by data show; training on it is not available yet");
-  const ChatRecordOptions chat{
-      .layout = *layout, .loss_on = parse_loss_on(options.loss_on), .keys = options.keys};
+  const ChatRecordOptions chat{.layout = *layout,
+                               .loss_on = parse_loss_on(options.loss_on),
+                               .keys = options.keys,
+                               .filter = options.filter};
   return limited(std::make_unique<ChatRecords>(tokenizer, find_template(options), chat), options.limit);
 }
 

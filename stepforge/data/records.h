@@ -16,12 +16,13 @@
 namespace stepforge {
 
 struct RecordOptions {
-  /// "auto" (by the name), "text" or "jsonl"; or a layout of chat data (data/conversation.h), which is read from
-  /// JSON Lines.
+  /// "auto" (by the name), "text", "jsonl", "csv" or "mds"; or a layout of chat data (data/conversation.h), which is
+  /// read from JSON Lines or tables.
   std::string format = "auto";
   std::string field = "text";      ///< name of the text field of a JSON line
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
   TextEnds ends{};
+  TextFilterRules filter{};           ///< which documents are kept
   std::string loss_on = "assistant";  ///< of chat data: what counts in the loss
   /// Name of a data set in LLaMA-Factory's dataset_info.json, which is the path then (data/dataset_info.h); it says the
   /// files, the format and the keys.

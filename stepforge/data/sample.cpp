@@ -9,6 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/data/indexed_dataset.h"
+#include "stepforge/data/token_shards.h"
 
 namespace stepforge {
 
@@ -77,6 +78,8 @@ class SampleReader {
       return;
     }
     EncodedDocuments whole = encoded(record, {});
+    for (const auto& [reason, lost] : whole.dropped) sample.notes.push_back(format("left out: {}", reason));
+    if (!whole.dropped.empty()) return;
     sample.tokens = std::move(whole.tokens);
     sample.counted = std::move(whole.counted);
     const int64_t length = std::ssize(sample.tokens);
@@ -96,7 +99,8 @@ class SampleReader {
 
   /// What packing cuts off whole documents.
   void note_packing(int64_t length, Sample& sample) const {
-    const bool is_whole = plan_.packing != Packing::concat && plan_.packing != Packing::hard;
+    const bool is_whole = plan_.packing != Packing::concat && plan_.packing != Packing::hard &&
+                          plan_.packing != Packing::preset;
     if (is_whole && length > plan_.seq_len)
       sample.notes.push_back(
           format("cut: it has {} tokens, of which a row takes the first {}", length, plan_.seq_len));
@@ -107,12 +111,13 @@ class SampleReader {
   const Tokenizer& tokenizer_;
 };
 
-void read_indexed(const std::string& path, const Tokenizer& tokenizer, Sample& sample) {
-  const IndexedDataset dataset(path);
+void read_indexed(const SourceSpec& spec, const Tokenizer& tokenizer, Sample& sample) {
+  const auto opened = open_finished_dataset(spec.path, spec.format, tokenizer.eos_id());
+  const IndexedDataset& dataset = *opened;
   const DatasetIndex& index = dataset.index();
   if (sample.number >= index.documents())
-    throw UsageError(
-        format("--sample {}: {} has {} samples, numbered from 0", sample.number, path, index.documents()));
+    throw UsageError(format("--sample {}: {} has {} samples, numbered from 0", sample.number, spec.path,
+                            index.documents()));
   const int64_t begin = index.document_begin(sample.number);
   Row row;
   dataset.append(begin, index.document_begin(sample.number + 1) - begin, tokenizer.vocab_size(), row);
@@ -128,11 +133,12 @@ const SourceSpec& find_source(const std::vector<SourceSpec>& sources, const std:
   std::vector<const SourceSpec*> found;
   for (size_t i = 0; i < sources.size(); ++i) {
     const SourceSpec& spec = sources[i];
-    const std::string title = spec.dataset.empty() ? spec.path : format("{} ({})", spec.dataset, spec.path);
+    const std::string& called = spec.name.empty() ? spec.dataset : spec.name;
+    const std::string title = called.empty() ? spec.path : format("{} ({})", called, spec.path);
     known.push_back(format("{}: {}", i, title.empty() ? spec.format : title));
     if (name == std::to_string(i)) return spec;
     const bool is_named = name == spec.path || name == std::filesystem::path(spec.path).filename() ||
-                          (!name.empty() && name == spec.dataset);
+                          (!name.empty() && (name == spec.dataset || name == spec.name));
     if (is_named) found.push_back(&spec);
   }
   if (found.size() == 1) return *found.front();
@@ -153,7 +159,7 @@ Sample read_sample(const DataPlan& plan, const SourceSpec& spec, int64_t number,
                 .counted = {},
                 .notes = {}};
   if (is_indexed(spec)) {
-    read_indexed(spec.path, tokenizer, sample);
+    read_indexed(spec, tokenizer, sample);
   } else {
     SampleReader(plan, open_record_files({spec.path}, record_options(plan, spec)), tokenizer).read(sample);
   }

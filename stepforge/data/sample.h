@@ -25,7 +25,7 @@ struct Sample {
   std::vector<std::string> notes;      ///< why it was cut, dropped or refused, a line each
 };
 
-/// The source of `sources` that `name` means: its number from 0, its path, the name of that or its data set. Throws
+/// The source of `sources` that `name` means: its number from 0, its name, its path, the name of that or its data set. Throws
 /// UsageError that lists all if there is none or more than one.
 const SourceSpec& find_source(const std::vector<SourceSpec>& sources, const std::string& name);
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the commands and configurations that the documentation shows.
+#include <cstring>
+
 #include "tests/app/program.h"
 
 namespace stepforge::testing {
@@ -114,6 +116,27 @@ TEST(FinetunePage, CommandsRunOnConversations) {
   EXPECT_NE(result.out, "");
 }
 
+/// Little-endian numbers of four bytes.
+std::string numbers_of(const std::vector<uint32_t>& numbers) {
+  std::string bytes(numbers.size() * sizeof(uint32_t), '\0');
+  std::memcpy(bytes.data(), numbers.data(), bytes.size());
+  return bytes;
+}
+
+/// A data set of MosaicML with one sample of a column "text".
+void write_mds(const fs::path& set, const std::string& text) {
+  const auto size = static_cast<uint32_t>(text.size());
+  const std::string shard = numbers_of({1, 12, 12 + 4 + size, size}) + text;
+  fs::create_directories(set);
+  write_text(set / "shard.00000.mds", shard);
+  write_text(
+      set / "index.json",
+      format(
+          R"({{"version": 2, "shards": [{{"column_names": ["text"], "column_encodings": ["str"], )"
+          R"("column_sizes": [null], "raw_data": {{"basename": "shard.00000.mds", "bytes": {}}}, "samples": 1}}]}})",
+          shard.size()));
+}
+
 /// The blocks of docs/data.md: sections of a configuration, and the command that makes a pair.
 TEST(DataPage, EverySourceCanBeShown) {
   const TempFolder folder;
@@ -132,23 +155,36 @@ TEST(DataPage, EverySourceCanBeShown) {
              R"([{"instruction": "Who are you?", "input": "", "output": "A model."}])");
   write_text(folder / "data" / "dataset_info.json", R"({"identity": {"file_name": "identity.json"}})");
   write_text(folder / "template.jinja", kChatTemplate);
+  write_text(folder / "reviews.csv", "id,body\n1,\"" + paragraphs(3) + "\"\n");
+  write_mds(folder / "c4-mds", paragraphs(3));
+  const std::string tokens(400, 'a');  // 200 of two bytes
+  write_text(folder / "train.bin", tokens);
+  for (const char* name : {"fineweb_train_000001.bin", "fineweb_train_000002.bin"})
+    write_text(folder / name, numbers_of({20240520, 1, 200}) + std::string(1012, '\0') + tokens);
   const std::string build = block_that_starts("docs/data.md", "stepforge data build");
+  const std::string train = block_that_starts("docs/data.md", "stepforge tokenizer train");
   const ProgramResult built =
-      run_script(folder.path(), "gzip web.jsonl\n" + replaced(build, "my-tokenizer", "bytes"));
+      run_script(folder.path(), "gzip web.jsonl reviews.csv\n" + train + "\n" + build);
   ASSERT_EQ(built.exit_code, 0) << built.err;
+  const std::string pack = block_that_starts("docs/data.md", "stepforge data pack");
+  write_text(folder / "run.toml",
+             "preset = \"debug\"\n[data]\nsources = [{path = \"books\"}]\npacking = \"soft\"\n"
+             "[training]\nseq_len = 64\n");
+  const ProgramResult packed = run_script(folder.path(), pack);
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
   int shown = 0;
   for (const std::string& block : blocks_of(source_dir() / "docs/data.md")) {
     if (!block.starts_with("[data]")) continue;
-    const bool is_chat =
-        block.find("format") != std::string::npos || block.find("dataset") != std::string::npos;
-    const std::string chat = is_chat ? "chat_template = \"template.jinja\"\n" : "";
-    write_text(folder / "run.toml", "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\n");
+    const std::string chat =
+        block.find("chat_template") == std::string::npos ? "chat_template = \"template.jinja\"\n" : "";
+    write_text(folder / "run.toml",
+               "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\nglobal_batch_size = 8\n");
     const ProgramResult result = run_script(folder.path(), "stepforge data show run.toml");
     EXPECT_EQ(result.exit_code, 0) << block << result.err;
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, 10);
+  EXPECT_EQ(shown, 16);
   write_text(folder / "run.toml",
              "preset = \"debug\"\n[data]\nsources = [{path = \"chat.jsonl\", format = \"messages\"}]\n"
              "chat_template = \"template.jinja\"\n[training]\nseq_len = 64\n");

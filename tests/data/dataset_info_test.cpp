@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/data/dataset_build.h"
 #include "stepforge/data/dataset_cache.h"
 #include "stepforge/data/records.h"
 #include "tests/data/test_support.h"
@@ -150,7 +151,9 @@ TEST_F(DatasetInfo, AnEntryIsTheSameAsItsFileWithTheFormat) {
                                      {.dataset = "x", .chat_template = chat_template});
   const Records direct = open_records({folder_ / "data/a.jsonl"}, *tokenizer,
                                       {.format = "alpaca", .chat_template = chat_template});
-  EXPECT_EQ(cache_key(*named.source, *named.format, {}), cache_key(*direct.source, *direct.format, {}));
+  const TokenizeOptions options;
+  EXPECT_EQ(DatasetBuild(*named.source, *named.format, options).fingerprint(),
+            DatasetBuild(*direct.source, *direct.format, options).fingerprint());
   EXPECT_EQ(message_of<UsageError>([&] {
               open_records({folder_ / "data"}, *tokenizer, {.dataset = "y", .chat_template = chat_template});
             }).empty(),
@@ -175,9 +178,53 @@ TEST_F(DatasetInfo, OnlyTheFirstSamplesAreUsed) {
     EXPECT_EQ(tokenizer->decode(last, true), "line 320");
     TokenizeOptions all = options;
     all.max_records = 0;
-    EXPECT_NE(cache_key(*records.source, *records.format, all),
-              cache_key(*records.source, *records.format, options));
+    EXPECT_NE(DatasetBuild(*records.source, *records.format, all).fingerprint(),
+              DatasetBuild(*records.source, *records.format, options).fingerprint());
   }
+}
+
+TEST_F(DatasetInfo, TheFirstSamplesIncludeMalformedOnes) {
+  // Records 1 and 3 cannot be read, record 6 could not either but is behind the limit.
+  folder_.write("data/lines.jsonl",
+                "{\"text\": \"0\"}\n{\n{\"text\": \"2\"}\n{\"text\": 3}\n{\"text\": \"4\"}\n"
+                "{\"text\": \"5\"}\n\xFF\n");
+  entry(R"({"file_name": "lines.jsonl", "num_samples": 5, "columns": {"prompt": "text"}})");
+  const auto tokenizer = make_byte_tokenizer();
+  const Records records = open_records({folder_ / "data"}, *tokenizer, {.dataset = "x"});
+  for (const int64_t chunk_bytes : {1, 1 << 20}) {
+    TokenizeOptions options{.workers = 2,
+                            .max_records = records.max_records,
+                            .max_bad_records = 2,
+                            .chunk_bytes = chunk_bytes,
+                            .save_bytes = 1};
+    const CachedDataset cached = open_cached_dataset(*records.source, *records.format, options,
+                                                     folder_ / format("cache{}", chunk_bytes), {});
+    EXPECT_EQ(cached.train_statistics.documents, 3);
+    EXPECT_EQ(cached.report.dropped.at(kMalformed).documents, 2);
+    options.max_records = 1;
+    options.max_bad_records = 0;
+    EXPECT_EQ(open_cached_dataset(*records.source, *records.format, options,
+                                  folder_ / format("first{}", chunk_bytes), {})
+                  .train_statistics.documents,
+              1);
+    options.max_records = 2;
+    EXPECT_CONTAINS(message_of<FormatError>([&] {
+                      open_cached_dataset(*records.source, *records.format, options, folder_ / "refused", {});
+                    }),
+                    "lines.jsonl:2: ");
+  }
+}
+
+TEST_F(DatasetInfo, OtherKeysMakeAnotherBuild) {
+  const auto tokenizer = make_byte_tokenizer();
+  const auto format_of = [&](const ChatKeys& keys) {
+    return make_record_format(*tokenizer, {.format = "alpaca", .keys = keys});
+  };
+  ChatKeys keys;
+  keys.query = "";
+  EXPECT_NE(format_of(keys)->fingerprint(), format_of({})->fingerprint());
+  EXPECT_FALSE(format_of({})->description().contains("keys"));
+  EXPECT_TRUE(format_of(keys)->description().contains("keys"));
 }
 
 }  // namespace

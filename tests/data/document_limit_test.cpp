@@ -158,6 +158,14 @@ TEST(DocumentLimit, TheDefaultRuleKeepsTheFingerprint) {
   EXPECT_NE(print({.rule = TooLong::drop, .tokens = 8}), print({.rule = TooLong::proportional, .tokens = 8}));
 }
 
+TEST(DocumentLimit, TheDescriptionNamesTheRule) {
+  const auto tokenizer = make_byte_tokenizer();
+  const DocumentLimit limit{.rule = TooLong::proportional, .tokens = 8};
+  const Json json = make_record_format(*tokenizer, {.format = "text", .limit = limit})->description();
+  EXPECT_EQ(json["too_long"], Json({{"rule", "proportional"}, {"tokens", 8}}));
+  EXPECT_EQ(json["filter"], PlainText(*tokenizer).description()["filter"]);
+}
+
 TEST(DocumentLimit, ALongLineOfALargeFileIsCut) {
   const std::string question(500'000, 'q');
   RecordOptions options = rule(TooLong::proportional, 100);

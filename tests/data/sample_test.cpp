@@ -79,6 +79,13 @@ TEST_F(SampleTest, SaysWhyItWasCut) {
   EXPECT_EQ(dropped.tokens.size(), 23U);  // as it would have been
 }
 
+TEST_F(SampleTest, SaysWhichRuleOfTheFilterDropsIt) {
+  plan_.records.filter.min_bytes = 1000;
+  const Sample found = sample(chat(kLines), 0);
+  EXPECT_CONTAINS(text(found), "left out: min_bytes\n");
+  EXPECT_TRUE(found.tokens.empty());
+}
+
 TEST_F(SampleTest, SaysWhyARecordIsRefused) {
   const std::string shown = text(sample(chat("{\"messages\": [{\"role\": 3}]}\n"), 0));
   EXPECT_CONTAINS(shown, "refused: \"role\" is not a string\n");
@@ -147,15 +154,18 @@ TEST(FindSource, GoesByNumberPathNameOrDataSet) {
   const std::vector<SourceSpec> sources = {{.path = "in/a.jsonl"},
                                            {.path = "in/b.jsonl"},
                                            {.path = "c/b.jsonl"},
-                                           {.path = "info.json", .dataset = "identity"}};
+                                           {.path = "info.json", .dataset = "identity"},
+                                           {.path = "d.txt", .name = "books"}};
   EXPECT_EQ(&find_source(sources, "1"), &sources[1]);
   EXPECT_EQ(&find_source(sources, "a.jsonl"), &sources[0]);
   EXPECT_EQ(&find_source(sources, "c/b.jsonl"), &sources[2]);
   EXPECT_EQ(&find_source(sources, "identity"), &sources[3]);
+  EXPECT_EQ(&find_source(sources, "books"), &sources[4]);
   EXPECT_CONTAINS(message_of<UsageError>([&] { find_source(sources, "b.jsonl"); }),
                   "more than one has this name");
-  EXPECT_CONTAINS(message_of<UsageError>([&] { find_source(sources, "4"); }),
-                  "the sources are 0: in/a.jsonl, 1: in/b.jsonl, 2: c/b.jsonl, 3: identity (info.json)");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { find_source(sources, "5"); }),
+                  "the sources are 0: in/a.jsonl, 1: in/b.jsonl, 2: c/b.jsonl, 3: identity (info.json), 4: "
+                  "books (d.txt)");
 }
 
 }  // namespace
