@@ -184,7 +184,7 @@ TEST(DataPage, EverySourceCanBeShown) {
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, 16);
+  EXPECT_EQ(shown, 20);
   write_text(folder / "run.toml",
              "preset = \"debug\"\n[data]\nsources = [{path = \"chat.jsonl\", format = \"messages\"}]\n"
              "chat_template = \"template.jinja\"\n[training]\nseq_len = 64\n");
