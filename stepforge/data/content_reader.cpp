@@ -2,16 +2,18 @@
 #include "stepforge/data/content_reader.h"
 
 #include "stepforge/data/decompressor.h"
+#include "stepforge/data/table_reader.h"
 
 namespace stepforge {
 
 namespace fs = std::filesystem;
 
 bool is_sequential_name(const fs::path& path) {
-  return is_compressed_name(path);
+  return is_compressed_name(path) || is_table_name(path);
 }
 
-std::unique_ptr<ContentReader> open_contents(const fs::path& path) {
+std::unique_ptr<ContentReader> open_contents(const fs::path& path, const std::optional<std::string>& column) {
+  if (is_table_name(path)) return open_table({path, column});
   return open_decompressor(path);
 }
 

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 namespace stepforge {
 
@@ -26,7 +28,17 @@ class ContentReader {
 /// Whether the contents of a file of this name have to be read from the beginning, through a ContentReader.
 bool is_sequential_name(const std::filesystem::path& path);
 
-/// By the name of the file, for which is_sequential_name() holds. Throws Error if it cannot be opened.
-std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path);
+/// By the name of the file, for which is_sequential_name() holds. Of a table only `column` is read, if it has that column.
+/// Throws Error if it cannot be opened.
+std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path,
+                                             const std::optional<std::string>& column = std::nullopt);
+
+inline constexpr int64_t kMaxContentRatio = 1000;
+
+/// Whether contents of `output` bytes, made of `input` bytes of a file, are to be refused as a decompression bomb.
+constexpr bool expands_too_much(int64_t input, int64_t output) {
+  constexpr int64_t kFreeOutput = int64_t{1} << 30;
+  return output > kFreeOutput && output / kMaxContentRatio > input;
+}
 
 }  // namespace stepforge

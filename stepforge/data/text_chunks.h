@@ -46,6 +46,7 @@ struct ChunkedFile {
   int64_t bytes = 0;  ///< of the file, when it was first opened
   size_t number = 0;  ///< TextChunk::file
   DocumentMode mode = DocumentMode::file;
+  std::optional<std::string> column{};  ///< of a table: the only one to read, if it has it
 };
 
 /// Chunks of about `target_bytes` of its contents, from the document boundary `begin` on.

@@ -14,6 +14,7 @@
 #include "stepforge/data/content_reader.h"
 #include "stepforge/data/decompressor.h"
 #include "stepforge/data/json_lines.h"
+#include "stepforge/data/table_reader.h"
 
 namespace stepforge {
 
@@ -87,8 +88,6 @@ constexpr std::array kForeignTypes = {
     ForeignType{".bz2", false, "unpack it: bunzip2 -k {0}"},
     ForeignType{".xz", false, "unpack it: unxz -k {0}"},
     ForeignType{".zip", false, "unpack it: unzip {0}"},
-    ForeignType{".parquet", false, "read_parquet"},
-    ForeignType{".arrow", false, "read_feather"},
     ForeignType{".csv", true, "read_csv"},
     ForeignType{".tsv", true, "read_table"},
     ForeignType{".pdf", false, "convert it to text: pdftotext {0}"},
@@ -110,6 +109,10 @@ std::string beginning_of(const fs::path& path) {
 
 /// What to do about a file of a type that cannot be read, or "".
 std::string remedy_for(const fs::path& path, TextFormat format) {
+  if (is_table_name(unpacked_name(path))) {
+    if (is_compressed_name(path)) return "unpack it first: it is read from places all over the file";
+    return format == TextFormat::text ? "leave out the format \"text\"" : "";
+  }
   const std::string extension = lower_extension(unpacked_name(path));
   for (const ForeignType& type : kForeignTypes) {
     if (type.extension != extension || (type.is_text && format == TextFormat::text)) continue;
@@ -165,6 +168,7 @@ TextFileKind TextSource::kind_of(const fs::path& path) const {
   const bool by_name = is_json_lines_name(path) || lower_extension(unpacked_name(path)) == ".json";
   const bool is_json =
       options_.format == TextFormat::automatic ? by_name : options_.format == TextFormat::json_lines;
+  if (is_table_name(path)) return TextFileKind::json_lines;
   if (!is_json) return TextFileKind::text;
   // A line of a .jsonl file that is an array is a fault, which the reader names.
   const bool is_array = !is_json_lines_name(path) && begins_json_array(beginning_of(path));
@@ -197,8 +201,9 @@ void TextSource::add_folder(const fs::path& folder) {
       continue;
     }
     if (!entry->is_regular_file()) continue;
-    const bool wanted = (options_.format != TextFormat::json_lines && is_plain_text_name(path)) ||
-                        (options_.format != TextFormat::text && is_json_lines_name(path));
+    const bool wanted =
+        (options_.format != TextFormat::json_lines && is_plain_text_name(path)) ||
+        (options_.format != TextFormat::text && (is_json_lines_name(path) || is_table_name(path)));
     if (wanted) {
       found.push_back(path);
     } else {
@@ -208,8 +213,9 @@ void TextSource::add_folder(const fs::path& folder) {
   }
   if (failure) throw Error(format("cannot read the folder {}: {}", folder.string(), failure.message()));
   if (found.empty()) {
-    throw UsageError(format("the folder {} contains no *.txt, *.text, *.md, *.jsonl or *.ndjson file: {}",
-                            folder.string(), skipped_.empty() ? "it is empty" : skipped()));
+    throw UsageError(format(
+        "the folder {} contains no *.txt, *.text, *.md, *.jsonl, *.ndjson, *.parquet or *.arrow file: {}",
+        folder.string(), skipped_.empty() ? "it is empty" : skipped()));
   }
   std::sort(found.begin(), found.end());
   for (const auto& path : found) add_file(path);
@@ -219,6 +225,7 @@ void TextSource::add_file(const fs::path& path) {
   const std::string remedy = remedy_for(path, options_.format);
   if (!remedy.empty()) throw UsageError(format("{} cannot be read as text; {}", path.string(), remedy));
   const int64_t bytes = FileReader(path).size();  // fails now if the file is unreadable
+  if (is_table_name(path)) load_table_library(table_library_path(), path);
   files_.push_back({path, kind_of(path), bytes});
   total_bytes_ += bytes;
 }
@@ -254,7 +261,7 @@ std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes
   DocumentMode mode = options_.mode;
   if (entry.kind == TextFileKind::json_lines) mode = DocumentMode::line;
   if (entry.kind == TextFileKind::json_array) mode = DocumentMode::file;
-  return open_text_chunks({entry.path, entry.bytes, file, mode}, target_bytes, begin);
+  return open_text_chunks({entry.path, entry.bytes, file, mode, options_.field}, target_bytes, begin);
 }
 
 int64_t TextSource::lines_before(const TextChunk& chunk) const {

@@ -16,6 +16,7 @@ class Setup(unittest.TestCase):
         self.folder = Path(folder.name)
         (self.folder / "torch").mkdir()
         (self.folder / "torch/version.py").write_text("")
+        (self.folder / "pyarrow/include/arrow").mkdir(parents=True)
         self.write_tool("id", "echo 0")
         self.write_tool("dpkg-query", "exit 1")
         self.write_tool("apt-get", f'echo "$@" >>{self.folder}/calls')
@@ -32,7 +33,7 @@ class Setup(unittest.TestCase):
 
     def run_setup(self, *arguments, script="setup"):
         environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "STEPFORGE_TORCH": f"{self.folder}/torch",
-                       "STEPFORGE_OS_RELEASE": f"{self.folder}/os-release"}  # fmt: skip
+                       "STEPFORGE_ARROW": f"{self.folder}/pyarrow", "STEPFORGE_OS_RELEASE": f"{self.folder}/os-release"}  # fmt: skip
         return subprocess.run([ROOT / f"scripts/{script}.sh", *arguments], env=environment, capture_output=True, text=True)
 
     def apt_calls(self):

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/data/arrow/json_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <string_view>
+
+#include <arrow/array.h>
+#include <arrow/extension_type.h>
+#include <arrow/record_batch.h>
+#include <arrow/scalar.h>
+#include <arrow/type.h>
+#include <arrow/type_traits.h>
+#include <arrow/util/float16.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
+#include "stepforge/data/json_lines.h"
+
+namespace stepforge {
+
+namespace {
+
+using arrow::Type;
+
+bool is_text(Type::type type) {
+  return type == Type::STRING || type == Type::LARGE_STRING || type == Type::STRING_VIEW;
+}
+
+bool is_written_as_text(Type::type type) {
+  return arrow::is_date(type) || arrow::is_time(type) || type == Type::TIMESTAMP || arrow::is_decimal(type);
+}
+
+void require_names(const arrow::FieldVector& fields, const std::string& place);
+
+/// `place`: "file: column \"name\"".
+void require_json_type(const arrow::DataType& type, const std::string& place) {
+  switch (type.id()) {
+    case Type::LIST:
+    case Type::LARGE_LIST:
+    case Type::FIXED_SIZE_LIST:
+      return require_json_type(*type.field(0)->type(), place);
+    case Type::STRUCT:
+      return require_names(type.fields(), place);
+    case Type::MAP: {
+      const auto& map = static_cast<const arrow::MapType&>(type);
+      if (!is_text(map.key_type()->id()))
+        throw FormatError(
+            format("{} is a {}; only maps with texts as keys have a form in JSON", place, type.ToString()));
+      return require_json_type(*map.item_type(), place);
+    }
+    case Type::DICTIONARY:
+      return require_json_type(*static_cast<const arrow::DictionaryType&>(type).value_type(), place);
+    case Type::EXTENSION:
+      return require_json_type(*static_cast<const arrow::ExtensionType&>(type).storage_type(), place);
+    default:
+      break;
+  }
+  const Type::type id = type.id();
+  const bool accepted = id == Type::NA || id == Type::BOOL || arrow::is_integer(id) ||
+                        arrow::is_floating(id) || is_text(id) || is_written_as_text(id);
+  if (!accepted)
+    throw FormatError(format("{} is of type {}, which has no form in JSON: leave it out of the file", place,
+                             type.ToString()));
+}
+
+void require_names(const arrow::FieldVector& fields, const std::string& place) {
+  std::set<std::string_view> names;
+  for (const auto& field : fields) {
+    const std::string here = format("{}: column {}", place, quoted_for_message(field->name()));
+    if (find_invalid_utf8(field->name()) != std::string::npos)
+      throw FormatError(here + ": its name is not UTF-8");
+    if (!names.insert(field->name()).second) throw FormatError(here + " occurs twice");
+    require_json_type(*field->type(), here);
+  }
+}
+
+/// `text` is valid UTF-8.
+void append_text(std::string_view text, std::string& out) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  constexpr unsigned char kFirstPlain = 0x20;
+  out += '"';
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte >= kFirstPlain && byte != '"' && byte != '\\') continue;
+    out += text.substr(begin, i - begin);
+    begin = i + 1;
+    if (byte == '\n') {
+      out += "\\n";
+    } else if (byte >= kFirstPlain) {
+      out += {'\\', text[i]};
+    } else {
+      out += {'\\', 'u', '0', '0', kHex[byte / 16], kHex[byte % 16]};
+    }
+  }
+  out += text.substr(begin);
+  out += '"';
+}
+
+template <typename Number>
+void append_number(Number number, std::string& out) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  out.append(digits.data(), end);
+}
+
+/// The shortest digits that give the number again; always with a point or an exponent.
+void append_double(double number, std::string& out) {
+  if (!std::isfinite(number)) {
+    out += "null";
+    return;
+  }
+  const size_t begin = out.size();
+  append_number(number, out);
+  if (out.find_first_of(".e", begin) == std::string::npos) out += ".0";
+}
+
+template <typename ArrayType>
+const ArrayType& as(const arrow::Array& array) {
+  return static_cast<const ArrayType&>(array);
+}
+
+void append_value(const arrow::Array& array, int64_t i, std::string& out);
+
+/// Calls `append(k)` for `count` members, with commas between them. Values may be shared, so a small file can hold an enormous row.
+template <typename Append>
+void append_members(char open, char close, int64_t count, std::string& out, const Append& append) {
+  out += open;
+  for (int64_t k = 0; k < count; ++k) {
+    if (k > 0) out += ',';
+    append(k);
+    if (std::ssize(out) > 2 * kMaxJsonLineBytes) break;  // append_json_row() refuses it
+  }
+  out += close;
+}
+
+template <typename ListArray>
+void append_list(const ListArray& list, int64_t i, std::string& out) {
+  append_members('[', ']', list.value_length(i), out,
+                 [&](int64_t k) { append_value(*list.values(), list.value_offset(i) + k, out); });
+}
+
+template <typename TextArray>
+void append_text_of(const TextArray& array, int64_t i, std::string& out) {
+  append_text(array.GetView(i), out);
+}
+
+void append_key(std::string_view key, std::string& out) {
+  append_text(key, out);
+  out += ':';
+}
+
+void append_struct(const arrow::StructArray& array, int64_t i, std::string& out) {
+  append_members('{', '}', array.num_fields(), out, [&](int64_t k) {
+    append_key(array.type()->field(static_cast<int>(k))->name(), out);
+    append_value(*array.field(static_cast<int>(k)), i, out);
+  });
+}
+
+void append_map(const arrow::MapArray& map, int64_t i, std::string& out) {
+  append_members('{', '}', map.value_length(i), out, [&](int64_t k) {
+    append_value(*map.keys(), map.value_offset(i) + k, out);
+    out += ':';
+    append_value(*map.items(), map.value_offset(i) + k, out);
+  });
+}
+
+void append_valid_value(const arrow::Array& array, int64_t i, std::string& out) {
+  switch (array.type_id()) {
+    case Type::BOOL:
+      out += as<arrow::BooleanArray>(array).Value(i) ? "true" : "false";
+      return;
+    case Type::INT8:
+      return append_number(as<arrow::Int8Array>(array).Value(i), out);
+    case Type::INT16:
+      return append_number(as<arrow::Int16Array>(array).Value(i), out);
+    case Type::INT32:
+      return append_number(as<arrow::Int32Array>(array).Value(i), out);
+    case Type::INT64:
+      return append_number(as<arrow::Int64Array>(array).Value(i), out);
+    case Type::UINT8:
+      return append_number(as<arrow::UInt8Array>(array).Value(i), out);
+    case Type::UINT16:
+      return append_number(as<arrow::UInt16Array>(array).Value(i), out);
+    case Type::UINT32:
+      return append_number(as<arrow::UInt32Array>(array).Value(i), out);
+    case Type::UINT64:
+      return append_number(as<arrow::UInt64Array>(array).Value(i), out);
+    case Type::HALF_FLOAT: {
+      const auto bits = as<arrow::HalfFloatArray>(array).Value(i);
+      return append_double(arrow::util::Float16::FromBits(bits).ToDouble(), out);
+    }
+    case Type::FLOAT:
+      return append_double(as<arrow::FloatArray>(array).Value(i), out);
+    case Type::DOUBLE:
+      return append_double(as<arrow::DoubleArray>(array).Value(i), out);
+    case Type::STRING:
+      return append_text_of(as<arrow::StringArray>(array), i, out);
+    case Type::LARGE_STRING:
+      return append_text_of(as<arrow::LargeStringArray>(array), i, out);
+    case Type::STRING_VIEW:
+      return append_text_of(as<arrow::StringViewArray>(array), i, out);
+    case Type::LIST:
+      return append_list(as<arrow::ListArray>(array), i, out);
+    case Type::LARGE_LIST:
+      return append_list(as<arrow::LargeListArray>(array), i, out);
+    case Type::FIXED_SIZE_LIST:
+      return append_list(as<arrow::FixedSizeListArray>(array), i, out);
+    case Type::STRUCT:
+      return append_struct(as<arrow::StructArray>(array), i, out);
+    case Type::MAP:
+      return append_map(as<arrow::MapArray>(array), i, out);
+    case Type::DICTIONARY: {
+      const auto& encoded = as<arrow::DictionaryArray>(array);
+      return append_value(*encoded.dictionary(), encoded.GetValueIndex(i), out);
+    }
+    case Type::EXTENSION:
+      return append_value(*as<arrow::ExtensionArray>(array).storage(), i, out);
+    default:  // dates, times and decimals, by require_json_type()
+      return append_text(array.GetScalar(i).ValueOrDie()->ToString(), out);
+  }
+}
+
+void append_value(const arrow::Array& array, int64_t i, std::string& out) {
+  if (array.type_id() == Type::NA || array.IsNull(i)) {
+    out += "null";
+  } else {
+    append_valid_value(array, i, out);
+  }
+}
+
+}  // namespace
+
+void require_json_columns(const arrow::Schema& schema, const std::string& file) {
+  require_names(schema.fields(), file);
+}
+
+void append_json_row(const arrow::RecordBatch& batch, int64_t row, std::string& out) {
+  const size_t begin = out.size();
+  append_members('{', '}', batch.num_columns(), out, [&](int64_t k) {
+    append_key(batch.schema()->field(static_cast<int>(k))->name(), out);
+    append_value(*batch.column(static_cast<int>(k)), row, out);
+  });
+  if (std::ssize(out) - static_cast<int64_t>(begin) > kMaxJsonLineBytes)
+    throw FormatError(format("a row of more than {} as JSON", human_bytes(kMaxJsonLineBytes)));
+  out += '\n';
+}
+
+}  // namespace stepforge

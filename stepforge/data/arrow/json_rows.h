@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a table as JSON objects.
+//
+// Numbers, texts, lists and structs become what they are in JSON, a map with texts as keys an object, a value of a dictionary
+// the value itself, dates, times and decimals texts as Arrow writes them (2026-01-31 12:00:00). Null is null, and so are NaN and
+// infinities, as in pandas' to_json.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <arrow/type_fwd.h>
+
+namespace stepforge {
+
+/// Throws FormatError that begins with `file` and names the column if a column's type has no form in JSON, such as bytes, or if
+/// two columns have one name.
+void require_json_columns(const arrow::Schema& schema, const std::string& file);
+
+/// Appends the row and a line feed. The batch must have passed ValidateFull() and its schema require_json_columns(). Throws
+/// FormatError ("a row of more than ...") if the row takes more than kMaxJsonLineBytes.
+void append_json_row(const arrow::RecordBatch& batch, int64_t row, std::string& out);
+
+}  // namespace stepforge
