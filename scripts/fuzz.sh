@@ -14,11 +14,13 @@ cmake -S . -B build/fuzz -G Ninja -D CMAKE_BUILD_TYPE=RelWithDebInfo -D CMAKE_CX
 cmake --build build/fuzz --target fuzzers
 for source in tests/fuzz/*_fuzz.cpp; do
   name=$(basename "$source" .cpp)
+  [ -e "build/fuzz/$name" ] || continue  # arrow_fuzz needs the libraries of pyarrow
   corpus=build/fuzz/corpus/$name
   mkdir -p "$corpus" build/fuzz/found
   seeds=()
-  # The shipped presets and the templates of the tests are good first inputs.
+  # The shipped presets, and the templates and tables of the tests are good first inputs.
   if [ "$name" = config_fuzz ]; then seeds=(presets); fi
+  if [ "$name" = arrow_fuzz ]; then seeds=(tests/golden/data/arrow); fi
   if [ "$name" = jinja_fuzz ]; then seeds=(tests/golden/jinja/templates); fi
   say "$name for $seconds s"
   "build/fuzz/$name" -max_total_time="$seconds" -max_len=8192 -rss_limit_mb=2048 -malloc_limit_mb=256 -timeout=10 -print_funcs=0 \

@@ -11,10 +11,11 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/data/arrow_library.h"
 #include "stepforge/data/content_reader.h"
 #include "stepforge/data/decompressor.h"
 #include "stepforge/data/json_lines.h"
-#include "stepforge/data/table_reader.h"
+#include "stepforge/data/table_folder.h"
 
 namespace stepforge {
 
@@ -109,7 +110,7 @@ std::string beginning_of(const fs::path& path) {
 
 /// What to do about a file of a type that cannot be read, or "".
 std::string remedy_for(const fs::path& path, TextFormat format) {
-  if (is_table_name(unpacked_name(path))) {
+  if (is_arrow_name(unpacked_name(path))) {
     if (is_compressed_name(path)) return "unpack it first: it is read from places all over the file";
     return format == TextFormat::text ? "leave out the format \"text\"" : "";
   }
@@ -168,7 +169,7 @@ TextFileKind TextSource::kind_of(const fs::path& path) const {
   const bool by_name = is_json_lines_name(path) || lower_extension(unpacked_name(path)) == ".json";
   const bool is_json =
       options_.format == TextFormat::automatic ? by_name : options_.format == TextFormat::json_lines;
-  if (is_table_name(path)) return TextFileKind::json_lines;
+  if (is_arrow_name(path)) return TextFileKind::json_lines;
   if (!is_json) return TextFileKind::text;
   // A line of a .jsonl file that is an array is a fault, which the reader names.
   const bool is_array = !is_json_lines_name(path) && begins_json_array(beginning_of(path));
@@ -193,6 +194,7 @@ void TextSource::add_path(const fs::path& path) {
 void TextSource::add_folder(const fs::path& folder) {
   std::error_code failure;
   std::vector<fs::path> found;
+  std::vector<fs::path> tables;
   for (fs::recursive_directory_iterator entry(folder, failure), end; !failure && entry != end;
        entry.increment(failure)) {
     const fs::path& path = entry->path();
@@ -203,15 +205,22 @@ void TextSource::add_folder(const fs::path& folder) {
     if (!entry->is_regular_file()) continue;
     const bool wanted =
         (options_.format != TextFormat::json_lines && is_plain_text_name(path)) ||
-        (options_.format != TextFormat::text && (is_json_lines_name(path) || is_table_name(path)));
+        (options_.format != TextFormat::text && (is_json_lines_name(path) || is_arrow_name(path)));
     if (wanted) {
-      found.push_back(path);
-    } else {
+      (is_arrow_name(path) ? tables : found).push_back(path);
+    } else if (!describes_data_set(path)) {
       skipped_.push_back(path);
       skipped_bytes_ += static_cast<int64_t>(entry->file_size());
     }
   }
   if (failure) throw Error(format("cannot read the folder {}: {}", folder.string(), failure.message()));
+  const TableChoice choice = choose_tables(folder, tables);
+  found.insert(found.end(), choice.chosen.begin(), choice.chosen.end());
+  for (const fs::path& path : choice.left_out) {
+    skipped_.push_back(path);
+    skipped_bytes_ += file_bytes(path);
+  }
+  if (!choice.note.empty()) notes_.push_back(choice.note);
   if (found.empty()) {
     throw UsageError(format(
         "the folder {} contains no *.txt, *.text, *.md, *.jsonl, *.ndjson, *.parquet or *.arrow file: {}",
@@ -225,14 +234,14 @@ void TextSource::add_file(const fs::path& path) {
   const std::string remedy = remedy_for(path, options_.format);
   if (!remedy.empty()) throw UsageError(format("{} cannot be read as text; {}", path.string(), remedy));
   const int64_t bytes = FileReader(path).size();  // fails now if the file is unreadable
-  if (is_table_name(path)) load_table_library(table_library_path(), path);
+  if (is_arrow_name(path)) load_arrow_library(arrow_library_path(), path);
   files_.push_back({path, kind_of(path), bytes});
   total_bytes_ += bytes;
 }
 
 std::string TextSource::skipped() const {
   constexpr size_t kNamed = 5;
-  if (skipped_.empty()) return "";
+  if (skipped_.empty()) return join(notes_, "; ");
   std::vector<std::string> names;
   std::string remedy;
   for (const fs::path& path : skipped_) {
@@ -240,9 +249,11 @@ std::string TextSource::skipped() const {
     if (remedy.empty()) remedy = remedy_for(path, options_.format);
   }
   if (names.size() < skipped_.size()) names.emplace_back("...");
-  return format("{} file{} ({}) {} not read: {}{}", skipped_.size(), skipped_.size() == 1 ? "" : "s",
-                human_bytes(skipped_bytes_), skipped_.size() == 1 ? "is" : "are", join(names, ", "),
-                remedy.empty() ? remedy : "; " + remedy);
+  std::vector<std::string> all = notes_;
+  all.push_back(format("{} file{} ({}) {} not read: {}{}", skipped_.size(), skipped_.size() == 1 ? "" : "s",
+                       human_bytes(skipped_bytes_), skipped_.size() == 1 ? "is" : "are", join(names, ", "),
+                       remedy.empty() ? remedy : "; " + remedy));
+  return join(all, "; ");
 }
 
 std::string TextSource::content_key(int workers) const {

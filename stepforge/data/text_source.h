@@ -19,8 +19,8 @@ namespace stepforge {
 DocumentMode parse_document_mode(std::string_view word);
 std::string document_mode_name(DocumentMode mode);
 
-/// "auto" goes by the name, without .gz or .zst: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines;
-/// everything else is text.
+/// "auto" goes by the name, without .gz or .zst: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines, and so
+/// are the rows of Parquet and Arrow files (arrow_library.h); everything else is text.
 enum class TextFormat { automatic, text, json_lines };
 
 /// "auto", "text" or "jsonl"; throws UsageError for anything else.
@@ -49,7 +49,8 @@ struct TextFile {
 };
 
 /// Documents in a fixed order. Folders are searched recursively for *.txt, *.text, *.md, *.jsonl and *.ndjson
-/// (as the format allows), also compressed as .gz or .zst, sorted by path; hidden files are skipped. Documents of only whitespace are
+/// (as the format allows), also compressed as .gz or .zst, and for Parquet and Arrow files (table_folder.h), sorted by
+/// path; hidden files are skipped. Documents of only whitespace are
 /// skipped, and so is a byte order mark. const members may be called from several threads.
 class TextSource {
  public:
@@ -63,7 +64,7 @@ class TextSource {
   /// The paths as given, for messages: "book.txt, more/".
   std::string description() const;
 
-  /// Names, number and size of the files in folders that are not read; "" if there are none.
+  /// Names, number and size of the files in folders that are not read, and which split is; "" if everything is.
   std::string skipped() const;
 
   /// Hash of the contents of all files, the document mode and the field; file names do not matter. Reads
@@ -89,6 +90,7 @@ class TextSource {
   std::vector<TextFile> files_;
   std::vector<std::filesystem::path> skipped_;
   int64_t skipped_bytes_ = 0;
+  std::vector<std::string> notes_;
   int64_t total_bytes_ = 0;
 };
 

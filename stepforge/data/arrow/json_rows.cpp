@@ -134,7 +134,7 @@ void append_members(char open, char close, int64_t count, std::string& out, cons
   for (int64_t k = 0; k < count; ++k) {
     if (k > 0) out += ',';
     append(k);
-    if (std::ssize(out) > 2 * kMaxJsonLineBytes) break;  // append_json_row() refuses it
+    if (std::ssize(out) > 2 * kMaxJsonLineBytes) break;  // JsonRows::append() refuses it
   }
   out += close;
 }
@@ -236,17 +236,18 @@ void append_value(const arrow::Array& array, int64_t i, std::string& out) {
 
 }  // namespace
 
-void require_json_columns(const arrow::Schema& schema, const std::string& file) {
+JsonRows::JsonRows(const arrow::Schema& schema, const std::string& file) {
   require_names(schema.fields(), file);
+  for (const auto& field : schema.fields()) append_key(field->name(), keys_.emplace_back());
 }
 
-void append_json_row(const arrow::RecordBatch& batch, int64_t row, std::string& out) {
-  const size_t begin = out.size();
-  append_members('{', '}', batch.num_columns(), out, [&](int64_t k) {
-    append_key(batch.schema()->field(static_cast<int>(k))->name(), out);
+void JsonRows::append(const arrow::RecordBatch& batch, int64_t row, std::string& out) const {
+  const int64_t begin = std::ssize(out);
+  append_members('{', '}', std::ssize(keys_), out, [&](int64_t k) {
+    out += keys_[static_cast<size_t>(k)];
     append_value(*batch.column(static_cast<int>(k)), row, out);
   });
-  if (std::ssize(out) - static_cast<int64_t>(begin) > kMaxJsonLineBytes)
+  if (std::ssize(out) - begin > kMaxJsonLineBytes)
     throw FormatError(format("a row of more than {} as JSON", human_bytes(kMaxJsonLineBytes)));
   out += '\n';
 }

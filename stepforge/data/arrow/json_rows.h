@@ -8,17 +8,24 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <arrow/type_fwd.h>
 
 namespace stepforge {
 
-/// Throws FormatError that begins with `file` and names the column if a column's type has no form in JSON, such as bytes, or if
-/// two columns have one name.
-void require_json_columns(const arrow::Schema& schema, const std::string& file);
+class JsonRows {
+ public:
+  /// Throws FormatError that begins with `file` and names the column if a column's type has no form in JSON, such as bytes, or
+  /// if two columns have one name.
+  JsonRows(const arrow::Schema& schema, const std::string& file);
 
-/// Appends the row and a line feed. The batch must have passed ValidateFull() and its schema require_json_columns(). Throws
-/// FormatError ("a row of more than ...") if the row takes more than kMaxJsonLineBytes.
-void append_json_row(const arrow::RecordBatch& batch, int64_t row, std::string& out);
+  /// Appends a row of a batch of the schema and a line feed. The batch must have passed ValidateFull(). Throws FormatError
+  /// ("a row of more than ...") if the row takes more than kMaxJsonLineBytes.
+  void append(const arrow::RecordBatch& batch, int64_t row, std::string& out) const;
+
+ private:
+  std::vector<std::string> keys_;  ///< of the columns, quoted and with a colon
+};
 
 }  // namespace stepforge

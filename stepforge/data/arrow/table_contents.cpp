@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -16,25 +18,23 @@
 #include "stepforge/data/arrow/json_rows.h"
 #include "stepforge/data/arrow/table_batches.h"
 #include "stepforge/data/arrow/table_file.h"
+#include "stepforge/data/arrow_library.h"
 #include "stepforge/data/content_reader.h"
-#include "stepforge/data/table_reader.h"
 
 namespace stepforge {
 
 namespace {
 
-/// What Arrow may hold of one file: batches, dictionaries, pages and their decompressed form.
-constexpr int64_t kMaxMemory = int64_t{1} << 30;
-
 class TableContents : public ContentReader {
  public:
-  explicit TableContents(const TableRequest& request)
+  explicit TableContents(const ArrowRequest& request)
       : own_(arrow::system_memory_pool()),
-        pool_(&own_, kMaxMemory),
+        max_memory_(request.max_memory),
+        pool_(&own_, max_memory_),
         file_(std::make_shared<TableFile>(request.path, &pool_)) {
     guarded([&] {
       batches_ = value_of(open_batches(file_, &pool_, request.column));
-      require_json_columns(*batches_->schema(), name());
+      rows_to_json_.emplace(*batches_->schema(), name());
     });
   }
 
@@ -80,7 +80,7 @@ class TableContents : public ContentReader {
       fail(name() + after, format("a part of it needs more than {} of memory: write the table again with "
                                   "fewer rows in a row group "
                                   "or record batch",
-                                  human_bytes(kMaxMemory)));
+                                  human_bytes(max_memory_)));
     }
     fail(name() + after, status.message());
   }
@@ -99,7 +99,7 @@ class TableContents : public ContentReader {
     used_ = 0;
     while (text_.size() < kTextBytes && has_row()) {
       try {
-        append_json_row(*batch_, next_++, text_);
+        rows_to_json_->append(*batch_, next_++, text_);
       } catch (const FormatError& fault) {
         fail(format("{}:{}", name(), rows_ + 1), fault.what());
       }
@@ -139,9 +139,11 @@ class TableContents : public ContentReader {
   }
 
   arrow::ProxyMemoryPool own_;  ///< counts what this file takes
+  int64_t max_memory_;
   arrow::CappedMemoryPool pool_;
   std::shared_ptr<TableFile> file_;
   std::shared_ptr<arrow::RecordBatchReader> batches_;
+  std::optional<JsonRows> rows_to_json_;
   std::shared_ptr<arrow::RecordBatch> batch_;
   int64_t next_ = 0;  ///< row of batch_
   int64_t rows_ = 0;  ///< rows before it in the file
@@ -155,6 +157,6 @@ class TableContents : public ContentReader {
 
 }  // namespace stepforge
 
-extern "C" stepforge::ContentReader* stepforge_table_entry(const stepforge::TableRequest& request) {
+extern "C" stepforge::ContentReader* stepforge_arrow_entry(const stepforge::ArrowRequest& request) {
   return std::make_unique<stepforge::TableContents>(request).release();
 }

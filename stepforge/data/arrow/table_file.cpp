@@ -14,12 +14,10 @@
 namespace stepforge {
 
 int64_t TableFile::bytes_read() const {
-  const std::lock_guard lock(mutex_);
   return std::min(bytes_read_, size());
 }
 
 void TableFile::rethrow_failure() const {
-  const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -43,11 +41,9 @@ arrow::Result<int64_t> TableFile::ReadAt(int64_t position, int64_t count, void* 
   try {
     file_.read(position, {static_cast<std::byte*>(out), static_cast<size_t>(held)});
   } catch (const Error& error) {
-    const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = std::current_exception();
     return arrow::Status::IOError(error.what());
   }
-  const std::lock_guard lock(mutex_);
   bytes_read_ += held;
   return held;
 }
@@ -59,6 +55,18 @@ arrow::Result<std::shared_ptr<arrow::Buffer>> TableFile::ReadAt(int64_t position
   ARROW_ASSIGN_OR_RAISE(const int64_t got, ReadAt(position, std::min(count, held), buffer->mutable_data()));
   ARROW_RETURN_NOT_OK(buffer->Resize(got));
   return std::shared_ptr<arrow::Buffer>(std::move(buffer));
+}
+
+arrow::Future<std::shared_ptr<arrow::Buffer>> TableFile::ReadAsync(const arrow::io::IOContext&,
+                                                                   int64_t position, int64_t count,
+                                                                   bool allow_short_read) {
+  return arrow::Future<std::shared_ptr<arrow::Buffer>>::MakeFinished(
+      ReadAt(position, count, allow_short_read));
+}
+
+arrow::Future<std::shared_ptr<arrow::Buffer>> TableFile::ReadAsync(const arrow::io::IOContext&,
+                                                                   int64_t position, int64_t count) {
+  return arrow::Future<std::shared_ptr<arrow::Buffer>>::MakeFinished(ReadAt(position, count));
 }
 
 arrow::Result<int64_t> TableFile::Read(int64_t count, void* out) {

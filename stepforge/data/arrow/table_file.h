@@ -6,11 +6,11 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 
 #include <arrow/io/interfaces.h>
 #include <arrow/memory_pool.h>
 #include <arrow/result.h>
+#include <arrow/util/future.h>
 
 #include "stepforge/base/files.h"
 
@@ -30,6 +30,7 @@ class TableFile : public arrow::io::RandomAccessFile {
   /// Throws the Error of the first read that failed, which Arrow reports in its own words.
   void rethrow_failure() const;
 
+  using RandomAccessFile::ReadAsync;
   using RandomAccessFile::ReadAt;
   arrow::Status Close() override;
   bool closed() const override { return false; }
@@ -40,13 +41,17 @@ class TableFile : public arrow::io::RandomAccessFile {
   arrow::Result<std::shared_ptr<arrow::Buffer>> Read(int64_t count) override;
   arrow::Result<int64_t> ReadAt(int64_t position, int64_t count, void* out) override;
   arrow::Result<std::shared_ptr<arrow::Buffer>> ReadAt(int64_t position, int64_t count) override;
+  // At once: a read on a thread of Arrow's could still run when the reader, which failed, and its memory are gone.
+  arrow::Future<std::shared_ptr<arrow::Buffer>> ReadAsync(const arrow::io::IOContext&, int64_t position,
+                                                          int64_t count, bool allow_short_read) override;
+  arrow::Future<std::shared_ptr<arrow::Buffer>> ReadAsync(const arrow::io::IOContext&, int64_t position,
+                                                          int64_t count) override;
 
  private:
   FileReader file_;
   arrow::MemoryPool* pool_;
   int64_t position_ = 0;
   bool met_end_ = false;
-  mutable std::mutex mutex_;  ///< of the members below: Arrow may read from several threads
   int64_t bytes_read_ = 0;
   std::exception_ptr failure_;
 };

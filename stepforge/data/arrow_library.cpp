@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/data/table_reader.h"
+#include "stepforge/data/arrow_library.h"
 
 #include <algorithm>
 #include <array>
@@ -16,12 +16,12 @@ namespace stepforge {
 
 namespace fs = std::filesystem;
 
-bool is_table_name(const fs::path& path) {
+bool is_arrow_name(const fs::path& path) {
   constexpr std::array<std::string_view, 4> kExtensions = {".parquet", ".arrow", ".arrows", ".feather"};
   return std::ranges::find(kExtensions, lower_extension(path)) != kExtensions.end();
 }
 
-TableEntry load_table_library(const fs::path& library, const fs::path& path) {
+ArrowEntry load_arrow_library(const fs::path& library, const fs::path& path) {
   const auto refuse = [&](const std::string& reason) {
     throw UsageError(
         format("{} needs the reader of Parquet and Arrow files, {}. `make setup build` builds it with the "
@@ -34,17 +34,17 @@ TableEntry load_table_library(const fs::path& library, const fs::path& path) {
   };
   if (!fs::exists(library)) refuse(format("which this build lacks ({} does not exist)", library.string()));
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  void* symbol = handle != nullptr ? dlsym(handle, kTableEntryName) : nullptr;
+  void* symbol = handle != nullptr ? dlsym(handle, kArrowEntryName) : nullptr;
   if (symbol == nullptr) refuse(format("which cannot be loaded ({})", dlerror()));
-  return reinterpret_cast<TableEntry>(symbol);
+  return reinterpret_cast<ArrowEntry>(symbol);
 }
 
-fs::path table_library_path() {
+fs::path arrow_library_path() {
   return library_folder() / "libstepforge_arrow.so";
 }
 
-std::unique_ptr<ContentReader> open_table(const TableRequest& request) {
-  return std::unique_ptr<ContentReader>(load_table_library(table_library_path(), request.path)(request));
+std::unique_ptr<ContentReader> open_arrow(const ArrowRequest& request) {
+  return std::unique_ptr<ContentReader>(load_arrow_library(arrow_library_path(), request.path)(request));
 }
 
 }  // namespace stepforge
