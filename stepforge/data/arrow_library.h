@@ -20,7 +20,8 @@ struct ArrowRequest {
   std::filesystem::path path;
   /// The only column to read, if the table has it; none: all of them.
   std::optional<std::string> column{};
-  /// What Arrow may hold of the file at a time, in bytes: batches, dictionaries, pages and their decompressed form.
+  /// What Arrow may hold of the file at a time, in bytes: batches, dictionaries, pages and their decompressed form. A row
+  /// as JSON may take no more, and at most kMaxJsonLineBytes.
   int64_t max_memory = int64_t{1} << 30;
 };
 

@@ -19,7 +19,6 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
-#include "stepforge/data/json_lines.h"
 
 namespace stepforge {
 
@@ -125,130 +124,137 @@ const ArrayType& as(const arrow::Array& array) {
   return static_cast<const ArrayType&>(array);
 }
 
-void append_value(const arrow::Array& array, int64_t i, std::string& out);
-
-/// Calls `append(k)` for `count` members, with commas between them. Values may be shared, so a small file can hold an enormous row.
-template <typename Append>
-void append_members(char open, char close, int64_t count, std::string& out, const Append& append) {
-  out += open;
-  for (int64_t k = 0; k < count; ++k) {
-    if (k > 0) out += ',';
-    append(k);
-    if (std::ssize(out) > 2 * kMaxJsonLineBytes) break;  // JsonRows::append() refuses it
-  }
-  out += close;
-}
-
-template <typename ListArray>
-void append_list(const ListArray& list, int64_t i, std::string& out) {
-  append_members('[', ']', list.value_length(i), out,
-                 [&](int64_t k) { append_value(*list.values(), list.value_offset(i) + k, out); });
-}
-
-template <typename TextArray>
-void append_text_of(const TextArray& array, int64_t i, std::string& out) {
-  append_text(array.GetView(i), out);
-}
-
 void append_key(std::string_view key, std::string& out) {
   append_text(key, out);
   out += ':';
 }
 
-void append_struct(const arrow::StructArray& array, int64_t i, std::string& out) {
-  append_members('{', '}', array.num_fields(), out, [&](int64_t k) {
-    append_key(array.type()->field(static_cast<int>(k))->name(), out);
-    append_value(*array.field(static_cast<int>(k)), i, out);
-  });
-}
+/// Appends values to a text until it has `limit` bytes. Values may be shared, so a small file can hold an enormous row.
+class RowWriter {
+ public:
+  RowWriter(std::string& out, int64_t limit) : out_(out), limit_(limit) {}
 
-void append_map(const arrow::MapArray& map, int64_t i, std::string& out) {
-  append_members('{', '}', map.value_length(i), out, [&](int64_t k) {
-    append_value(*map.keys(), map.value_offset(i) + k, out);
-    out += ':';
-    append_value(*map.items(), map.value_offset(i) + k, out);
-  });
-}
+  /// Calls `append(k)` for `count` members, with commas between them.
+  template <typename Append>
+  void members(char open, char close, int64_t count, const Append& append) {
+    out_ += open;
+    for (int64_t k = 0; k < count && !is_full(); ++k) {
+      if (k > 0) out_ += ',';
+      append(k);
+    }
+    out_ += close;
+  }
 
-void append_valid_value(const arrow::Array& array, int64_t i, std::string& out) {
+  void value(const arrow::Array& array, int64_t i) {
+    if (array.type_id() == Type::NA || array.IsNull(i)) {
+      out_ += "null";
+    } else {
+      valid_value(array, i);
+    }
+  }
+
+  bool is_full() const { return std::ssize(out_) > limit_; }
+
+ private:
+  template <typename ListArray>
+  void list(const ListArray& list, int64_t i) {
+    members('[', ']', list.value_length(i),
+            [&](int64_t k) { value(*list.values(), list.value_offset(i) + k); });
+  }
+
+  void structure(const arrow::StructArray& array, int64_t i) {
+    members('{', '}', array.num_fields(), [&](int64_t k) {
+      append_key(array.type()->field(static_cast<int>(k))->name(), out_);
+      value(*array.field(static_cast<int>(k)), i);
+    });
+  }
+
+  void map(const arrow::MapArray& map, int64_t i) {
+    members('{', '}', map.value_length(i), [&](int64_t k) {
+      value(*map.keys(), map.value_offset(i) + k);
+      out_ += ':';
+      value(*map.items(), map.value_offset(i) + k);
+    });
+  }
+
+  void valid_value(const arrow::Array& array, int64_t i);
+
+  std::string& out_;
+  int64_t limit_;
+};
+
+void RowWriter::valid_value(const arrow::Array& array, int64_t i) {
   switch (array.type_id()) {
     case Type::BOOL:
-      out += as<arrow::BooleanArray>(array).Value(i) ? "true" : "false";
+      out_ += as<arrow::BooleanArray>(array).Value(i) ? "true" : "false";
       return;
     case Type::INT8:
-      return append_number(as<arrow::Int8Array>(array).Value(i), out);
+      return append_number(as<arrow::Int8Array>(array).Value(i), out_);
     case Type::INT16:
-      return append_number(as<arrow::Int16Array>(array).Value(i), out);
+      return append_number(as<arrow::Int16Array>(array).Value(i), out_);
     case Type::INT32:
-      return append_number(as<arrow::Int32Array>(array).Value(i), out);
+      return append_number(as<arrow::Int32Array>(array).Value(i), out_);
     case Type::INT64:
-      return append_number(as<arrow::Int64Array>(array).Value(i), out);
+      return append_number(as<arrow::Int64Array>(array).Value(i), out_);
     case Type::UINT8:
-      return append_number(as<arrow::UInt8Array>(array).Value(i), out);
+      return append_number(as<arrow::UInt8Array>(array).Value(i), out_);
     case Type::UINT16:
-      return append_number(as<arrow::UInt16Array>(array).Value(i), out);
+      return append_number(as<arrow::UInt16Array>(array).Value(i), out_);
     case Type::UINT32:
-      return append_number(as<arrow::UInt32Array>(array).Value(i), out);
+      return append_number(as<arrow::UInt32Array>(array).Value(i), out_);
     case Type::UINT64:
-      return append_number(as<arrow::UInt64Array>(array).Value(i), out);
+      return append_number(as<arrow::UInt64Array>(array).Value(i), out_);
     case Type::HALF_FLOAT: {
       const auto bits = as<arrow::HalfFloatArray>(array).Value(i);
-      return append_double(arrow::util::Float16::FromBits(bits).ToDouble(), out);
+      return append_double(arrow::util::Float16::FromBits(bits).ToDouble(), out_);
     }
     case Type::FLOAT:
-      return append_double(as<arrow::FloatArray>(array).Value(i), out);
+      return append_double(as<arrow::FloatArray>(array).Value(i), out_);
     case Type::DOUBLE:
-      return append_double(as<arrow::DoubleArray>(array).Value(i), out);
+      return append_double(as<arrow::DoubleArray>(array).Value(i), out_);
     case Type::STRING:
-      return append_text_of(as<arrow::StringArray>(array), i, out);
+      return append_text(as<arrow::StringArray>(array).GetView(i), out_);
     case Type::LARGE_STRING:
-      return append_text_of(as<arrow::LargeStringArray>(array), i, out);
+      return append_text(as<arrow::LargeStringArray>(array).GetView(i), out_);
     case Type::STRING_VIEW:
-      return append_text_of(as<arrow::StringViewArray>(array), i, out);
+      return append_text(as<arrow::StringViewArray>(array).GetView(i), out_);
     case Type::LIST:
-      return append_list(as<arrow::ListArray>(array), i, out);
+      return list(as<arrow::ListArray>(array), i);
     case Type::LARGE_LIST:
-      return append_list(as<arrow::LargeListArray>(array), i, out);
+      return list(as<arrow::LargeListArray>(array), i);
     case Type::FIXED_SIZE_LIST:
-      return append_list(as<arrow::FixedSizeListArray>(array), i, out);
+      return list(as<arrow::FixedSizeListArray>(array), i);
     case Type::STRUCT:
-      return append_struct(as<arrow::StructArray>(array), i, out);
+      return structure(as<arrow::StructArray>(array), i);
     case Type::MAP:
-      return append_map(as<arrow::MapArray>(array), i, out);
+      return map(as<arrow::MapArray>(array), i);
     case Type::DICTIONARY: {
       const auto& encoded = as<arrow::DictionaryArray>(array);
-      return append_value(*encoded.dictionary(), encoded.GetValueIndex(i), out);
+      return value(*encoded.dictionary(), encoded.GetValueIndex(i));
     }
     case Type::EXTENSION:
-      return append_value(*as<arrow::ExtensionArray>(array).storage(), i, out);
+      return value(*as<arrow::ExtensionArray>(array).storage(), i);
     default:  // dates, times and decimals, by require_json_type()
-      return append_text(array.GetScalar(i).ValueOrDie()->ToString(), out);
-  }
-}
-
-void append_value(const arrow::Array& array, int64_t i, std::string& out) {
-  if (array.type_id() == Type::NA || array.IsNull(i)) {
-    out += "null";
-  } else {
-    append_valid_value(array, i, out);
+      return append_text(array.GetScalar(i).ValueOrDie()->ToString(), out_);
   }
 }
 
 }  // namespace
 
-JsonRows::JsonRows(const arrow::Schema& schema, const std::string& file) {
+JsonRows::JsonRows(const arrow::Schema& schema, const std::string& file, int64_t max_row_bytes)
+    : max_row_bytes_(max_row_bytes) {
   require_names(schema.fields(), file);
   for (const auto& field : schema.fields()) append_key(field->name(), keys_.emplace_back());
 }
 
 void JsonRows::append(const arrow::RecordBatch& batch, int64_t row, std::string& out) const {
-  const int64_t begin = std::ssize(out);
-  append_members('{', '}', std::ssize(keys_), out, [&](int64_t k) {
+  RowWriter writer(out, std::ssize(out) + max_row_bytes_);
+  writer.members('{', '}', std::ssize(keys_), [&](int64_t k) {
     out += keys_[static_cast<size_t>(k)];
-    append_value(*batch.column(static_cast<int>(k)), row, out);
+    writer.value(*batch.column(static_cast<int>(k)), row);
   });
-  if (std::ssize(out) - begin > kMaxJsonLineBytes)
-    throw FormatError(format("a row of more than {} as JSON", human_bytes(kMaxJsonLineBytes)));
+  if (writer.is_full())
+    throw FormatError(format("a row of more than {} as JSON", human_bytes(max_row_bytes_)));
   out += '\n';
 }
 

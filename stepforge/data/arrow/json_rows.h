@@ -18,13 +18,14 @@ class JsonRows {
  public:
   /// Throws FormatError that begins with `file` and names the column if a column's type has no form in JSON, such as bytes, or
   /// if two columns have one name.
-  JsonRows(const arrow::Schema& schema, const std::string& file);
+  JsonRows(const arrow::Schema& schema, const std::string& file, int64_t max_row_bytes);
 
   /// Appends a row of a batch of the schema and a line feed. The batch must have passed ValidateFull(). Throws FormatError
-  /// ("a row of more than ...") if the row takes more than kMaxJsonLineBytes.
+  /// ("a row of more than ...") if the row takes more than max_row_bytes.
   void append(const arrow::RecordBatch& batch, int64_t row, std::string& out) const;
 
  private:
+  int64_t max_row_bytes_;
   std::vector<std::string> keys_;  ///< of the columns, quoted and with a colon
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include <arrow/array/array_base.h>
 #include <arrow/memory_pool.h>
 #include <arrow/record_batch.h>
 #include <arrow/status.h>
@@ -20,6 +21,7 @@
 #include "stepforge/data/arrow/table_file.h"
 #include "stepforge/data/arrow_library.h"
 #include "stepforge/data/content_reader.h"
+#include "stepforge/data/json_lines.h"
 
 namespace stepforge {
 
@@ -34,7 +36,7 @@ class TableContents : public ContentReader {
         file_(std::make_shared<TableFile>(request.path, &pool_)) {
     guarded([&] {
       batches_ = value_of(open_batches(file_, &pool_, request.column));
-      rows_to_json_.emplace(*batches_->schema(), name());
+      rows_to_json_.emplace(*batches_->schema(), name(), std::min(kMaxJsonLineBytes, max_memory_));
     });
   }
 
