@@ -61,6 +61,13 @@ class Setup(unittest.TestCase):
         self.assertRegex(done.stderr, r"missing: .*libgtest-dev.*run `make setup`")
         self.assertEqual(self.apt_calls(), [])
 
+    def test_a_folder_without_arrow_is_refused_by_name(self):
+        (self.folder / "pyarrow/include/arrow").rmdir()
+        done = self.run_setup("demo")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("pyarrow has no include/arrow: set it to the 'pyarrow' folder", done.stderr)
+        self.assertEqual(self.apt_calls(), [])
+
     def test_a_build_installs_nothing(self):
         done = self.run_setup(script="build")
         self.assertEqual(done.returncode, 1)
