@@ -109,20 +109,31 @@ class ChunkEncoder {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || exhausted_ || claimed_ < taken_ + window_; });
     std::optional<TextChunk> chunk;
-    while (!stopped_ && !exhausted_ && !chunk) {
-      if (chunks_) chunk = chunks_->next();
-      if (chunk) break;
-      if (next_file_ == source_.files().size()) {
-        exhausted_ = true;
-        changed_.notify_all();
-      } else {
-        chunks_ = source_.chunks(next_file_++, chunk_bytes_, std::exchange(next_byte_, 0));
-      }
+    try {
+      if (!stopped_ && !exhausted_) chunk = next_chunk();
+    } catch (...) {
+      // Before the lock is released: another worker would go on after the fault.
+      failure_ = std::current_exception();
     }
-    if (stopped_ || exhausted_) return nullptr;
+    if (!chunk) {
+      exhausted_ = true;
+      changed_.notify_all();
+      return nullptr;
+    }
     Slot& slot = slots_[claimed_++ % window_];
     slot.chunk = std::move(*chunk);
     return &slot;
+  }
+
+  /// The next chunk of all files; nullopt after the last.
+  std::optional<TextChunk> next_chunk() {
+    while (true) {
+      if (chunks_) {
+        if (auto chunk = chunks_->next()) return chunk;
+      }
+      if (next_file_ == source_.files().size()) return std::nullopt;
+      chunks_ = source_.chunks(next_file_++, chunk_bytes_, std::exchange(next_byte_, 0));
+    }
   }
 
   EncodedChunk encode(const TextChunk& chunk, RecordEncoder& encoder) const {
