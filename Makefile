@@ -4,7 +4,7 @@
 .NOTPARALLEL:
 SECONDS ?= 60
 ROUNDS ?= 3
-.PHONY: setup build demo test check test-all lint format docs api oracle bench bench-data fuzz mutants clean help
+.PHONY: setup build demo test check test-all lint format docs api oracle bench bench-data fuzz fuzz-long mutants clean help
 
 setup: ## Install what building and testing need: Debian packages, and libtorch and Arrow in ~/.cache
 	@scripts/setup.sh
@@ -47,6 +47,9 @@ bench-data: ## Measure tokenizing and preparing text against tokenizers, dataset
 
 fuzz: ## Fuzz the file parsers, SECONDS=60 each
 	@scripts/fuzz.sh $(SECONDS)
+
+fuzz-long: ## Fuzz them with RUNS=10000000 inputs each
+	@scripts/fuzz.sh --runs $(or $(RUNS),10000000)
 
 mutants: ## Plant bugs one at a time and print how many the tests find
 	@tools/mutants/mutants.sh

@@ -68,8 +68,8 @@ install_packages() {
     die "apt-get could not install ${missing[*]}. If one of them conflicts with a package of yours, nothing was removed: resolve the conflict by hand."
 }
 
-# install_wheels HOME WHAT REQUIREMENTS [PATTERN...]: unpacks the files of these wheels that match a pattern (default: all). The folder
-# appears by one rename once it is complete, so an interrupted download starts over cleanly.
+# install_wheels HOME WHAT REQUIREMENTS [PATTERN...]: unpacks the files of these wheels that match a pattern (default: all). Fails if
+# they cannot be downloaded. The folder appears by one rename once it is complete, so an interrupted download starts over cleanly.
 install_wheels() {
   local home=$1 what=$2 requirements=$3 work=$1.partial wheel
   [ ! -f "$home/.complete" ] || return 0
@@ -83,9 +83,9 @@ install_wheels() {
   python3 -m pip download --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
     --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --progress-bar on \
-    -d "$work/wheels" -r "$requirements"
+    -d "$work/wheels" -r "$requirements" || return
   say "Unpacking"
-  for wheel in "$work"/wheels/*.whl; do unzip -q -o "$wheel" "${@:4}" -d "$work/site"; done
+  for wheel in "$work"/wheels/*.whl; do unzip -q -o "$wheel" "${@:4}" -d "$work/site" || return; done
   touch "$work/site/.complete"
   mv "$work/site" "$home"
   rm -rf "$work"
@@ -95,10 +95,11 @@ install_torch() {
   install_wheels "$torch_home" "libtorch $torch_version (about 550 MB)" scripts/torch-wheels.txt
 }
 
-# Of the wheel's libraries only the two that are linked.
+# Of the wheel's libraries only the two that are linked. The build does without them.
 install_arrow() {
   install_wheels "$arrow_home" "Arrow $arrow_version (about 55 MB)" scripts/arrow-wheel.txt \
-    'pyarrow/include/*' 'pyarrow/libarrow.so.*' 'pyarrow/libparquet.so.*' '*/licenses/*'
+    'pyarrow/include/*' 'pyarrow/libarrow.so.*' 'pyarrow/libparquet.so.*' '*/licenses/*' ||
+    say "Arrow $arrow_version could not be installed: the build goes on without the reader of Parquet and Arrow files"
 }
 
 check_overrides() {

@@ -166,7 +166,8 @@ class CommandLine {
     CLI::App* command = add(app_, "eval", "Loss, perplexity and bits per byte of a trained model");
     auto eval = options<EvalOptions>();
     command->add_option("model", eval->model, kModelText)->required();
-    command->add_option("--data", eval->data, "Text files, folders or .jsonl to evaluate on");
+    command->add_option("--data", eval->data,
+                        "Text files, .jsonl, tables, folders or patterns to evaluate on");
     add_choice(*command, "--documents", eval->documents, {"file", "line", "paragraph"}, kDocumentsText);
     command->add_option("--tokens", eval->tokens,
                         "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
@@ -248,9 +249,23 @@ class CommandLine {
     command->require_subcommand(1);
     CLI::App* train = add(*command, "train", "Learn a byte-level BPE from text");
     auto training = options<TokenizerTrainOptions>();
-    train->add_option("inputs", training->inputs, "Text files, .jsonl files or folders")->required();
-    train->add_option("--vocab-size", training->vocab_size, "Tokens, <|endoftext|> included")
-        ->check(number(257));
+    train->add_option("inputs", training->inputs, "Text files, .jsonl, tables, folders or patterns")
+        ->required();
+    BpeRecipe& recipe = training->recipe;
+    train->add_option("--vocab-size", recipe.vocab_size, "Tokens, special ones included")->check(number(257));
+    train->add_option("--special-tokens", recipe.special_tokens,
+                      "They have the first ids, in this order [<|endoftext|>, which has the last id]");
+    train->add_option("--eos-token", recipe.eos_token, "Which of them ends a text [<|endoftext|>]");
+    train->add_option("--bos-token", recipe.bos_token, "Which of them begins every text [none]");
+    train
+        ->add_option("--min-frequency", recipe.min_frequency, "How often a pair must occur to become a token")
+        ->check(number(1));
+    train->add_option("--pattern", recipe.pattern,
+                      "How text is split into words: gpt2, llama3, qwen, o200k, or a regular expression");
+    train
+        ->add_option("--digits", recipe.digits,
+                     "Digits before that: as the pattern splits them, one each, or up to three together")
+        ->check(CLI::IsMember({"pattern", "one", "three"}));
     train->add_option("--output", training->output, "Folder for tokenizer.json")->required();
     train->add_option("--field", training->field, "Field of a JSON line with the text");
     on(train, [=] { return tokenizer_train_command(*training); });
@@ -280,24 +295,35 @@ class CommandLine {
     command->require_subcommand(1);
     CLI::App* build = add(*command, "build", "Tokenize into a Megatron .bin/.idx pair");
     auto data = options<DataBuildOptions>();
-    build->add_option("--input", data->input, "Text files, .jsonl files or folders")->required();
+    build->add_option("--input", data->input, "Text files, .jsonl, tables, folders or patterns")->required();
     build->add_option("--output-prefix", data->output_prefix, "Writes <prefix>_<key>_document.{bin,idx}")
         ->required();
     build->add_option("--tokenizer", data->tokenizer, "tokenizer.json, its folder, or \"bytes\"");
-    build->add_option("--json-keys", data->json_key, "Field of a JSON line with the text");
+    build->add_option("--json-keys", data->json_key,
+                      "Field of a JSON line, or column of a table, with the text");
     build->add_flag("--append-eod,!--no-append-eod", data->append_eod,
                     "End each document with the end-of-text token (default), or not");
     build->add_option("--workers", data->workers, "Threads; 0 = all cores")->check(number(0));
     build->add_flag("--bos,!--no-bos", data->bos,
                     "Begin each document with what the tokenizer puts before a text (default), or not");
     build->add_option("--format", data->format,
-                      "auto, text, jsonl, messages, sharegpt, alpaca, prompt_completion");
+                      "auto, text, jsonl, csv, mds, messages, sharegpt, alpaca, prompt_completion");
     build->add_option("--loss-on", data->loss_on, "Of conversations: assistant, last or all");
     build->add_option("--chat-template", data->chat_template,
                       "Jinja template of conversations [the one beside the tokenizer]");
     build->add_option("--documents", data->documents,
                       "How a text file is divided into documents: file, line, paragraph");
     build->add_option("--validation-fraction", data->validation_fraction, "Share of documents held out");
+    build
+        ->add_option("--filter", data->filter,
+                     "Rules of [data.filter] that documents must follow, such as max_symbols=0.3")
+        ->type_name("KEY=VALUE");
+    build->add_flag("--deduplicate", data->deduplicate, "Drop documents whose text occurred before");
+    build->add_option("--on-bad-record", data->on_bad_record, "stop, or skip malformed records")
+        ->check(CLI::IsMember({"stop", "skip"}));
+    build->add_option("--max-bad-records", data->max_bad_records, "So many are skipped; one more is an error")
+        ->check(number(0));
+    build->add_flag("--overwrite", data->overwrite, "Replace a pair that exists");
     on(build, [=] { return data_build_command(*data); });
 
     CLI::App* show = add(*command, "show", "Print rows as training would read them");
@@ -310,6 +336,13 @@ class CommandLine {
         ->check(number(0));
     show->add_flag("--validation", rows->validation, "Rows of the validation set");
     on(show, [=] { return data_show_command(config_args(*show, *preset), *rows); });
+
+    CLI::App* pack = add(*command, "pack", "Write which documents share a row to files, for data.preset");
+    auto pack_preset = options<std::string>();
+    auto output = options<std::filesystem::path>();
+    accept_config(*pack, *pack_preset);
+    pack->add_option("--output", *output, "New folder")->required();
+    on(pack, [=] { return data_pack_command(config_args(*pack, *pack_preset), *output); });
   }
 
   void add_plan() {

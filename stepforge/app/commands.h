@@ -12,6 +12,7 @@
 #include "stepforge/config/load.h"
 #include "stepforge/launch/launcher.h"
 #include "stepforge/plan/known_model.h"
+#include "stepforge/text/bpe_trainer.h"
 
 namespace stepforge {
 
@@ -47,7 +48,7 @@ int config_convert_command(const std::filesystem::path& file);
 
 /// The names are those of Megatron's preprocess_data.py.
 struct DataBuildOptions {
-  std::vector<std::filesystem::path> input;  ///< text files, JSON Lines, folders
+  std::vector<std::filesystem::path> input;  ///< text files, JSON Lines, tables, folders, patterns
   std::string tokenizer = "bytes";           ///< or a tokenizer.json, or its folder
   std::string format = "auto";               ///< of records (data/records.h)
   std::string documents = "file";            ///< "file", "line" or "paragraph"
@@ -59,8 +60,14 @@ struct DataBuildOptions {
   std::filesystem::path output_prefix;  ///< writes <output_prefix>_<json_key>_document.{bin,idx,json}
   int workers = 0;                      ///< 0 = all cores
   double validation_fraction = 0.0;     ///< above 0: also <output_prefix>_validation_<json_key>_document
+  std::vector<std::string> filter;      ///< "key=value", as in [data.filter]
+  bool deduplicate = false;
+  std::string on_bad_record = "stop";  ///< or "skip"
+  int64_t max_bad_records = 100;
+  bool overwrite = false;  ///< replace pairs that exist
 };
-/// Prints a progress bar on standard error if that is a terminal, and the totals on standard output.
+/// Prints a progress bar on standard error if that is a terminal, and the totals and a report on standard output.
+/// Continues an interrupted build.
 int data_build_command(const DataBuildOptions& options);
 
 struct DataShowOptions {
@@ -72,9 +79,12 @@ struct DataShowOptions {
 /// Prints rows of the stream that training would read.
 int data_show_command(const ConfigArgs& args, const DataShowOptions& options);
 
+/// Writes which documents share the rows of the training data to a new folder, for data.preset.
+int data_pack_command(const ConfigArgs& args, const std::filesystem::path& output);
+
 struct TokenizerTrainOptions {
   std::vector<std::filesystem::path> inputs;  ///< text files, .jsonl files, folders of them
-  int32_t vocab_size = 4096;                  ///< "<|endoftext|>" included
+  BpeRecipe recipe;
   std::filesystem::path output;  ///< folder for tokenizer.json and its companions; made if missing
   std::string field = "text";    ///< of a JSON line
 };

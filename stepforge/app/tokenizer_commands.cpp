@@ -46,21 +46,22 @@ int run_codec(const TokenizerCodecOptions& options, const Codec& codec) {
 
 int tokenizer_train_command(const TokenizerTrainOptions& options) {
   Logger log(LogLevel::info, stderr_is_terminal());
-  WordCounter counter;
+  const BpeTraining training(options.recipe);
+  WordCounter counter(training.counting());
   const TextSource source({.paths = options.inputs, .field = options.field});
   if (const std::string skipped = source.skipped(); !skipped.empty()) log.warning("{}", skipped);
   count_words(source, counter);
   if (counter.counts().empty()) throw Error("the text to train on is empty");
   log.info("{} of text, {} distinct words", human_bytes(counter.bytes()),
            with_thousands(std::ssize(counter.counts())));
-  const TrainedBpe trained = train_bpe(counter.counts(), {.vocab_size = options.vocab_size});
-  if (trained.vocab_size < options.vocab_size) {
+  const TrainedBpe trained = training.train(counter.counts());
+  if (trained.vocab_size < options.recipe.vocab_size) {
     log.warning(
-        "no pair of tokens occurs more than once: {} tokens instead of {}; use more text, or a smaller "
+        "no more pairs of tokens occur {} times: {} tokens instead of {}; use more text, or a smaller "
         "--vocab-size",
-        trained.vocab_size, options.vocab_size);
+        options.recipe.min_frequency, trained.vocab_size, options.recipe.vocab_size);
   }
-  make_bpe_tokenizer(trained)->save_pretrained(options.output);
+  training.tokenizer(trained)->save_pretrained(options.output);
   log.info("tokenizer of {} tokens written to {}", with_thousands(trained.vocab_size),
            options.output.string());
   return 0;

@@ -242,6 +242,11 @@ void StagedFolder::publish() {
   fsync_path(final_.has_parent_path() ? final_.parent_path() : fs::path("."));
 }
 
+Hash128 hash128(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.high64, hash.low64};
+}
+
 std::string content_hash(std::span<const std::byte> bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return format("{:016x}{:016x}", hash.high64, hash.low64);

@@ -122,7 +122,16 @@ std::filesystem::path set_aside(const std::filesystem::path& path, std::string_v
 /// Flushes a file or folder to the disk.
 void fsync_path(const std::filesystem::path& path);
 
-/// XXH3 128-bit hash as 32 hex digits: detects damage, does not protect against an attacker.
+/// A 128-bit hash by XXH3: detects damage, does not protect against an attacker.
+struct Hash128 {
+  uint64_t high = 0;
+  uint64_t low = 0;
+
+  friend bool operator==(const Hash128&, const Hash128&) = default;
+};
+Hash128 hash128(std::string_view bytes);
+
+/// The same as 32 hex digits.
 std::string content_hash(std::span<const std::byte> bytes);
 std::string content_hash(std::string_view bytes);
 /// Calls `on_chunk` after each MiB read.

@@ -20,8 +20,8 @@ namespace {
 /// Builds a document from its text.
 class DocumentBuilder {
  public:
-  DocumentBuilder(std::string_view text, const std::string& source, int max_depth)
-      : scanner_(text, source), levels_left_(max_depth), max_depth_(max_depth) {}
+  DocumentBuilder(std::string_view text, const std::string& source, const JsonLimits& limits)
+      : scanner_(text, source), levels_left_(limits.max_depth), limits_(limits) {}
 
   Json build() {
     Json document = value();
@@ -54,10 +54,15 @@ class DocumentBuilder {
 
   template <typename Read>
   Json nested(const Read& read) {
-    if (levels_left_-- == 0) scanner_.fail(format("JSON nested deeper than {} levels", max_depth_));
+    if (levels_left_-- == 0) scanner_.fail(format("JSON nested deeper than {} levels", limits_.max_depth));
     Json value = read();
     ++levels_left_;
     return value;
+  }
+
+  void check_size(size_t size) const {
+    if (static_cast<int64_t>(size) >= limits_.max_elements)
+      scanner_.fail(format("more than {} elements in one JSON array or object", limits_.max_elements));
   }
 
   std::string string() {
@@ -79,6 +84,7 @@ class DocumentBuilder {
     scanner_.expect('{');
     if (scanner_.accept('}')) return object;
     do {
+      check_size(members.size());
       scanner_.peek();
       const size_t start = scanner_.offset();
       append_member(object, string(), nullptr);
@@ -98,6 +104,7 @@ class DocumentBuilder {
     scanner_.expect('[');
     if (scanner_.accept(']')) return elements;
     do {
+      check_size(elements.size());
       elements.push_back(value());
     } while (scanner_.accept(','));
     scanner_.expect(']');
@@ -124,7 +131,7 @@ class DocumentBuilder {
 
   JsonScanner scanner_;
   int levels_left_;
-  int max_depth_;
+  const JsonLimits& limits_;
 };
 
 }  // namespace
@@ -134,7 +141,7 @@ Json parse_json(std::string_view text, const std::string& source, const JsonLimi
     throw FormatError(
         format("{}: {} bytes of JSON; at most {} are accepted", source, text.size(), limits.max_bytes));
   }
-  return DocumentBuilder(text, source, limits.max_depth).build();
+  return DocumentBuilder(text, source, limits).build();
 }
 
 void append_member(Json& object, std::string key, Json value) {

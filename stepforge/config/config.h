@@ -38,19 +38,40 @@ constexpr ChoiceNames<3> choice_names(TokenizerType) {
   return {"bytes", "bpe", "hf"};
 }
 
+enum class DigitChoice : uint8_t { pattern, one, three };
+constexpr ChoiceNames<3> choice_names(DigitChoice) {
+  return {"pattern", "one", "three"};
+}
+
 enum class DataFormat : uint8_t {
   automatic,
   text,
   jsonl,
+  csv,
+  mds,
   bin,
+  tokens_u16,
+  tokens_u32,
   synthetic,
   messages,
   sharegpt,
   alpaca,
   prompt_completion
 };
-constexpr ChoiceNames<9> choice_names(DataFormat) {
-  return {"auto", "text", "jsonl", "bin", "synthetic", "messages", "sharegpt", "alpaca", "prompt_completion"};
+constexpr ChoiceNames<13> choice_names(DataFormat) {
+  return {"auto",
+          "text",
+          "jsonl",
+          "csv",
+          "mds",
+          "bin",
+          "tokens_u16",
+          "tokens_u32",
+          "synthetic",
+          "messages",
+          "sharegpt",
+          "alpaca",
+          "prompt_completion"};
 }
 
 enum class LossOnMessages : uint8_t { assistant, last, all };
@@ -58,9 +79,29 @@ constexpr ChoiceNames<3> choice_names(LossOnMessages) {
   return {"assistant", "last", "all"};
 }
 
-enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none };
-constexpr ChoiceNames<5> choice_names(DataPacking) {
-  return {"concat", "hard", "soft", "best_fit", "none"};
+enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none, budget, preset };
+constexpr ChoiceNames<7> choice_names(DataPacking) {
+  return {"concat", "hard", "soft", "best_fit", "none", "budget", "preset"};
+}
+
+enum class BadRecordAction : uint8_t { stop, skip };
+constexpr ChoiceNames<2> choice_names(BadRecordAction) {
+  return {"stop", "skip"};
+}
+
+enum class SourceCombine : uint8_t { mix, concat };
+constexpr ChoiceNames<2> choice_names(SourceCombine) {
+  return {"mix", "concat"};
+}
+
+enum class DataWeightsBy : uint8_t { rows, tokens, samples };
+constexpr ChoiceNames<3> choice_names(DataWeightsBy) {
+  return {"rows", "tokens", "samples"};
+}
+
+enum class EpochRemainder : uint8_t { carry, smaller_step };
+constexpr ChoiceNames<2> choice_names(EpochRemainder) {
+  return {"carry", "smaller_step"};
 }
 
 enum class DocumentUnit : uint8_t { file, line, paragraph };
@@ -192,18 +233,44 @@ struct TokenizerConfig {
   std::string path;
   int64_t vocab_size = 4096;
   int64_t train_bytes = int64_t{64} << 20;
+  std::vector<std::string> special_tokens;
+  std::string eos_token;
+  std::string bos_token;
+  int64_t min_frequency = 2;
+  std::string pattern = "llama3";
+  DigitChoice digits = DigitChoice::pattern;
 
   bool operator==(const TokenizerConfig&) const = default;
 };
 
+/// A source, or a group of sources.
 struct DataSourceConfig {
   std::string path;
   double weight = 1.0;
   std::string field = "text";
   DataFormat format = DataFormat::automatic;
   LossOnMessages loss_on = LossOnMessages::assistant;
+  std::string name = {};
+  double epochs = -1.0;  ///< -1: weight applies
+  SourceCombine combine = SourceCombine::mix;
+  std::vector<DataSourceConfig> sources = {};
 
   bool operator==(const DataSourceConfig&) const = default;
+};
+
+struct DataFilterConfig {
+  int64_t min_bytes = 0;
+  int64_t max_bytes = 0;
+  int64_t min_words = 0;
+  int64_t max_words = 0;
+  double max_symbols = 1.0;
+  double min_mean_word_length = 0.0;
+  double max_mean_word_length = 0.0;
+  double max_repeated_lines = 1.0;
+  std::vector<std::string> include;
+  std::vector<std::string> exclude;
+
+  bool operator==(const DataFilterConfig&) const = default;
 };
 
 struct DataConfig {
@@ -211,11 +278,21 @@ struct DataConfig {
   std::vector<DataSourceConfig> validation;
   double validation_fraction = 0.0;
   DocumentUnit document = DocumentUnit::file;
+  DataFilterConfig filter;
+  bool deduplicate = false;
+  BadRecordAction on_bad_record = BadRecordAction::stop;
+  int64_t max_bad_records = 100;
   DataPacking packing = DataPacking::concat;
+  std::string preset;
+  bool group_by_length = false;
+  bool balance = false;
   std::string chat_template;
   bool bos = true;
   bool eos = true;
   bool shuffle = true;
+  DataWeightsBy weights_by = DataWeightsBy::rows;
+  double temperature = 0.0;
+  EpochRemainder epoch_remainder = EpochRemainder::carry;
   int64_t seed = 42;
   int64_t prefetch = 2;
   std::string cache_dir;

@@ -7,7 +7,10 @@
 #include <system_error>
 #include <vector>
 
+#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/path_pattern.h"
+#include "stepforge/config/data_sources.h"
 #include "stepforge/config/name_pattern.h"
 #include "stepforge/config/schema.h"
 #include "stepforge/config/toml_text.h"
@@ -70,6 +73,34 @@ void check_model(const RuleCheck& check) {
                 "low_freq_factor must be below high_freq_factor");
 }
 
+/// Settings that only a tokenizer to be trained has.
+void check_tokenizer_training(const RuleCheck& check, bool trained) {
+  const TokenizerConfig& tokenizer = check.config().tokenizer;
+  const TokenizerConfig usual;
+  const auto only_trained = [&](const char* field, bool is_usual) {
+    check.require(
+        trained || is_usual, {field, "tokenizer.type", "tokenizer.path"},
+        "applies only to a tokenizer that the run trains: remove it, or set type to \"bpe\" without path");
+  };
+  only_trained("tokenizer.special_tokens", tokenizer.special_tokens.empty());
+  only_trained("tokenizer.eos_token", tokenizer.eos_token.empty());
+  only_trained("tokenizer.bos_token", tokenizer.bos_token.empty());
+  only_trained("tokenizer.min_frequency", tokenizer.min_frequency == usual.min_frequency);
+  only_trained("tokenizer.pattern", tokenizer.pattern == usual.pattern);
+  only_trained("tokenizer.digits", tokenizer.digits == usual.digits);
+  const auto& special = tokenizer.special_tokens;
+  const auto is_special = [&](const std::string& token) {
+    return std::find(special.begin(), special.end(), token) != special.end();
+  };
+  const std::string eos = tokenizer.eos_token.empty() ? "<|endoftext|>" : tokenizer.eos_token;
+  check.require(special.empty() ? eos == "<|endoftext|>" : is_special(eos),
+                {"tokenizer.eos_token", "tokenizer.special_tokens"},
+                "eos_token must be one of special_tokens; empty, it is <|endoftext|>");
+  check.require(tokenizer.bos_token.empty() || is_special(tokenizer.bos_token),
+                {"tokenizer.bos_token", "tokenizer.special_tokens"},
+                "bos_token must be one of special_tokens");
+}
+
 void check_tokenizer(const RuleCheck& check) {
   const Config& config = check.config();
   check.require(config.tokenizer.type != TokenizerType::bytes || config.tokenizer.path.empty(),
@@ -81,38 +112,168 @@ void check_tokenizer(const RuleCheck& check) {
       {"tokenizer.vocab_size", "model.vocab_size"},
       "the tokenizer would have more tokens than the model; increase model.vocab_size, or set it to 0 for "
       "the tokenizer's size");
+  check_tokenizer_training(check, trained);
 }
 
-void check_sources(const RuleCheck& check, std::string_view list,
-                   const std::vector<DataSourceConfig>& sources) {
+void check_source(const RuleCheck& check, const std::string& name, const DataSourceConfig& source) {
+  const bool synthetic = source.format == DataFormat::synthetic;
+  check.require(synthetic || !source.path.empty(), {name + ".path"},
+                "a source needs a path, unless its format is \"synthetic\"");
+  check.require(!synthetic || source.path.empty(), {name + ".path", name + ".format"},
+                "a synthetic source has no path; remove it, or choose another format");
+  const bool is_chat = source.format >= DataFormat::messages;
+  check.require(
+      is_chat || source.loss_on == LossOnMessages::assistant, {name + ".loss_on", name + ".format"},
+      "only conversations have messages; remove it, or choose the format messages, sharegpt, alpaca or "
+      "prompt_completion");
+}
+
+/// A group has none of the fields that describe what a source reads.
+void check_group(const RuleCheck& check, const std::string& name, const DataSourceConfig& group) {
+  const DataSourceConfig unset;
+  constexpr std::string_view kError =
+      "an entry with sources is a group, which reads nothing itself; move this into its sources";
+  check.require(group.path == unset.path, {name + ".path"}, kError);
+  check.require(group.field == unset.field, {name + ".field"}, kError);
+  check.require(group.format == unset.format, {name + ".format"}, kError);
+  check.require(group.loss_on == unset.loss_on, {name + ".loss_on"}, kError);
+  if (group.combine == SourceCombine::mix) return;
+  for (size_t i = 0; i < group.sources.size(); ++i) {
+    const std::string inner = format("{}.sources.{}", name, i);
+    check.require(group.sources[i].weight == 1, {inner + ".weight", name + ".combine"},
+                  "concat has the rows of each source once; remove the weight, or combine by \"mix\"");
+    check.require(group.sources[i].epochs < 0, {inner + ".epochs", name + ".combine"},
+                  "concat has the rows of each source once; remove epochs, or combine by \"mix\"");
+  }
+}
+
+/// In a list, either all entries have epochs or none.
+void check_shares(const RuleCheck& check, const std::string& list,
+                  const std::vector<DataSourceConfig>& sources) {
+  const auto with_epochs =
+      std::ranges::find_if(sources, [](const DataSourceConfig& source) { return source.epochs > 0; });
+  if (with_epochs == sources.end()) return;
+  const std::string named = format("{}.{}.epochs", list, with_epochs - sources.begin());
   for (size_t i = 0; i < sources.size(); ++i) {
     const std::string name = format("{}.{}", list, i);
-    const bool synthetic = sources[i].format == DataFormat::synthetic;
-    check.require(synthetic || !sources[i].path.empty(), {name + ".path"},
-                  "a source needs a path, unless its format is \"synthetic\"");
-    check.require(!synthetic || sources[i].path.empty(), {name + ".path", name + ".format"},
-                  "a synthetic source has no path; remove it, or choose another format");
-    const bool is_chat = sources[i].format >= DataFormat::messages;
     check.require(
-        is_chat || sources[i].loss_on == LossOnMessages::assistant, {name + ".loss_on", name + ".format"},
-        "only conversations have messages; remove it, or choose the format messages, sharegpt, alpaca or "
-        "prompt_completion");
+        sources[i].epochs > 0, {named, name + ".epochs"},
+        "a list of sources has either weights or epochs; give epochs to every entry of the list, or to "
+        "none");
+    check.require(sources[i].epochs < 0 || sources[i].weight == 1, {name + ".weight", name + ".epochs"},
+                  "a source has either a weight or epochs; remove one of them");
   }
+}
+
+void check_preset(const RuleCheck& check) {
+  const DataConfig& data = check.config().data;
+  const bool is_preset = data.packing == DataPacking::preset;
+  check.require(!is_preset || !data.preset.empty(), {"data.packing", "data.preset"},
+                "name the folder of the rows, such as data.preset = \"packed\"");
+  check.require(is_preset || data.preset.empty(), {"data.preset", "data.packing"},
+                "the folder is only used with packing \"preset\"; set the packing, or remove preset");
+  check.require(!is_preset || leaf_sources("data.sources", data.sources).size() <= 1, {"data.packing"},
+                "a preset has the rows of one source, and data.sources lists several; use another packing");
+}
+
+/// `all_synthetic`: no source has documents.
+void check_row_order(const RuleCheck& check, bool all_synthetic) {
+  const DataConfig& data = check.config().data;
+  const auto require_step = [&](bool asked, const std::string& field) {
+    check.require(!asked || check.config().training.global_batch_size > 0,
+                  {field, "training.global_batch_size"},
+                  "the order of the rows of a step must not depend on the number of ranks; set "
+                  "training.global_batch_size");
+  };
+  require_step(data.group_by_length, "data.group_by_length");
+  require_step(data.balance, "data.balance");
+  check.require(!data.group_by_length || data.packing != DataPacking::concat,
+                {"data.group_by_length", "data.packing"},
+                "all rows of packing \"concat\" are full; set group_by_length to false, or another packing");
+  check.require(
+      !data.group_by_length || data.shuffle, {"data.group_by_length", "data.shuffle"},
+      "rows that are grouped by length are shuffled; set shuffle to true, or group_by_length to false");
+  check.require(
+      !data.group_by_length || leaf_sources("data.sources", data.sources).size() <= 1,
+      {"data.group_by_length"},
+      "a step has rows of all data.sources, so those of one cannot be grouped; set group_by_length to "
+      "false");
+  const bool all_equal = all_synthetic && !data.sources.empty() && data.synthetic_document_length == 0;
+  check.require(!data.balance || !all_equal, {"data.balance", "data.synthetic_document_length"},
+                "all synthetic rows cost the same; set balance to false, or synthetic_document_length");
+}
+
+void check_sources(const RuleCheck& check, const std::string& list,
+                   const std::vector<DataSourceConfig>& sources) {
+  check_shares(check, list, sources);
+  for (const auto& [name, source] : all_entries(list, sources)) {
+    if (source->sources.empty()) {
+      check_source(check, name, *source);
+      check.require(source->combine == SourceCombine::mix, {name + ".combine"},
+                    "only a group combines sources; remove it, or list them in sources");
+    } else {
+      check_group(check, name, *source);
+      check_shares(check, name + ".sources", source->sources);
+    }
+  }
+}
+
+/// The lists of the tree that are mixed by weight.
+std::vector<const std::vector<DataSourceConfig>*> weighted_lists(
+    const std::vector<DataSourceConfig>& sources) {
+  std::vector<const std::vector<DataSourceConfig>*> lists;
+  const auto add = [&](const std::vector<DataSourceConfig>& list) {
+    const auto by_weight = [](const DataSourceConfig& source) { return source.epochs < 0; };
+    if (list.size() > 1 && std::ranges::all_of(list, by_weight)) lists.push_back(&list);
+  };
+  add(sources);
+  for (const auto& [name, source] : all_entries("data.sources", sources))
+    if (source->combine == SourceCombine::mix) add(source->sources);
+  return lists;
+}
+
+/// Refuses settings of the mixture that would change nothing.
+void check_mixture(const RuleCheck& check) {
+  const DataConfig& data = check.config().data;
+  const TrainingConfig& training = check.config().training;
+  const auto weighted = weighted_lists(data.sources);
+  const auto sets_none = [](const std::vector<DataSourceConfig>* list) {
+    return std::ranges::all_of(*list, [](const DataSourceConfig& source) { return source.weight == 1; });
+  };
+  check.require(data.weights_by == DataWeightsBy::rows || data.sources.empty() || !weighted.empty(),
+                {"data.weights_by"}, "no list of sources is mixed by weight; remove it");
+  check.require(
+      data.temperature == 0 || data.sources.empty() || std::ranges::any_of(weighted, sets_none),
+      {"data.temperature"},
+      "it sets the weights of lists of several sources that have neither weights nor epochs, and there is "
+      "none; remove it or the weights");
+  if (data.epoch_remainder == EpochRemainder::carry) return;
+  check.require(
+      training.global_batch_size > 0, {"data.epoch_remainder", "training.global_batch_size"},
+      "smaller_step fills the last step of an epoch, so it needs the same batch on any number of ranks; "
+      "set global_batch_size");
+  check.require(
+      training.epochs > 0 || has_exact_epoch(data.sources), {"data.epoch_remainder", "training.epochs"},
+      "sources that are mixed by weight have no epoch of their own; set training.epochs, or epochs instead "
+      "of weight in each source");
 }
 
 void check_data_section(const RuleCheck& check) {
   const DataConfig& data = check.config().data;
   check_sources(check, "data.sources", data.sources);
   check_sources(check, "data.validation", data.validation);
+  check_mixture(check);
   check.require(data.validation.empty() || data.validation_fraction == 0,
                 {"data.validation_fraction", "data.validation"},
                 "validation data is either held out of the sources or listed; set only one of them");
-  const auto synthetic = [](const DataSourceConfig& source) {
-    return source.format == DataFormat::synthetic;
-  };
-  const bool all_synthetic = std::all_of(data.sources.begin(), data.sources.end(), synthetic);
-  check.require(data.packing == DataPacking::concat || data.sources.empty() || !all_synthetic,
-                {"data.packing", "data.sources.0.format"},
+  const std::vector<DataSourceAt> sources = leaf_sources("data.sources", data.sources);
+  const bool all_synthetic = std::ranges::all_of(
+      sources, [](const DataSourceAt& entry) { return entry.source->format == DataFormat::synthetic; });
+  check_preset(check);
+  check_row_order(check, all_synthetic);
+  if (sources.empty()) return;
+  check.require(data.packing == DataPacking::concat || !all_synthetic,
+                {"data.packing", sources.front().place + ".format"},
                 "synthetic rows are not packed from documents; set packing to \"concat\"");
 }
 
@@ -277,12 +438,16 @@ void require_existing(const RuleCheck& check, const std::string& field, const st
 
 void require_sources(const RuleCheck& check, std::string_view list,
                      const std::vector<DataSourceConfig>& sources) {
-  for (size_t i = 0; i < sources.size(); ++i) {
+  for (const auto& [place, source] : leaf_sources(list, sources)) {
     std::error_code error;
-    const DataSourceConfig& source = sources[i];
-    const bool may_be_indexed = source.format == DataFormat::bin || source.format == DataFormat::automatic;
-    if (may_be_indexed && std::filesystem::exists(source.path + ".bin", error)) continue;
-    require_existing(check, format("{}.{}.path", list, i), source.path);
+    const bool may_be_indexed = source->format == DataFormat::bin || source->format == DataFormat::automatic;
+    if (may_be_indexed && std::filesystem::exists(source->path + ".bin", error)) continue;
+    const std::string field = place + ".path";
+    try {
+      for (const auto& path : expand_path(source->path)) require_existing(check, field, path);
+    } catch (const Error& fault) {
+      check.require(false, {field}, fault.what());
+    }
   }
 }
 
@@ -314,6 +479,7 @@ void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorL
       {"tokenizer.type", "tokenizer.path"},
       "set tokenizer.path to the folder of a Hugging Face model or to its tokenizer.json");
   require_existing(check, "tokenizer.path", config.tokenizer.path);
+  require_existing(check, "data.preset", config.data.preset);
   require_sources(check, "data.sources", config.data.sources);
   require_sources(check, "data.validation", config.data.validation);
 }

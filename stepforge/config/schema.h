@@ -86,6 +86,8 @@ struct Field {
   std::optional<OnResume> on_resume = {};  ///< Empty: inherited from the enclosing table.
   /// For the types table and tables: the schema of the struct or of the list's elements.
   std::shared_ptr<const TableSchema> table = {};
+  /// Of type tables: the elements have the fields of the enclosing list, so documentation need not repeat them.
+  bool is_recursive = false;
   /// Finds the field in `owner`, an object of the struct that the schema describes.
   std::function<FieldSlot(void* owner)> slot = {};
 };
@@ -202,12 +204,25 @@ class SchemaOf : public TableSchema {
                });
   }
 
+  /// A list of tables like the one that it is in.
+  SchemaOf& inner_tables(std::string_view name, std::vector<Owner> Owner::* member, const SchemaOf& schema,
+                         std::string_view doc) {
+    tables(name, member, schema, doc);
+    this->fields_.back().is_recursive = true;
+    return *this;
+  }
+
  private:
   SchemaOf& add(std::string_view name, FieldType type, std::string_view doc, FieldRules rules,
                 std::optional<OnResume> on_resume, std::shared_ptr<const TableSchema> table,
                 std::function<FieldSlot(void*)> slot) {
-    fields_.push_back(
-        {std::string(name), type, doc, std::move(rules), on_resume, std::move(table), std::move(slot)});
+    fields_.push_back({.name = std::string(name),
+                       .type = type,
+                       .doc = doc,
+                       .rules = std::move(rules),
+                       .on_resume = on_resume,
+                       .table = std::move(table),
+                       .slot = std::move(slot)});
     return *this;
   }
 

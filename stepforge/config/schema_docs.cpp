@@ -57,7 +57,7 @@ void collect(const TableSchema& schema, const std::string& section, const std::s
              std::vector<FieldInfo>& infos) {
   for (const Field& field : schema.fields()) {
     infos.push_back(info_of(schema, field, section, prefix + field.name));
-    if (!field.table) continue;
+    if (!field.table || field.is_recursive) continue;
     collect(*field.table, section, prefix + field.name + (field.type == FieldType::tables ? "[]." : "."),
             infos);
   }

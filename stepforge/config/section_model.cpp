@@ -23,18 +23,47 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
              "Context length of the model before scaling.", {.unit = "tokens", .min = 1, .max = 1 << 30});
 }
 
+constexpr int kMaxGroupDepth = 8;
+
 SchemaOf<DataSourceConfig> data_source_table() {
   return SchemaOf<DataSourceConfig>()
       .field("path", &DataSourceConfig::path,
-             "File to read, or folder whose files are read in the order of their names; for format bin the "
-             "path without .bin and .idx, for format synthetic empty.")
+             "File to read, pattern such as books/*.txt, or folder whose files are read in "
+             "the order of their names; for a Megatron pair the path without .bin and .idx, for format "
+             "synthetic "
+             "empty.")
       .field("weight", &DataSourceConfig::weight,
              "Weight of this source in the mixture, relative to the other sources.", {.max = 1e9, .above = 0})
-      .field("field", &DataSourceConfig::field, "Key of the text in each JSON line.", {.non_empty = true})
-      .field("format", &DataSourceConfig::format, "Format of the files; auto derives it from their names.")
+      .field("field", &DataSourceConfig::field, "Key of the text in each JSON line, or column of a table.",
+             {.non_empty = true})
+      .field(
+          "format", &DataSourceConfig::format,
+          "Format of the files: auto derives it from their names, bin stands for Megatron's pairs and "
+          "llm.c's token files, tokens_u16 and tokens_u32 for token ids without a header, mds for folders of "
+          "MosaicML's shards, and messages to prompt_completion for conversations.")
       .field(
           "loss_on", &DataSourceConfig::loss_on,
-          "Which messages of a conversation are learned: all of the assistant, its last one, or everything.");
+          "Which messages of a conversation are learned: all of the assistant, its last one, or everything.")
+      .field("name", &DataSourceConfig::name,
+             "Name of the source in statistics and metrics; empty means its path.");
+}
+
+/// A source or a group, in which groups are nested up to `depth` deep.
+SchemaOf<DataSourceConfig> data_entry_table(int depth) {
+  SchemaOf<DataSourceConfig> table = data_source_table();
+  table.field(
+      "epochs", &DataSourceConfig::epochs,
+      "How often the source is repeated in one epoch of its list, instead of weight; 0.5 is half of it, -1 "
+      "means that weight applies.",
+      {.max = 1e6, .above = 0, .special = -1});
+  if (depth == 0) return table;
+  return table
+      .field("combine", &DataSourceConfig::combine,
+             "How the sources of a group are combined: mix divides its rows by their weights or epochs, "
+             "concat makes "
+             "them one source that has the rows of each once.")
+      .inner_tables("sources", &DataSourceConfig::sources, data_entry_table(depth - 1),
+                    "Makes the entry a group of these sources, which may be groups too.");
 }
 
 }  // namespace
@@ -89,13 +118,64 @@ SchemaOf<TokenizerConfig> tokenizer_section() {
              {.unit = "tokens", .min = 257, .max = 1 << 24})
       .field("train_bytes", &TokenizerConfig::train_bytes,
              "Maximum amount of text used to train a bpe tokenizer.",
-             {.unit = "bytes", .min = 1, .max = 1e12});
+             {.unit = "bytes", .min = 1, .max = 1e12})
+      .field(
+          "special_tokens", &TokenizerConfig::special_tokens,
+          "Special tokens of a tokenizer to be trained, which have the first ids in this order; empty means "
+          "<|endoftext|>, which has the last id.")
+      .field("eos_token", &TokenizerConfig::eos_token,
+             "Which of special_tokens ends a text; empty means <|endoftext|>.")
+      .field("bos_token", &TokenizerConfig::bos_token,
+             "Which of special_tokens begins every text; empty means none.")
+      .field("min_frequency", &TokenizerConfig::min_frequency,
+             "How often a pair of tokens must occur in the text to become a token.", {.min = 1, .max = 1e12})
+      .field(
+          "pattern", &TokenizerConfig::pattern,
+          "How text is split into words before training: gpt2, llama3, qwen, o200k, or a regular expression.")
+      .field("digits", &TokenizerConfig::digits,
+             "How digits are split before the pattern applies: pattern leaves them to it, one makes each a "
+             "word, "
+             "three puts up to three together.");
+}
+
+SchemaOf<DataFilterConfig> data_filter_table() {
+  return SchemaOf<DataFilterConfig>()
+      .field("min_bytes", &DataFilterConfig::min_bytes, "Shorter documents are dropped.",
+             {.unit = "bytes", .min = 0, .max = 1e15})
+      .field("max_bytes", &DataFilterConfig::max_bytes, "Longer documents are dropped; 0 means none are.",
+             {.unit = "bytes", .min = 0, .max = 1e15})
+      .field("min_words", &DataFilterConfig::min_words,
+             "Documents of fewer words are dropped; a word is what stands between white space.",
+             {.unit = "words", .min = 0, .max = 1e15})
+      .field("max_words", &DataFilterConfig::max_words,
+             "Documents of more words are dropped; 0 means none are.",
+             {.unit = "words", .min = 0, .max = 1e15})
+      .field("max_symbols", &DataFilterConfig::max_symbols,
+             "Documents are dropped if a larger share of their characters are neither letters, digits nor "
+             "white space.",
+             {.min = 0, .max = 1})
+      .field("min_mean_word_length", &DataFilterConfig::min_mean_word_length,
+             "Documents whose words are shorter on average are dropped.",
+             {.unit = "characters", .min = 0, .max = 1e6})
+      .field("max_mean_word_length", &DataFilterConfig::max_mean_word_length,
+             "Documents whose words are longer on average are dropped; 0 means none are.",
+             {.unit = "characters", .min = 0, .max = 1e6})
+      .field("max_repeated_lines", &DataFilterConfig::max_repeated_lines,
+             "Documents are dropped if a larger share of their lines repeat an earlier one.",
+             {.min = 0, .max = 1})
+      .field("include", &DataFilterConfig::include,
+             "Regular expressions; only documents in which one of them matches are kept.")
+      .field("exclude", &DataFilterConfig::exclude,
+             "Regular expressions; documents in which one of them matches are dropped.");
 }
 
 SchemaOf<DataConfig> data_section() {
   return SchemaOf<DataConfig>()
-      .tables("sources", &DataConfig::sources, data_source_table(),
-              "Training data: one table {path, weight, field, format} per source.", guarded(Guard::data))
+      .tables("sources", &DataConfig::sources, data_entry_table(kMaxGroupDepth),
+              "Training data: one table {path, weight, field, format} per source, or {sources, weight, "
+              "combine} per "
+              "group of sources.",
+              guarded(Guard::data))
       .tables("validation", &DataConfig::validation, data_source_table(),
               "Validation data, in the format of sources; if empty, validation_fraction applies.")
       .field("validation_fraction", &DataConfig::validation_fraction,
@@ -105,11 +185,34 @@ SchemaOf<DataConfig> data_section() {
              "How plain-text files are split into documents: one per file, per line, or per paragraph, where "
              "an empty line ends a paragraph.",
              {}, guarded(Guard::data))
+      .table("filter", &DataConfig::filter, data_filter_table(),
+             "Which documents are used: all that break none of these rules.", guarded(Guard::data))
+      .field("deduplicate", &DataConfig::deduplicate,
+             "Whether documents whose text occurred before in the same source are dropped.", {},
+             guarded(Guard::data))
+      .field("on_bad_record", &DataConfig::on_bad_record,
+             "What to do about a record that is malformed: stop with an error that names it, or skip it.", {},
+             guarded(Guard::data))
+      .field("max_bad_records", &DataConfig::max_bad_records,
+             "With on_bad_record = \"skip\": so many records of a source are skipped; one more is an error.",
+             {.unit = "records", .min = 0, .max = 1e12}, guarded(Guard::data))
       .field(
           "packing", &DataConfig::packing,
           "Which documents share a row: concat puts all end to end and cuts them into rows, hard the same in "
-          "a shuffled order, soft and best_fit put whole documents together, none gives each a row of its "
-          "own.",
+          "a shuffled order, soft and best_fit put whole documents together, budget does so in their order, "
+          "none gives each a row of its own, preset reads it from files.",
+          {}, guarded(Guard::data))
+      .field("preset", &DataConfig::preset,
+             "Folder with the rows of packing preset, which stepforge data pack writes.", {},
+             guarded(Guard::data))
+      .field("group_by_length", &DataConfig::group_by_length,
+             "Whether the rows of a step cost about the same attention: rows are shuffled, sorted by cost in "
+             "blocks of some steps, and the steps of a block are shuffled.",
+             {}, guarded(Guard::data))
+      .field(
+          "balance", &DataConfig::balance,
+          "Whether the rows of a step are put into an order in which all ranks have about the same cost of "
+          "attention, the sum over documents of the squared length.",
           {}, guarded(Guard::data))
       .field(
           "chat_template", &DataConfig::chat_template,
@@ -122,6 +225,20 @@ SchemaOf<DataConfig> data_section() {
              {}, guarded(Guard::data))
       .field("shuffle", &DataConfig::shuffle, "Whether to shuffle the rows in every epoch.", {},
              guarded(Guard::data))
+      .field("weights_by", &DataConfig::weights_by,
+             "What a weight is a share of: the rows, the tokens without padding, or the samples, which are "
+             "documents.",
+             {}, guarded(Guard::data))
+      .field("temperature", &DataConfig::temperature,
+             "If T is above 0, the weights of a list that sets none are the tokens of its sources to the "
+             "power of 1/T; "
+             "large values make them equal.",
+             {.min = 0, .max = 1e6}, guarded(Guard::data))
+      .field("epoch_remainder", &DataConfig::epoch_remainder,
+             "Where the rows of an epoch go that do not fill a step: carry puts them into a step with rows "
+             "of the next "
+             "epoch, smaller_step into a step of their own.",
+             {}, guarded(Guard::data))
       .field("seed", &DataConfig::seed, "Seed of the shuffling, the mixture and the validation split.",
              {.min = 0, .max = 1e15}, guarded(Guard::seed))
       .field("prefetch", &DataConfig::prefetch, "Number of batches prepared ahead of the training step.",

@@ -9,6 +9,19 @@
 
 namespace stepforge {
 
+int64_t attention_cost(std::span<const int32_t> document_starts, int64_t seq_len) {
+  int64_t cost = 0;
+  int64_t begin = 0;
+  const auto add_document = [&](int64_t end) {
+    cost += (end - begin) * (end - begin);
+    begin = end;
+  };
+  // A document may begin at the last label, which is no token of the row.
+  for (const int32_t start : document_starts) add_document(start);
+  if (begin < seq_len) add_document(seq_len);
+  return cost;
+}
+
 Batch empty_batch(int64_t seq_len, int64_t rows) {
   if (seq_len < 1 || rows < 0 || (rows > 0 && seq_len > std::numeric_limits<int32_t>::max() / rows)) {
     throw UsageError(format(
@@ -57,6 +70,16 @@ void append_row(const Row& row, uint64_t row_id, Batch& batch) {
   if (begin < seq_len) append_part(row, begin, seq_len, /*document_ends=*/false, batch);
   batch.row_ids.push_back(row_id);
   ++batch.rows;
+}
+
+void append_padding(int64_t seq_len, Row& row) {
+  const auto wanted = static_cast<size_t>(seq_len) + 1;
+  if (row.counted.empty()) row.counted.assign(row.tokens.size(), 1);
+  for (size_t start = row.tokens.size(); start < wanted; start += static_cast<size_t>(kPaddingDocument)) {
+    if (start > 0) row.document_starts.push_back(static_cast<int32_t>(start));
+  }
+  row.tokens.resize(wanted, 0);
+  row.counted.resize(wanted, 0);
 }
 
 }  // namespace stepforge

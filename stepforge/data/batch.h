@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace stepforge {
 
 /// The label of a token whose prediction does not count in the loss.
 inline constexpr int32_t kIgnoredLabel = -100;
+
+/// The source of a row that only pads an epoch.
+inline constexpr int32_t kNoSource = -1;
 
 /// The part of each row that a rank of context parallelism holds (data/context_part.h).
 struct ContextPart {
@@ -43,6 +47,9 @@ struct Batch {
   int32_t max_document_length = 0;  ///< the longest distance between two adjacent boundaries
   /// [rows], global row numbers: a row keeps its dropout however the batch is split.
   std::vector<uint64_t> row_ids;
+  /// [rows], the source of each row, an index into RowStream::source_names(), or kNoSource; empty if the rows come
+  /// from no stream.
+  std::vector<int32_t> sources = {};
   int64_t valid_labels = 0;  ///< labels that are not kIgnoredLabel
   /// [rows * seq_len], what each label weighs in the loss, 0 if it is ignored (data/loss_weights.h); empty if all
   /// others weigh 1.
@@ -63,11 +70,22 @@ struct Row {
   std::vector<uint8_t> counted;
 };
 
+/// What attention over a row of `seq_len` tokens costs: the sum of the squared lengths of its documents, which
+/// begin at 0 and at `document_starts`.
+int64_t attention_cost(std::span<const int32_t> document_starts, int64_t seq_len);
+
 /// An empty batch of rows of `seq_len` tokens, with capacity for `rows`. Throws UsageError if that many
 /// tokens do not fit 32-bit boundaries.
 Batch empty_batch(int64_t seq_len, int64_t rows);
 
 /// Appends `row` (batch.seq_len + 1 tokens) as global row `row_id`.
 void append_row(const Row& row, uint64_t row_id, Batch& batch);
+
+/// The longest document of padding.
+inline constexpr int64_t kPaddingDocument = 256;
+
+/// Fills `row` up to seq_len + 1 tokens with documents of at most kPaddingDocument tokens of id 0, so that they cost
+/// little attention; none of them counts.
+void append_padding(int64_t seq_len, Row& row);
 
 }  // namespace stepforge

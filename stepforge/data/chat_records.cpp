@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/chat_records.h"
 
+#include <optional>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -14,30 +15,35 @@ namespace {
 
 class ChatEncoder : public RecordEncoder {
  public:
-  ChatEncoder(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const ChatRecordOptions& options)
+  ChatEncoder(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const ChatRecordOptions& options,
+              const TextFilter& filter)
       : tokenizer_(tokenizer),
         template_(chat_template),
         options_(options),
+        filter_(filter),
         encoder_(tokenizer.encoder()),
         special_(tokenizer.special_tokens()) {}
 
   void append(std::string_view record, EncodedDocuments& documents) override {
     const Json json = parse_json(record, "the record");
     const Conversation conversation = read_conversation(json, options_.layout, options_.loss_on);
-    const int64_t bytes =
+    const auto bytes =
         conversation.prompt ? append_pair(conversation, documents) : append_messages(conversation, documents);
+    if (!bytes) return;
     if (options_.loss_on == LossOn::all) documents.counted.clear();
     documents.ends.push_back(std::ssize(documents.tokens));
-    documents.text_bytes.push_back(bytes);
+    documents.text_bytes.push_back(*bytes);
   }
 
  private:
-  int64_t append_messages(const Conversation& conversation, EncodedDocuments& documents) {
+  /// Both return the bytes of the text, or nothing if the filter drops it.
+  std::optional<int64_t> append_messages(const Conversation& conversation, EncodedDocuments& documents) {
     if (template_ == nullptr)
       throw FormatError(
           "there is no chat template: name a folder that has one in tokenizer.path, or set "
           "data.chat_template");
     const RenderedConversation rendered = render(conversation);
+    if (is_dropped(rendered.text, filter_, scratch_, documents)) return std::nullopt;
     encode_with_mask(rendered, tokenizer_, *encoder_, documents.tokens, documents.counted);
     return std::ssize(rendered.text);
   }
@@ -50,7 +56,8 @@ class ChatEncoder : public RecordEncoder {
     }
   }
 
-  int64_t append_pair(const Conversation& pair, EncodedDocuments& documents) {
+  std::optional<int64_t> append_pair(const Conversation& pair, EncodedDocuments& documents) {
+    if (is_dropped(*pair.prompt + pair.completion, filter_, scratch_, documents)) return std::nullopt;
     auto& tokens = documents.tokens;
     tokens.insert(tokens.end(), special_.before.begin(), special_.before.end());
     encoder_->append(*pair.prompt, tokens);
@@ -64,6 +71,8 @@ class ChatEncoder : public RecordEncoder {
   const Tokenizer& tokenizer_;
   const ChatTemplate* template_;
   const ChatRecordOptions& options_;
+  const TextFilter& filter_;
+  TextFilter::Scratch scratch_;
   std::unique_ptr<Encoder> encoder_;
   SpecialTokens special_;
 };
@@ -72,16 +81,24 @@ class ChatEncoder : public RecordEncoder {
 
 ChatRecords::ChatRecords(const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
                          const ChatRecordOptions& options)
-    : tokenizer_(tokenizer), template_(std::move(chat_template)), options_(options) {}
+    : tokenizer_(tokenizer),
+      template_(std::move(chat_template)),
+      options_(options),
+      filter_(options.filter) {}
 
 std::unique_ptr<RecordEncoder> ChatRecords::encoder() const {
-  return std::make_unique<ChatEncoder>(tokenizer_, template_.get(), options_);
+  return std::make_unique<ChatEncoder>(tokenizer_, template_.get(), options_, filter_);
 }
 
 std::string ChatRecords::fingerprint() const {
   return content_hash(format("chat {} {}\n{}\n{}", static_cast<int>(options_.layout),
                              static_cast<int>(options_.loss_on), tokenizer_.fingerprint(),
-                             template_ ? template_->fingerprint() : "none"));
+                             description().dump()));
+}
+
+Json ChatRecords::description() const {
+  return {{"chat_template", template_ ? template_->fingerprint() : "none"},
+          {"filter", filter_.description()}};
 }
 
 }  // namespace stepforge

@@ -15,6 +15,7 @@ namespace stepforge {
 struct ChatRecordOptions {
   ChatLayout layout = ChatLayout::messages;
   LossOn loss_on = LossOn::assistant;
+  TextFilterRules filter{};  ///< applied to the rendered text
 };
 
 /// Each record is one JSON object that holds a conversation, and becomes one document: the text of the template,
@@ -32,11 +33,13 @@ class ChatRecords : public RecordFormat {
   const Tokenizer& tokenizer() const override { return tokenizer_; }
   bool has_loss_mask() const override { return options_.loss_on != LossOn::all; }
   std::string fingerprint() const override;
+  Json description() const override;
 
  private:
   const Tokenizer& tokenizer_;
   std::shared_ptr<const ChatTemplate> template_;
   ChatRecordOptions options_;
+  TextFilter filter_;
 };
 
 }  // namespace stepforge

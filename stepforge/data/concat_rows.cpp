@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/concat_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -16,7 +17,7 @@ ConcatRows::ConcatRows(std::shared_ptr<const IndexedDataset> dataset, int64_t se
       seq_len_(seq_len),
       vocab_size_(vocab_size),
       text_bytes_(text_bytes),
-      name_(bin_path(dataset_->prefix()).string()) {
+      name_(dataset_->name()) {
   const int64_t count = dataset_->index().tokens();
   if (seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", seq_len));
   if (count <= seq_len) {
@@ -30,18 +31,28 @@ ConcatRows::ConcatRows(std::shared_ptr<const IndexedDataset> dataset, int64_t se
 }
 
 void ConcatRows::read(int64_t number, Row& row) const {
-  const DatasetIndex& index = dataset_->index();
-  const int64_t first = number * seq_len_;
   row.tokens.clear();
   row.counted.clear();
-  dataset_->append(first, seq_len_ + 1, vocab_size_, row);
-  row.document_starts.clear();
+  dataset_->append(number * seq_len_, seq_len_ + 1, vocab_size_, row);
+  find_document_starts(number, row.document_starts);
+}
+
+int64_t ConcatRows::attention_cost(int64_t number) const {
+  std::vector<int32_t> starts;
+  find_document_starts(number, starts);
+  return stepforge::attention_cost(starts, seq_len_);
+}
+
+void ConcatRows::find_document_starts(int64_t number, std::vector<int32_t>& starts) const {
+  const DatasetIndex& index = dataset_->index();
+  const int64_t first = number * seq_len_;
+  starts.clear();
   int64_t last_start = first;
   for (int64_t document = index.document_of(first) + 1; document < index.documents(); ++document) {
     const int64_t start = index.document_begin(document);
     if (start > first + seq_len_) break;
     // An empty document begins where the next one does.
-    if (start > last_start) row.document_starts.push_back(static_cast<int32_t>(start - first));
+    if (start > last_start) starts.push_back(static_cast<int32_t>(start - first));
     last_start = start;
   }
 }
@@ -51,6 +62,11 @@ RowRange::RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_
       first_(first),
       count_(count),
       fingerprint_(content_hash(format("rows {} {} of {}", first, count, whole_->fingerprint()))) {}
+
+int64_t RowRange::documents() const {
+  const double share = static_cast<double>(count_) / static_cast<double>(whole_->rows());
+  return std::max<int64_t>(1, std::llround(share * static_cast<double>(whole_->documents())));
+}
 
 std::optional<int64_t> RowRange::text_bytes() const {
   const std::optional<int64_t> bytes = whole_->text_bytes();

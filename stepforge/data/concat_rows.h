@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "stepforge/data/indexed_dataset.h"
 #include "stepforge/data/row_source.h"
@@ -24,11 +25,15 @@ class ConcatRows : public RowSource {
   int64_t rows() const override { return rows_; }
   int64_t seq_len() const override { return seq_len_; }
   void read(int64_t number, Row& row) const override;
+  int64_t attention_cost(int64_t number) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
   int64_t tokens() const override { return dataset_->index().tokens(); }
+  int64_t documents() const override { return dataset_->index().documents(); }
   std::optional<int64_t> text_bytes() const override { return text_bytes_; }
 
  private:
+  void find_document_starts(int64_t number, std::vector<int32_t>& starts) const;
+
   std::shared_ptr<const IndexedDataset> dataset_;
   int64_t seq_len_;
   int64_t vocab_size_;
@@ -47,8 +52,11 @@ class RowRange : public RowSource {
   int64_t rows() const override { return count_; }
   int64_t seq_len() const override { return whole_->seq_len(); }
   void read(int64_t number, Row& row) const override { whole_->read(first_ + number, row); }
+  int64_t attention_cost(int64_t number) const override { return whole_->attention_cost(first_ + number); }
   const std::string& fingerprint() const override { return fingerprint_; }
   int64_t tokens() const override { return count_ * seq_len(); }
+  /// In proportion to the rows.
+  int64_t documents() const override;
   /// In proportion to the tokens.
   std::optional<int64_t> text_bytes() const override;
 

@@ -1,20 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/content_reader.h"
 
-#include "stepforge/data/decompressor.h"
+#include <algorithm>
+#include <utility>
+
+#include "stepforge/base/files.h"
 #include "stepforge/data/arrow_library.h"
+#include "stepforge/data/csv_reader.h"
+#include "stepforge/data/decompressor.h"
+#include "stepforge/data/mds_shard.h"
 
 namespace stepforge {
 
 namespace fs = std::filesystem;
 
-bool is_sequential_name(const fs::path& path) {
-  return is_compressed_name(path) || is_arrow_name(path);
+namespace {
+
+/// The bytes of the file as they are.
+class PlainContents : public ContentReader {
+ public:
+  explicit PlainContents(const fs::path& path) : file_(path) {}
+
+  int64_t read(std::span<char> out) override {
+    const int64_t count = std::min<int64_t>(std::ssize(out), file_.size() - position_);
+    file_.read(position_, std::as_writable_bytes(out.first(static_cast<size_t>(count))));
+    position_ += count;
+    return count;
+  }
+  int64_t position() const override { return position_; }
+
+ private:
+  FileReader file_;
+  int64_t position_ = 0;
+};
+
+}  // namespace
+
+TableFormat table_format_of(const fs::path& path) {
+  const std::string extension = lower_extension(unpacked_name(path));
+  if (extension == ".csv") return TableFormat::csv;
+  if (extension == ".tsv") return TableFormat::tsv;
+  if (extension == ".mds") return TableFormat::mds;
+  if (is_arrow_name(path)) return TableFormat::arrow;
+  return TableFormat::none;
 }
 
-std::unique_ptr<ContentReader> open_contents(const fs::path& path, const std::optional<std::string>& column) {
-  if (is_arrow_name(path)) return open_arrow({.path = path, .column = column});
-  return open_decompressor(path);
+bool is_sequential(const fs::path& path, TableFormat table) {
+  return table != TableFormat::none || is_compressed_name(path);
+}
+
+std::unique_ptr<ContentReader> open_contents(const fs::path& path, TableFormat table,
+                                             const std::optional<std::string>& column) {
+  if (table == TableFormat::arrow) return open_arrow({.path = path, .column = column});
+  std::unique_ptr<ContentReader> bytes;
+  if (is_compressed_name(path)) {
+    bytes = open_decompressor(path);
+  } else {
+    bytes = std::make_unique<PlainContents>(path);
+  }
+  switch (table) {
+    case TableFormat::none:
+    case TableFormat::arrow:
+      break;
+    case TableFormat::csv:
+      return std::make_unique<CsvReader>(std::move(bytes), ',', path.string());
+    case TableFormat::tsv:
+      return std::make_unique<CsvReader>(std::move(bytes), '\t', path.string());
+    case TableFormat::mds:
+      return std::make_unique<MdsReader>(std::move(bytes), find_mds_shard(path), path.string());
+  }
+  return bytes;
 }
 
 }  // namespace stepforge

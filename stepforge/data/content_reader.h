@@ -25,12 +25,25 @@ class ContentReader {
   virtual int64_t position() const = 0;
 };
 
-/// Whether the contents of a file of this name have to be read from the beginning, through a ContentReader.
-bool is_sequential_name(const std::filesystem::path& path);
+/// Files whose rows are read as JSON Lines (data/table_reader.h).
+enum class TableFormat : uint8_t {
+  none,  ///< not a table
+  csv,   ///< fields separated by commas (data/csv_reader.h)
+  tsv,   ///< by tabs
+  mds,   ///< a shard of MosaicML's format (data/mds_shard.h)
+  /// Parquet and Arrow's two formats, told apart by their first bytes (data/arrow_library.h); never compressed as a whole
+  arrow,
+};
 
-/// By the name of the file, for which is_sequential_name() holds. Of a table only `column` is read, if it has that column.
-/// Throws Error if it cannot be opened.
-std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path,
+/// By the name: .csv, .tsv, .mds, also with .gz or .zst; .parquet, .arrow, .arrows and .feather.
+TableFormat table_format_of(const std::filesystem::path& path);
+
+/// Whether the contents have to be read from the beginning, through a ContentReader.
+bool is_sequential(const std::filesystem::path& path, TableFormat table);
+
+/// Of an Arrow table only `column` is read, if it has that column. Throws Error if the file cannot be opened, FormatError if
+/// its beginning is malformed.
+std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path, TableFormat table,
                                              const std::optional<std::string>& column = std::nullopt);
 
 inline constexpr int64_t kMaxContentRatio = 1000;

@@ -27,6 +27,7 @@ Batch take_part(Batch whole, const ContextPart& part) {
   batch.cu_seqlens = whole.cu_seqlens;
   batch.max_document_length = whole.max_document_length;
   batch.row_ids = whole.row_ids;
+  batch.sources = whole.sources;
   const std::vector<TokenRange> held = token_ranges(part, whole.seq_len);
   for (int64_t row = 0; row < whole.rows; ++row) {
     for (const TokenRange& range : held) {

@@ -3,20 +3,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <span>
 #include <utility>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/data/concat_rows.h"
 #include "stepforge/data/dataset_cache.h"
+#include "stepforge/data/dataset_description.h"
 #include "stepforge/data/packed_rows.h"
+#include "stepforge/data/preset_packing.h"
 #include "stepforge/data/synthetic.h"
+#include "stepforge/data/token_shards.h"
 
 namespace stepforge {
 
 namespace fs = std::filesystem;
 
 namespace {
+
+/// What a source is opened for.
+enum class RowUse : uint8_t { training, validation };
 
 struct OpenedSource {
   std::shared_ptr<const RowSource> train;
@@ -30,17 +39,48 @@ class SourceOpener {
       : plan_(plan), tokenizer_(tokenizer), progress_(progress) {}
 
   /// `fraction`: how much of it is held out.
-  OpenedSource open(const SourceSpec& spec, double fraction) {
+  OpenedSource open(const SourceSpec& spec, double fraction, RowUse use) {
     if (spec.format == "synthetic") return open_synthetic(fraction);
     if (spec.path.empty())
       throw UsageError("a data source has no path: name a file, a folder or an indexed dataset");
-    return is_indexed(spec) ? open_indexed(spec, fraction) : open_text(spec, fraction);
+    return is_indexed(spec) ? open_indexed(spec, fraction, use) : open_text(spec, fraction, use);
+  }
+
+  /// The training part of the list as a tree; appends what is held out to `held_out`.
+  std::vector<SourceEntry> open_all(const std::vector<SourceSpec>& specs, double fraction, RowUse use,
+                                    std::vector<SourceEntry>& held_out) {
+    std::vector<SourceEntry> entries;
+    for (const SourceSpec& spec : specs) {
+      SourceEntry entry{
+          .name = name_of(spec), .weight = spec.weight, .epochs = spec.epochs, .concat = spec.concat};
+      if (!spec.sources.empty()) {
+        entry.entries = open_all(spec.sources, fraction, use, held_out);
+      } else {
+        OpenedSource opened = open(spec, fraction, use);
+        entry.source = std::move(opened.train);
+        if (opened.validation)
+          held_out.push_back({.name = entry.name, .source = std::move(opened.validation)});
+        paths.push_back(spec.path);
+      }
+      entries.push_back(std::move(entry));
+    }
+    return entries;
   }
 
   /// Messages to the user, a line each.
   std::vector<std::string> notes;
+  /// Of the sources opened by open_all, in order.
+  std::vector<std::string> paths;
 
  private:
+  static std::string name_of(const SourceSpec& spec) {
+    if (!spec.name.empty()) return spec.name;
+    return spec.format == "synthetic" ? spec.format : spec.path;
+  }
+
+  std::optional<int32_t> end_of_text() const {
+    return tokenizer_ != nullptr ? tokenizer_->eos_id() : std::nullopt;
+  }
   int64_t vocab_size() const { return tokenizer_ != nullptr ? tokenizer_->vocab_size() : plan_.vocab_size; }
 
   OpenedSource open_synthetic(double fraction) const {
@@ -60,14 +100,14 @@ class SourceOpener {
     return opened;
   }
 
-  OpenedSource open_indexed(const SourceSpec& spec, double fraction) {
+  OpenedSource open_indexed(const SourceSpec& spec, double fraction, RowUse use) {
     if (fraction > 0.0) {
       throw UsageError(
           format("{} is a finished dataset: a validation fraction of {} cannot be held out of it; name a "
                  "validation source, or split it with data build --validation-fraction",
                  spec.path, fraction));
     }
-    auto dataset = std::make_shared<IndexedDataset>(spec.path);
+    auto dataset = open_finished_dataset(spec.path, spec.format, end_of_text());
     const auto description = read_description(*dataset);
     if (description && tokenizer_ != nullptr &&
         description->tokenizer_fingerprint != tokenizer_->fingerprint()) {
@@ -78,10 +118,10 @@ class SourceOpener {
     }
     std::optional<int64_t> text_bytes;
     if (description) text_bytes = description->statistics.text_bytes;
-    return {rows_of(std::move(dataset), text_bytes), nullptr};
+    return {rows_of(std::move(dataset), text_bytes, use), nullptr};
   }
 
-  OpenedSource open_text(const SourceSpec& spec, double fraction) {
+  OpenedSource open_text(const SourceSpec& spec, double fraction, RowUse use) {
     if (tokenizer_ == nullptr) {
       throw UsageError(format(
           "{} is text, but no tokenizer is configured: name a tokenizer, or an indexed dataset", spec.path));
@@ -97,14 +137,19 @@ class SourceOpener {
     }
     const auto cached = [&](double held_out) {
       const TokenizeOptions tokenizing{.workers = plan_.workers,
-                                       .split = {.fraction = held_out, .seed = plan_.seed}};
+                                       .split = {.fraction = held_out, .seed = plan_.seed},
+                                       .deduplicate = plan_.deduplicate,
+                                       .max_bad_records = plan_.max_bad_records};
       return open_cached_dataset(source, *records.format, tokenizing, plan_.cache_dir, progress_);
     };
     const CachedDataset split = cached(fraction);
-    if (fraction == 0.0) return {packed(spec, split), nullptr};
+    for (const std::string& note : loss_notes(split.report))
+      notes.push_back(format("{}: {}", spec.path, note));
+    if (fraction == 0.0) return {packed(spec, split, use), nullptr};
     if (!makes_a_row(split.train_statistics) || !makes_a_row(split.validation_statistics))
-      return hold_out_rows(packed(spec, cached(0.0)), spec, fraction);
-    return {packed(spec, split), rows_of(split.validation, split.validation_statistics.text_bytes)};
+      return hold_out_rows(packed(spec, cached(0.0), use), spec, fraction);
+    return {packed(spec, split, use),
+            rows_of(split.validation, split.validation_statistics.text_bytes, RowUse::validation)};
   }
 
   /// For sources of which no document, or nearly all of the text, would be held out otherwise.
@@ -128,7 +173,7 @@ class SourceOpener {
   }
 
   /// The training part. Throws UsageError in terms of the text if that is too small for one row.
-  std::shared_ptr<const RowSource> packed(const SourceSpec& spec, const CachedDataset& cached) {
+  std::shared_ptr<const RowSource> packed(const SourceSpec& spec, const CachedDataset& cached, RowUse use) {
     const DatasetStatistics& statistics = cached.train_statistics;
     if (!makes_a_row(statistics)) {
       throw UsageError(format(
@@ -136,7 +181,7 @@ class SourceOpener {
           "more text or a smaller training.seq_len",
           spec.path, statistics.documents, statistics.tokens, plan_.seq_len));
     }
-    return rows_of(cached.train, statistics.text_bytes);
+    return rows_of(cached.train, statistics.text_bytes, use);
   }
 
   /// Whether documents of these sizes fill, or with padding make, at least one row.
@@ -146,18 +191,35 @@ class SourceOpener {
   }
 
   std::shared_ptr<const RowSource> rows_of(std::shared_ptr<const IndexedDataset> dataset,
-                                           std::optional<int64_t> text_bytes) {
+                                           std::optional<int64_t> text_bytes, RowUse use) {
     if (plan_.packing == Packing::concat)
       return std::make_shared<ConcatRows>(std::move(dataset), plan_.seq_len, vocab_size(), text_bytes);
-    auto rows = std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), plan_.packing,
+    if (plan_.packing == Packing::preset && use == RowUse::training)
+      return preset_rows(std::move(dataset), text_bytes);
+    // A preset describes the training data only.
+    const Packing packing = plan_.packing == Packing::preset ? Packing::best_fit : plan_.packing;
+    auto rows = std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), packing,
                                              plan_.seed, text_bytes);
-    if (const PackTable& table = rows->table(); table.cut_documents > 0) {
+    if (const PackTable& table = *rows->pack_table(); table.cut_documents > 0) {
       notes.push_back(
           format("{}: {} documents are longer than a row of {} tokens and were cut; {} tokens are not used",
                  rows->name(), with_thousands(table.cut_documents), plan_.seq_len,
                  with_thousands(table.unused_tokens)));
     }
     return rows;
+  }
+
+  std::shared_ptr<const RowSource> preset_rows(std::shared_ptr<const IndexedDataset> dataset,
+                                               std::optional<int64_t> text_bytes) {
+    PackTable table = read_pack_table(plan_.preset, document_lengths(dataset->index()), plan_.seq_len);
+    if (table.unused_tokens > 0) {
+      notes.push_back(format("{}: {} of {} tokens are not used", plan_.preset.string(),
+                             with_thousands(table.unused_tokens), with_thousands(dataset->index().tokens())));
+    }
+    const std::string identity = "preset " + content_hash(std::as_bytes(std::span(table.row_begins))) +
+                                 content_hash(std::as_bytes(std::span(table.pieces)));
+    return std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), std::move(table),
+                                        identity, text_bytes);
   }
 
   const DataPlan& plan_;
@@ -175,35 +237,61 @@ void check(const DataPlan& plan) {
         format("both a validation fraction ({}) and {} validation source(s) are given: choose one",
                plan.validation_fraction, plan.validation_sources.size()));
   }
+  if (plan.packing == Packing::preset && plan.sources.size() > 1) {
+    throw UsageError(format("a preset has the rows of one source, but {} are given: use another packing",
+                            plan.sources.size()));
+  }
   if (plan.seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", plan.seq_len));
 }
 
 }  // namespace
 
 bool is_indexed(const SourceSpec& spec) {
-  if (spec.format != "auto") return spec.format == "bin";
+  if (spec.format != "auto") return is_token_format(spec.format);
   const std::string extension = fs::path(spec.path).extension().string();
   return extension == ".bin" || extension == ".idx" ||
          (!fs::exists(spec.path) && fs::exists(idx_path(spec.path)));
+}
+
+std::vector<SourceSpec> leaves_of(const std::vector<SourceSpec>& sources) {
+  std::vector<SourceSpec> leaves;
+  for (const SourceSpec& spec : sources) {
+    if (spec.sources.empty()) {
+      leaves.push_back(spec);
+    } else {
+      std::ranges::copy(leaves_of(spec.sources), std::back_inserter(leaves));
+    }
+  }
+  return leaves;
 }
 
 DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                   const TokenizeProgressFunction& progress) {
   check(plan);
   SourceOpener opener(plan, tokenizer, progress);
-  std::vector<WeightedSource> train;
-  std::vector<std::shared_ptr<const RowSource>> validation;
-  for (const auto& spec : plan.sources) {
-    OpenedSource opened = opener.open(spec, plan.validation_fraction);
-    train.push_back({std::move(opened.train), spec.weight});
-    if (opened.validation) validation.push_back(std::move(opened.validation));
+  std::vector<SourceEntry> validation;
+  const std::vector<SourceEntry> train =
+      opener.open_all(plan.sources, plan.validation_fraction, RowUse::training, validation);
+  const std::vector<std::string> paths = std::move(opener.paths);
+  if (!plan.validation_sources.empty()) {
+    std::vector<SourceEntry> none;
+    validation = opener.open_all(plan.validation_sources, 0.0, RowUse::validation, none);
   }
-  for (const auto& spec : plan.validation_sources) validation.push_back(opener.open(spec, 0.0).train);
   DataSet data;
   data.notes = std::move(opener.notes);
-  data.train = RowStream::mixture(std::move(train), plan.seed, plan.shuffle);
-  if (!validation.empty()) data.validation = RowStream::one_pass(std::move(validation));
+  data.train = RowStream::mixture(train,
+                                  {.seed = plan.seed,
+                                   .shuffle = plan.shuffle,
+                                   .weights_by = plan.weights_by,
+                                   .temperature = plan.temperature},
+                                  plan.steps);
+  data.sources = source_statistics(*data.train, paths);
+  if (!validation.empty()) data.validation = RowStream::one_pass(validation);
   return data;
+}
+
+std::vector<std::string> describe_sources(const DataSet& data) {
+  return statistics_table(data.sources);
 }
 
 }  // namespace stepforge

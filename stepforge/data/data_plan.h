@@ -5,29 +5,40 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "stepforge/data/packing.h"
 #include "stepforge/data/records.h"
 #include "stepforge/data/row_stream.h"
+#include "stepforge/data/source_statistics.h"
 #include "stepforge/data/tokenize.h"
 
 namespace stepforge {
 
-/// One element of the mixture.
+/// One entry of a list of sources: a source, or a group of entries.
 struct SourceSpec {
-  std::string path{};  ///< file, folder, or prefix of an indexed dataset; unused for "synthetic"
+  /// File, folder, pattern, or prefix of an indexed dataset; unused for "synthetic" and groups.
+  std::string path{};
   double weight = 1.0;
-  /// "auto" (by the name), "text", "jsonl", "bin" (an indexed dataset), "synthetic", or a layout of chat data
-  /// (data/conversation.h), which is read from JSON Lines.
+  /// "auto" (by the name), "text", "jsonl", "csv", "mds", "bin" (an indexed dataset or llm.c's token files),
+  /// "tokens_u16", "tokens_u32" (token files without a header), "synthetic", or a layout of chat data
+  /// (data/conversation.h), which is read from JSON Lines or tables.
   std::string format = "auto";
   std::string field = "text";         ///< name of the text field of a JSON line
   std::string loss_on = "assistant";  ///< of chat data: what counts in the loss
+  std::string name{};                 ///< empty: the path, or "synthetic"
+  std::optional<double> epochs{};     ///< see SourceEntry
+  bool concat = false;                ///< see SourceEntry
+  std::vector<SourceSpec> sources{};  ///< of a group
 };
 
-/// Whether the source is an indexed dataset: by its format, or for "auto" by its name.
+/// Whether the source is a finished data set: by its format, or for "auto" by its name.
 bool is_indexed(const SourceSpec& spec);
+
+/// The sources of a list, in the order of the tree, without the groups.
+std::vector<SourceSpec> leaves_of(const std::vector<SourceSpec>& sources);
 
 struct SyntheticPlan {
   int64_t rows = 65536;         ///< rows in an epoch
@@ -41,11 +52,17 @@ struct DataPlan {
   /// Fraction of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). If a
   /// source has too few documents for that, its last rows are held out.
   double validation_fraction = 0.0;
-  RecordOptions records;  ///< what all sources share; format, field and loss_on are each source's own
+  bool deduplicate = false;     ///< drop documents whose text occurred before in the same source
+  int64_t max_bad_records = 0;  ///< of a source; so many malformed records are left out, one more is an error
+  RecordOptions records;        ///< what all sources share; format, field and loss_on are each source's own
   Packing packing = Packing::concat;
+  std::filesystem::path preset;  ///< the folder of Packing::preset
+  StepRows steps;                ///< of the training data
   int64_t seq_len = 0;
   uint64_t seed = 0;
   bool shuffle = true;
+  ShareOf weights_by = ShareOf::rows;
+  double temperature = 0.0;  ///< see MixtureOptions
   std::filesystem::path cache_dir;
   int workers = 0;         ///< tokenizing threads; 0 = all cores
   int64_t vocab_size = 0;  ///< used if there is no tokenizer
@@ -56,7 +73,11 @@ struct DataSet {
   std::shared_ptr<const RowStream> train;       ///< endless
   std::shared_ptr<const RowStream> validation;  ///< one pass; null if the plan has no validation data
   std::vector<std::string> notes;               ///< messages to the user about the sources, a line each
+  std::vector<SourceStatistics> sources;        ///< of train, in the order of its source_names()
 };
+
+/// A table of the sources of `data.train`, a line each.
+std::vector<std::string> describe_sources(const DataSet& data);
 
 /// Opens all sources; text that is not in the cache yet is tokenized first. `tokenizer` may be null if all
 /// sources are indexed datasets or synthetic. Throws UsageError if the plan is impossible, and whatever

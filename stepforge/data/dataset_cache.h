@@ -18,13 +18,11 @@ struct CachedDataset {
   std::shared_ptr<const IndexedDataset> validation;  ///< null if no document is held out
   DatasetStatistics train_statistics;
   DatasetStatistics validation_statistics;
+  TokenizeResult report;  ///< what was left out and why
 };
 
-/// The name of the entry: a hash of the contents of all files, the document mode, the format of the records
-/// and the validation split.
-std::string cache_key(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options);
-
-/// Opens the entry of `source` in `cache_dir`; builds it first if it does not exist. An entry appears by one
+/// Opens the entry of `source` in `cache_dir`, whose name is DatasetBuild::fingerprint(); builds it first if it does not
+/// exist. An entry appears by one
 /// rename, so it is complete or absent. A build that was killed or interrupted is continued by the next one.
 /// A second process that needs the same entry waits for the first; where files cannot be locked, both build
 /// it and one result is kept. Every byte of an entry is checked against its hash. Throws what tokenize()

@@ -144,12 +144,16 @@ class ZstdDecompressor : public ContentReader {
 
 bool is_compressed_name(const fs::path& path) {
   const std::string extension = lower_extension(path);
-  return extension == ".gz" || extension == ".zst";
+  return extension == ".gz" || extension == ".zst" || extension == ".zstd";
+}
+
+fs::path unpacked_name(const fs::path& path) {
+  return is_compressed_name(path) ? path.stem() : path.filename();
 }
 
 std::unique_ptr<ContentReader> open_decompressor(const fs::path& path) {
-  if (lower_extension(path) == ".zst") return std::make_unique<ZstdDecompressor>(path);
-  return std::make_unique<GzipDecompressor>(path);
+  if (lower_extension(path) == ".gz") return std::make_unique<GzipDecompressor>(path);
+  return std::make_unique<ZstdDecompressor>(path);
 }
 
 }  // namespace stepforge

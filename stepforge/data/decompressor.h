@@ -9,8 +9,11 @@
 
 namespace stepforge {
 
-/// Whether the name ends in .gz or .zst.
+/// Whether the name ends in .gz, .zst or .zstd.
 bool is_compressed_name(const std::filesystem::path& path);
+
+/// The name of the file without that ending.
+std::filesystem::path unpacked_name(const std::filesystem::path& path);
 
 /// By the name of the file. Throws Error if it cannot be opened; reading it throws FormatError also if it expands more
 /// than a thousandfold beyond 1 GiB.

@@ -20,7 +20,7 @@ namespace stepforge {
 
 namespace fs = std::filesystem;
 
-static_assert(std::endian::native == std::endian::little, "the indexed dataset is read in place");
+static_assert(std::endian::native == std::endian::little, "the index is read in place");
 
 namespace {
 
@@ -36,15 +36,6 @@ std::string type_name(uint8_t code) {
   return code >= 1 && code < names.size() ? names.at(code) : "unknown";
 }
 
-template <typename T>
-void widen(std::span<const std::byte> bytes, std::span<int32_t> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    T token;
-    std::memcpy(&token, bytes.data() + i * sizeof(T), sizeof(T));
-    out[i] = static_cast<int32_t>(token);
-  }
-}
-
 /// The bytes of the .idx, after checking that both files exist.
 std::string read_index(const fs::path& prefix) {
   for (const fs::path& path : {idx_path(prefix), bin_path(prefix)}) {
@@ -56,37 +47,7 @@ std::string read_index(const fs::path& prefix) {
   return read_file(idx_path(prefix), std::numeric_limits<int64_t>::max());
 }
 
-/// The size of a file and hashes of a sample of its bytes.
-std::string sample_of(const FileReader& file) {
-  constexpr int64_t kSamples = 256;
-  constexpr int64_t kSampleBytes = 4096;
-  const int64_t size = file.size();
-  std::string parts = format("{}:", size);
-  if (size <= kSamples * kSampleBytes) return parts + content_hash(file.text(0, size));
-  for (int64_t sample = 0; sample < kSamples; ++sample) {
-    const int64_t begin = (size - kSampleBytes) / (kSamples - 1) * sample;
-    parts += content_hash(file.text(begin, begin + kSampleBytes));
-  }
-  return parts;
-}
-
 }  // namespace
-
-int64_t token_bytes(TokenType type) {
-  switch (type) {
-    case TokenType::u8:
-      return 1;
-    case TokenType::u16:
-      return 2;
-    case TokenType::i32:
-      return 4;
-  }
-  throw Error("unknown token type");
-}
-
-std::string token_type_name(TokenType type) {
-  return type_name(static_cast<uint8_t>(type));
-}
 
 TokenType token_type_for(int64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::u16 : TokenType::i32;
@@ -245,36 +206,45 @@ std::vector<int64_t> IndexParser::document_begins(uint64_t bin_bytes, TokenType 
 DatasetIndex DatasetIndex::parse(std::span<const std::byte> idx, uint64_t bin_bytes,
                                  const std::string& name) {
   IndexParser parser(idx, name);
-  DatasetIndex index;
-  index.type_ = parser.parse_header();
-  parser.check_sequences(bin_bytes, index.type_);
+  const TokenType type = parser.parse_header();
+  parser.check_sequences(bin_bytes, type);
   parser.check_boundaries();
-  index.begins_ = parser.document_begins(bin_bytes, index.type_);
-  return index;
+  return {type, parser.document_begins(bin_bytes, type)};
 }
 
 int64_t DatasetIndex::document_of(int64_t token) const {
   return std::upper_bound(begins_.begin() + 1, begins_.end() - 1, token) - begins_.begin() - 1;
 }
 
-IndexedDataset::IndexedDataset(const fs::path& path)
-    : IndexedDataset(dataset_prefix(path), read_index(dataset_prefix(path))) {}
+namespace {
 
-IndexedDataset::IndexedDataset(fs::path prefix, const std::string& idx)
+std::vector<TokenFile> single(FileReader file) {
+  std::vector<TokenFile> files;
+  files.push_back({std::move(file)});
+  return files;
+}
+
+}  // namespace
+
+IndexedDataset::IndexedDataset(const fs::path& path)
+    : IndexedDataset(dataset_prefix(path), read_index(dataset_prefix(path)),
+                     FileReader(bin_path(dataset_prefix(path)))) {}
+
+IndexedDataset::IndexedDataset(fs::path prefix, const std::string& idx, FileReader bin)
     : prefix_(std::move(prefix)),
-      bin_(bin_path(prefix_)),
-      idx_hash_(content_hash(idx)),
-      index_(DatasetIndex::parse(std::as_bytes(std::span(idx)), static_cast<uint64_t>(bin_.size()),
-                                 idx_path(prefix_).string())) {
+      index_hash_(content_hash(idx)),
+      index_(DatasetIndex::parse(std::as_bytes(std::span(idx)), static_cast<uint64_t>(bin.size()),
+                                 idx_path(prefix_).string())),
+      tokens_(single(std::move(bin)), index_.type()) {
   if (const fs::path mask = mask_path(prefix_); fs::exists(fs::symlink_status(mask)))
     mask_.emplace(mask, index_.tokens());
 }
 
-void IndexedDataset::require_tokens(int64_t first_token, size_t count) const {
-  const auto wanted = static_cast<int64_t>(count);
-  if (first_token >= 0 && first_token <= index_.tokens() && wanted <= index_.tokens() - first_token) return;
-  throw Error(format("{}: tokens [{}, {} + {}) requested, but there are {}", bin_path(prefix_).string(),
-                     first_token, first_token, wanted, index_.tokens()));
+IndexedDataset::IndexedDataset(TokenFiles tokens, std::vector<int64_t> begins)
+    : index_hash_(content_hash(std::as_bytes(std::span(begins)))),
+      index_(tokens.type(), std::move(begins)),
+      tokens_(std::move(tokens)) {
+  if (tokens_.tokens() == 0) throw UsageError(format("{} holds no tokens", tokens_.name()));
 }
 
 void IndexedDataset::append(int64_t first_token, int64_t count, int64_t vocab_size, Row& row) const {
@@ -292,36 +262,24 @@ void IndexedDataset::check_ids(int64_t first_token, std::span<const int32_t> ids
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < vocab_size) continue;
     const int64_t token = first_token + static_cast<int64_t>(i);
-    throw FormatError(
-        format("{}: document {} holds token id {} (token {} of the file), but the vocabulary has {} entries: "
-               "it was built with another tokenizer",
-               bin_path(prefix_).string(), index_.document_of(token), ids[i], token, vocab_size));
+    throw FormatError(format(
+        "{}: document {} holds token id {} (token {} of the data set), but the vocabulary has {} entries: "
+        "it was built with another tokenizer",
+        tokens_.file_of(token), index_.document_of(token), ids[i], token, vocab_size));
   }
 }
 
 void IndexedDataset::read_counted(int64_t first_token, std::span<uint8_t> out) const {
-  require_tokens(first_token, out.size());
+  tokens_.require(first_token, out.size());
   mask_->read(first_token, out);
 }
 
 void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
-  require_tokens(first_token, out.size());
-  const auto count = static_cast<int64_t>(out.size());
-  const int64_t width = token_bytes(index_.type());
-  std::vector<std::byte> bytes(static_cast<size_t>(count * width));
-  bin_.read(first_token * width, bytes);
-  switch (index_.type()) {
-    case TokenType::u8:
-      return widen<uint8_t>(bytes, out);
-    case TokenType::u16:
-      return widen<uint16_t>(bytes, out);
-    case TokenType::i32:
-      return widen<int32_t>(bytes, out);
-  }
+  tokens_.read(first_token, out);
 }
 
 std::string IndexedDataset::content_key() const {
-  std::string parts = format("{}:{}", idx_hash_, sample_of(bin_));
+  std::string parts = format("{}:{}", index_hash_, tokens_.sample());
   if (mask_) parts += ":" + sample_of(mask_->file());
   return content_hash(parts);
 }

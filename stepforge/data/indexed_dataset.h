@@ -12,24 +12,17 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "stepforge/base/files.h"
 #include "stepforge/data/batch.h"
 #include "stepforge/data/loss_mask.h"
+#include "stepforge/data/token_files.h"
 
 namespace stepforge {
 
 /// The first bytes of every .idx.
 inline constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
-
-/// Supported token types, by their code in the .idx.
-enum class TokenType : uint8_t { u8 = 1, i32 = 4, u16 = 8 };
-
-/// Bytes of one token.
-int64_t token_bytes(TokenType type);
-/// "u8", "i32" or "u16".
-std::string token_type_name(TokenType type);
 
 /// u16 if vocab_size < 65500, else i32, as Megatron chooses.
 TokenType token_type_for(int64_t vocab_size);
@@ -45,6 +38,8 @@ class DatasetIndex {
  public:
   /// Throws FormatError naming `name`, the byte offset, the field and the error.
   static DatasetIndex parse(std::span<const std::byte> idx, uint64_t bin_bytes, const std::string& name);
+  /// `begins`: the first token of each document in ascending order, then the number of tokens.
+  DatasetIndex(TokenType type, std::vector<int64_t> begins) : type_(type), begins_(std::move(begins)) {}
 
   TokenType type() const { return type_; }
   int64_t documents() const { return std::ssize(begins_) - 1; }
@@ -55,19 +50,22 @@ class DatasetIndex {
   int64_t document_of(int64_t token) const;
 
  private:
-  DatasetIndex() = default;
-
-  TokenType type_ = TokenType::u16;
+  TokenType type_;
   std::vector<int64_t> begins_;  ///< [documents + 1] in tokens
 };
 
-/// A pair opened for reading. Safe to read from several threads.
+/// A pair, or token files of which the documents are known, opened for reading. Safe to read from several threads.
 class IndexedDataset {
  public:
-  /// Throws UsageError if a file of the pair is missing, FormatError if the .idx is malformed.
+  /// A pair. Throws UsageError if a file of it is missing, FormatError if the .idx is malformed.
   explicit IndexedDataset(const std::filesystem::path& path);
+  /// Token files. `begins`: as in DatasetIndex. Throws UsageError if there is no token.
+  IndexedDataset(TokenFiles tokens, std::vector<int64_t> begins);
 
   const DatasetIndex& index() const { return index_; }
+  /// The .bin file, or the first one and how many there are.
+  const std::string& name() const { return tokens_.name(); }
+  /// Of the pair; empty for other token files.
   const std::filesystem::path& prefix() const { return prefix_; }
   /// Appends tokens [first_token, first_token + count) to a row, and whether they count if there is a mask.
   /// Throws FormatError naming file, document, id and vocabulary size if an id is outside of the vocabulary.
@@ -80,18 +78,17 @@ class IndexedDataset {
   /// out[i] = 1 if token first_token + i counts in the loss, else 0; the same range as read(). Only with
   /// has_mask().
   void read_counted(int64_t first_token, std::span<uint8_t> out) const;
-  /// Hash of the whole .idx, the sizes of the .bin and of the .mask and a sample of their bytes.
+  /// Hash of where the documents begin, the sizes of the token files and of the .mask and a sample of their bytes.
   std::string content_key() const;
 
  private:
-  IndexedDataset(std::filesystem::path prefix, const std::string& idx);
-  void require_tokens(int64_t first_token, size_t count) const;
+  IndexedDataset(std::filesystem::path prefix, const std::string& idx, FileReader bin);
   void check_ids(int64_t first_token, std::span<const int32_t> ids, int64_t vocab_size) const;
 
   std::filesystem::path prefix_;
-  FileReader bin_;
-  std::string idx_hash_;
+  std::string index_hash_;
   DatasetIndex index_;
+  TokenFiles tokens_;
   std::optional<LossMask> mask_;
 };
 

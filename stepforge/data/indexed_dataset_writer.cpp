@@ -2,11 +2,12 @@
 #include "stepforge/data/indexed_dataset_writer.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
-#include <numeric>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr int64_t kLengthBytes = sizeof(int32_t);
 
 void append_bytes(std::string& buffer, const void* bytes, size_t count) {
   buffer.append(static_cast<const char*>(bytes), count);
@@ -38,6 +40,18 @@ void append_narrow(std::string& buffer, std::span<const int32_t> tokens, TokenTy
   }
 }
 
+/// Calls `use` with each number of a file of 32-bit lengths, which is read in blocks.
+void for_each_length(const fs::path& path, const std::function<void(int32_t)>& use) {
+  const FileReader file(path);
+  std::vector<int32_t> block;
+  for (int64_t begin = 0; begin < file.size(); begin += static_cast<int64_t>(kBufferBytes)) {
+    const int64_t bytes = std::min(file.size() - begin, static_cast<int64_t>(kBufferBytes));
+    block.resize(static_cast<size_t>(bytes / kLengthBytes));
+    file.read(begin, std::as_writable_bytes(std::span(block)));
+    for (const int32_t length : block) use(length);
+  }
+}
+
 void rename_file(const fs::path& from, const fs::path& to) {
   std::error_code failure;
   fs::rename(from, to, failure);
@@ -47,50 +61,46 @@ void rename_file(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+// The process id keeps apart two processes that write the same pair.
 IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, const DatasetContents& contents)
-    : prefix_(std::move(prefix)),
-      contents_(contents),
-      // The process id keeps apart two processes that write the same pair.
-      bin_staging_(with_suffix(prefix_, format(".bin.tmp{}", getpid()))),
-      idx_staging_(with_suffix(prefix_, format(".idx.tmp{}", getpid()))),
-      mask_staging_(with_suffix(prefix_, format(".mask.tmp{}", getpid()))),
-      counted_staging_(with_suffix(prefix_, format(".counted.tmp{}", getpid()))),
-      bin_(std::make_unique<FileWriter>(bin_staging_)) {
-  if (contents_.loss_mask) counted_ = std::make_unique<FileWriter>(counted_staging_);
-}
+    : IndexedDatasetWriter(std::move(prefix), contents, {}, format(".tmp{}", getpid()), false) {}
 
 IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, const DatasetContents& contents,
                                            const Position& resume)
+    : IndexedDatasetWriter(std::move(prefix), contents, resume, ".part", true) {}
+
+IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, const DatasetContents& contents,
+                                           const Position& resume, const std::string& staging_suffix,
+                                           bool keep_staging)
     : prefix_(std::move(prefix)),
       contents_(contents),
-      bin_staging_(with_suffix(prefix_, ".bin.part")),
-      idx_staging_(with_suffix(prefix_, ".idx.part")),
-      lengths_staging_(with_suffix(prefix_, ".lengths.part")),
-      mask_staging_(with_suffix(prefix_, ".mask.part")),
-      counted_staging_(with_suffix(prefix_, ".counted.part")),
+      bin_staging_(with_suffix(prefix_, ".bin" + staging_suffix)),
+      idx_staging_(with_suffix(prefix_, ".idx" + staging_suffix)),
+      lengths_staging_(with_suffix(prefix_, ".lengths" + staging_suffix)),
+      mask_staging_(with_suffix(prefix_, ".mask" + staging_suffix)),
+      counted_staging_(with_suffix(prefix_, ".counted" + staging_suffix)),
       bin_(std::make_unique<FileWriter>(bin_staging_, resume.tokens * token_bytes(contents.type))),
-      tokens_(resume.tokens) {
-  read_lengths(resume.documents);
-  const auto kept = static_cast<int64_t>(lengths_.size() * sizeof(int32_t));
-  lengths_file_ = std::make_unique<FileWriter>(lengths_staging_, kept);
+      lengths_(std::make_unique<FileWriter>(lengths_staging_, resume.documents * kLengthBytes)),
+      documents_(resume.documents),
+      tokens_(resume.tokens),
+      keep_staging_(keep_staging) {
+  check_lengths();
   if (contents_.loss_mask) counted_ = std::make_unique<FileWriter>(counted_staging_, resume.tokens);
 }
 
-void IndexedDatasetWriter::read_lengths(int64_t documents) {
-  if (documents == 0) return;
-  lengths_.resize(static_cast<size_t>(documents));
-  FileReader(lengths_staging_).read(0, std::as_writable_bytes(std::span(lengths_)));
-  const int64_t sum = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
-  if (sum != tokens_) {
-    throw Error(format("{}: the first {} documents have {} tokens, not {}", lengths_staging_.string(),
-                       documents, sum, tokens_));
-  }
+void IndexedDatasetWriter::check_lengths() const {
+  int64_t sum = 0;
+  for_each_length(lengths_staging_, [&](int32_t length) { sum += length; });
+  if (sum == tokens_) return;
+  throw Error(format("{}: the first {} documents have {} tokens, not {}", lengths_staging_.string(),
+                     documents_, sum, tokens_));
 }
 
 IndexedDatasetWriter::~IndexedDatasetWriter() {
-  if (published_ || lengths_file_) return;
+  if (published_ || keep_staging_) return;
   std::error_code ignored;
-  for (const fs::path& staging : {bin_staging_, idx_staging_, mask_staging_, counted_staging_})
+  for (const fs::path& staging :
+       {bin_staging_, idx_staging_, lengths_staging_, mask_staging_, counted_staging_})
     fs::remove(staging, ignored);
 }
 
@@ -98,10 +108,8 @@ IndexedDatasetWriter::Position IndexedDatasetWriter::save() {
   write_buffers();
   bin_->flush();
   if (counted_) counted_->flush();
-  const auto saved = static_cast<size_t>(lengths_file_->written()) / sizeof(int32_t);
-  lengths_file_->write(lengths_.data() + saved, (lengths_.size() - saved) * sizeof(int32_t));
-  lengths_file_->flush();
-  return {documents(), tokens_};
+  lengths_->flush();
+  return {documents_, tokens_};
 }
 
 void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens, std::span<const uint8_t> counted) {
@@ -122,10 +130,12 @@ void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens, std::sp
       append_narrow<int32_t>(buffer_, tokens, contents_.type);
       break;
   }
-  lengths_.push_back(static_cast<int32_t>(tokens.size()));
+  const auto length = static_cast<int32_t>(tokens.size());
+  append_bytes(lengths_buffer_, &length, sizeof length);
+  ++documents_;
   tokens_ += static_cast<int64_t>(tokens.size());
   add_counted(tokens.size(), counted);
-  if (buffer_.size() >= kBufferBytes) write_buffers();
+  if (std::max(buffer_.size(), lengths_buffer_.size()) >= kBufferBytes) write_buffers();
 }
 
 void IndexedDatasetWriter::add_counted(size_t tokens, std::span<const uint8_t> counted) {
@@ -147,6 +157,8 @@ void IndexedDatasetWriter::add_counted(size_t tokens, std::span<const uint8_t> c
 void IndexedDatasetWriter::write_buffers() {
   bin_->write(buffer_);
   buffer_.clear();
+  lengths_->write(lengths_buffer_);
+  lengths_buffer_.clear();
   if (counted_) counted_->write(counted_buffer_);
   counted_buffer_.clear();
 }
@@ -162,15 +174,15 @@ void IndexedDatasetWriter::write_index() {
   };
   put(uint64_t{1});
   put(static_cast<uint8_t>(contents_.type));
-  put(uint64_t{lengths_.size()});
-  put(uint64_t{lengths_.size() + 1});
-  for (const int32_t length : lengths_) put(length);
+  put(static_cast<uint64_t>(documents_));
+  put(static_cast<uint64_t>(documents_) + 1);
+  for_each_length(lengths_staging_, put);
   int64_t offset = 0;
-  for (const int32_t length : lengths_) {
+  for_each_length(lengths_staging_, [&](int32_t length) {
     put(offset);
     offset += length * token_bytes(contents_.type);
-  }
-  for (int64_t boundary = 0; boundary <= documents(); ++boundary) put(boundary);
+  });
+  for (int64_t boundary = 0; boundary <= documents_; ++boundary) put(boundary);
   writer.write(buffer);
   writer.finish();
 }
@@ -178,6 +190,7 @@ void IndexedDatasetWriter::write_index() {
 void IndexedDatasetWriter::publish() {
   write_buffers();
   bin_->finish();
+  lengths_->finish();
   write_index();
   if (counted_) {
     counted_->finish();
@@ -191,7 +204,7 @@ void IndexedDatasetWriter::publish() {
   rename_file(bin_staging_, bin_path(prefix_));
   rename_file(idx_staging_, idx_path(prefix_));
   published_ = true;
-  if (lengths_file_) fs::remove(lengths_staging_, missing);
+  fs::remove(lengths_staging_, missing);
   if (counted_) fs::remove(counted_staging_, missing);
   fsync_path(prefix_.has_parent_path() ? prefix_.parent_path() : fs::path("."));
 }

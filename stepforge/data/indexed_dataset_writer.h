@@ -7,7 +7,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "stepforge/data/indexed_dataset.h"
 
@@ -19,7 +18,8 @@ struct DatasetContents {
   bool loss_mask = false;  ///< which tokens count in the loss (data/loss_mask.h)
 };
 
-/// Writes a pair in order. Nothing appears under the final names before publish().
+/// Writes a pair in order. Nothing appears under the final names before publish(). Memory: a few MiB, however many
+/// documents and tokens there are.
 class IndexedDatasetWriter {
  public:
   /// How much has been written.
@@ -48,12 +48,14 @@ class IndexedDatasetWriter {
   /// that a reader finds matching files or none.
   void publish();
 
-  int64_t documents() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t documents() const { return documents_; }
   int64_t tokens() const { return tokens_; }
   const std::filesystem::path& prefix() const { return prefix_; }
 
  private:
-  void read_lengths(int64_t documents);
+  IndexedDatasetWriter(std::filesystem::path prefix, const DatasetContents& contents, const Position& resume,
+                       const std::string& staging_suffix, bool keep_staging);
+  void check_lengths() const;
   void write_index();
   void add_counted(size_t tokens, std::span<const uint8_t> counted);
   void write_buffers();
@@ -66,12 +68,14 @@ class IndexedDatasetWriter {
   std::filesystem::path mask_staging_;
   std::filesystem::path counted_staging_;
   std::unique_ptr<FileWriter> bin_;
-  std::unique_ptr<FileWriter> lengths_file_;  ///< only if it can be resumed: lengths_ on the disk
+  std::unique_ptr<FileWriter> lengths_;  ///< of the documents, 32 bits each
   std::unique_ptr<FileWriter> counted_;  ///< only with a loss mask: a byte per token, packed by publish()
-  std::vector<int32_t> lengths_;
   std::string buffer_;
+  std::string lengths_buffer_;
   std::string counted_buffer_;
+  int64_t documents_ = 0;
   int64_t tokens_ = 0;
+  bool keep_staging_;  ///< for a later writer that continues
   bool published_ = false;
 };
 

@@ -50,11 +50,12 @@ std::string keys_of(const simdjson::dom::object& object) {
   return keys.empty() ? "no keys" : join(keys, ", ");
 }
 
-/// Where a fault is, with the fault; throws.
-using Fail = std::function<void(const std::string& fault)>;
+[[noreturn]] void fail(const std::string& fault) {
+  throw FormatError(fault);
+}
 
-/// The text of `field` in a record. Calls `fail` if there is none.
-std::string_view field_of(const simdjson::dom::element& record, const std::string& field, const Fail& fail) {
+/// The text of `field` in a record. Throws FormatError, without a location, if there is none.
+std::string_view field_of(const simdjson::dom::element& record, const std::string& field) {
   simdjson::dom::object object;
   if (record.get(object) != simdjson::SUCCESS)
     fail(format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(record.type()), field));
@@ -67,13 +68,15 @@ std::string_view field_of(const simdjson::dom::element& record, const std::strin
   return text;
 }
 
-/// Calls `document`; what it throws goes to `fail`.
-void deliver(std::string_view found, const std::function<void(std::string_view)>& document,
-             const Fail& fail) {
+/// Reads one record by `read`. A FormatError that it throws gets a location and goes to `on_fault`.
+template <typename Read, typename Location>
+void read_record(const Read& read, const Location& location, const FaultHandler& on_fault) {
   try {
-    document(found);
+    read();
   } catch (const FormatError& fault) {
-    fail(fault.what());
+    const auto message = [&] { return format("{}: {}", location(), fault.what()); };
+    if (!on_fault) throw FormatError(message());
+    on_fault(message);
   }
 }
 
@@ -84,14 +87,14 @@ class LineParser {
   LineParser(std::string_view text, const std::optional<std::string>& field) : text_(text), field_(field) {}
 
   /// The document in the line [begin, end), valid until the next call.
-  std::string_view document_of(size_t begin, size_t end, const Fail& fail) {
+  std::string_view document_of(size_t begin, size_t end) {
     if (static_cast<int64_t>(end - begin) > kMaxJsonLineBytes)
       fail(format("a line of {} bytes; at most {} are accepted", end - begin, kMaxJsonLineBytes));
     if (!field_) return text_.substr(begin, end - begin);
     simdjson::dom::element record;
     const auto parsed = parse(begin, end).get(record);
     if (parsed != simdjson::SUCCESS) fail(format("invalid JSON: {}", simdjson::error_message(parsed)));
-    return field_of(record, *field_, fail);
+    return field_of(record, *field_);
   }
 
  private:
@@ -113,17 +116,17 @@ class LineParser {
 }  // namespace
 
 void read_json_lines(std::string_view text, const std::optional<std::string>& field,
-                     const RecordLocation& location, const std::function<void(std::string_view)>& document) {
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document,
+                     const FaultHandler& on_fault) {
   LineParser parser(text, field);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.size(), text.find('\n', begin));
-    const Fail fail = [&](const std::string& fault) {
-      const auto before = text.substr(0, begin);
-      throw FormatError(
-          format("{}: {}", location(std::count(before.begin(), before.end(), '\n') + 1), fault));
-    };
     const bool blank = text.substr(begin, end - begin).find_first_not_of(" \t\r") == std::string_view::npos;
-    if (!blank) deliver(parser.document_of(begin, end, fail), document, fail);
+    const auto line = [&] {
+      const auto before = text.substr(0, begin);
+      return location(std::count(before.begin(), before.end(), '\n') + 1);
+    };
+    if (!blank) read_record([&] { document(parser.document_of(begin, end)); }, line, on_fault);
     begin = end + 1;
   }
 }
@@ -134,7 +137,8 @@ bool begins_json_array(std::string_view text) {
 }
 
 void read_json_array(std::string_view text, const std::optional<std::string>& field,
-                     const RecordLocation& location, const std::function<void(std::string_view)>& document) {
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document,
+                     const FaultHandler& on_fault) {
   simdjson::dom::parser parser;
   simdjson::dom::array records;
   const simdjson::padded_string padded(text);
@@ -143,11 +147,14 @@ void read_json_array(std::string_view text, const std::optional<std::string>& fi
   int64_t number = 0;
   for (const simdjson::dom::element record : records) {
     ++number;
-    const Fail fail = [&](const std::string& fault) {
-      throw FormatError(format("{}: {}", location(number), fault));
+    const auto read = [&] {
+      if (field) {
+        document(field_of(record, *field));
+      } else {
+        document(simdjson::minify(record));
+      }
     };
-    const std::string whole = field ? "" : std::string(simdjson::minify(record));
-    deliver(field ? field_of(record, *field, fail) : whole, document, fail);
+    read_record(read, [&] { return location(number); }, on_fault);
   }
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "stepforge/data/record_fault.h"
+
 namespace stepforge {
 
 /// Longer lines are refused, so that a broken file does not use up the memory.
@@ -17,15 +19,18 @@ inline constexpr int64_t kMaxJsonLineBytes = int64_t{256} << 20;
 using RecordLocation = std::function<std::string(int64_t number)>;
 
 /// Calls `document` with `field` of every line of `text` that is not blank, or with the line itself if `field` is
-/// not given. Throws FormatError that begins with location(line); also if `document` throws FormatError.
+/// not given. Calls `on_fault` for a line that is malformed or for which `document` throws FormatError; its message
+/// begins with location(line). Without `on_fault` throws FormatError with that message.
 void read_json_lines(std::string_view text, const std::optional<std::string>& field,
-                     const RecordLocation& location, const std::function<void(std::string_view)>& document);
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document,
+                     const FaultHandler& on_fault = {});
 
 /// Whether the text is one JSON array, as LLaMA-Factory's data sets are, instead of lines.
 bool begins_json_array(std::string_view text);
 
-/// The same for the elements of one JSON array of less than 4 GiB.
+/// The same for the elements of one JSON array of less than 4 GiB. Throws FormatError if the array itself is malformed.
 void read_json_array(std::string_view text, const std::optional<std::string>& field,
-                     const RecordLocation& location, const std::function<void(std::string_view)>& document);
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document,
+                     const FaultHandler& on_fault = {});
 
 }  // namespace stepforge

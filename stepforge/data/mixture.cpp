@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -39,9 +40,8 @@ Mixture::Mixture(const std::vector<double>& weights, const std::vector<std::stri
     : key_(stream_key(seed, "mixture blocks")) {
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!std::isfinite(weights[i]) || weights[i] <= 0.0) {
-      throw UsageError(
-          format("data source {}: weight {} is not a positive number; to not use the source, leave it out",
-                 names[i], weights[i]));
+      throw UsageError(format("{}: weight {} is not a positive number; to not use the source, leave it out",
+                              names[i], weights[i]));
     }
   }
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -50,11 +50,13 @@ Mixture::Mixture(const std::vector<double>& weights, const std::vector<std::stri
   rows_per_block_ = largest_remainder(weights, kBlockRows);
   for (size_t i = 0; i < weights.size(); ++i) {
     if (rows_per_block_[i] > 0) continue;
-    throw UsageError(format(
-        "data source {}: weight {} of a total of {} is {:.3g} rows in each block of {}, which rounds to 0; "
-        "raise the weight to at least {:.3g} or leave the source out",
-        names[i], weights[i], sum, weights[i] / sum * static_cast<double>(kBlockRows), kBlockRows,
-        sum / static_cast<double>(kBlockRows)));
+    throw UsageError(
+        format("{}: weight {} of a total of {} is {:.3g} rows in each block of {}, which rounds to 0; raise "
+               "the weight "
+               "(or the temperature that sets it) so that its share is {:.3g} times as large, or leave the "
+               "source out",
+               names[i], weights[i], sum, weights[i] / sum * static_cast<double>(kBlockRows), kBlockRows,
+               sum / weights[i] / static_cast<double>(kBlockRows)));
   }
 }
 
@@ -98,6 +100,22 @@ int64_t RowOrder::operator()(int64_t running) const {
   const auto epoch = static_cast<uint64_t>(running / rows_);
   const Permutation order(static_cast<uint64_t>(rows_), mix_bits(key_ ^ mix_bits(epoch)));
   return static_cast<int64_t>(order(static_cast<uint64_t>(offset)));
+}
+
+EpochMixture::EpochMixture(std::vector<int64_t> rows_per_epoch, uint64_t seed, bool shuffle)
+    : rows_per_epoch_(std::move(rows_per_epoch)),
+      ends_(rows_per_epoch_.size()),
+      order_(std::reduce(rows_per_epoch_.begin(), rows_per_epoch_.end()), stream_key(seed, "epoch mixture"),
+             /*source=*/0, shuffle) {
+  std::partial_sum(rows_per_epoch_.begin(), rows_per_epoch_.end(), ends_.begin());
+}
+
+RowRef EpochMixture::locate(int64_t row) const {
+  const int64_t offset = order_(row);
+  const auto end = std::upper_bound(ends_.begin(), ends_.end(), offset);
+  const auto source = static_cast<size_t>(end - ends_.begin());
+  const int64_t rows = rows_per_epoch_[source];
+  return {static_cast<int64_t>(source), row / ends_.back() * rows + offset - (*end - rows)};
 }
 
 }  // namespace stepforge

@@ -23,7 +23,7 @@ class Mixture {
  public:
   static constexpr int64_t kBlockRows = 4096;
 
-  /// `names` are for messages. Throws UsageError if a weight is not a positive number, or so small that its
+  /// `names` begin the messages. Throws UsageError if a weight is not a positive number, or so small that its
   /// source would never get a row.
   Mixture(const std::vector<double>& weights, const std::vector<std::string>& names, uint64_t seed);
 
@@ -58,6 +58,23 @@ class RowOrder {
   int64_t rows_;
   uint64_t key_;
   bool shuffle_;
+};
+
+/// Divides each epoch between sources: it holds the given number of rows of each, all shuffled together by (seed,
+/// epoch), or source after source. The rows of a source continue where its part of the epoch before has ended.
+class EpochMixture {
+ public:
+  /// The numbers are positive.
+  EpochMixture(std::vector<int64_t> rows_per_epoch, uint64_t seed, bool shuffle);
+
+  const std::vector<int64_t>& rows_per_epoch() const { return rows_per_epoch_; }
+  /// The source and running number of global row `row` >= 0. Safe to call from several threads.
+  RowRef locate(int64_t row) const;
+
+ private:
+  std::vector<int64_t> rows_per_epoch_;
+  std::vector<int64_t> ends_;  ///< of each source's part of an unshuffled epoch
+  RowOrder order_;
 };
 
 }  // namespace stepforge

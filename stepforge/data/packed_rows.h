@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "stepforge/data/indexed_dataset.h"
 #include "stepforge/data/packing.h"
@@ -13,29 +15,35 @@
 
 namespace stepforge {
 
+/// The length of every document in tokens.
+std::vector<int64_t> document_lengths(const DatasetIndex& index);
+
 /// Each piece of a row is a document of its own to attention. If the last one ends inside its document, the
-/// next token of that is the last label. Padding follows as documents of at most 256 tokens of id 0, so that it
-/// costs little attention; none of it counts.
+/// next token of that is the last label. Padding follows (append_padding).
 class PackedRows : public RowSource {
  public:
   /// `text_bytes`: UTF-8 bytes that the dataset was made from, if known. Throws UsageError if there is no row.
   PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
              Packing packing, uint64_t seed, std::optional<int64_t> text_bytes);
+  /// Rows of a table that fits the dataset. `identity`: equal for equal tables.
+  PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
+             PackTable table, std::string_view identity, std::optional<int64_t> text_bytes);
 
   const std::string& name() const override { return name_; }
   int64_t rows() const override { return table_.rows(); }
   int64_t seq_len() const override { return seq_len_; }
   void read(int64_t number, Row& row) const override;
+  int64_t attention_cost(int64_t number) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
   /// Of the pieces, without padding.
   int64_t tokens() const override { return used_tokens_; }
+  int64_t documents() const override { return dataset_->index().documents(); }
   std::optional<int64_t> text_bytes() const override { return text_bytes_; }
-  const PackTable& table() const { return table_; }
+  const PackTable* pack_table() const override { return &table_; }
 
  private:
   void append_piece(const Piece& piece, Row& row) const;
   void append_last_label(const Piece& last, Row& row) const;
-  void append_padding(Row& row) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;
   int64_t seq_len_;

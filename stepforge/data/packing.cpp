@@ -2,6 +2,7 @@
 #include "stepforge/data/packing.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -18,6 +19,18 @@ namespace {
 /// Documents packed together; the numbers are those of XTuner's soft packing.
 constexpr size_t kChunkDocuments = 10000;
 constexpr size_t kBufferDocuments = 100;
+/// Documents that a row is chosen from, as in VeOmni's dynamic batches.
+constexpr size_t kBudgetDocuments = 200;
+
+constexpr std::array<std::pair<std::string_view, Packing>, 7> kPackings = {{
+    {"concat", Packing::concat},
+    {"hard", Packing::hard},
+    {"soft", Packing::soft},
+    {"best_fit", Packing::best_fit},
+    {"none", Packing::none},
+    {"budget", Packing::budget},
+    {"preset", Packing::preset},
+}};
 
 /// Fills a table with whole documents, of which those longer than a row are cut.
 class RowBuilder {
@@ -105,6 +118,32 @@ void pack_best_fit(std::vector<int64_t> chunk, int64_t capacity, RowBuilder& row
   for (const auto& row : open) rows.add_row(row);
 }
 
+/// Each row takes, in their order, all documents that still fit of those that wait; the others wait on.
+void pack_budget(const std::vector<int64_t>& documents, int64_t capacity, RowBuilder& rows) {
+  std::vector<int64_t> waiting;
+  int64_t tokens = 0;  // of those that wait
+  auto next = documents.begin();
+  while (true) {
+    for (; next != documents.end() && (waiting.size() < kBudgetDocuments || tokens < capacity); ++next) {
+      waiting.push_back(*next);
+      tokens += rows.used(*next);
+    }
+    if (waiting.empty()) return;
+    std::vector<int64_t> row;
+    std::vector<int64_t> left;
+    int64_t filled = 0;
+    for (const int64_t document : waiting) {
+      const int64_t length = rows.used(document);
+      const bool fits = filled + length <= capacity;
+      (fits ? row : left).push_back(document);
+      filled += fits ? length : 0;
+    }
+    rows.add_row(row);
+    tokens -= filled;
+    waiting = std::move(left);
+  }
+}
+
 /// The shuffled documents end to end, cut at every `capacity` tokens; the rest after the last full row is left.
 PackTable pack_hard(std::span<const int64_t> lengths, const std::vector<int64_t>& order, int64_t capacity) {
   PackTable table;
@@ -139,13 +178,12 @@ std::vector<int64_t> not_empty(std::span<const int64_t> lengths) {
 }  // namespace
 
 Packing parse_packing(std::string_view word) {
-  if (word == "concat") return Packing::concat;
-  if (word == "hard") return Packing::hard;
-  if (word == "soft") return Packing::soft;
-  if (word == "best_fit") return Packing::best_fit;
-  if (word == "none") return Packing::none;
-  throw UsageError(format(
-      "\"{}\" is not a packing; expected \"concat\", \"hard\", \"soft\", \"best_fit\" or \"none\"", word));
+  std::vector<std::string> names;
+  for (const auto& [name, packing] : kPackings) {
+    if (name == word) return packing;
+    names.push_back(format("\"{}\"", name));
+  }
+  throw UsageError(format("\"{}\" is not a packing; expected one of {}", word, join(names, ", ")));
 }
 
 std::span<const Piece> PackTable::row(int64_t number) const {
@@ -170,7 +208,12 @@ PackTable pack_documents(std::span<const int64_t> lengths, int64_t capacity, Pac
     for (const int64_t document : documents) rows.add_row({document});
     return std::move(rows.table);
   }
-  if (packing == Packing::concat) throw Error("concat packing needs no table");
+  if (packing == Packing::budget) {
+    pack_budget(documents, capacity, rows);
+    return std::move(rows.table);
+  }
+  if (packing != Packing::soft && packing != Packing::best_fit)
+    throw Error("this packing makes no table of documents");
   documents = in_order(torch_randperm(std::ssize(documents), word));
   for (size_t begin = 0; begin < documents.size(); begin += kChunkDocuments) {
     const auto first = documents.begin() + static_cast<std::ptrdiff_t>(begin);

@@ -16,9 +16,11 @@ enum class Packing {
   soft,      ///< whole documents, filled up from a buffer of short ones: XTuner's pack_level "soft"
   best_fit,  ///< whole documents, each into the row that it fills best
   none,      ///< one document per row
+  budget,    ///< whole documents in their order, each row filled from the next ones: VeOmni's dynamic batches
+  preset,    ///< as files say (data/preset_packing.h)
 };
 
-/// "concat", "hard", "soft", "best_fit" or "none"; throws UsageError for anything else.
+/// The packing of that name; throws UsageError for anything else.
 Packing parse_packing(std::string_view word);
 
 /// Tokens [begin, end) of a document.
@@ -41,10 +43,13 @@ struct PackTable {
   std::span<const Piece> row(int64_t number) const;
 };
 
-/// Distributes documents with these lengths (in tokens; empty ones are left out) over rows of `capacity` tokens.
-/// Every document is used exactly once. Except for `hard`, one that is longer than a row is cut. Orders are
-/// those of the peers: `soft` begins with PyTorch's randperm(seed), `hard` with NumPy's RandomState(seed).shuffle;
-/// equal lengths keep their order. `seed` is used modulo 2^32. Not for Packing::concat, which needs no table.
+/// Distributes documents with these lengths (in tokens; empty ones are left out) over rows of `capacity`
+/// tokens. Every document is used exactly once. Except for `hard`, one that is longer than a row is cut.
+/// Orders are those of the peers: `soft` begins with PyTorch's randperm(seed), `hard` with NumPy's
+/// RandomState(seed).shuffle; equal lengths keep their order. `seed` is used modulo 2^32. `soft` and
+/// `best_fit` pack 10,000 documents at a time; of the rows that `best_fit` makes of them, at most one is not
+/// more than half full. `budget` takes from the next 200 documents, or more until they could fill a row. Not
+/// for Packing::concat and Packing::preset.
 PackTable pack_documents(std::span<const int64_t> lengths, int64_t capacity, Packing packing, uint64_t seed);
 
 }  // namespace stepforge

@@ -10,10 +10,11 @@ namespace {
 
 class PlainTextEncoder : public RecordEncoder {
  public:
-  PlainTextEncoder(const Tokenizer& tokenizer, const SpecialTokens& ends)
-      : encoder_(tokenizer.encoder()), ends_(ends) {}
+  PlainTextEncoder(const Tokenizer& tokenizer, const SpecialTokens& ends, const TextFilter& filter)
+      : encoder_(tokenizer.encoder()), ends_(ends), filter_(filter) {}
 
   void append(std::string_view record, EncodedDocuments& documents) override {
+    if (is_dropped(record, filter_, scratch_, documents)) return;
     auto& tokens = documents.tokens;
     tokens.insert(tokens.end(), ends_.before.begin(), ends_.before.end());
     encoder_->append(record, tokens);
@@ -25,18 +26,40 @@ class PlainTextEncoder : public RecordEncoder {
  private:
   std::unique_ptr<Encoder> encoder_;
   const SpecialTokens& ends_;
+  const TextFilter& filter_;
+  TextFilter::Scratch scratch_;
 };
-
-std::string ids_text(const std::vector<int32_t>& ids) {
-  std::vector<std::string> words;
-  words.reserve(ids.size());
-  for (const int32_t id : ids) words.push_back(std::to_string(id));
-  return join(words, " ");
-}
 
 }  // namespace
 
-PlainText::PlainText(const Tokenizer& tokenizer, const TextEnds& ends) : tokenizer_(tokenizer) {
+LostText& LostText::operator+=(const LostText& more) {
+  documents += more.documents;
+  tokens += more.tokens;
+  text_bytes += more.text_bytes;
+  return *this;
+}
+
+void add_losses(LossesByReason& losses, const LossesByReason& more) {
+  for (const auto& [reason, lost] : more) losses[reason] += lost;
+}
+
+void EncodedDocuments::resize(size_t documents) {
+  ends.resize(documents);
+  text_bytes.resize(documents);
+  tokens.resize(documents == 0 ? 0 : static_cast<size_t>(ends.back()));
+  if (counted.size() > tokens.size()) counted.resize(tokens.size());
+}
+
+bool is_dropped(std::string_view text, const TextFilter& filter, TextFilter::Scratch& scratch,
+                EncodedDocuments& documents) {
+  const std::string_view rule = filter.broken_rule(text, scratch);
+  if (rule.empty()) return false;
+  documents.dropped[std::string(rule)] += {.documents = 1, .text_bytes = std::ssize(text)};
+  return true;
+}
+
+PlainText::PlainText(const Tokenizer& tokenizer, const TextEnds& ends, const TextFilterRules& filter)
+    : tokenizer_(tokenizer), filter_(filter) {
   const SpecialTokens special = tokenizer.special_tokens();
   if (ends.bos) ends_.before = special.before;
   if (!ends.eos) return;
@@ -45,12 +68,15 @@ PlainText::PlainText(const Tokenizer& tokenizer, const TextEnds& ends) : tokeniz
 }
 
 std::unique_ptr<RecordEncoder> PlainText::encoder() const {
-  return std::make_unique<PlainTextEncoder>(tokenizer_, ends_);
+  return std::make_unique<PlainTextEncoder>(tokenizer_, ends_, filter_);
 }
 
 std::string PlainText::fingerprint() const {
-  return content_hash(
-      format("text {}\n{}\n{}", tokenizer_.fingerprint(), ids_text(ends_.before), ids_text(ends_.after)));
+  return content_hash(format("text {}\n{}", tokenizer_.fingerprint(), description().dump()));
+}
+
+Json PlainText::description() const {
+  return {{"before", ends_.before}, {"after", ends_.after}, {"filter", filter_.description()}};
 }
 
 }  // namespace stepforge

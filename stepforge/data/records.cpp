@@ -21,15 +21,16 @@ Records open_records(const std::vector<std::filesystem::path>& paths, const Toke
   Records records;
   TextSourceOptions source{.paths = paths, .mode = parse_document_mode(options.documents)};
   if (const auto layout = find_chat_layout(options.format)) {
-    source.format = TextFormat::json_lines;
+    source.format = TextFormat::records;
     source.field = std::nullopt;
     records.format = std::make_unique<ChatRecords>(
         tokenizer, find_template(options),
-        ChatRecordOptions{.layout = *layout, .loss_on = parse_loss_on(options.loss_on)});
+        ChatRecordOptions{
+            .layout = *layout, .loss_on = parse_loss_on(options.loss_on), .filter = options.filter});
   } else {
     source.format = parse_text_format(options.format);
     source.field = options.field;
-    records.format = std::make_unique<PlainText>(tokenizer, options.ends);
+    records.format = std::make_unique<PlainText>(tokenizer, options.ends, options.filter);
   }
   records.source = std::make_unique<TextSource>(std::move(source));
   return records;

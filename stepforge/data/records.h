@@ -13,12 +13,13 @@
 namespace stepforge {
 
 struct RecordOptions {
-  /// "auto" (by the name), "text" or "jsonl"; or a layout of chat data (data/conversation.h), which is read from
-  /// JSON Lines.
+  /// "auto" (by the name), "text", "jsonl", "csv" or "mds"; or a layout of chat data (data/conversation.h), which is
+  /// read from JSON Lines or tables.
   std::string format = "auto";
   std::string field = "text";      ///< name of the text field of a JSON line
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
   TextEnds ends{};
+  TextFilterRules filter{};                  ///< which documents are kept
   std::string loss_on = "assistant";         ///< of chat data: what counts in the loss
   std::filesystem::path tokenizer_folder{};  ///< where the chat template lies, unless the next is given
   std::filesystem::path chat_template{};     ///< a file

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "stepforge/data/batch.h"
+#include "stepforge/data/packing.h"
 
 namespace stepforge {
 
@@ -25,12 +26,23 @@ class RowSource {
   virtual int64_t seq_len() const = 0;
   /// Fills `row` with row number `number` in [0, rows()). Throws FormatError if the stored tokens are bad.
   virtual void read(int64_t number, Row& row) const = 0;
+  /// What attention over row `number` costs, padding included. Sources that can tell without reading the
+  /// tokens do so.
+  virtual int64_t attention_cost(int64_t number) const {
+    Row row;
+    read(number, row);
+    return stepforge::attention_cost(row.document_starts, seq_len());
+  }
   /// Equal for sources with equal rows.
   virtual const std::string& fingerprint() const = 0;
   /// All tokens of the source, including those after the last full row.
   virtual int64_t tokens() const = 0;
+  /// Documents of the source: one a row, unless the source counts them.
+  virtual int64_t documents() const { return rows(); }
   /// UTF-8 bytes of the text that tokens() stand for; nullopt if unknown.
   virtual std::optional<int64_t> text_bytes() const = 0;
+  /// Which documents its rows hold; null unless a table says so.
+  virtual const PackTable* pack_table() const { return nullptr; }
 };
 
 }  // namespace stepforge

@@ -2,6 +2,7 @@
 #include "stepforge/data/synthetic.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
@@ -41,6 +42,23 @@ SyntheticSource::SyntheticSource(const SyntheticOptions& options)
                           options.rows, options.first_row, options.document_length));
 }
 
+/// Where the document ends that begins at token `start` of a row; past the row's last label if none follows.
+int64_t SyntheticSource::next_start(int64_t number, int64_t start) const {
+  if (options_.document_length == 0) return options_.seq_len + 1;
+  const auto row_number = static_cast<uint64_t>(options_.first_row + number);
+  // Uniform in [1, 2 mean - 1].
+  const auto span = static_cast<uint64_t>(2 * options_.document_length - 1);
+  const auto words = philox(key_, row_number, static_cast<uint64_t>(start));
+  return start + 1 + static_cast<int64_t>((words[2] * span) >> 32);
+}
+
+int64_t SyntheticSource::attention_cost(int64_t number) const {
+  std::vector<int32_t> starts;
+  for (int64_t start = next_start(number, 0); start < options_.seq_len; start = next_start(number, start))
+    starts.push_back(static_cast<int32_t>(start));
+  return stepforge::attention_cost(starts, options_.seq_len);
+}
+
 void SyntheticSource::read(int64_t number, Row& row) const {
   const auto vocab_size = static_cast<uint64_t>(options_.vocab_size);
   const auto row_number = static_cast<uint64_t>(options_.first_row + number);
@@ -48,19 +66,17 @@ void SyntheticSource::read(int64_t number, Row& row) const {
   row.tokens.resize(count);
   row.document_starts.clear();
   row.counted.clear();
-  size_t next_start = 0;
+  size_t next = 0;
   uint64_t token = 0;
   for (size_t i = 0; i < count; ++i) {
     const auto words = philox(key_, row_number, i);
-    const bool starts = i == next_start;
+    const bool starts = i == next;
     const bool random = starts || words[0] % 8 == 0;
     token = random ? (uint64_t{words[1]} * vocab_size) >> 32 : successor_(token);
     row.tokens[i] = static_cast<int32_t>(token);
     if (!starts) continue;
     if (i > 0) row.document_starts.push_back(static_cast<int32_t>(i));
-    // Uniform in [1, 2 mean - 1].
-    const auto span = static_cast<uint64_t>(2 * options_.document_length - 1);
-    next_start = options_.document_length == 0 ? count : i + 1 + static_cast<size_t>((words[2] * span) >> 32);
+    next = static_cast<size_t>(next_start(number, static_cast<int64_t>(i)));
   }
 }
 

@@ -2,6 +2,7 @@
 // Generated rows: a learnable pattern for tests and benchmarks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,11 +33,18 @@ class SyntheticSource : public RowSource {
   int64_t rows() const override { return options_.rows; }
   int64_t seq_len() const override { return options_.seq_len; }
   void read(int64_t number, Row& row) const override;
+  int64_t attention_cost(int64_t number) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
   int64_t tokens() const override { return options_.rows * options_.seq_len; }
+  /// About as many as there are, by their mean length.
+  int64_t documents() const override {
+    return options_.document_length > 0 ? std::max(tokens() / options_.document_length, rows()) : rows();
+  }
   std::optional<int64_t> text_bytes() const override { return std::nullopt; }
 
  private:
+  int64_t next_start(int64_t number, int64_t start) const;
+
   SyntheticOptions options_;
   uint64_t key_;
   Permutation successor_;

@@ -13,8 +13,16 @@ namespace stepforge {
 
 namespace {
 
-/// Larger documents of compressed files are refused: they are held in memory whole.
-constexpr int64_t kMaxDocumentBytes = int64_t{1} << 30;
+/// Larger documents are refused: they are held in memory whole. A line or paragraph of this size is no text.
+constexpr int64_t kMaxPartBytes = int64_t{256} << 20;
+constexpr int64_t kMaxCompressedFileBytes = int64_t{1} << 30;
+constexpr int64_t kMaxFileBytes = int64_t{4} << 30;
+
+[[noreturn]] void refuse_document(const ChunkedFile& file, int64_t begin, int64_t limit) {
+  throw FormatError(format(
+      "{}: a document of more than {} bytes begins at byte {} of its contents{}", file.path.string(), limit,
+      begin, file.mode == DocumentMode::file ? "; set the document to \"line\" or \"paragraph\"" : ""));
+}
 
 /// Ranges of a file that can be read from anywhere.
 class PlainChunks : public TextChunks {
@@ -26,7 +34,9 @@ class PlainChunks : public TextChunks {
     const int64_t size = file_.bytes;
     if (begin_ >= size) return std::nullopt;
     const int64_t wanted = std::min(target_bytes_, size - begin_);
-    const int64_t end = file_.mode == DocumentMode::file ? size : boundary_after(begin_ + wanted);
+    const bool is_whole = file_.mode == DocumentMode::file;
+    if (is_whole && size > kMaxFileBytes) refuse_document(file_, begin_, kMaxFileBytes);
+    const int64_t end = is_whole ? size : boundary_after(begin_ + wanted);
     return TextChunk{file_.number, std::exchange(begin_, end), end, end};
   }
 
@@ -42,6 +52,7 @@ class PlainChunks : public TextChunks {
       // A boundary at the end of the window is not necessarily one of the file.
       if (boundary > 0 && boundary < text.size()) return begin + static_cast<int64_t>(boundary);
       if (end == file_.bytes) return end;
+      if (window >= kMaxPartBytes) refuse_document(file_, begin_, kMaxPartBytes);
     }
   }
 
@@ -56,7 +67,7 @@ class SequentialChunks : public TextChunks {
  public:
   SequentialChunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin)
       : file_(file),
-        input_(open_contents(file.path, file.column)),
+        input_(open_contents(file.path, file.table, file.column)),
         target_bytes_(target_bytes),
         skip_(begin),
         begin_(begin) {}
@@ -89,10 +100,8 @@ class SequentialChunks : public TextChunks {
   }
 
   void read_more() {
-    if (std::ssize(rest_) > kMaxDocumentBytes) {
-      throw FormatError(format("{}: a document of more than {} bytes begins at byte {} of its contents",
-                               file_.path.string(), kMaxDocumentBytes, begin_));
-    }
+    const int64_t limit = file_.mode == DocumentMode::file ? kMaxCompressedFileBytes : kMaxPartBytes;
+    if (std::ssize(rest_) > std::max(limit, target_bytes_)) refuse_document(file_, begin_, limit);
     const size_t held = rest_.size();
     // Doubled, so that a long document is not searched again for every piece.
     const size_t more = std::max(static_cast<size_t>(target_bytes_), held);
@@ -137,7 +146,8 @@ size_t after_blank_line(std::string_view text, size_t from) {
 }
 
 std::unique_ptr<TextChunks> open_text_chunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin) {
-  if (is_sequential_name(file.path)) return std::make_unique<SequentialChunks>(file, target_bytes, begin);
+  if (is_sequential(file.path, file.table))
+    return std::make_unique<SequentialChunks>(file, target_bytes, begin);
   return std::make_unique<PlainChunks>(file, target_bytes, begin);
 }
 

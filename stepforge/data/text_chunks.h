@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "stepforge/data/content_reader.h"
+
 namespace stepforge {
 
 /// How a plain text file is cut into documents. JSON Lines always have one document a line.
@@ -24,7 +26,7 @@ struct TextChunk {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t file_bytes = 0;  ///< of the file, which the chunk and those before it take up
-  /// The contents, if the file cannot be read from the middle because it is compressed.
+  /// The contents, if the file cannot be read from the middle because it is compressed or a table.
   std::shared_ptr<const std::string> text{};
 };
 
@@ -46,6 +48,7 @@ struct ChunkedFile {
   int64_t bytes = 0;  ///< of the file, when it was first opened
   size_t number = 0;  ///< TextChunk::file
   DocumentMode mode = DocumentMode::file;
+  TableFormat table = TableFormat::none;
   std::optional<std::string> column{};  ///< of a table: the only one to read, if it has it
 };
 

@@ -2,56 +2,121 @@
 #include "stepforge/data/tokenize.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/base/json_reader.h"
 #include "stepforge/base/random.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/data/content_reader.h"
 
 namespace stepforge {
 
-namespace fs = std::filesystem;
-
 namespace {
+
+/// Text in progress or ready, over all threads. What it is encoded as may take 20 times as much, if documents are tiny.
+constexpr int64_t kWindowBytes = int64_t{4} << 20;
+constexpr int64_t kMinChunkBytes = int64_t{16} << 10;
+
+/// Malformed records.
+struct BadRecords {
+  int64_t count = 0;
+  std::vector<std::string> messages{};  ///< of the first few
+};
 
 /// One chunk after encoding.
 struct EncodedChunk {
   EncodedDocuments documents;
+  std::vector<Hash128> hashes;  ///< of the records that became the documents; empty if nobody needs them
+  BadRecords bad;
   std::exception_ptr failure;
 };
 
-/// Encodes chunks on several threads and returns them in order. At most `window_` chunks are in progress or
-/// ready.
+/// Encodes the records of one chunk.
+class RecordReader {
+ public:
+  /// `named`: how many malformed records have been named already.
+  RecordReader(RecordEncoder& encoder, bool hashes, bool skips, size_t named)
+      : encoder_(encoder), hashes_(hashes), skips_(skips), named_(named) {}
+
+  EncodedChunk read(const TextSource& source, const TextChunk& chunk) {
+    try {
+      FaultHandler on_fault;
+      if (skips_) on_fault = [this](const auto& message) { note(message); };
+      source.read(chunk, [this](std::string_view record) { append(record); }, on_fault);
+    } catch (...) {
+      encoded_.failure = std::current_exception();
+    }
+    return std::move(encoded_);
+  }
+
+ private:
+  void append(std::string_view record) {
+    EncodedDocuments& documents = encoded_.documents;
+    const size_t before = documents.ends.size();
+    try {
+      encoder_.append(record, documents);
+    } catch (const FormatError&) {
+      documents.resize(before);
+      throw;
+    }
+    if (!hashes_) return;
+    for (size_t i = before; i < documents.ends.size(); ++i) {
+      Hash128 hash = hash128(record);
+      hash.high ^= mix_bits(i - before) ^ mix_bits(0);  // the documents of one record differ
+      encoded_.hashes.push_back(hash);
+    }
+  }
+
+  void note(const std::function<std::string()>& message) {
+    BadRecords& bad = encoded_.bad;
+    ++bad.count;
+    if (named_ + bad.messages.size() < kNamedRecords) bad.messages.push_back(message());
+  }
+
+  RecordEncoder& encoder_;
+  bool hashes_;
+  bool skips_;
+  size_t named_;
+  EncodedChunk encoded_;
+};
+
+/// Encodes chunks on several threads and returns them in order. At most `window_` chunks, and kWindowBytes of text or one
+/// chunk, are in progress or ready.
 class ChunkEncoder {
  public:
   ChunkEncoder(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options,
-               const TokenizePosition& start, int workers)
+               bool hashes, const TokenizePosition& start)
       : source_(source),
         records_(records),
-        window_(static_cast<size_t>(workers) * 2),
-        slots_(window_),
+        hashes_(hashes),
+        skips_(options.max_bad_records > 0),
+        named_(start.done.bad_records.size()),
         next_file_(start.file),
         next_byte_(start.byte) {
-    chunk_bytes_ = options.chunk_bytes;
-    for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+    const int workers = options.workers > 0 ? options.workers : hardware_threads();
+    window_ = static_cast<size_t>(workers) * 2;
+    slots_.resize(window_);
+    chunk_bytes_ =
+        std::min(options.chunk_bytes, std::max(kMinChunkBytes, kWindowBytes / static_cast<int64_t>(window_)));
+    try {
+      for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
 
-  ~ChunkEncoder() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopped_ = true;
-    }
-    changed_.notify_all();
-  }
+  ~ChunkEncoder() { stop(); }
   ChunkEncoder(const ChunkEncoder&) = delete;
   ChunkEncoder& operator=(const ChunkEncoder&) = delete;
 
@@ -70,14 +135,18 @@ class ChunkEncoder {
       if (failure_) std::rethrow_exception(failure_);
       return std::nullopt;
     }
-    std::pair<TextChunk, EncodedChunk> result(slot.chunk, std::move(slot.encoded));
+    std::pair<TextChunk, EncodedChunk> result(std::move(slot.chunk), std::move(slot.encoded));
     slot = Slot{};
     ++taken_;
+    window_bytes_ -= result.first.end - result.first.begin;
     lock.unlock();
     changed_.notify_all();
     if (result.second.failure) std::rethrow_exception(result.second.failure);
     return result;
   }
+
+  /// So many malformed records have been named: no more messages are needed if these are enough.
+  void set_named(size_t count) { named_ = count; }
 
  private:
   struct Slot {
@@ -86,11 +155,19 @@ class ChunkEncoder {
     EncodedChunk encoded;
   };
 
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+  }
+
   void work() {
     try {
       const auto encoder = records_.encoder();
       while (Slot* const slot = claim()) {
-        EncodedChunk encoded = encode(slot->chunk, *encoder);
+        EncodedChunk encoded = RecordReader(*encoder, hashes_, skips_, named_).read(source_, slot->chunk);
         const std::lock_guard lock(mutex_);
         slot->encoded = std::move(encoded);
         slot->ready = true;
@@ -98,163 +175,183 @@ class ChunkEncoder {
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
-      failure_ = std::current_exception();
-      exhausted_ = true;
-      changed_.notify_all();
+      fail();
     }
   }
 
   /// The slot for the next chunk, once the window has room; null after the last chunk.
   Slot* claim() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopped_ || exhausted_ || claimed_ < taken_ + window_; });
-    std::optional<TextChunk> chunk;
+    while (!stopped_ && !exhausted_) {
+      if (!pending_) read_ahead_or_fail();
+      if (pending_ && has_room()) {
+        Slot& slot = slots_[claimed_++ % window_];
+        slot.chunk = std::move(*pending_);
+        pending_.reset();
+        window_bytes_ += slot.chunk.end - slot.chunk.begin;
+        return &slot;
+      }
+      if (pending_) changed_.wait(lock);
+    }
+    return nullptr;
+  }
+
+  bool has_room() const {
+    if (claimed_ == taken_) return true;
+    return claimed_ < taken_ + window_ && window_bytes_ + pending_->end - pending_->begin <= kWindowBytes;
+  }
+
+  void read_ahead_or_fail() {
     try {
-      if (!stopped_ && !exhausted_) chunk = next_chunk();
+      read_ahead();
     } catch (...) {
       // Before the lock is released: another worker would go on after the fault.
-      failure_ = std::current_exception();
+      fail();
     }
-    if (!chunk) {
-      exhausted_ = true;
-      changed_.notify_all();
-      return nullptr;
-    }
-    Slot& slot = slots_[claimed_++ % window_];
-    slot.chunk = std::move(*chunk);
-    return &slot;
   }
 
-  /// The next chunk of all files; nullopt after the last.
-  std::optional<TextChunk> next_chunk() {
-    while (true) {
-      if (chunks_) {
-        if (auto chunk = chunks_->next()) return chunk;
+  /// The lock is held. Nothing more is begun; next() throws what is being thrown now.
+  void fail() {
+    failure_ = std::current_exception();
+    exhausted_ = true;
+    changed_.notify_all();
+  }
+
+  /// Sets the pending chunk, or that there is none left.
+  void read_ahead() {
+    while (!pending_ && !exhausted_) {
+      if (chunks_) pending_ = chunks_->next();
+      if (pending_) return;
+      if (next_file_ == source_.files().size()) {
+        exhausted_ = true;
+        changed_.notify_all();
+      } else {
+        chunks_ = source_.chunks(next_file_++, chunk_bytes_, std::exchange(next_byte_, 0));
       }
-      if (next_file_ == source_.files().size()) return std::nullopt;
-      chunks_ = source_.chunks(next_file_++, chunk_bytes_, std::exchange(next_byte_, 0));
     }
-  }
-
-  EncodedChunk encode(const TextChunk& chunk, RecordEncoder& encoder) const {
-    EncodedChunk encoded;
-    try {
-      source_.read(chunk, [&](std::string_view record) { encoder.append(record, encoded.documents); });
-    } catch (...) {
-      encoded.failure = std::current_exception();
-    }
-    return encoded;
   }
 
   const TextSource& source_;
   const RecordFormat& records_;
+  bool hashes_;
+  bool skips_;
+  std::atomic<size_t> named_;
   int64_t chunk_bytes_ = 0;
-  size_t window_;
+  size_t window_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;
   std::unique_ptr<TextChunks> chunks_;  ///< of the current file
+  std::optional<TextChunk> pending_;    ///< the next one, which waits for room
   size_t next_file_;
-  int64_t next_byte_;   ///< of that file
-  size_t claimed_ = 0;  ///< chunks begun
-  size_t taken_ = 0;    ///< chunks handed out
+  int64_t next_byte_;         ///< of that file
+  size_t claimed_ = 0;        ///< chunks begun
+  size_t taken_ = 0;          ///< chunks handed out
+  int64_t window_bytes_ = 0;  ///< of the chunks begun and not handed out
   bool exhausted_ = false;
   bool stopped_ = false;
   std::exception_ptr failure_;
   std::vector<std::jthread> threads_;  ///< last member: joined before the others are destroyed
 };
 
+/// Writes encoded chunks and counts what it writes.
+class ChunkWriter {
+ public:
+  ChunkWriter(const TokenizeOptions& options, const TokenizeOutput& output, TokenizeResult done)
+      : options_(options), output_(output), result_(std::move(done)) {}
+
+  const TokenizeResult& result() const { return result_; }
+
+  void write(const EncodedChunk& chunk) {
+    const EncodedDocuments& encoded = chunk.documents;
+    int64_t begin = 0;
+    for (size_t i = 0; i < encoded.ends.size(); begin = encoded.ends[i++])
+      write_document(encoded, i, begin, chunk.hashes.empty() ? Hash128{} : chunk.hashes[i]);
+    add_losses(result_.dropped, encoded.dropped);
+    add_losses(result_.cut, encoded.cut);
+    if (chunk.bad.count > 0) add(chunk.bad);
+  }
+
+ private:
+  void write_document(const EncodedDocuments& encoded, size_t index, int64_t begin, const Hash128& hash) {
+    const int64_t count = encoded.ends[index] - begin;
+    const int64_t text_bytes = encoded.text_bytes[index];
+    if (output_.is_new && !output_.is_new(hash)) {
+      result_.dropped[kDuplicate] += {.documents = 1, .tokens = count, .text_bytes = text_bytes};
+      return;
+    }
+    const std::span<const int32_t> tokens(encoded.tokens.data() + begin, static_cast<size_t>(count));
+    std::span<const uint8_t> counted = encoded.counted;
+    if (!counted.empty()) counted = counted.subspan(static_cast<size_t>(begin), tokens.size());
+    const bool held_out = output_.validation != nullptr && options_.split.holds_out(hash);
+    (held_out ? *output_.validation : output_.train).add_document(tokens, counted);
+    DatasetStatistics& statistics = held_out ? result_.validation : result_.train;
+    ++statistics.documents;
+    statistics.tokens += count;
+    statistics.text_bytes += text_bytes;
+    ++result_.lengths[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(count)))];
+  }
+
+  void add(const BadRecords& bad) {
+    for (const std::string& message : bad.messages) {
+      if (result_.bad_records.size() < kNamedRecords) result_.bad_records.push_back(message);
+    }
+    LostText& lost = result_.dropped[kMalformed];
+    lost.documents += bad.count;
+    if (lost.documents <= options_.max_bad_records) return;
+    throw FormatError(format("more than {} malformed records (max_bad_records); the first: {}",
+                             options_.max_bad_records, result_.bad_records.front()));
+  }
+
+  const TokenizeOptions& options_;
+  const TokenizeOutput& output_;
+  TokenizeResult result_;
+};
+
 }  // namespace
 
-bool ValidationSplit::holds_out(int64_t document) const {
+bool ValidationSplit::holds_out(const Hash128& text) const {
   if (fraction <= 0.0) return false;
-  const auto words = philox(stream_key(seed, "held-out documents"), static_cast<uint64_t>(document));
+  const auto words = philox(stream_key(seed, "held-out documents"), text.low, text.high);
   return uniform_double(words[0], words[1]) < fraction;
 }
 
 TokenizeResult tokenize(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options,
-                        IndexedDatasetWriter& train, IndexedDatasetWriter* validation,
-                        const TokenizeProgressFunction& progress, const TokenizePosition& start,
+                        const TokenizeOutput& output, const TokenizeProgressFunction& progress,
+                        const TokenizePosition& start,
                         const std::function<void(const TokenizePosition&)>& reached) {
-  const int workers = options.workers > 0 ? options.workers : hardware_threads();
-  ChunkEncoder encoder(source, records, options, start, workers);
-  TokenizeResult result = start.done;
+  const bool hashes = output.validation != nullptr || output.is_new;
+  ChunkEncoder encoder(source, records, options, hashes, start);
+  ChunkWriter writer(options, output, start.done);
+  const TokenizeResult& result = writer.result();
   TokenizeProgress state;
   state.bytes_total = source.total_bytes();
   std::vector<int64_t> before = {0};  // of each file, bytes of the files before it
   for (const TextFile& file : source.files()) before.push_back(before.back() + file.bytes);
   state.bytes_done = before[start.file];
-  if (!is_sequential_name(source.files()[start.file].path)) state.bytes_done += start.byte;
-  state.tokens = result.train.tokens + result.validation.tokens;
+  const TextFile& first = source.files()[start.file];
+  if (!is_sequential(first.path, first.table)) state.bytes_done += start.byte;
   const auto report = [&] {
+    state.tokens = result.train.tokens + result.validation.tokens;
     if (progress) progress(state);
   };
   report();
-  int64_t document = result.train.documents + result.validation.documents;
   while (const auto next = encoder.next(report)) {
     const TextChunk& chunk = next->first;
-    const EncodedDocuments& encoded = next->second.documents;
-    int64_t begin = 0;
-    for (size_t i = 0; i < encoded.ends.size(); ++i, ++document) {
-      const bool held_out = validation != nullptr && options.split.holds_out(document);
-      const int64_t count = encoded.ends[i] - begin;
-      const std::span<const int32_t> tokens(encoded.tokens.data() + begin, static_cast<size_t>(count));
-      std::span<const uint8_t> counted = encoded.counted;
-      if (!counted.empty()) counted = counted.subspan(static_cast<size_t>(begin), tokens.size());
-      (held_out ? *validation : train).add_document(tokens, counted);
-      DatasetStatistics& statistics = held_out ? result.validation : result.train;
-      ++statistics.documents;
-      statistics.tokens += count;
-      statistics.text_bytes += encoded.text_bytes[i];
-      begin = encoded.ends[i];
-    }
+    writer.write(next->second);
+    encoder.set_named(result.bad_records.size());
     state.bytes_done = before[chunk.file] + chunk.file_bytes;
-    state.tokens += begin;
     report();
     if (reached) reached({chunk.file, chunk.end, result});
   }
-  if (document == 0) {
+  if (result.train.documents + result.validation.documents == 0) {
+    const std::vector<std::string> notes = loss_notes(result);
     throw UsageError(
-        format("{} contains no document: only whitespace or empty fields", source.description()));
+        format("{} contains no document{}", source.description(),
+               notes.empty() ? ": only whitespace or empty fields" : " that is kept; " + join(notes, "; ")));
   }
   return result;
-}
-
-fs::path description_path(const fs::path& prefix) {
-  return with_suffix(prefix, ".json");
-}
-
-void write_description(const fs::path& prefix, const DatasetStatistics& statistics,
-                       const Tokenizer& tokenizer, const std::string& source) {
-  const Json json = {
-      {"documents", statistics.documents},    {"tokens", statistics.tokens},
-      {"text_bytes", statistics.text_bytes},  {"tokenizer_fingerprint", tokenizer.fingerprint()},
-      {"vocab_size", tokenizer.vocab_size()}, {"source", source}};
-  // Paths need not be UTF-8.
-  write_file_atomic(description_path(prefix),
-                    json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
-std::optional<DatasetDescription> read_description(const IndexedDataset& dataset) {
-  const fs::path path = description_path(dataset.prefix());
-  if (!fs::exists(path)) return std::nullopt;
-  const Json json = read_json_file(path, {.max_bytes = int64_t{1} << 20, .max_depth = 8});
-  const JsonReader reader(json, path.string());
-  DatasetDescription description;
-  description.statistics = {reader["documents"].count(), reader["tokens"].count(),
-                            reader["text_bytes"].count()};
-  description.tokenizer_fingerprint = reader["tokenizer_fingerprint"].text();
-  const DatasetIndex& index = dataset.index();
-  if (description.statistics.documents != index.documents() ||
-      description.statistics.tokens != index.tokens()) {
-    throw FormatError(
-        format("{} states {} documents and {} tokens, but the .bin/.idx pair has {} and {}: they do not "
-               "belong together; build the dataset again",
-               path.string(), description.statistics.documents, description.statistics.tokens,
-               index.documents(), index.tokens()));
-  }
-  return description;
 }
 
 }  // namespace stepforge

@@ -6,6 +6,7 @@
 #include "stepforge/base/cache_dir.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
+#include "stepforge/config/data_sources.h"
 #include "stepforge/data/conversation.h"
 #include "stepforge/data/count_words.h"
 #include "stepforge/text/bpe_trainer.h"
@@ -22,9 +23,18 @@ bool is_synthetic(const DataSourceConfig& source) {
 std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::filesystem::path& folder,
                                            Logger& log, const std::function<void()>& progress) {
   const auto& tokenizer = config.tokenizer;
-  WordCounter counter;
+  const BpeRecipe recipe{.vocab_size = static_cast<int32_t>(tokenizer.vocab_size),
+                         .min_frequency = tokenizer.min_frequency,
+                         .special_tokens = tokenizer.special_tokens,
+                         .eos_token = tokenizer.eos_token,
+                         .bos_token = tokenizer.bos_token,
+                         .pattern = tokenizer.pattern,
+                         .digits = std::string(choice_name(tokenizer.digits))};
+  const BpeTraining training(recipe);
+  WordCounter counter(training.counting());
   std::vector<std::string> skipped;
-  for (const auto& source : config.data.sources) {
+  for (const auto& entry : leaf_sources("data.sources", config.data.sources)) {
+    const DataSourceConfig& source = *entry.source;
     if (is_synthetic(source) || find_chat_layout(choice_name(source.format)) ||
         is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
       skipped.push_back(is_synthetic(source) ? "synthetic" : source.path);
@@ -42,9 +52,8 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
         "source",
         join(skipped, ", ")));
   }
-  const TrainedBpe trained = train_bpe(
-      counter.counts(), {.vocab_size = static_cast<int32_t>(tokenizer.vocab_size), .progress = progress});
-  auto made = make_bpe_tokenizer(trained);
+  const TrainedBpe trained = training.train(counter.counts(), progress);
+  auto made = training.tokenizer(trained);
   made->save_pretrained(folder);
   log.info("trained a BPE tokenizer of {} tokens on {} of text: {}", with_thousands(trained.vocab_size),
            human_bytes(counter.bytes()), folder.string());
@@ -56,6 +65,22 @@ std::filesystem::path tokenizer_folder(const Config& config) {
   const std::filesystem::path path = config.tokenizer.path;
   if (path.empty()) return run_tokenizer_folder(config);
   return std::filesystem::is_directory(path) ? path : path.parent_path();
+}
+
+std::vector<SourceSpec> source_specs(const std::vector<DataSourceConfig>& sources) {
+  std::vector<SourceSpec> specs;
+  for (const auto& source : sources) {
+    specs.push_back({.path = source.path,
+                     .weight = source.weight,
+                     .format = std::string(choice_name(source.format)),
+                     .field = source.field,
+                     .loss_on = std::string(choice_name(source.loss_on)),
+                     .name = source.name,
+                     .epochs = source.epochs > 0 ? std::optional(source.epochs) : std::nullopt,
+                     .concat = source.combine == SourceCombine::concat,
+                     .sources = source_specs(source.sources)});
+  }
+  return specs;
 }
 
 }  // namespace
@@ -91,23 +116,34 @@ std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log,
   return train_tokenizer(config, folder, log, progress);
 }
 
+TextFilterRules text_filter_rules(const DataFilterConfig& filter) {
+  return {.min_bytes = filter.min_bytes,
+          .max_bytes = filter.max_bytes,
+          .min_words = filter.min_words,
+          .max_words = filter.max_words,
+          .max_symbols = filter.max_symbols,
+          .min_mean_word_length = filter.min_mean_word_length,
+          .max_mean_word_length = filter.max_mean_word_length,
+          .max_repeated_lines = filter.max_repeated_lines,
+          .include = filter.include,
+          .exclude = filter.exclude};
+}
+
 DataPlan data_plan(const Config& config, int64_t vocab_size) {
   const auto& data = config.data;
-  const auto convert = [](const std::vector<DataSourceConfig>& sources) {
-    std::vector<SourceSpec> specs;
-    for (const auto& source : sources)
-      specs.push_back({.path = source.path,
-                       .weight = source.weight,
-                       .format = std::string(choice_name(source.format)),
-                       .field = source.field,
-                       .loss_on = std::string(choice_name(source.loss_on))});
-    return specs;
-  };
   DataPlan plan;
-  plan.sources = convert(data.sources);
-  plan.validation_sources = convert(data.validation);
+  plan.sources = source_specs(data.sources);
+  plan.validation_sources = source_specs(data.validation);
   plan.validation_fraction = data.validation_fraction;
   plan.packing = parse_packing(choice_name(data.packing));
+  plan.preset = data.preset;
+  plan.steps = {.rows_per_step = std::max<int64_t>(0, config.training.global_batch_size),
+                .fill_epochs = data.epoch_remainder == EpochRemainder::smaller_step,
+                .group_by_length = data.group_by_length,
+                .balance = data.balance};
+  plan.deduplicate = data.deduplicate;
+  if (data.on_bad_record == BadRecordAction::skip) plan.max_bad_records = data.max_bad_records;
+  plan.records.filter = text_filter_rules(data.filter);
   plan.records.documents = choice_name(data.document);
   plan.records.ends = {.bos = data.bos, .eos = data.eos};
   plan.records.tokenizer_folder = tokenizer_folder(config);
@@ -115,6 +151,8 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);
   plan.shuffle = data.shuffle;
+  plan.weights_by = parse_share_of(choice_name(data.weights_by));
+  plan.temperature = data.temperature;
   plan.cache_dir = data.cache_dir.empty() ? cache_dir() / "data" : std::filesystem::path(data.cache_dir);
   plan.vocab_size = vocab_size;
   plan.synthetic.rows = std::max<int64_t>(1, data.synthetic_tokens / config.training.seq_len);

@@ -31,6 +31,9 @@ std::filesystem::path run_tokenizer_folder(const Config& config);
 /// evaluate the run, export it and chat with it. A byte tokenizer without a template is not copied.
 void save_run_tokenizer(const Config& config, const Tokenizer& tokenizer);
 
+/// data.filter as rules.
+TextFilterRules text_filter_rules(const DataFilterConfig& filter);
+
 /// The data section as a DataPlan. Only synthetic rows use `vocab_size`.
 DataPlan data_plan(const Config& config, int64_t vocab_size);
 

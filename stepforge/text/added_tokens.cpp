@@ -2,7 +2,7 @@
 #include "stepforge/text/added_tokens.h"
 
 #include <algorithm>
-#include <functional>
+#include <utility>
 
 #include "stepforge/base/utf8.h"
 #include "stepforge/text/unicode_forms.h"
@@ -42,27 +42,50 @@ size_t white_space_end(std::string_view text, size_t end) {
 
 }  // namespace
 
-AddedTokenFinder::AddedTokenFinder(const std::vector<const AddedToken*>& tokens) {
-  for (const AddedToken* token : tokens) {
-    by_pattern_.emplace(token->pattern, token);
-    lengths_[static_cast<uint8_t>(token->pattern.front())].push_back(token->pattern.size());
+AddedTokenFinder::AddedTokenFinder(const std::vector<const AddedToken*>& tokens) : tokens_(tokens) {
+  std::vector<std::pair<std::string_view, int32_t>> pieces;
+  // Of equal pieces the last one counts in the tree, but of tokens the first one.
+  for (size_t i = tokens.size(); i-- > 0;) {
+    pieces.emplace_back(tokens[i]->pattern, static_cast<int32_t>(i));
+    begins_[static_cast<uint8_t>(tokens[i]->pattern.front())] = true;
   }
-  for (std::vector<size_t>& lengths : lengths_) {
-    std::sort(lengths.begin(), lengths.end(), std::greater<>());
-    lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  patterns_ = PieceTrie(std::move(pieces));
+  states_.resize(patterns_.size());
+  for (uint32_t parent = 0; parent < patterns_.size(); ++parent) {
+    const uint32_t first = patterns_.first_child(parent);
+    for (uint32_t node = first; node < first + patterns_.children(parent); ++node) {
+      State& state = states_[node];
+      state.length = states_[parent].length + 1;
+      state.shorter = parent == 0 ? 0 : next_state(states_[parent].shorter, patterns_.label(node));
+      state.pattern = patterns_.id(node) >= 0 ? node : states_[state.shorter].pattern;
+    }
   }
 }
 
-std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view text, size_t from) const {
-  if (by_pattern_.empty()) return std::nullopt;
-  for (size_t begin = from; begin < text.size(); ++begin) {
-    for (const size_t length : lengths_[static_cast<uint8_t>(text[begin])]) {
-      if (length > text.size() - begin) continue;
-      const auto token = by_pattern_.find(text.substr(begin, length));
-      if (token != by_pattern_.end()) return Match{begin, token->second};
-    }
+uint32_t AddedTokenFinder::next_state(uint32_t state, uint8_t byte) const {
+  while (true) {
+    const uint32_t next = patterns_.child_of(state, byte);
+    if (next != 0 || state == 0) return next;
+    state = states_[state].shorter;
   }
-  return std::nullopt;
+}
+
+/// The state is the longest beginning of patterns that ends here. As long as it begins no later than the best match, a
+/// match further left or a longer one may follow.
+std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view text, size_t from) const {
+  std::optional<Match> best;
+  uint32_t state = 0;
+  for (size_t i = from; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if (state == 0 && !begins_[byte]) continue;
+    state = next_state(state, byte);
+    const auto begin_of = [&](uint32_t node) { return i + 1 - states_[node].length; };
+    if (best && begin_of(state) > best->begin) return best;
+    if (const uint32_t whole = states_[state].pattern;
+        whole != 0 && (!best || begin_of(whole) <= best->begin))
+      best = Match{begin_of(whole), tokens_[static_cast<size_t>(patterns_.id(whole))]};
+  }
+  return best;
 }
 
 std::optional<AddedTokenFinder::Found> AddedTokenFinder::Search::next() {

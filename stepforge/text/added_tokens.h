@@ -6,14 +6,15 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "stepforge/text/definition.h"
+#include "stepforge/text/piece_trie.h"
 
 namespace stepforge {
 
-/// Immutable. The tokens, which must not be empty, must outlive it.
+/// Immutable. A byte takes constant time on average, whatever the tokens are. The tokens, which must not be
+/// empty, must outlive it.
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;
@@ -48,10 +49,19 @@ class AddedTokenFinder {
     const AddedToken* token = nullptr;
   };
   std::optional<Match> find(std::string_view text, size_t from) const;
+  uint32_t next_state(uint32_t state, uint8_t byte) const;
 
-  std::unordered_map<std::string_view, const AddedToken*> by_pattern_;
-  /// For each first byte, the distinct lengths of the tokens that begin with it, longest first.
-  std::array<std::vector<size_t>, 256> lengths_;
+  /// What Aho and Corasick's algorithm knows about a beginning of patterns, a node of the tree.
+  struct State {
+    uint32_t length = 0;   ///< in bytes
+    uint32_t shorter = 0;  ///< the longest other node that it ends with
+    uint32_t pattern = 0;  ///< the longest whole pattern that it ends with, 0 if none
+  };
+
+  std::vector<const AddedToken*> tokens_;
+  PieceTrie patterns_;  ///< ids are places in tokens_
+  std::vector<State> states_;
+  std::array<bool, 256> begins_ = {};  ///< whether a pattern begins with this byte
 };
 
 }  // namespace stepforge

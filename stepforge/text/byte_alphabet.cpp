@@ -43,6 +43,10 @@ std::string to_byte_alphabet(std::string_view bytes) {
   return piece;
 }
 
+char32_t byte_alphabet_code_point(uint8_t byte) {
+  return kByteAlphabet[byte];
+}
+
 std::optional<std::string> from_byte_alphabet(std::string_view piece) {
   std::string bytes;
   while (!piece.empty()) {

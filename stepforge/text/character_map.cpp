@@ -79,11 +79,11 @@ void CharacterMap::for_each_part(std::string_view text,
   }
 }
 
-std::string CharacterMap::apply(std::string_view text) const {
+std::string CharacterMap::apply(std::string_view text, size_t max_bytes) const {
   std::string result;
   for_each_part(text, [&](std::string_view, std::string_view replacement) {
     result += replacement;
-    return true;
+    return result.size() <= max_bytes;
   });
   return result;
 }

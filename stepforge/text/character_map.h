@@ -21,7 +21,8 @@ class CharacterMap {
   /// FormatError naming the value. What the trie says is checked when it is used.
   explicit CharacterMap(const JsonReader& charsmap);
 
-  std::string apply(std::string_view text) const;
+  /// Ends early above `max_bytes`; the result is then longer, but not much.
+  std::string apply(std::string_view text, size_t max_bytes) const;
 
   /// The head of apply(text), where `head` is that of `text` (see Normalizer::apply).
   size_t head(std::string_view text, size_t head) const;

@@ -15,7 +15,12 @@ namespace stepforge {
 
 namespace {
 
-constexpr JsonLimits kDefinitionLimits = {.max_bytes = int64_t{128} << 20, .max_depth = 32};
+/// They are looked for with a tree of their bytes.
+constexpr size_t kMaxAddedBytes = size_t{8} << 20;
+
+/// A vocabulary may have as many tokens, and there are about as many merges.
+constexpr JsonLimits kDefinitionLimits = {
+    .max_bytes = int64_t{128} << 20, .max_depth = 32, .max_elements = 3 * kMaxVocabulary / 2};
 
 void read_model_and_pre_tokenizer(const JsonReader& root, TokenizerDefinition& definition) {
   if (root.has("pre_tokenizer")) definition.pre_tokenizer = PreTokenizer(root["pre_tokenizer"]);
@@ -34,6 +39,7 @@ void read_added_tokens(const JsonReader& root, TokenizerDefinition& definition) 
   SplitPattern::Scratch scratch;
   std::string buffer;
   size_t head = 0;
+  size_t pattern_bytes = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const JsonReader token = tokens.at(i);
     token.only_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
@@ -58,6 +64,9 @@ void read_added_tokens(const JsonReader& root, TokenizerDefinition& definition) 
     added.lstrip = token.boolean_or("lstrip", false);
     added.rstrip = token.boolean_or("rstrip", false);
     if (added.normalized) added.pattern = definition.normalizer.apply(content, buffer, head, scratch);
+    pattern_bytes += added.pattern.size();
+    if (pattern_bytes > kMaxAddedBytes)
+      tokens.fail(format("added tokens of more than {} bytes together", kMaxAddedBytes));
     if (added.pattern.empty()) token["content"].refuse("the normalizer leaves nothing of this added token");
     definition.added_tokens.push_back(std::move(added));
   }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/text/known_patterns.h"
 
+#include <algorithm>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/text/character_classes.h"
 
 namespace stepforge {
@@ -126,6 +130,21 @@ size_t gpt2_piece(std::string_view text, size_t position) {
 }
 
 }  // namespace
+
+std::string_view named_pattern(std::string_view name) {
+  if (name == "gpt2") return kGpt2Pattern;
+  if (name == "llama3") return kLlama3Pattern;
+  if (name == "qwen") return kQwen2Pattern;
+  if (name == "o200k") return kGpt4oPattern;
+  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+  if (plain) {
+    throw UsageError(
+        format("unknown pattern \"{}\"; expected gpt2, llama3, qwen, o200k or a regular expression", name));
+  }
+  return name;
+}
 
 PieceScanner scanner_for(std::string_view pattern) {
   if (pattern == kLlama3Pattern) return llama3_piece<3>;

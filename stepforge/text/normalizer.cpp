@@ -162,7 +162,9 @@ void Normalizer::add_bert(const JsonReader& normalizer) {
 void Normalizer::add_precompiled(const JsonReader& charsmap) {
   const auto map = std::make_shared<const CharacterMap>(charsmap);
   steps_.push_back(
-      {[map](std::string_view text, auto&) { return std::optional(map->apply(text)); },
+      {[map](std::string_view text, auto&) {
+         return std::optional(map->apply(text, max_replaced(text.size())));
+       },
        [map](std::string_view text, std::string_view, size_t head, auto&) { return map->head(text, head); }});
 }
 

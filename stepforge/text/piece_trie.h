@@ -24,6 +24,24 @@ class PieceTrie {
   /// limits.
   PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces, const JsonReader& vocab);
 
+  /// Without limits.
+  explicit PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces);
+
+  /// Nodes, for those who walk the tree themselves. Node 0 is the root; every node comes after its parent, and no deeper
+  /// node before it.
+  uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
+  /// The child of `node` for a byte, or 0.
+  uint32_t child_of(uint32_t node, uint8_t label) const {
+    const Node* found = child(nodes_[node], label);
+    return found == nullptr ? 0 : static_cast<uint32_t>(found - nodes_.data());
+  }
+  /// The first child of `node`, those that follow it, and the byte of a node.
+  uint32_t first_child(uint32_t node) const { return nodes_[node].first_child; }
+  uint32_t children(uint32_t node) const { return nodes_[node].children; }
+  uint8_t label(uint32_t node) const { return nodes_[node].label; }
+  /// The piece that ends at `node`, or -1.
+  int32_t id(uint32_t node) const { return nodes_[node].id; }
+
   /// Calls `use(length, id)` for each piece with which `text` begins, shortest first. Takes at most kMaxPieceBytes
   /// steps.
   template <typename Use>
@@ -44,6 +62,8 @@ class PieceTrie {
     int32_t id = -1;
   };
 
+  /// Returns whether there were at most `max_nodes`.
+  bool build(std::vector<std::pair<std::string_view, int32_t>> pieces, size_t max_nodes);
   const Node* child(const Node& node, uint8_t label) const;
 
   /// The children of a node stand beside each other, ordered by label. The first node is the root.

@@ -2,6 +2,8 @@
 #include "stepforge/text/sentencepiece_tokenizer.h"
 
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -69,9 +71,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(std::string model, const std::string& source) : model_(std::move(model)) {
     if (!has_all_parts(model_))
       throw FormatError(format("{}: not a model of SentencePiece, or cut off", source));
-    const auto status = processor_.LoadFromSerializedProto(absl::string_view(model_.data(), model_.size()));
-    if (!status.ok())
-      throw FormatError(format("{}: not a model of SentencePiece: {}", source, status.ToString()));
+    const std::string fault = load();
+    if (!fault.empty()) throw FormatError(format("{}: not a model of SentencePiece: {}", source, fault));
     fingerprint_ = content_hash("sentencepiece " + model_);
   }
 
@@ -110,6 +111,18 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool is_byte(int32_t id) const { return processor_.IsByte(id); }
 
  private:
+  /// What is wrong with the model, or "". The library throws too: its trie refuses an empty piece.
+  std::string load() {
+    try {
+      const auto status = processor_.LoadFromSerializedProto(absl::string_view(model_.data(), model_.size()));
+      return status.ok() ? "" : status.ToString();
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+
   static std::optional<int32_t> role(int id) { return id < 0 ? std::nullopt : std::optional<int32_t>(id); }
 
   std::string model_;

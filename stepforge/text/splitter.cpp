@@ -11,6 +11,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/pattern_rewriter.h"
 
 namespace stepforge {
@@ -39,19 +40,29 @@ T* require_memory(T* pointer) {
   return pointer;
 }
 
-std::shared_ptr<pcre2_code> compile(const std::string& pattern, const std::string& source) {
+void require_short(std::string_view pattern, const std::string& source) {
+  if (pattern.size() <= kMaxPatternBytes) return;
+  throw FormatError(format("{}: a regular expression of {} bytes; at most {} are accepted", source,
+                           pattern.size(), kMaxPatternBytes));
+}
+
+std::shared_ptr<pcre2_code> compile(const std::string& pattern, const std::string& source,
+                                    uint32_t more_options = 0) {
   const std::shared_ptr<pcre2_compile_context> context(require_memory(pcre2_compile_context_create(nullptr)),
                                                        pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
   constexpr uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
-  pcre2_code* code = pcre2_compile(units(pattern), pattern.size(), options, &error, &offset, context.get());
+  pcre2_code* code =
+      pcre2_compile(units(pattern), pattern.size(), options | more_options, &error, &offset, context.get());
   if (code == nullptr) {
     throw FormatError(format("{}: regular expression \"{}\": {} (at byte {})", source, pattern,
                              pcre2_message(error), offset));
   }
-  return {code, pcre2_code_free};
+  const std::shared_ptr<pcre2_code> compiled(code, pcre2_code_free);
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+  return compiled;
 }
 
 }  // namespace
@@ -80,11 +91,9 @@ struct SplitPattern::Scratch::State {
 SplitPattern::Scratch::Scratch() : state_(std::make_shared<State>()) {}
 
 SplitPattern::SplitPattern(std::string_view pattern, const std::string& source, bool use_scanner)
-    : source_(source), scanner_(use_scanner ? scanner_for(pattern) : nullptr) {
-  if (pattern.size() > kMaxPatternBytes) {
-    throw FormatError(format("{}: a regular expression of {} bytes; at most {} are accepted", source,
-                             pattern.size(), kMaxPatternBytes));
-  }
+    : source_(format("{}: regular expression {}", source, quoted_for_message(pattern))),
+      scanner_(use_scanner ? scanner_for(pattern) : nullptr) {
+  require_short(pattern, source);
   const std::shared_ptr<pcre2_code> code = compile(rewrite_pattern(pattern, source), source);
   uint32_t matches_empty = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
@@ -92,8 +101,12 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& source, 
     throw FormatError(format(
         "{}: regular expression \"{}\" can match the empty string; that is not supported", source, pattern));
   }
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   code_ = code;
+}
+
+SplitPattern SplitPattern::search(std::string_view pattern, const std::string& source) {
+  require_short(pattern, source);
+  return {source, compile(std::string(pattern), source, PCRE2_MULTILINE), nullptr};
 }
 
 std::optional<SplitPattern::Match> SplitPattern::find(std::string_view text, size_t from,
@@ -106,8 +119,7 @@ std::optional<SplitPattern::Match> SplitPattern::find(std::string_view text, siz
       pcre2_match(code, units(text), text.size(), from, PCRE2_NO_UTF_CHECK, state.match, state.context);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0) {
-    throw Error(format("{}: matching the regular expression at byte {} of a text failed: {}", source_, from,
-                       pcre2_message(found)));
+    throw Error(format("{}: matching at byte {} of a text failed: {}", source_, from, pcre2_message(found)));
   }
   const PCRE2_SIZE* span = pcre2_get_ovector_pointer(state.match);
   return Match{span[0], span[1]};

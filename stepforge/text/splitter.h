@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "stepforge/text/known_patterns.h"
@@ -20,6 +21,8 @@ class SplitPattern {
   /// (known_patterns.h) are found without the regular expression. Throws FormatError naming `source` if it is
   /// not supported, does not compile or can match the empty string.
   SplitPattern(std::string_view pattern, const std::string& source, bool use_scanner = true);
+  /// For find(): a pattern in PCRE2's own language, where ^ and $ match at every line. It may match the empty string.
+  static SplitPattern search(std::string_view pattern, const std::string& source);
 
   /// One thread's working memory for matching; usable with every pattern.
   class Scratch {
@@ -38,15 +41,18 @@ class SplitPattern {
     size_t end = 0;
   };
 
-  /// The first match that begins at byte `from` or later, with the conditions of piece_length().
+  /// The first match that begins at byte `from` or later. `text` must be valid UTF-8 with a character boundary at
+  /// `from`. Throws Error if the match takes more steps than any reasonable pattern needs.
   std::optional<Match> find(std::string_view text, size_t from, Scratch& scratch) const;
 
   /// Length of the first piece of `text` from `position` on: a match, or the text before the next match.
-  /// `text` must be valid UTF-8 with a character at `position`. Throws Error if the match takes more steps
-  /// than any reasonable pattern needs.
+  /// `text` must be valid UTF-8 with a character at `position`. Throws what find() throws.
   size_t piece_length(std::string_view text, size_t position, Scratch& scratch) const;
 
  private:
+  SplitPattern(std::string source, std::shared_ptr<const void> code, PieceScanner scanner)
+      : source_(std::move(source)), code_(std::move(code)), scanner_(scanner) {}
+
   std::string source_;
   std::shared_ptr<const void> code_;
   PieceScanner scanner_ = nullptr;  ///< null: pieces are found by the regular expression

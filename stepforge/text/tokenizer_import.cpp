@@ -13,6 +13,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/base64.h"
 #include "stepforge/text/byte_alphabet.h"
 #include "stepforge/text/splitter.h"
@@ -36,16 +37,6 @@ void for_each_text_line(std::string_view text, const Use& use) {
   }
 }
 
-Json special_token(std::string_view content, int64_t id) {
-  return {{"id", id},
-          {"content", std::string(content)},
-          {"single_word", false},
-          {"lstrip", false},
-          {"rstrip", false},
-          {"normalized", false},
-          {"special", true}};
-}
-
 Json read_config(std::string_view config, const std::string& source) {
   if (config.empty()) return Json::object();
   Json json = parse_json(config, source);
@@ -61,7 +52,7 @@ std::string token_text(const JsonReader& config, std::string_view key, std::stri
 }
 
 /// The added tokens of a tokenizer_config.json: all it lists, or else the tokens with a role.
-Json gpt2_added_tokens(const JsonReader& config, const Json& vocab) {
+Json gpt2_added_tokens(const JsonReader& config, const JsonReader& vocab) {
   Json tokens = Json::array();
   if (config.has("added_tokens_decoder")) {
     std::vector<std::pair<int64_t, Json>> listed;
@@ -80,12 +71,12 @@ Json gpt2_added_tokens(const JsonReader& config, const Json& vocab) {
     return tokens;
   }
   std::set<std::string> seen;
-  auto next = static_cast<int64_t>(vocab.size());
+  auto next = static_cast<int64_t>(vocab.json().size());
   for (const char* key : {"bos_token", "eos_token", "unk_token"}) {
     const std::string content = token_text(config, key, kEndOfText);
     if (!seen.insert(content).second) continue;
-    const auto known = vocab.find(content);
-    tokens.push_back(special_token(content, known != vocab.end() ? known->get<int64_t>() : next++));
+    tokens.push_back(special_token_json(
+        content, vocab.has(content) ? vocab[content].integer(0, kMaxVocabulary - 1) : next++));
   }
   return tokens;
 }
@@ -104,7 +95,8 @@ std::string tokenizer_json_of_gpt2(std::string_view vocab, std::string_view merg
         "save the tokenizer with transformers, which writes a tokenizer.json");
   }
   Json pieces = parse_json(vocab, folder + "/vocab.json");
-  JsonReader(pieces, folder + "/vocab.json").object();
+  const JsonReader vocab_reader = JsonReader(pieces, folder + "/vocab.json").object();
+  require_utf8(merges, folder + "/merges.txt");
   Json merge_list = Json::array();
   for_each_text_line(merges, [&](std::string_view line, int64_t number) {
     if (line.starts_with("#version")) return;
@@ -113,10 +105,10 @@ std::string tokenizer_json_of_gpt2(std::string_view vocab, std::string_view merg
           format("{}/merges.txt:{}: a merge has two parts with one space between them", folder, number));
     merge_list.push_back(line);
   });
-  Json added = gpt2_added_tokens(reader, pieces);
-  return byte_level_json(
-             std::move(pieces), std::move(merge_list), std::move(added),
-             {.add_prefix_space = reader.boolean_or("add_prefix_space", false), .pattern = kGpt2Pattern})
+  Json added = gpt2_added_tokens(reader, vocab_reader);
+  return byte_level_json(std::move(pieces), std::move(merge_list), std::move(added),
+                         {.pattern = kGpt2Pattern},
+                         {.add_prefix_space = reader.boolean_or("add_prefix_space", false)})
       .dump();
 }
 
@@ -128,12 +120,6 @@ struct Encoding {
   std::string_view pattern;
   std::vector<std::pair<std::string_view, int64_t>> special;
 };
-
-/// The pattern of GPT-4o: words that begin with capitals stay apart.
-constexpr std::string_view kGpt4oPattern =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 /// The pattern of GPT-4 with tiktoken's rule for white space at the end of a text. (?!.|\n) holds only there.
 constexpr std::string_view kGpt4Pattern =
@@ -239,10 +225,10 @@ std::string tokenizer_json_of_tiktoken(std::string_view text, std::string_view c
   // The ids of special tokens may leave holes, so they are in the vocabulary too.
   for (const auto& [content, id] : encoding.special) {
     append_member(vocab, std::string(content), id);
-    added.push_back(special_token(content, id));
+    added.push_back(special_token_json(content, id));
   }
   return byte_level_json(std::move(vocab), merges_of(ranks, path), std::move(added),
-                         {.ignore_merges = true, .pattern = encoding.pattern})
+                         {.pattern = encoding.pattern}, {.ignore_merges = true})
       .dump();
 }
 

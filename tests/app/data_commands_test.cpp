@@ -107,8 +107,50 @@ TEST(DataBuild, WritesAPairThatTrainingReadsLikeTheText) {
       output_of(show + Strings{format("data.sources=[{{path=\"{}\"}}]", prefix.string())});
   const std::string from_text =
       output_of(show + Strings{format("data.sources=[{{path=\"{}\"}}]", text), "data.document=line"});
-  EXPECT_EQ(from_pair, from_text);
+  // The table of the sources before the rows names them.
+  const auto rows_of = [](const std::string& shown) { return shown.substr(shown.find("rows of")); };
+  EXPECT_EQ(rows_of(from_pair), rows_of(from_text));
+  EXPECT_CONTAINS(from_text, "epochs/1M rows\n" + text);
   EXPECT_CONTAINS(from_text, "document part");
+}
+
+TEST(DataBuild, PrintsAReportOfWhatItDropped) {
+  const TempFolder folder;
+  write_text(folder / "web.jsonl",
+             "{\"text\": \"one gull\"}\n{\"text\": \"one gull\"}\n{\"text\": \"####\"}\nbad\n");
+  const Strings build = {"data",
+                         "build",
+                         "--input",
+                         (folder / "web.jsonl").string(),
+                         "--output-prefix",
+                         (folder / "out/web").string(),
+                         "--deduplicate",
+                         "--filter",
+                         "max_symbols=0.5",
+                         "min_words=1"};
+  const ProgramResult stopped = run_program(build);
+  EXPECT_NE(stopped.exit_code, 0);
+  EXPECT_CONTAINS(stopped.err, "web.jsonl:4: invalid JSON");
+  const Strings skipping = build + Strings{"--on-bad-record", "skip"};
+  const std::string text = output_of(skipping);
+  EXPECT_CONTAINS(text, "web_text_document.bin: 1 documents, 9 tokens");
+  EXPECT_CONTAINS(text, "dropped", "duplicate", "malformed", "max_symbols", "8 to 15");
+  EXPECT_CONTAINS(text, "skipped ", "web.jsonl:4: invalid JSON");
+  EXPECT_CONTAINS(output_of(skipping), "already built");
+  EXPECT_CONTAINS(refusal_of(skipping + Strings{"--no-append-eod"}), "replace it with --overwrite");
+  EXPECT_CONTAINS(output_of(skipping + Strings{"--no-append-eod", "--overwrite"}), "8 tokens");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--filter", "max_words=lots"}), "data.filter.max_words");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--filter", "exclude=(a"}), "filter: exclude");
+}
+
+TEST(DataShow, NotesWhatTheFilterDropped) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(300) + "#!\n");
+  const ProgramResult result = run_program(
+      {"data", "show", "training.seq_len=32", "data.document=line", "data.filter.max_symbols=0.9",
+       "data.deduplicate=true", format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string())});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_CONTAINS(result.err, "tale.txt: dropped, max_symbols: 1 document");
 }
 
 TEST(DataShow, WorksWithoutTrainingSteps) {
@@ -120,6 +162,23 @@ TEST(DataShow, WorksWithoutTrainingSteps) {
                  format("data.cache_dir={}", (folder / "cache").string())});
   EXPECT_TRUE(contains(text, "row 0:"));
   EXPECT_TRUE(contains(refusal_of({"data", "show"}), "data.sources = []: there is no data"));
+}
+
+TEST(DataPack, WritesRowsThatTrainingReadsAgain) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(300));
+  const Strings run = {"training.seq_len=96", "data.document=line", "training.global_batch_size=8",
+                       format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                       format("data.cache_dir={}", (folder / "cache").string())};
+  const std::string packed = (folder / "packed").string();
+  const Strings pack = Strings{"data", "pack", "--output", packed} + run;
+  EXPECT_CONTAINS(refusal_of(pack), "data.packing = \"concat\" with 1 source(s) makes no rows");
+  EXPECT_CONTAINS(output_of(pack + Strings{"data.packing=best_fit"}), "rows of 300 pieces of documents");
+  const Strings show = Strings{"data", "show", "--rows", "20"} + run;
+  const std::string shown =
+      output_of(show + Strings{"data.packing=preset", format("data.preset={}", packed), "data.balance=true"});
+  EXPECT_EQ(shown, output_of(show + Strings{"data.packing=best_fit", "data.balance=true"}));
+  EXPECT_CONTAINS(shown, "attention in the step from row 0, costliest rank above the mean: ");
 }
 
 TEST(DataShow, PrintsTokensPositionsAndLabelsOfTheRequestedRows) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the commands and configurations that the documentation shows.
+#include <cstring>
+
 #include "stepforge/data/arrow_library.h"
 #include "tests/app/program.h"
 
@@ -115,6 +117,27 @@ TEST(FinetunePage, CommandsRunOnConversations) {
   EXPECT_NE(result.out, "");
 }
 
+/// Little-endian numbers of four bytes.
+std::string numbers_of(const std::vector<uint32_t>& numbers) {
+  std::string bytes(numbers.size() * sizeof(uint32_t), '\0');
+  std::memcpy(bytes.data(), numbers.data(), bytes.size());
+  return bytes;
+}
+
+/// A data set of MosaicML with one sample of a column "text".
+void write_mds(const fs::path& set, const std::string& text) {
+  const auto size = static_cast<uint32_t>(text.size());
+  const std::string shard = numbers_of({1, 12, 12 + 4 + size, size}) + text;
+  fs::create_directories(set);
+  write_text(set / "shard.00000.mds", shard);
+  write_text(
+      set / "index.json",
+      format(
+          R"({{"version": 2, "shards": [{{"column_names": ["text"], "column_encodings": ["str"], )"
+          R"("column_sizes": [null], "raw_data": {{"basename": "shard.00000.mds", "bytes": {}}}, "samples": 1}}]}})",
+          shard.size()));
+}
+
 /// The blocks of docs/data.md: sections of a configuration, and the command that makes a pair.
 TEST(DataPage, EverySourceCanBeShown) {
   const TempFolder folder;
@@ -134,10 +157,23 @@ TEST(DataPage, EverySourceCanBeShown) {
   fs::create_directories(folder / "news");
   fs::copy_file(tables / "zstd.arrow", folder / "news" / "news-train.arrow");
   fs::copy_file(tables / "kinds.arrow", folder / "news" / "news-test.arrow");
+  write_text(folder / "reviews.csv", "id,body\n1,\"" + paragraphs(3) + "\"\n");
+  write_mds(folder / "c4-mds", paragraphs(3));
+  const std::string tokens(400, 'a');  // 200 of two bytes
+  write_text(folder / "train.bin", tokens);
+  for (const char* name : {"fineweb_train_000001.bin", "fineweb_train_000002.bin"})
+    write_text(folder / name, numbers_of({20240520, 1, 200}) + std::string(1012, '\0') + tokens);
   const std::string build = block_that_starts("docs/data.md", "stepforge data build");
+  const std::string train = block_that_starts("docs/data.md", "stepforge tokenizer train");
   const ProgramResult built =
-      run_script(folder.path(), "gzip web.jsonl\n" + replaced(build, "my-tokenizer", "bytes"));
+      run_script(folder.path(), "gzip web.jsonl reviews.csv\n" + train + "\n" + build);
   ASSERT_EQ(built.exit_code, 0) << built.err;
+  const std::string pack = block_that_starts("docs/data.md", "stepforge data pack");
+  write_text(folder / "run.toml",
+             "preset = \"debug\"\n[data]\nsources = [{path = \"books\"}]\npacking = \"soft\"\n"
+             "[training]\nseq_len = 64\n");
+  const ProgramResult packed = run_script(folder.path(), pack);
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
   int shown = 0;
   for (const std::string& block : blocks_of(source_dir() / "docs/data.md")) {
     if (!block.starts_with("[data]")) continue;
@@ -145,14 +181,15 @@ TEST(DataPage, EverySourceCanBeShown) {
         block.find("pages.parquet") != std::string::npos || block.find("\"news\"") != std::string::npos;
     if (is_table && !fs::exists(arrow_library_path())) continue;
     const std::string chat =
-        block.find("format") == std::string::npos ? "" : "chat_template = \"template.jinja\"\n";
-    write_text(folder / "run.toml", "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\n");
+        block.find("chat_template") == std::string::npos ? "chat_template = \"template.jinja\"\n" : "";
+    write_text(folder / "run.toml",
+               "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\nglobal_batch_size = 8\n");
     const ProgramResult result = run_script(folder.path(), "stepforge data show run.toml");
     EXPECT_EQ(result.exit_code, 0) << block << result.err;
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, fs::exists(arrow_library_path()) ? 10 : 8);
+  EXPECT_EQ(shown, fs::exists(arrow_library_path()) ? 16 : 14);
 }
 
 }  // namespace

@@ -150,7 +150,7 @@ TEST(HostileTable, IndicesOutsideOfTheDictionaryAreRefused) {
   EXPECT_EQ(fault_of(folder / "a.arrow"), "");
   const std::string bad =
       replaced(bytes, bytes_of<int32_t>({1, 0, 1, 0, 1}), bytes_of<int32_t>({1, 0, 1, 99, 1}));
-  EXPECT_CONTAINS(fault_of(folder.write("b.arrow", bad)), "b.arrow:4: column \"text\": ");
+  EXPECT_CONTAINS(fault_of(folder.write("b.arrow", bad)), "b.arrow: row 4: column \"text\": ");
 }
 
 TEST(HostileTable, ABufferThatExpandsBeyondTheMemoryIsRefused) {
@@ -180,7 +180,7 @@ TEST(HostileTable, ARowThatSharesItsValuesWithoutEndIsRefused) {
   const auto indices = arrow::MakeArrayFromScalar(arrow::Int32Scalar(0), 1000).ValueOrDie();
   const auto values = arrow::DictionaryArray::FromArrays(indices, entry).ValueOrDie();
   write_stream(folder / "a.arrow", arrow::FixedSizeListArray::FromArrays(values, 1000).ValueOrDie());
-  EXPECT_CONTAINS(fault_of(folder / "a.arrow"), "a.arrow:1: a row of more than 4.0 MiB as JSON");
+  EXPECT_CONTAINS(fault_of(folder / "a.arrow"), "a.arrow: row 1: a row of more than 4.0 MiB as JSON");
 }
 
 TEST(HostileTable, TwoColumnsOfOneNameAreRefused) {

@@ -83,14 +83,14 @@ TEST(TableContents, RefusesColumnsOfBytesByName) {
 TEST(TableContents, TextThatIsNotUtf8IsRefusedWithRowAndColumn) {
   for (const char* name : {"not_utf8.parquet", "not_utf8.arrow"}) {
     const auto read = [&] { contents_of({.path = golden(name)}); };
-    EXPECT_CONTAINS(message_of<FormatError>(read), format("{}:4: column \"text\": ", name), "UTF8");
+    EXPECT_CONTAINS(message_of<FormatError>(read), format("{}: row 4: column \"text\": ", name), "UTF8");
   }
   EXPECT_EQ(json_lines(contents_of({.path = golden("not_utf8.arrow"), .column = "n"})).size(), 5U);
 }
 
 TEST(TableContents, ProgressEndsAtTheSizeOfTheFile) {
   for (const char* name : {"lz4.arrow", "zstd.parquet", "kinds.arrow"}) {
-    const auto reader = open_contents(golden(name), "text");
+    const auto reader = open_contents(golden(name), TableFormat::arrow, "text");
     std::string text(1, ' ');
     reader->read(text);
     EXPECT_GT(reader->position(), 0);
@@ -122,10 +122,10 @@ TEST(TablesAsText, DocumentsAreTheTextsOfTheRows) {
 TEST(TablesAsText, AWrongFieldIsNamedWithItsRowAndTheColumnsThereAre) {
   const TextSource source({.paths = {golden("zstd.parquet")}, .field = "body"});
   EXPECT_CONTAINS(message_of<FormatError>([&] { documents_of(source, 100); }),
-                  "zstd.parquet:1: no field \"body\"; it has \"text\", \"n\"");
+                  "zstd.parquet: row 1: no field \"body\"; it has \"text\", \"n\"");
   const TextSource numbers({.paths = {golden("zstd.parquet")}, .field = "n"});
   EXPECT_CONTAINS(message_of<FormatError>([&] { documents_of(numbers, 100); }),
-                  "zstd.parquet:1: field \"n\" is a number, not a string");
+                  "zstd.parquet: row 1: field \"n\" is a number, not a string");
 }
 
 TEST(TablesAsText, AFolderOfTheCacheIsReadWithoutItsCopies) {

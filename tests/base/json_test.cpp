@@ -81,6 +81,12 @@ TEST(ParseJson, RefusesMoreBytesThanTheLimit) {
   EXPECT_CONTAINS(refusal("[1, 2]", {.max_bytes = 5}), "6 bytes of JSON; at most 5");
 }
 
+TEST(ParseJson, RefusesMoreElementsInOneArrayOrObjectThanTheLimit) {
+  EXPECT_EQ(parse_json("[[1,2],[3,4]]", "some.json", {.max_elements = 2}).size(), 2U);
+  EXPECT_CONTAINS(refusal("[[1],[2,3,4]]", {.max_elements = 2}), "byte 10", "more than 2 elements");
+  EXPECT_CONTAINS(refusal(R"({"a":1,"b":2})", {.max_elements = 1}), "more than 1 elements");
+}
+
 // The work per key must not grow with the number of keys: 300,000 keys once took minutes.
 TEST(ParseJson, ReadsAnObjectOfManyKeys) {
   std::string text = "{";

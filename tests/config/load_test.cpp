@@ -149,7 +149,7 @@ TEST(LoadConfig, RefusesWrongLists) {
             "2 errors in the configuration:\n"
             "  run.toml:2:21: data.sources.0.path = 3: expected a string; write \"3\"\n"
             "  run.toml:2:26: data.sources.1 = 4: expected a table with the keys path, weight, field, "
-            "format, loss_on");
+            "format, loss_on, name, epochs, combine, sources");
 }
 
 TEST(LoadConfig, RefusesNumbersOutOfRange) {

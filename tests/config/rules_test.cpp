@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/config/config_testing.h"
+#include "tests/support/temp_folder.h"
 
 namespace stepforge::testing {
 namespace {
@@ -50,6 +51,23 @@ TEST(TokenizerRules, ATrainedTokenizerFitsTheVocabularyOfTheModel) {
   EXPECT_EQ(error_of("[model]\nvocab_size = 5000\n[tokenizer]\ntype = \"bpe\"\n"), "");
 }
 
+TEST(TokenizerRules, SettingsOfTrainingNeedATokenizerToBeTrained) {
+  EXPECT_CONTAINS(error_of("[tokenizer]\ntype = \"hf\"\npath = \"x\"\npattern = \"gpt2\"\n"),
+                  "tokenizer.pattern = \"gpt2\"", "only to a tokenizer that the run trains");
+  EXPECT_CONTAINS(error_of("[tokenizer]\nmin_frequency = 3\n"), "min_frequency = 3", "type = \"bytes\"");
+  EXPECT_EQ(error_of("[tokenizer]\ntype = \"bpe\"\nmin_frequency = 3\ndigits = \"one\"\n"), "");
+}
+
+TEST(TokenizerRules, EosAndBosAreSpecialTokens) {
+  const std::string bpe = "[tokenizer]\ntype = \"bpe\"\n";
+  EXPECT_CONTAINS(error_of(bpe + "special_tokens = [\"<s>\"]\n"), "tokenizer.eos_token",
+                  "one of special_tokens");
+  EXPECT_CONTAINS(error_of(bpe + "bos_token = \"<s>\"\n"), "tokenizer.bos_token = \"<s>\"");
+  EXPECT_EQ(
+      error_of(bpe + "special_tokens = [\"<s>\", \"</s>\"]\neos_token = \"</s>\"\nbos_token = \"<s>\"\n"),
+      "");
+}
+
 TEST(DataRules, OnlyASyntheticSourceHasNoPath) {
   EXPECT_EQ(
       error_of("[data]\nsources = [{ weight = 2 }]\n"),
@@ -59,12 +77,134 @@ TEST(DataRules, OnlyASyntheticSourceHasNoPath) {
             "\"synthetic\": a synthetic source has no path; remove it, or choose another format");
 }
 
+std::string error_of_sources(const std::string& sources, const std::string& more = "") {
+  return error_of(format("[data]\nsources = [{}]\n{}", sources, more));
+}
+
+TEST(DataRules, SourcesAreNestedInGroups) {
+  EXPECT_EQ(error_of_sources("{path = \"a\", weight = 2}, {name = \"g\", combine = \"concat\", sources = "
+                             "[{path = \"b\"}, {sources = [{path = \"c\", weight = 3}, {format = "
+                             "\"synthetic\"}]}]}"),
+            "");
+  EXPECT_CONTAINS(error_of_sources("{sources = [{weight = 2}]}"),
+                  "data.sources.0.sources.0.path = \"\": a source needs a path");
+  EXPECT_CONTAINS(error_of_sources("{sources = []}"), "data.sources.0.path = \"\": a source needs a path");
+  EXPECT_CONTAINS(error_of_sources("{sources = [{path = \"a\", weight = 0}]}"),
+                  "data.sources.0.sources.0.weight = 0: expected a number (above 0");
+  EXPECT_CONTAINS(error_of("[data]\nvalidation = [{ sources = [] }]\n"),
+                  "data.validation.0.sources: unknown key");
+}
+
+TEST(DataRules, GroupsAreNestedEightDeepAtMost) {
+  std::string nested = "{path = \"a\"}";
+  for (int depth = 0; depth < 8; ++depth) nested = format("{{sources = [{}]}}", nested);
+  EXPECT_EQ(error_of_sources(nested), "");
+  EXPECT_CONTAINS(error_of_sources(format("{{sources = [{}]}}", nested)), "sources.0.sources: unknown key");
+}
+
+TEST(DataRules, AGroupReadsNothingItself) {
+  for (const std::string own : {"path = \"x\"", "field = \"x\"", "format = \"text\"", "loss_on = \"all\""}) {
+    EXPECT_CONTAINS(error_of_sources(format("{{{}, sources = [{{path = \"a\"}}]}}", own)),
+                    own + ": an entry with sources is a group, which reads nothing itself");
+  }
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\", combine = \"concat\"}"),
+                  "data.sources.0.combine = \"concat\": only a group combines sources");
+}
+
+TEST(DataRules, AListHasWeightsOrEpochs) {
+  EXPECT_EQ(error_of_sources("{path = \"a\", epochs = 0.5}, {path = \"b\", epochs = 2}"), "");
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\", epochs = 0}"),
+                  "data.sources.0.epochs = 0: expected a number");
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\", epochs = 1}, {path = \"b\"}"),
+                  "data.sources.1.epochs = -1.0: a list of sources has either weights or epochs");
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\", epochs = 1, weight = 2}"),
+                  "data.sources.0.epochs = 1.0: a source has either a weight or epochs");
+  EXPECT_CONTAINS(error_of_sources("{sources = [{path = \"a\", epochs = 1}, {path = \"b\"}]}"),
+                  "data.sources.0.sources.1.epochs = -1.0: a list of sources has either weights or epochs");
+  EXPECT_CONTAINS(error_of_sources("{combine = \"concat\", sources = [{path = \"a\", weight = 2}]}"),
+                  "data.sources.0.combine = \"concat\": concat has the rows of each source once");
+  EXPECT_CONTAINS(error_of_sources("{combine = \"concat\", sources = [{path = \"a\", epochs = 2}]}"),
+                  "remove epochs, or combine by \"mix\"");
+}
+
+TEST(DataRules, SharesOfNothingAreRefused) {
+  const std::string two = "{path = \"a\"}, {path = \"b\"}";
+  EXPECT_EQ(error_of_sources(two, "weights_by = \"tokens\"\ntemperature = 2\n"), "");
+  EXPECT_EQ(error_of_sources("{path = \"a\"}, {path = \"b\", weight = 2}", "weights_by = \"samples\"\n"), "");
+  EXPECT_EQ(error_of_sources(format("{{sources = [{}]}}", two), "temperature = 2\n"), "");
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\"}", "weights_by = \"tokens\"\n"),
+                  "no list of sources is mixed by weight");
+  EXPECT_CONTAINS(
+      error_of_sources("{path = \"a\"}, {path = \"b\", weight = 2}", "temperature = 2\n"),
+      "data.temperature = 2.0: it sets the weights of lists of several sources that have neither");
+  EXPECT_CONTAINS(
+      error_of_sources(format("{{combine = \"concat\", sources = [{}]}}", two), "temperature = 2\n"),
+      "data.temperature = 2.0: it sets the weights");
+}
+
+TEST(DataRules, ASmallerLastStepNeedsAnEpochAndABatch) {
+  const std::string smaller = "epoch_remainder = \"smaller_step\"\n[training]\n";
+  const std::string batch = smaller + "global_batch_size = 16\nlocal_batch_size = 8\n";
+  EXPECT_CONTAINS(error_of_sources("{path = \"a\"}", smaller),
+                  "training.global_batch_size = -1: smaller_step fills");
+  EXPECT_EQ(error_of_sources("{path = \"a\"}", batch), "");
+  const std::string epochs = "{path = \"a\", epochs = 1}, {path = \"b\", epochs = 2}";
+  EXPECT_EQ(error_of_sources(epochs, batch), "");
+  EXPECT_EQ(error_of_sources("{combine = \"concat\", sources = [{path = \"a\"}, {path = \"b\"}]}", batch),
+            "");
+  const std::string two = "{path = \"a\"}, {path = \"b\"}";
+  for (const std::string& mixed : {two, format("{{sources = [{}]}}", two),
+                                   format("{{combine = \"concat\", sources = [{{path = \"c\"}}, {{sources = "
+                                          "[{}]}}]}}",
+                                          two)}) {
+    EXPECT_CONTAINS(error_of_sources(mixed, batch),
+                    "sources that are mixed by weight have no epoch of their own");
+    EXPECT_EQ(error_of_sources(mixed, batch + "epochs = 2\n"), "");
+  }
+}
+
 TEST(DataRules, ValidationDataIsHeldOutOrListed) {
   EXPECT_CONTAINS(error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
                   "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ "
-                  "path = \"a\", weight = 1.0, field = \"text\", format = \"auto\", loss_on = \"assistant\" "
+                  "path = \"a\", weight = 1.0, field = \"text\", format = \"auto\", loss_on = \"assistant\", "
+                  "name = \"\" "
                   "}]: validation data is "
                   "either held out of the sources or listed; set only one of them");
+}
+
+TEST(DataRules, APresetHasAFolderAndOneSource) {
+  EXPECT_EQ(
+      error_of("[data]\npacking = \"preset\"\n"),
+      "run.toml:2:11: data.packing = \"preset\" and default: data.preset = \"\": name the folder of the "
+      "rows, such as data.preset = \"packed\"");
+  EXPECT_EQ(
+      error_of("[data]\npreset = \"packed\"\n"),
+      "run.toml:2:10: data.preset = \"packed\" and default: data.packing = \"concat\": the folder is only "
+      "used with packing \"preset\"; set the packing, or remove preset");
+  EXPECT_CONTAINS(error_of("[data]\nsources = [{path = \"a\"}, {path = \"b\"}]\npacking = \"preset\"\n"
+                           "preset = \"packed\"\n"),
+                  "a preset has the rows of one source");
+}
+
+TEST(DataRules, OrdersByStepNeedTheStepAndRowsThatDiffer) {
+  const std::string step = "[training]\nglobal_batch_size = 8\nlocal_batch_size = 1\n[data]\n";
+  for (const std::string field : {"balance", "group_by_length"}) {
+    EXPECT_CONTAINS(
+        error_of("[data]\npacking = \"soft\"\n" + field + " = true\n"),
+        format("data.{} = true and default: training.global_batch_size = -1: the order of the rows of "
+               "a step must not depend on the number of ranks",
+               field));
+    EXPECT_EQ(error_of(step + "packing = \"soft\"\n" + field + " = true\n"), "");
+  }
+  EXPECT_CONTAINS(error_of(step + "group_by_length = true\n"), "all rows of packing \"concat\" are full");
+  EXPECT_CONTAINS(error_of(step + "group_by_length = true\npacking = \"soft\"\nshuffle = false\n"),
+                  "rows that are grouped by length are shuffled");
+  EXPECT_CONTAINS(error_of(step + "group_by_length = true\npacking = \"soft\"\n"
+                                  "sources = [{path = \"a\"}, {path = \"b\"}]\n"),
+                  "a step has rows of all data.sources");
+  const std::string synthetic = step + "balance = true\nsources = [{format = \"synthetic\"}]\n";
+  EXPECT_CONTAINS(error_of(synthetic), "all synthetic rows cost the same");
+  EXPECT_EQ(error_of(synthetic + "synthetic_document_length = 100\n"), "");
 }
 
 TEST(TrainingRules, StepsAndEpochsExcludeEachOther) {
@@ -285,6 +425,20 @@ TEST(TrainingUse, NeedsFilesThatExist) {
             "  run.toml:4:8: tokenizer.path = \"/none/t.json\": no such file or folder\n"
             "  run.toml:6:21: data.sources.0.path = \"/none/a\": no such file or folder\n"
             "  run.toml:8:21: checkpoint.initial_load_path = \"/none/c\": no such file or folder");
+}
+
+TEST(TrainingUse, PathsOfSourcesMayBePatternsButNotRemote) {
+  const TempFolder folder;
+  folder.write("a.txt", "x");
+  const auto error = [&](const std::string& path) {
+    return error_of("preset = \"debug\"\n[data]\nsources = [{ path = \"" + path + "\" }]\n", {},
+                    ConfigUse::train);
+  };
+  EXPECT_EQ(error((folder / "*.txt").string()), "");
+  EXPECT_CONTAINS(error((folder / "*.md").string()),
+                  "run.toml:3:21: data.sources.0.path = ", "nothing matches",
+                  "the nearest folder that exists is " + folder.path().string());
+  EXPECT_CONTAINS(error("s3://bucket/a"), "s3://bucket/a is a remote address");
 }
 
 TEST(TrainingUse, CanBeCheckedLater) {

@@ -29,13 +29,14 @@ TEST(ArrowLibrary, ABuildWithoutItNamesTheRemedies) {
                   "bad.so");
 }
 
-TEST(ArrowLibrary, ATableIsNotReadAsPlainText) {
+TEST(ArrowLibrary, ATableIsReadInNoOtherFormat) {
   const TempFolder folder;
-  const auto open = [&] {
-    TextSource({.paths = {folder.write("a.parquet", "PAR1")}, .format = TextFormat::text});
-  };
-  EXPECT_CONTAINS(message_of<UsageError>(open),
-                  "a.parquet cannot be read as text; leave out the format \"text\"");
+  for (const TextFormat format :
+       {TextFormat::text, TextFormat::json_lines, TextFormat::csv, TextFormat::mds}) {
+    const auto open = [&] { TextSource({.paths = {folder.write("a.parquet", "PAR1")}, .format = format}); };
+    EXPECT_CONTAINS(message_of<UsageError>(open),
+                    "a.parquet cannot be read as text; leave out the format of the source");
+  }
 }
 
 }  // namespace

@@ -92,7 +92,8 @@ TEST(ConcatRows, NamesFileDocumentAndIdOutsideOfTheVocabulary) {
   const auto source = packed(folder, {{1, 2, 3}, {4, 300, 5, 6}}, 3, 256);
   const auto message = message_of<FormatError>([&] { batch_of(*source); });
   EXPECT_CONTAINS(
-      message, "pair.bin: document 1 holds token id 300 (token 4 of the file), but the vocabulary has 256");
+      message,
+      "pair.bin: document 1 holds token id 300 (token 4 of the data set), but the vocabulary has 256");
 }
 
 TEST(ConcatRows, NegativeIdsAreOutsideOfTheVocabulary) {

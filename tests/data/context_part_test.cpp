@@ -20,6 +20,7 @@ Batch numbered_rows() {
     std::iota(row.tokens.begin(), row.tokens.end(), 100 * r);
     if (r == 1) row.document_starts = {5, 13};
     append_row(row, static_cast<uint64_t>(r + 40), batch);
+    batch.sources.push_back(static_cast<int32_t>(r));
   }
   return batch;
 }
@@ -51,6 +52,7 @@ TEST(ContextPart, PartsHaveEveryTokenOnceWithItsLabelAndPosition) {
       EXPECT_EQ(part.row_length(), 24);
       EXPECT_EQ(part.cu_seqlens, whole.cu_seqlens);
       EXPECT_EQ(part.row_ids, whole.row_ids);
+      EXPECT_EQ(part.sources, whole.sources);
       ASSERT_EQ(part.tokens.size(), 18U);
       for (size_t i = 0; i < part.tokens.size(); ++i) {
         const auto at = std::ranges::find(whole.tokens, part.tokens[i]) - whole.tokens.begin();

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/data/preset_packing.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
@@ -49,6 +50,34 @@ TEST_F(DataPlanTest, MixesTextJsonLinesIndexedAndSynthetic) {
   EXPECT_EQ(data.validation, nullptr);
   EXPECT_EQ(data.train->rows(0, 5).rows, 5);
   EXPECT_EQ(data.train->bytes_per_token(), std::nullopt);  // the size of the text is unknown
+}
+
+TEST_F(DataPlanTest, ReadsTablesPatternsAndTokenFiles) {
+  folder_.write("a.csv", "body,id\n\"some words, and a\nline\",1\nand more words,2\n");
+  lines("b1.txt", 20);
+  lines("b2.txt", 20);
+  folder_.write("c.bin", std::string(200, 'x'));
+  const DataSet data = open(plan({{.path = (folder_ / "a.csv").string(), .field = "body"},
+                                  {.path = (folder_ / "b?.txt").string()},
+                                  {.path = (folder_ / "c.bin").string(), .format = "tokens_u16"}}));
+  ASSERT_EQ(data.train->sources().size(), 3U);
+  EXPECT_EQ(data.train->sources()[2].source->tokens(), 100);
+  EXPECT_EQ(data.train->sources()[2].source->name(), (folder_ / "c.bin").string());
+  EXPECT_CONTAINS(message(plan({{.path = "s3://bucket/books"}})), "is a remote address");
+  EXPECT_CONTAINS(message(plan({{.path = (folder_ / "none/*.txt").string()}})), "nothing matches");
+}
+
+TEST_F(DataPlanTest, DocumentsOfTokenFilesEndWithTheEndOfTextOfTheTokenizer) {
+  std::string tokens;
+  for (int i = 0; i < 40; ++i) {
+    const int32_t id = i % 10 == 9 ? tokenizer_->eos_id().value() : 'a';
+    tokens += {static_cast<char>(id & 0xFF), static_cast<char>(id >> 8)};
+  }
+  folder_.write("c.bin", tokens);
+  auto made = plan({{.path = (folder_ / "c.bin").string(), .format = "tokens_u16"}});
+  made.seq_len = 10;
+  made.packing = Packing::none;
+  EXPECT_EQ(open(made).train->rows_per_epoch(), 4);
 }
 
 TEST_F(DataPlanTest, HoldsOutDocumentsForValidation) {
@@ -120,6 +149,7 @@ TEST_F(DataPlanTest, HoldsOutTheLastRowsIfThereAreTooFewDocuments) {
   auto made = plan({{.path = (folder_ / "books").string()}});
   made.records.documents = "file";
   made.validation_fraction = 0.02;
+  made.seed = 5;  // by which none of the books is held out
   made.shuffle = false;
   const DataSet data = open(made);
   ASSERT_NE(data.validation, nullptr);
@@ -182,6 +212,108 @@ TEST_F(DataPlanTest, TheFingerprintDependsOnThePlan) {
   EXPECT_NE(base, print([](DataPlan& p) { p.seq_len = 9; }));
   EXPECT_NE(base, print([](DataPlan& p) { p.records.documents = "file"; }));
   EXPECT_NE(base, print([](DataPlan& p) { p.validation_fraction = 0.3; }));
+}
+
+TEST_F(DataPlanTest, OpensATreeOfNamedSources) {
+  write_dataset(folder_ / "pair", counting_documents({100, 61}));
+  const std::string a = lines("a.txt", 50).string();
+  auto made = plan(
+      {{.path = a},
+       {.weight = 3,
+        .name = "group",
+        .concat = true,
+        .sources = {{.path = (folder_ / "pair").string(), .name = "numbers"}, {.format = "synthetic"}}}});
+  made.synthetic.rows = 20;
+  const DataSet data = open(made);
+  EXPECT_EQ(data.train->source_names(), (std::vector<std::string>{a, "numbers", "synthetic"}));
+  ASSERT_EQ(data.sources.size(), 3U);
+  EXPECT_EQ(data.sources[0].share, 0.25);
+  EXPECT_EQ(data.sources[0].path, a);
+  EXPECT_EQ(data.sources[0].documents, 50);
+  EXPECT_EQ(data.sources[1].path, (folder_ / "pair").string());
+  EXPECT_EQ(data.sources[1].documents, 2);
+  EXPECT_EQ(data.sources[1].tokens, 161);
+  EXPECT_EQ(data.sources[1].rows, 20);
+  EXPECT_EQ(data.sources[1].share, 0.375);
+  EXPECT_EQ(data.sources[1].epochs_per_million, 0.375e6 / 20);
+  EXPECT_EQ(data.sources[2].documents, 20);
+  EXPECT_EQ(leaves_of(made.sources).size(), 3U);
+  EXPECT_CONTAINS(describe_sources(data)[2], "numbers");
+  made.sources[1].sources[0].epochs = 2;
+  EXPECT_CONTAINS(message(made), "data.sources.1.sources.0 (numbers): the sources of a group with combine");
+}
+
+TEST_F(DataPlanTest, HoldsOutDocumentsOfSourcesInGroups) {
+  auto made = plan({{.path = lines("a.txt", 200).string()},
+                    {.sources = {{.path = lines("b.txt", 200).string(), .name = "b"}}}});
+  made.validation_fraction = 0.2;
+  const DataSet data = open(made);
+  EXPECT_EQ(data.validation->source_names(), (std::vector<std::string>{made.sources[0].path, "b"}));
+}
+
+TEST_F(DataPlanTest, SharesAndEpochsFollowThePlan) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}, {.path = lines("b.txt", 500).string()}});
+  const double ratio =
+      static_cast<double>(open(made).sources[1].tokens) / static_cast<double>(open(made).sources[0].tokens);
+  made.temperature = 1.0;
+  EXPECT_NEAR(open(made).sources[1].share, ratio / (1.0 + ratio), 1e-3);
+  made.temperature = 0.0;
+  made.packing = Packing::none;
+  made.seq_len = 64;  // more than a line
+  made.weights_by = ShareOf::tokens;
+  const DataSet by_tokens = open(made);
+  const auto tokens = [&](size_t i) {
+    const SourceStatistics& source = by_tokens.sources[i];
+    return source.share * static_cast<double>(source.tokens) / static_cast<double>(source.rows);
+  };
+  EXPECT_NEAR(tokens(0) / tokens(1), 1.0, 1e-3);
+  made.steps = {.rows_per_step = 64, .fill_epochs = true};
+  EXPECT_EQ(open(made).train->rows_per_epoch(), 576);
+}
+
+TEST_F(DataPlanTest, APresetGivesTheRowsThatAPackingMade) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}});
+  made.seq_len = 48;
+  made.packing = Packing::soft;
+  made.validation_fraction = 0.2;
+  const DataSet packed = open(made);
+  made.preset = folder_ / "packed";
+  write_pack_table(made.preset, *packed.train->sources()[0].source->pack_table());
+  made.packing = Packing::preset;
+  made.seed = 1;
+  const DataSet again = open(made);
+  EXPECT_TRUE(same(again.train->rows(0, 40), packed.train->rows(0, 40)));
+  EXPECT_NE(again.train->fingerprint(), packed.train->fingerprint());
+  // The preset does not describe the documents that are held out.
+  made.packing = Packing::best_fit;
+  EXPECT_EQ(again.validation->fingerprint(), open(made).validation->fingerprint());
+  made.packing = Packing::preset;
+  made.sources.push_back(made.sources[0]);
+  EXPECT_CONTAINS(message(made), "a preset has the rows of one source, but 2 are given");
+}
+
+TEST_F(DataPlanTest, NotesTokensThatAPresetLeavesOut) {
+  auto made = plan({{.path = lines("a.txt", 5).string()}});
+  made.seq_len = 48;
+  made.packing = Packing::preset;
+  made.preset = folder_ / "packed";
+  write_pack_table(made.preset, {.pieces = {{0, 0, 5}}, .row_begins = {0, 1}, .unused_tokens = 1});
+  const DataSet data = open(made);
+  EXPECT_EQ(data.train->rows_per_epoch(), 1);
+  ASSERT_EQ(data.notes.size(), 1U);
+  EXPECT_CONTAINS(data.notes[0], "packed: 75 of 80 tokens are not used");
+}
+
+TEST_F(DataPlanTest, BalancesTheStepsOfAllSources) {
+  auto made = plan({{.path = lines("a.txt", 300).string()}, {.format = "synthetic"}});
+  made.synthetic.document_length = 3;
+  made.seq_len = 64;
+  made.packing = Packing::budget;
+  const DataSet drawn = open(made);
+  made.steps = {.rows_per_step = 16, .balance = true};
+  const DataSet balanced = open(made);
+  EXPECT_NE(balanced.train->fingerprint(), drawn.train->fingerprint());
+  EXPECT_EQ(balanced.train->rows_per_epoch(), drawn.train->rows_per_epoch());
 }
 
 }  // namespace

@@ -2,35 +2,13 @@
 #include "stepforge/data/decompressor.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include "stepforge/data/text_source.h"
+#include "tests/data/compressed.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
 namespace {
-
-std::string gzip(const std::string& text) {
-  z_stream stream{};
-  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
-  std::string packed(deflateBound(&stream, text.size()), '\0');
-  std::string input = text;
-  stream.next_in = reinterpret_cast<Bytef*>(input.data());
-  stream.avail_in = static_cast<uInt>(input.size());
-  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-  stream.avail_out = static_cast<uInt>(packed.size());
-  deflate(&stream, Z_FINISH);
-  packed.resize(packed.size() - stream.avail_out);
-  deflateEnd(&stream);
-  return packed;
-}
-
-std::string zstd(const std::string& text) {
-  std::string packed(ZSTD_compressBound(text.size()), '\0');
-  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
-  return packed;
-}
 
 std::string numbered_lines(int count) {
   std::string text;
@@ -48,16 +26,6 @@ std::string unpacked(const std::filesystem::path& path, size_t piece = 1000) {
     text += block.substr(0, static_cast<size_t>(count));
   }
   return text;
-}
-
-std::vector<std::string> documents_of(const TextSource& source, int64_t chunk_bytes) {
-  std::vector<std::string> documents;
-  for (size_t file = 0; file < source.files().size(); ++file) {
-    const auto chunks = source.chunks(file, chunk_bytes);
-    while (const auto chunk = chunks->next())
-      source.read(*chunk, [&](std::string_view text) { documents.emplace_back(text); });
-  }
-  return documents;
 }
 
 TEST(Decompressor, ReadsGzipAndZstandardInPiecesOfAnySize) {
@@ -118,7 +86,7 @@ TEST(TextSource, DocumentsOfCompressedFilesAreThoseOfTheirContents) {
   folder.write("zst/a.txt.zst", zstd(lines));
   for (const DocumentMode mode : {DocumentMode::file, DocumentMode::line, DocumentMode::paragraph}) {
     const auto read = [&](const char* name, int64_t chunk_bytes) {
-      return documents_of(TextSource({.paths = {folder / name}, .mode = mode}), chunk_bytes);
+      return texts_of(TextSource({.paths = {folder / name}, .mode = mode}), chunk_bytes);
     };
     const auto expected = read("plain", 1 << 20);
     for (const int64_t chunk_bytes : {1, 100, 5000, 1 << 20}) {
@@ -133,7 +101,7 @@ TEST(TextSource, ErrorsOfCompressedJsonLinesNameTheLine) {
   std::string lines;
   for (int i = 0; i < 100; ++i) lines += "{\"text\": \"good\"}\n";
   const TextSource source({.paths = {folder.write("a.jsonl.gz", gzip(lines + "bad\n"))}});
-  EXPECT_CONTAINS(message_of<FormatError>([&] { documents_of(source, 64); }), "a.jsonl.gz:101: invalid JSON");
+  EXPECT_CONTAINS(message_of<FormatError>([&] { texts_of(source, 64); }), "a.jsonl.gz:101: invalid JSON");
 }
 
 TEST(TextSource, CompressedChunksContinueFromAnyBoundary) {

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <span>
+#include <string>
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "stepforge/data/indexed_dataset_writer.h"
 #include "tests/data/test_support.h"
+#include "tests/support/sanitizer.h"
 
 namespace stepforge::testing {
 namespace {
@@ -101,6 +106,38 @@ TEST(IndexedDatasetWriter, LeavesNothingBehindWithoutPublish) {
     writer.add_document(std::vector<int32_t>{1, 2});
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+/// The most memory that this process has held, in KiB.
+int64_t peak_memory_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6));
+  }
+  return -1;
+}
+
+TEST(IndexedDatasetWriter, NeedsNoMemoryForEachDocument) {
+  if (kSanitizer) GTEST_SKIP() << "a sanitizer has memory of its own for every allocation";
+  const TempFolder folder;
+  // A child, whose peak is not that of the tests before. The lengths alone have 16 MB.
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto write = [&](int documents) {
+      IndexedDatasetWriter writer(folder / "pair", {TokenType::u8});
+      const std::vector<int32_t> document = {1};
+      for (int i = 0; i < documents; ++i) writer.add_document(document);
+      writer.publish();
+      return peak_memory_kib();
+    };
+    const int64_t few = write(600'000);
+    _exit(few > 0 && write(4'000'000) - few < 6000 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(IndexedDataset(folder / "pair").index().documents(), 4'000'000);
 }
 
 TEST(IndexedDatasetWriter, ReplacesAnOlderPair) {

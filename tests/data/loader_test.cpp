@@ -9,35 +9,11 @@
 #include <rapidcheck.h>
 
 #include "stepforge/data/synthetic.h"
+#include "tests/data/numbered_source.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
 namespace {
-
-/// Each token of row i is i, in a source's own range.
-class NumberedSource : public RowSource {
- public:
-  NumberedSource(int64_t rows, int32_t base, int64_t fail_at = -1)
-      : rows_(rows), base_(base), fail_at_(fail_at) {}
-  const std::string& name() const override { return name_; }
-  int64_t rows() const override { return rows_; }
-  int64_t seq_len() const override { return 2; }
-  void read(int64_t number, Row& row) const override {
-    if (number == fail_at_) throw FormatError("bad row");
-    row.tokens.assign(3, base_ + static_cast<int32_t>(number));
-    row.document_starts.clear();
-  }
-  const std::string& fingerprint() const override { return fingerprint_; }
-  int64_t tokens() const override { return rows_ * 2; }
-  std::optional<int64_t> text_bytes() const override { return rows_ * 6; }
-
- private:
-  int64_t rows_;
-  int32_t base_;
-  int64_t fail_at_;
-  std::string name_ = "numbers";
-  std::string fingerprint_ = format("numbers {} {}", rows_, base_);
-};
 
 std::shared_ptr<const RowStream> two_sources(uint64_t seed, bool shuffle = true) {
   return RowStream::mixture({{std::make_shared<NumberedSource>(5000, 0), 3.0},
@@ -134,6 +110,61 @@ TEST(RowStream, OnePassReturnsAllRowsInOrderAndThenEnds) {
   EXPECT_EQ(last.cu_seqlens, (std::vector<int32_t>{0, 2}));
   EXPECT_EQ(stream->rows(5, 4).rows, 0);
   EXPECT_EQ(stream->rows(500, 4).rows, 0);
+}
+
+TEST(RowStream, EachRowKnowsItsSource) {
+  const auto numbers = [](int64_t rows, int32_t base) {
+    return std::make_shared<NumberedSource>(rows, base);
+  };
+  const auto stream = RowStream::mixture({{.name = "prose", .source = numbers(50, 0)},
+                                          {.name = "code",
+                                           .entries = {{.name = "c", .source = numbers(20, 1000)},
+                                                       {.name = "java", .source = numbers(20, 2000)}}}},
+                                         {.seed = 1});
+  EXPECT_EQ(stream->source_names(), (std::vector<std::string>{"prose", "c", "java"}));
+  const Batch batch = stream->rows(0, 200);
+  ASSERT_EQ(batch.sources.size(), 200U);
+  for (size_t row = 0; row < 200; ++row) EXPECT_EQ(batch.sources[row], batch.tokens[2 * row] / 1000);
+  EXPECT_EQ(stream->share(0), 0.5);
+  EXPECT_EQ(stream->share(1), 0.25);
+  EXPECT_EQ(RowStream::one_pass({numbers(1, 0), numbers(1, 1000)})->rows(0, 2).sources,
+            (std::vector<int32_t>{0, 1}));
+}
+
+TEST(RowStream, AnEpochEndsWithRowsWithoutLabelsThatFillAStep) {
+  const std::vector<SourceEntry> entries = {{.name = "a", .source = std::make_shared<NumberedSource>(10, 0)}};
+  const auto plain = RowStream::mixture(entries, {.seed = 1});
+  const auto filled =
+      RowStream::mixture(entries, {.seed = 1}, StepRows{.rows_per_step = 4, .fill_epochs = true});
+  EXPECT_EQ(plain->rows_per_epoch(), 10);
+  EXPECT_EQ(filled->rows_per_epoch(), 12);
+  EXPECT_NE(filled->fingerprint(), plain->fingerprint());
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    const Batch rows = filled->rows(epoch * 12, 10);
+    EXPECT_EQ(rows.tokens, plain->rows(epoch * 10, 10).tokens);
+    EXPECT_EQ(rows.valid_labels, 20);
+    const Batch end = filled->rows(epoch * 12 + 8, 4);  // the last step
+    EXPECT_EQ(end.valid_labels, 4);
+    EXPECT_EQ(end.sources, (std::vector<int32_t>{0, 0, kNoSource, kNoSource}));
+    EXPECT_EQ(std::vector<int32_t>(end.labels.begin() + 4, end.labels.end()),
+              std::vector<int32_t>(4, kIgnoredLabel));
+    EXPECT_EQ(std::vector<int32_t>(end.tokens.begin() + 4, end.tokens.end()), std::vector<int32_t>(4, 0));
+    EXPECT_EQ(end.row_ids.back(), static_cast<uint64_t>(epoch * 12 + 11));
+  }
+  const auto even =
+      RowStream::mixture(entries, {.seed = 1}, StepRows{.rows_per_step = 5, .fill_epochs = true});
+  EXPECT_EQ(even->fingerprint(), plain->fingerprint()) << "no row is added";
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { RowStream::mixture(entries, {}, StepRows{.fill_epochs = true}); }),
+      "for 0 rows a step");
+}
+
+TEST(RowStream, ARowThatFillsAStepIsManyShortDocuments) {
+  const auto source =
+      std::make_shared<SyntheticSource>(SyntheticOptions{.vocab_size = 31, .seq_len = 600, .rows = 1});
+  const auto stream = RowStream::mixture({{.name = "a", .source = source}}, {},
+                                         StepRows{.rows_per_step = 2, .fill_epochs = true});
+  EXPECT_EQ(stream->rows(1, 1).cu_seqlens, (std::vector<int32_t>{0, 256, 512, 600}));
 }
 
 TEST(RowStream, TheFingerprintDependsOnSourcesWeightsSeedAndShuffling) {

@@ -29,7 +29,7 @@ Opened open(const TempFolder& folder, const std::string& lines, RecordOptions op
 std::vector<std::string> documents_of(const TempFolder& folder, const Opened& opened) {
   const bool masked = opened.records.format->has_loss_mask();
   IndexedDatasetWriter writer(folder / "out", {TokenType::u16, masked});
-  tokenize(*opened.records.source, *opened.records.format, {.workers = 2}, writer, nullptr, {});
+  tokenize(*opened.records.source, *opened.records.format, {.workers = 2}, {writer});
   writer.publish();
   const IndexedDataset dataset(folder / "out");
   std::vector<std::string> documents;
@@ -123,6 +123,18 @@ TEST(Records, TheFingerprintKnowsLayoutLossAndTemplate) {
   EXPECT_NE(print({.format = "messages", .loss_on = "last"}), plain);
   EXPECT_NE(print({.format = "jsonl"}), plain);
   EXPECT_NE(print({.format = "jsonl", .ends = {.eos = false}}), print({.format = "jsonl"}));
+}
+
+TEST(Records, ConversationsMayBeRowsOfATable) {
+  const TempFolder folder;
+  Opened opened;
+  folder.write("in/b.csv", "instruction,input,output\nadd,\"1,\n2\",three\n");
+  folder.write("in/a.jsonl", "{\"instruction\": \"say\", \"output\": \"so\"}\n");
+  opened.records =
+      open_records({folder / "in"}, *opened.tokenizer,
+                   {.format = "alpaca", .chat_template = folder.write("template.jinja", kTemplate)});
+  EXPECT_EQ(documents_of(folder, opened),
+            (Texts{"[user]say$[assistant]SO$!", "[user]add\n1,\n2$[assistant]THREE$!"}));
 }
 
 }  // namespace

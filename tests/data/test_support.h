@@ -15,6 +15,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/data/indexed_dataset_writer.h"
 #include "stepforge/data/row_source.h"
+#include "stepforge/data/text_source.h"
 #include "stepforge/text/tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
@@ -43,6 +44,23 @@ inline Documents counting_documents(const std::vector<int64_t>& lengths) {
   return documents;
 }
 
+/// All documents of a source, read in chunks of about `chunk_bytes`.
+inline std::vector<std::string> texts_of(const TextSource& source, int64_t chunk_bytes = 1 << 20) {
+  std::vector<std::string> documents;
+  for (size_t file = 0; file < source.files().size(); ++file) {
+    const auto chunks = source.chunks(file, chunk_bytes);
+    while (const auto chunk = chunks->next())
+      source.read(*chunk, [&](std::string_view text) { documents.emplace_back(text); });
+  }
+  return documents;
+}
+
+/// The message of the error that opening a source or reading all of it must throw.
+template <typename Exception>
+std::string source_message(const TextSourceOptions& options, int64_t chunk_bytes = 1 << 20) {
+  return message_of<Exception>([&] { texts_of(TextSource(options), chunk_bytes); });
+}
+
 /// All rows of a source as one batch.
 inline Batch batch_of(const RowSource& rows) {
   Batch batch = empty_batch(rows.seq_len(), rows.rows());
@@ -57,7 +75,7 @@ inline Batch batch_of(const RowSource& rows) {
 inline bool same(const Batch& a, const Batch& b) {
   return a.rows == b.rows && a.seq_len == b.seq_len && a.tokens == b.tokens && a.positions == b.positions &&
          a.labels == b.labels && a.cu_seqlens == b.cu_seqlens &&
-         a.max_document_length == b.max_document_length && a.row_ids == b.row_ids &&
+         a.max_document_length == b.max_document_length && a.row_ids == b.row_ids && a.sources == b.sources &&
          a.valid_labels == b.valid_labels && a.weights == b.weights && a.label_weight == b.label_weight;
 }
 

@@ -2,6 +2,8 @@
 #include "stepforge/data/tokenize.h"
 
 #include <algorithm>
+#include <atomic>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -17,7 +19,7 @@ TokenizeResult build(const TempFolder& folder, const TextSource& source, const T
   const auto tokenizer = make_byte_tokenizer();
   IndexedDatasetWriter train(folder / "train", {TokenType::u16});
   IndexedDatasetWriter validation(folder / "validation", {TokenType::u16});
-  const auto result = tokenize(source, PlainText(*tokenizer, ends), options, train, &validation, progress);
+  const auto result = tokenize(source, PlainText(*tokenizer, ends), options, {train, &validation}, progress);
   train.publish();
   validation.publish();
   return result;
@@ -84,16 +86,36 @@ TEST(Tokenize, HoldsOutTheSameDocumentsEachTimeAndLosesNone) {
   const ValidationSplit split{.fraction = 0.1, .seed = 3};
   size_t next_train = 0, next_validation = 0;
   for (int64_t i = 0; i < 2000; ++i) {
-    const std::string line = format("line number {}$", i);
-    EXPECT_EQ(split.holds_out(i) ? validation[next_validation++] : train[next_train++], line);
+    const std::string line = format("line number {}", i);
+    const bool held_out = split.holds_out(hash128(line));
+    EXPECT_EQ(held_out ? validation[next_validation++] : train[next_train++], line + "$");
   }
 }
 
-TEST(ValidationSplit, DependsOnSeedAndDocumentOnly) {
+TEST(Tokenize, HoldsOutTheSameDocumentsWhereverTextIsAdded) {
+  const TempFolder folder;
+  const TokenizeOptions options{.split = {.fraction = 0.2, .seed = 3}};
+  const auto held_out = [&](const std::string& text) {
+    build(folder, TextSource({.paths = {folder.write("a.txt", text)}, .mode = DocumentMode::line}), options);
+    const auto texts = texts_of(IndexedDataset(folder / "validation"));
+    return std::set<std::string>(texts.begin(), texts.end());
+  };
+  const std::string text = numbered_lines(300);
+  const auto before = held_out(text);
+  EXPECT_GT(before.size(), 30U);
+  EXPECT_EQ(held_out(text + text), before) << "equal documents are on one side";
+  const auto after = held_out("new first line\n" + text + "and\nthree\nmore\n");
+  EXPECT_TRUE(std::includes(after.begin(), after.end(), before.begin(), before.end()));
+  for (const std::string& line : after)
+    EXPECT_TRUE(before.contains(line) || !line.starts_with("line number")) << line;
+}
+
+TEST(ValidationSplit, DependsOnSeedAndTextOnly) {
   const auto held_out = [](uint64_t seed, double fraction) {
     std::vector<int64_t> documents;
     for (int64_t i = 0; i < 1000; ++i) {
-      if (ValidationSplit{.fraction = fraction, .seed = seed}.holds_out(i)) documents.push_back(i);
+      const Hash128 hash = hash128(std::to_string(i));
+      if (ValidationSplit{.fraction = fraction, .seed = seed}.holds_out(hash)) documents.push_back(i);
     }
     return documents;
   };
@@ -132,7 +154,7 @@ TEST(Tokenize, ContinuesFromAnyPositionThatItReported) {
     IndexedDatasetWriter train(folder / (name + "-train"), {TokenType::u16});
     IndexedDatasetWriter validation(folder / (name + "-validation"), {TokenType::u16});
     const auto result =
-        tokenize(source, PlainText(*tokenizer), options, train, &validation, {}, start, reached);
+        tokenize(source, PlainText(*tokenizer), options, {train, &validation}, {}, start, reached);
     train.publish();
     validation.publish();
     return result;
@@ -177,6 +199,147 @@ TEST(Tokenize, AFileThatCannotBeOpenedIsNeverLeftOut) {
   }
 }
 
+/// Text that counts how many records are encoded at the same time.
+class CountedText : public PlainText {
+ public:
+  using PlainText::PlainText;
+  std::unique_ptr<RecordEncoder> encoder() const override {
+    return std::make_unique<Encoder>(PlainText::encoder(), *this);
+  }
+  int largest() const { return largest_; }
+
+ private:
+  class Encoder : public RecordEncoder {
+   public:
+    Encoder(std::unique_ptr<RecordEncoder> encoder, const CountedText& text)
+        : encoder_(std::move(encoder)), text_(text) {}
+    void append(std::string_view record, EncodedDocuments& documents) override {
+      const int active = ++text_.active_;
+      if (active > text_.largest_) text_.largest_ = active;
+      encoder_->append(record, documents);
+      --text_.active_;
+    }
+
+   private:
+    std::unique_ptr<RecordEncoder> encoder_;
+    const CountedText& text_;
+  };
+  mutable std::atomic<int> active_ = 0;
+  mutable std::atomic<int> largest_ = 0;
+};
+
+TEST(Tokenize, LargeDocumentsAreInMemoryOneAtATime) {
+  const TempFolder folder;
+  constexpr size_t kBytes = 2'200'000;  // two are more than may be in memory
+  for (int i = 0; i < 3; ++i) folder.write(format("in/{}.txt", i), std::string(kBytes, 'a'));
+  const TextSource source({.paths = {folder / "in"}});
+  const auto tokenizer = make_byte_tokenizer();
+  const CountedText records(*tokenizer);
+  IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+  EXPECT_EQ(tokenize(source, records, {.workers = 4}, {train}).train.documents, 3);
+  EXPECT_EQ(records.largest(), 1);
+}
+
+/// Its encoder throws something that is no fault of a record.
+class BrokenText : public PlainText {
+ public:
+  using PlainText::PlainText;
+  std::unique_ptr<RecordEncoder> encoder() const override { return std::make_unique<Encoder>(); }
+
+ private:
+  class Encoder : public RecordEncoder {
+   public:
+    void append(std::string_view record, EncodedDocuments& documents) override {
+      documents.tokens.push_back(1);
+      if (record == "line number 70") throw Error("out of order");
+      documents.ends.push_back(std::ssize(documents.tokens));
+      documents.text_bytes.push_back(1);
+    }
+  };
+};
+
+TEST(Tokenize, AWorkerThatFailsEndsTheRunWhateverThePolicy) {
+  const TempFolder folder;
+  const TextSource source(
+      {.paths = {folder.write("a.txt", numbered_lines(100))}, .mode = DocumentMode::line});
+  const auto tokenizer = make_byte_tokenizer();
+  for (const int64_t skipped : {0, 10}) {
+    IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+    EXPECT_EQ(message_of<Error>([&] {
+                tokenize(source, BrokenText(*tokenizer),
+                         {.workers = 3, .max_bad_records = skipped, .chunk_bytes = 64}, {train});
+              }),
+              "out of order");
+  }
+}
+
+/// A record that is refused after it was half encoded.
+class HalfText : public PlainText {
+ public:
+  using PlainText::PlainText;
+  std::unique_ptr<RecordEncoder> encoder() const override {
+    return std::make_unique<Encoder>(PlainText::encoder());
+  }
+
+ private:
+  class Encoder : public RecordEncoder {
+   public:
+    explicit Encoder(std::unique_ptr<RecordEncoder> encoder) : encoder_(std::move(encoder)) {}
+    void append(std::string_view record, EncodedDocuments& documents) override {
+      encoder_->append(record, documents);
+      if (record.find('7') != std::string_view::npos) throw FormatError("it has a 7");
+    }
+
+   private:
+    std::unique_ptr<RecordEncoder> encoder_;
+  };
+};
+
+TEST(Tokenize, ASkippedRecordLeavesNothingAndLosesNoOther) {
+  const TempFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  const TextSource lines(
+      {.paths = {folder.write("a.txt", "1\n7\n\xFF\n3\n27\n4\n")}, .mode = DocumentMode::line});
+  for (const int64_t chunk_bytes : {1, 4, 1000}) {
+    IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+    const TokenizeResult result =
+        tokenize(lines, HalfText(*tokenizer),
+                 {.workers = 2, .max_bad_records = 3, .chunk_bytes = chunk_bytes}, {train});
+    train.publish();
+    EXPECT_EQ(texts_of(IndexedDataset(folder / "train")), (std::vector<std::string>{"1$", "3$", "4$"}));
+    EXPECT_EQ(result.dropped, (LossesByReason{{kMalformed, {.documents = 3}}}));
+    ASSERT_EQ(result.bad_records.size(), 3U);
+    EXPECT_CONTAINS(result.bad_records[0], "a.txt: the document at byte 2: it has a 7");
+    EXPECT_CONTAINS(result.bad_records[1], "a.txt", "byte 4");
+    EXPECT_CONTAINS(result.bad_records[2], "byte 8: it has a 7");
+  }
+}
+
+TEST(Tokenize, BadJsonLinesAreSkippedAndNamed) {
+  const TempFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  const TextSource source({.paths = {folder.write("a.jsonl",
+                                                  "{\"text\": \"a\"}\n[]\n{\"text\": \"b\n{\"text\": "
+                                                  "\"\xFF\"}\n{\"text\": 3}\n{\"text\": \"c\"}\n")}});
+  IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+  const TokenizeResult result =
+      tokenize(source, PlainText(*tokenizer), {.max_bad_records = 10, .chunk_bytes = 16}, {train});
+  train.publish();
+  EXPECT_EQ(texts_of(IndexedDataset(folder / "train")), (std::vector<std::string>{"a$", "c$"}));
+  ASSERT_EQ(result.bad_records.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) EXPECT_CONTAINS(result.bad_records[i], format("a.jsonl:{}: ", i + 2));
+}
+
+TEST(Tokenize, AJsonArrayThatBreaksOffStopsTheRunWhateverThePolicy) {
+  const TempFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  const TextSource source({.paths = {folder.write("a.json", "[{\"text\": \"a\"}, {\"te")}});
+  IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+  EXPECT_CONTAINS(message_of<FormatError>(
+                      [&] { tokenize(source, PlainText(*tokenizer), {.max_bad_records = 10}, {train}); }),
+                  "a.json: record 1: invalid JSON");
+}
+
 TEST(Tokenize, RefusesASourceOfWhiteSpace) {
   const TempFolder folder;
   const TextSource source({.paths = {folder.write("a.txt", "  \n \n\n")}});
@@ -190,26 +353,6 @@ TEST(Tokenize, AnExceptionOfTheProgressFunctionStopsTheWorkers) {
   const auto stop = [](const TokenizeProgress&) { throw Error("stopped"); };
   EXPECT_EQ(message_of<Error>([&] { build(folder, source, {.workers = 3, .chunk_bytes = 10}, stop); }),
             "stopped");
-}
-
-TEST(DatasetDescription, IsReadBackAndCheckedAgainstThePair) {
-  const TempFolder folder;
-  const auto tokenizer = make_byte_tokenizer();
-  const auto dataset = write_dataset(folder / "pair", {{1, 2}, {3}});
-  EXPECT_FALSE(read_description(*dataset));
-  write_description(folder / "pair", {.documents = 2, .tokens = 3, .text_bytes = 9}, *tokenizer, "from \xFF");
-  const auto description = read_description(*dataset);
-  ASSERT_TRUE(description);
-  EXPECT_EQ(description->statistics.text_bytes, 9);
-  EXPECT_EQ(description->tokenizer_fingerprint, tokenizer->fingerprint());
-  write_description(folder / "pair", {.documents = 2, .tokens = 4, .text_bytes = 9}, *tokenizer, "");
-  EXPECT_CONTAINS(message_of<FormatError>([&] { read_description(*dataset); }), "do not belong together");
-  for (const char* bad : {"[]", "{}", "{\"documents\": -1}", "{\"documents\": 2.5}", "not json",
-                          "{\"documents\": 2, \"tokens\": 3, \"text_bytes\": 1e300}",
-                          "{\"documents\": 2, \"tokens\": 3, \"text_bytes\": 9}"}) {
-    folder.write("pair.json", bad);
-    EXPECT_CONTAINS(message_of<FormatError>([&] { read_description(*dataset); }), "pair.json");
-  }
 }
 
 }  // namespace

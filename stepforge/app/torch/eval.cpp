@@ -28,6 +28,8 @@ Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType comput
   config.training.seq_len = seq_len;
   config.training.local_batch_size = 1;
   config.training.global_batch_size = -1;
+  config.data.group_by_length = false;
+  config.data.balance = false;
   config.precision.compute = compute;
   return config;
 }
@@ -82,7 +84,8 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
 /// Whether some of its data is text.
 bool reads_text(const DataPlan& plan) {
   const auto is_text = [](const SourceSpec& spec) { return spec.format != "synthetic" && !is_indexed(spec); };
-  return std::ranges::any_of(plan.sources, is_text) || std::ranges::any_of(plan.validation_sources, is_text);
+  return std::ranges::any_of(leaves_of(plan.sources), is_text) ||
+         std::ranges::any_of(leaves_of(plan.validation_sources), is_text);
 }
 
 int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
@@ -98,6 +101,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     config.data.sources.clear();
     config.data.validation_fraction = 0.0;
     config.data.document = options.documents;
+    if (config.data.packing == DataPacking::preset) config.data.packing = DataPacking::best_fit;
     for (const auto& path : options.data) config.data.sources.push_back({path.string()});
     config.data.validation = config.data.sources;
   }

@@ -19,6 +19,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/data/table_reader.h"
 
 namespace stepforge {
 
@@ -80,24 +81,8 @@ void require_names(const arrow::FieldVector& fields, const std::string& place) {
 
 /// `text` is valid UTF-8.
 void append_text(std::string_view text, std::string& out) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  constexpr unsigned char kFirstPlain = 0x20;
   out += '"';
-  size_t begin = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte >= kFirstPlain && byte != '"' && byte != '\\') continue;
-    out += text.substr(begin, i - begin);
-    begin = i + 1;
-    if (byte == '\n') {
-      out += "\\n";
-    } else if (byte >= kFirstPlain) {
-      out += {'\\', text[i]};
-    } else {
-      out += {'\\', 'u', '0', '0', kHex[byte / 16], kHex[byte % 16]};
-    }
-  }
-  out += text.substr(begin);
+  append_json_escaped(out, text);
   out += '"';
 }
 
@@ -255,7 +240,6 @@ void JsonRows::append(const arrow::RecordBatch& batch, int64_t row, std::string&
   });
   if (writer.is_full())
     throw FormatError(format("a row of more than {} as JSON", human_bytes(max_row_bytes_)));
-  out += '\n';
 }
 
 }  // namespace stepforge

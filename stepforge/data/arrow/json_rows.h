@@ -20,7 +20,7 @@ class JsonRows {
   /// if two columns have one name.
   JsonRows(const arrow::Schema& schema, const std::string& file, int64_t max_row_bytes);
 
-  /// Appends a row of a batch of the schema and a line feed. The batch must have passed ValidateFull(). Throws FormatError
+  /// Appends a row of a batch of the schema. The batch must have passed ValidateFull(). Throws FormatError
   /// ("a row of more than ...") if the row takes more than max_row_bytes.
   void append(const arrow::RecordBatch& batch, int64_t row, std::string& out) const;
 

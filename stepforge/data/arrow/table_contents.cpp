@@ -4,7 +4,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -22,12 +21,13 @@
 #include "stepforge/data/arrow_library.h"
 #include "stepforge/data/content_reader.h"
 #include "stepforge/data/json_lines.h"
+#include "stepforge/data/table_reader.h"
 
 namespace stepforge {
 
 namespace {
 
-class TableContents : public ContentReader {
+class TableContents : public TableReader {
  public:
   explicit TableContents(const ArrowRequest& request)
       : own_(arrow::system_memory_pool()),
@@ -40,20 +40,17 @@ class TableContents : public ContentReader {
     });
   }
 
-  int64_t read(std::span<char> out) override {
-    size_t filled = 0;
-    guarded([&] {
-      while (filled < out.size() && has_text()) {
-        const size_t count = std::min(out.size() - filled, text_.size() - used_);
-        std::copy_n(text_.begin() + static_cast<std::ptrdiff_t>(used_), count, out.data() + filled);
-        used_ += count;
-        filled += count;
-      }
-    });
-    return static_cast<int64_t>(filled);
-  }
-
   int64_t position() const override { return ended_ ? file_->size() : file_->bytes_read(); }
+
+ protected:
+  bool next_row(std::string& json) override {
+    bool found = false;
+    guarded([&] {
+      found = has_row();
+      if (found) append_row(json);
+    });
+    return found;
+  }
 
  private:
   std::string name() const { return file_->path().string(); }
@@ -93,24 +90,19 @@ class TableContents : public ContentReader {
     return std::move(result).ValueUnsafe();
   }
 
-  /// Whether text_ has bytes that are not used yet; makes some if there are rows left.
-  bool has_text() {
-    constexpr size_t kTextBytes = size_t{1} << 16;
-    if (used_ < text_.size()) return true;
-    text_.clear();
-    used_ = 0;
-    while (text_.size() < kTextBytes && has_row()) {
-      try {
-        rows_to_json_->append(*batch_, next_++, text_);
-      } catch (const FormatError& fault) {
-        fail(format("{}:{}", name(), rows_ + 1), fault.what());
-      }
-      ++rows_;
+  /// `row`: from 1.
+  std::string place_of(int64_t row) const { return format("{}: row {}", name(), row); }
+
+  void append_row(std::string& json) {
+    try {
+      rows_to_json_->append(*batch_, next_++, json);
+    } catch (const FormatError& fault) {
+      fail(place_of(rows_ + 1), fault.what());
     }
-    written_ += std::ssize(text_);
+    ++rows_;
+    written_ += std::ssize(json);
     if (expands_too_much(file_->size(), written_))
       fail(name(), format("expands to more than {} times its size", kMaxContentRatio));
-    return !text_.empty();
   }
 
   /// Whether batch_ has a row next_; reads the next batch if needed.
@@ -132,7 +124,7 @@ class TableContents : public ContentReader {
       for (int column = 0; column < batch_->num_columns(); ++column) {
         const arrow::Status fault = batch_->column(column)->Slice(row, 1)->ValidateFull();
         if (fault.ok()) continue;
-        fail(format("{}:{}: column {}", name(), rows_ + row + 1,
+        fail(format("{}: column {}", place_of(rows_ + row + 1),
                     quoted_for_message(batch_->column_name(column))),
              fault.message());
       }
@@ -150,9 +142,7 @@ class TableContents : public ContentReader {
   int64_t next_ = 0;  ///< row of batch_
   int64_t rows_ = 0;  ///< rows before it in the file
   bool ended_ = false;
-  std::string text_;
-  size_t used_ = 0;      ///< bytes of text_
-  int64_t written_ = 0;  ///< bytes of all texts
+  int64_t written_ = 0;  ///< bytes of all rows as JSON
 };
 
 }  // namespace
