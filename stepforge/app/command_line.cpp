@@ -169,6 +169,8 @@ class CommandLine {
     command->add_option("--data", eval->data,
                         "Text files, .jsonl, tables, folders or patterns to evaluate on");
     add_choice(*command, "--documents", eval->documents, {"file", "line", "paragraph"}, kDocumentsText);
+    add_choice(*command, "--split", eval->split, {"validation", "test"},
+               "Part of the run's own data that is used without --data; test needs data.split");
     command->add_option("--tokens", eval->tokens,
                         "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
     command->add_option("--output", eval->output, "Safetensors file for the loss of each token");

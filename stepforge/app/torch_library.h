@@ -26,10 +26,16 @@ struct ProveOptions {
   int world_size = 1;  ///< ranks of the job
 };
 
+enum class HeldOutPart : uint8_t { validation, test };
+constexpr ChoiceNames<2> choice_names(HeldOutPart) {
+  return {"validation", "test"};
+}
+
 struct EvalOptions {
   std::filesystem::path model;  ///< checkpoint step, run folder or Hugging Face folder
   /// safetensors with int32 "tokens" [rows, length]; instead of the config's data
   std::filesystem::path tokens;
+  HeldOutPart split = HeldOutPart::validation;  ///< of the data of a run, without other data
   std::filesystem::path output;  ///< safetensors: "token_loss" [rows, length] and, if asked, "logits"
   bool logits = false;
   std::vector<std::filesystem::path> data;      ///< text to evaluate on

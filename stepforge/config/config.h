@@ -277,6 +277,7 @@ struct DataConfig {
   std::vector<DataSourceConfig> sources;
   std::vector<DataSourceConfig> validation;
   double validation_fraction = 0.0;
+  std::string split;
   DocumentUnit document = DocumentUnit::file;
   DataFilterConfig filter;
   bool deduplicate = false;

@@ -202,7 +202,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"attention_dropout", "", kNotAvailable},
     {"untie_embeddings_and_output_weights", "model.tie_embeddings", "the opposite value", negate},
     {"data_path", "data.sources", kOneTablePerSource, sources},
-    {"split", "data.validation_fraction", "the second number as a fraction", by_hand},
+    {"split", "data.split", "the same text"},
     {"tokenizer_model", "tokenizer.path", "with tokenizer.type = \"hf\"", tokenizer},
     {"save_interval", "checkpoint.interval"},
     {"eval_interval", "validation.freq"},

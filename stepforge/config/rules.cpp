@@ -263,6 +263,9 @@ void check_data_section(const RuleCheck& check) {
   check_sources(check, "data.sources", data.sources);
   check_sources(check, "data.validation", data.validation);
   check_mixture(check);
+  check.require(data.split.empty() || (data.validation.empty() && data.validation_fraction == 0),
+                {"data.split", "data.validation", "data.validation_fraction"},
+                "split says which documents are held out; set only one of them");
   check.require(data.validation.empty() || data.validation_fraction == 0,
                 {"data.validation_fraction", "data.validation"},
                 "validation data is either held out of the sources or listed; set only one of them");
@@ -491,7 +494,8 @@ void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused
                 {"training.steps", "training.epochs"},
                 "one of them must set the length of the run, such as training.steps = 1000");
   check.require(
-      config.validation.freq == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0,
+      config.validation.freq == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0 ||
+          !config.data.split.empty(),
       {"validation.freq", "data.validation"},
       "there is no validation data; set data.validation, or data.validation_fraction to a value such as "
       "0.01");

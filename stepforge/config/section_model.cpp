@@ -181,6 +181,11 @@ SchemaOf<DataConfig> data_section() {
       .field("validation_fraction", &DataConfig::validation_fraction,
              "Fraction of the documents in sources that is held out for validation; 0 means none.",
              {.min = 0, .below = 1}, guarded(Guard::data))
+      .field(
+          "split", &DataConfig::split,
+          "Shares of the documents of finished data sets for training, validation and test, in their order, "
+          "such as 969,30,1; empty means that all are for training.",
+          {}, guarded(Guard::data))
       .field("document", &DataConfig::document,
              "How plain-text files are split into documents: one per file, per line, or per paragraph, where "
              "an empty line ends a paragraph.",

@@ -2,6 +2,7 @@
 #include "stepforge/data/data_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <span>
@@ -29,7 +30,13 @@ enum class RowUse : uint8_t { training, validation };
 
 struct OpenedSource {
   std::shared_ptr<const RowSource> train;
-  std::shared_ptr<const RowSource> validation;  ///< null unless a fraction is held out
+  std::shared_ptr<const RowSource> validation{};  ///< null unless a part is held out
+  std::shared_ptr<const RowSource> test{};        ///< the same
+};
+
+struct HeldOut {
+  std::vector<SourceEntry> validation;
+  std::vector<SourceEntry> test;
 };
 
 /// Opens the sources of one plan.
@@ -43,12 +50,18 @@ class SourceOpener {
     if (spec.format == "synthetic") return open_synthetic(fraction);
     if (spec.path.empty())
       throw UsageError("a data source has no path: name a file, a folder or an indexed dataset");
+    if (plan_.split && use == RowUse::training && !is_indexed(spec)) {
+      throw UsageError(
+          format("{} is text, and data.split divides finished data sets only; set data.validation_fraction "
+                 "instead, or build a data set with data build",
+                 spec.path));
+    }
     return is_indexed(spec) ? open_indexed(spec, fraction, use) : open_text(spec, fraction, use);
   }
 
   /// The training part of the list as a tree; appends what is held out to `held_out`.
   std::vector<SourceEntry> open_all(const std::vector<SourceSpec>& specs, double fraction, RowUse use,
-                                    std::vector<SourceEntry>& held_out) {
+                                    HeldOut& held_out) {
     std::vector<SourceEntry> entries;
     for (const SourceSpec& spec : specs) {
       SourceEntry entry{
@@ -59,7 +72,8 @@ class SourceOpener {
         OpenedSource opened = open(spec, fraction, use);
         entry.source = std::move(opened.train);
         if (opened.validation)
-          held_out.push_back({.name = entry.name, .source = std::move(opened.validation)});
+          held_out.validation.push_back({.name = entry.name, .source = std::move(opened.validation)});
+        if (opened.test) held_out.test.push_back({.name = entry.name, .source = std::move(opened.test)});
         paths.push_back(spec.path);
       }
       entries.push_back(std::move(entry));
@@ -118,7 +132,30 @@ class SourceOpener {
     }
     std::optional<int64_t> text_bytes;
     if (description) text_bytes = description->statistics.text_bytes;
-    return {rows_of(std::move(dataset), text_bytes, use), nullptr};
+    if (use == RowUse::training && plan_.split) return split_documents(spec, dataset, text_bytes);
+    return {rows_of(std::move(dataset), text_bytes, use)};
+  }
+
+  OpenedSource split_documents(const SourceSpec& spec, const std::shared_ptr<const IndexedDataset>& dataset,
+                               std::optional<int64_t> text_bytes) {
+    const std::array<int64_t, 4> bounds = plan_.split->bounds(dataset->index().documents());
+    std::array<std::shared_ptr<const RowSource>, 3> parts;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!plan_.split->has(i)) continue;
+      constexpr std::array kNames = {"training", "validation", "the test"};
+      if (bounds[i] == bounds[i + 1]) {
+        throw UsageError(format("{}: the split leaves none of its {} documents for {}; change data.split",
+                                spec.path, dataset->index().documents(), kNames[i]));
+      }
+      const auto part = dataset->part(bounds[i], bounds[i + 1]);
+      std::optional<int64_t> bytes;
+      if (text_bytes) {
+        bytes = std::llround(static_cast<double>(*text_bytes) * static_cast<double>(part->index().tokens()) /
+                             static_cast<double>(dataset->index().tokens()));
+      }
+      parts[i] = rows_of(part, bytes, i == 0 ? RowUse::training : RowUse::validation);
+    }
+    return {parts[0], parts[1], parts[2]};
   }
 
   OpenedSource open_text(const SourceSpec& spec, double fraction, RowUse use) {
@@ -145,7 +182,7 @@ class SourceOpener {
     const CachedDataset split = cached(fraction);
     for (const std::string& note : loss_notes(split.report))
       notes.push_back(format("{}: {}", spec.path, note));
-    if (fraction == 0.0) return {packed(spec, split, use), nullptr};
+    if (fraction == 0.0) return {packed(spec, split, use)};
     if (!makes_a_row(split.train_statistics) || !makes_a_row(split.validation_statistics))
       return hold_out_rows(packed(spec, cached(0.0), use), spec, fraction);
     return {packed(spec, split, use),
@@ -237,9 +274,9 @@ void check(const DataPlan& plan) {
         format("both a validation fraction ({}) and {} validation source(s) are given: choose one",
                plan.validation_fraction, plan.validation_sources.size()));
   }
-  if (plan.packing == Packing::preset && plan.sources.size() > 1) {
+  if (plan.packing == Packing::preset && leaves_of(plan.sources).size() > 1) {
     throw UsageError(format("a preset has the rows of one source, but {} are given: use another packing",
-                            plan.sources.size()));
+                            leaves_of(plan.sources).size()));
   }
   if (plan.seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", plan.seq_len));
 }
@@ -269,13 +306,13 @@ DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                   const TokenizeProgressFunction& progress) {
   check(plan);
   SourceOpener opener(plan, tokenizer, progress);
-  std::vector<SourceEntry> validation;
+  HeldOut held_out;
   const std::vector<SourceEntry> train =
-      opener.open_all(plan.sources, plan.validation_fraction, RowUse::training, validation);
+      opener.open_all(plan.sources, plan.validation_fraction, RowUse::training, held_out);
   const std::vector<std::string> paths = std::move(opener.paths);
   if (!plan.validation_sources.empty()) {
-    std::vector<SourceEntry> none;
-    validation = opener.open_all(plan.validation_sources, 0.0, RowUse::validation, none);
+    HeldOut none;
+    held_out.validation = opener.open_all(plan.validation_sources, 0.0, RowUse::validation, none);
   }
   DataSet data;
   data.notes = std::move(opener.notes);
@@ -286,7 +323,8 @@ DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                                    .temperature = plan.temperature},
                                   plan.steps);
   data.sources = source_statistics(*data.train, paths);
-  if (!validation.empty()) data.validation = RowStream::one_pass(validation);
+  if (!held_out.validation.empty()) data.validation = RowStream::one_pass(held_out.validation);
+  if (!held_out.test.empty()) data.test = RowStream::one_pass(held_out.test);
   return data;
 }
 

@@ -13,6 +13,7 @@
 #include "stepforge/data/records.h"
 #include "stepforge/data/row_stream.h"
 #include "stepforge/data/source_statistics.h"
+#include "stepforge/data/split_ratios.h"
 #include "stepforge/data/tokenize.h"
 
 namespace stepforge {
@@ -52,6 +53,8 @@ struct DataPlan {
   /// Fraction of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). If a
   /// source has too few documents for that, its last rows are held out.
   double validation_fraction = 0.0;
+  /// Instead of a fraction, for finished data sets: which of their documents are for what.
+  std::optional<SplitRatios> split{};
   bool deduplicate = false;     ///< drop documents whose text occurred before in the same source
   int64_t max_bad_records = 0;  ///< of a source; so many malformed records are left out, one more is an error
   RecordOptions records;        ///< what all sources share; format, field and loss_on are each source's own
@@ -72,6 +75,7 @@ struct DataPlan {
 struct DataSet {
   std::shared_ptr<const RowStream> train;       ///< endless
   std::shared_ptr<const RowStream> validation;  ///< one pass; null if the plan has no validation data
+  std::shared_ptr<const RowStream> test;        ///< one pass; null unless the plan's split has a part for it
   std::vector<std::string> notes;               ///< messages to the user about the sources, a line each
   std::vector<SourceStatistics> sources;        ///< of train, in the order of its source_names()
 };

@@ -235,16 +235,30 @@ IndexedDataset::IndexedDataset(fs::path prefix, const std::string& idx, FileRead
       index_hash_(content_hash(idx)),
       index_(DatasetIndex::parse(std::as_bytes(std::span(idx)), static_cast<uint64_t>(bin.size()),
                                  idx_path(prefix_).string())),
-      tokens_(single(std::move(bin)), index_.type()) {
+      tokens_(std::make_shared<const TokenFiles>(single(std::move(bin)), index_.type())) {
   if (const fs::path mask = mask_path(prefix_); fs::exists(fs::symlink_status(mask)))
-    mask_.emplace(mask, index_.tokens());
+    mask_ = std::make_shared<const LossMask>(mask, index_.tokens());
 }
 
 IndexedDataset::IndexedDataset(TokenFiles tokens, std::vector<int64_t> begins)
     : index_hash_(content_hash(std::as_bytes(std::span(begins)))),
       index_(tokens.type(), std::move(begins)),
-      tokens_(std::move(tokens)) {
-  if (tokens_.tokens() == 0) throw UsageError(format("{} holds no tokens", tokens_.name()));
+      tokens_(std::make_shared<const TokenFiles>(std::move(tokens))) {
+  if (tokens_->tokens() == 0) throw UsageError(format("{} holds no tokens", tokens_->name()));
+}
+
+std::shared_ptr<const IndexedDataset> IndexedDataset::part(int64_t first, int64_t end) const {
+  if (first < 0 || end < first || end > index_.documents())
+    throw Error(format("documents [{}, {}) of {} requested", first, end, index_.documents()));
+  const int64_t first_token = index_.document_begin(first);
+  std::vector<int64_t> begins;
+  for (int64_t document = first; document <= end; ++document)
+    begins.push_back(index_.document_begin(document) - first_token);
+  auto made = std::make_shared<IndexedDataset>(*this);
+  made->index_ = DatasetIndex(index_.type(), std::move(begins));
+  made->first_document_ += first;
+  made->first_token_ += first_token;
+  return made;
 }
 
 void IndexedDataset::append(int64_t first_token, int64_t count, int64_t vocab_size, Row& row) const {
@@ -261,26 +275,29 @@ void IndexedDataset::append(int64_t first_token, int64_t count, int64_t vocab_si
 void IndexedDataset::check_ids(int64_t first_token, std::span<const int32_t> ids, int64_t vocab_size) const {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < vocab_size) continue;
-    const int64_t token = first_token + static_cast<int64_t>(i);
+    const int64_t in_part = first_token + static_cast<int64_t>(i);
+    const int64_t token = first_token_ + in_part;
     throw FormatError(format(
         "{}: document {} holds token id {} (token {} of the data set), but the vocabulary has {} entries: "
         "it was built with another tokenizer",
-        tokens_.file_of(token), index_.document_of(token), ids[i], token, vocab_size));
+        tokens_->file_of(token), first_document_ + index_.document_of(in_part), ids[i], token, vocab_size));
   }
 }
 
 void IndexedDataset::read_counted(int64_t first_token, std::span<uint8_t> out) const {
-  tokens_.require(first_token, out.size());
-  mask_->read(first_token, out);
+  tokens_->require(first_token_ + first_token, out.size());
+  mask_->read(first_token_ + first_token, out);
 }
 
 void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
-  tokens_.read(first_token, out);
+  tokens_->read(first_token_ + first_token, out);
 }
 
 std::string IndexedDataset::content_key() const {
-  std::string parts = format("{}:{}", index_hash_, tokens_.sample());
+  std::string parts = format("{}:{}", index_hash_, tokens_->sample());
   if (mask_) parts += ":" + sample_of(mask_->file());
+  const bool whole = first_token_ == 0 && index_.tokens() == tokens_->tokens();
+  if (!whole) parts += format(":documents {} to {}", first_document_, first_document_ + index_.documents());
   return content_hash(parts);
 }
 

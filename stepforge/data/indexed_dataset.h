@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -62,19 +63,22 @@ class IndexedDataset {
   /// Token files. `begins`: as in DatasetIndex. Throws UsageError if there is no token.
   IndexedDataset(TokenFiles tokens, std::vector<int64_t> begins);
 
+  /// Its documents [first, end), which are in [0, index().documents()], as a data set of their own on the same files.
+  std::shared_ptr<const IndexedDataset> part(int64_t first, int64_t end) const;
+
   const DatasetIndex& index() const { return index_; }
   /// The .bin file, or the first one and how many there are.
-  const std::string& name() const { return tokens_.name(); }
+  const std::string& name() const { return tokens_->name(); }
   /// Of the pair; empty for other token files.
   const std::filesystem::path& prefix() const { return prefix_; }
   /// Appends tokens [first_token, first_token + count) to a row, and whether they count if there is a mask.
   /// Throws FormatError naming file, document, id and vocabulary size if an id is outside of the vocabulary.
   void append(int64_t first_token, int64_t count, int64_t vocab_size, Row& row) const;
-  /// Token ids [first_token, first_token + out.size()), which must lie inside [0, tokens()). Throws Error
+  /// Token ids [first_token, first_token + out.size()), which must lie inside [0, index().tokens()). Throws Error
   /// naming the file if it cannot be read.
   void read(int64_t first_token, std::span<int32_t> out) const;
   /// Whether some tokens do not count in the loss.
-  bool has_mask() const { return mask_.has_value(); }
+  bool has_mask() const { return mask_ != nullptr; }
   /// out[i] = 1 if token first_token + i counts in the loss, else 0; the same range as read(). Only with
   /// has_mask().
   void read_counted(int64_t first_token, std::span<uint8_t> out) const;
@@ -88,8 +92,10 @@ class IndexedDataset {
   std::filesystem::path prefix_;
   std::string index_hash_;
   DatasetIndex index_;
-  TokenFiles tokens_;
-  std::optional<LossMask> mask_;
+  std::shared_ptr<const TokenFiles> tokens_;
+  std::shared_ptr<const LossMask> mask_;  ///< null if all tokens count
+  int64_t first_document_ = 0;            ///< of a part, in the files
+  int64_t first_token_ = 0;               ///< the same
 };
 
 }  // namespace stepforge

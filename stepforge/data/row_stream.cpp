@@ -144,7 +144,10 @@ std::optional<RowRef> RowStream::locate_unbalanced(int64_t number) const {
 }
 
 int64_t RowStream::cost_of(const std::optional<RowRef>& row) const {
-  return row ? sources()[static_cast<size_t>(row->source)].source->attention_cost(row->running) : 0;
+  if (row) return sources()[static_cast<size_t>(row->source)].source->attention_cost(row->running);
+  Row padding;
+  append_padding(seq_len_, padding);
+  return stepforge::attention_cost(padding.document_starts, seq_len_);
 }
 
 int64_t RowStream::attention_cost(int64_t row) const {

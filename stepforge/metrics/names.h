@@ -10,6 +10,10 @@ namespace stepforge::metric {
 
 inline constexpr std::string_view loss = "loss_metrics/global_avg_loss";
 inline constexpr std::string_view max_loss = "loss_metrics/global_max_loss";
+/// The mean of one data source over its labels since the last record.
+inline std::string source_loss(std::string_view source) {
+  return "loss_metrics/source/" + std::string(source);
+}
 inline constexpr std::string_view grad_norm = "grad_norm";
 /// The learning rate of this step's update.
 inline constexpr std::string_view lr = "lr";

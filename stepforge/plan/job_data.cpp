@@ -135,6 +135,7 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.sources = source_specs(data.sources);
   plan.validation_sources = source_specs(data.validation);
   plan.validation_fraction = data.validation_fraction;
+  if (!data.split.empty()) plan.split = SplitRatios::parse(data.split);
   plan.packing = parse_packing(choice_name(data.packing));
   plan.preset = data.preset;
   plan.steps = {.rows_per_step = std::max<int64_t>(0, config.training.global_batch_size),

@@ -175,6 +175,8 @@ void build_data(Trainer& trainer) {
     trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), advance); });
   });
   for (const std::string& note : trainer.data.notes) trainer.log.warning("{}", note);
+  if (trainer.data.sources.size() > 1)
+    for (const std::string& line : describe_sources(trainer.data)) trainer.log.info("{}", line);
   require_agreement(trainer, "the data", trainer.data.train->fingerprint());
   if (trainer.config.validation.freq > 0 && trainer.data.validation == nullptr) {
     throw UsageError(format(
@@ -310,6 +312,12 @@ void build_executor(Trainer& trainer) {
   trainer.evaluator = std::make_unique<Executor>(trainer.evaluation_program, trainer.model, *trainer.store);
   trainer.train_step =
       std::make_unique<TrainStep>(trainer.config, *trainer.executor, *trainer.store, *trainer.optimizer);
+  trainer.source_losses =
+      std::make_unique<SourceLosses>(trainer.data.train->source_names(), trainer.store->device());
+  trainer.train_step->on_losses = [losses = trainer.source_losses.get()](const Batch& batch,
+                                                                         const at::Tensor& token_loss) {
+    losses->add(batch, token_loss);
+  };
 }
 
 /// Metrics of steps that no checkpoint covers are done again; those of the earlier start are kept beside

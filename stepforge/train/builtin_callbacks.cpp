@@ -142,6 +142,8 @@ class LoggingCallback : public Callback {
     MetricsRecord record{"train", trainer.state.step, wall_time_now(), {}};
     record.add(metric::loss, trainer.last_step.loss);
     record.add(metric::max_loss, trainer.last_step.max_loss);
+    for (const auto& [name, loss] : trainer.source_losses->take(trainer.all_ranks.get()))
+      record.add(metric::source_loss(name), loss);
     record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
     record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));

@@ -61,6 +61,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   TrainingServices services(config_.training, micro_batches, store_, &optimizer_, scalars_);
   scalars_.update.lr_factor.fill_(context.lr_factor);
   scalars_.interrupted.fill_(interrupted && interrupted());
+  services.on_losses = on_losses;
   services.on_micro_step_end = on_micro_step_end;
   if (on_pre_update) {
     services.on_pre_update = [this] {

@@ -43,6 +43,8 @@ class TrainStep {
  public:
   TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer);
 
+  /// Called with the losses of each micro-batch, once per step.
+  std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
   /// See the events of the same names in Callback.
   std::function<void()> on_micro_step_end;
   /// Null if nobody needs the numbers before the update: the host then reads them only after the step.

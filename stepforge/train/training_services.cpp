@@ -64,6 +64,7 @@ void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, co
   const at::Tensor& losses = loss.token_loss;
   sum_in_order(batch.weights.defined() ? losses.to(at::kDouble) * batch.weights : losses,
                scalars_.loss_sums.select(0, micro_batch));
+  if (on_losses) on_losses(batches_.at(static_cast<size_t>(micro_batch)), losses);
   if (on_micro_step_end) on_micro_step_end();
 }
 

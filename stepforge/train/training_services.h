@@ -27,6 +27,8 @@ class TrainingServices : public StepServices {
   TrainingServices(const TrainingConfig& training, const std::vector<Batch>& batches, const ModelStore& store,
                    AdamW* optimizer, const StepScalars& scalars);
 
+  /// The cross-entropy of each token of a micro-batch, on the compute device.
+  std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
   std::function<void()> on_micro_step_end;
   std::function<void()> on_pre_update;
 

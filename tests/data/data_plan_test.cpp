@@ -316,5 +316,30 @@ TEST_F(DataPlanTest, BalancesTheStepsOfAllSources) {
   EXPECT_EQ(balanced.train->rows_per_epoch(), drawn.train->rows_per_epoch());
 }
 
+TEST_F(DataPlanTest, SplitsTheDocumentsOfAFinishedDataSetInOrder) {
+  write_dataset(folder_ / "pair", counting_documents({100, 100, 100, 50, 30, 20}));
+  auto made = plan({{.path = (folder_ / "pair").string(), .name = "pair"}});
+  made.vocab_size = 1000;
+  const auto whole = open_data(made, nullptr).train;
+  made.split = SplitRatios::parse("3,1,2");
+  made.shuffle = false;
+  const DataSet data = open_data(made, nullptr);
+  EXPECT_EQ(data.train->sources()[0].source->tokens(), 300);
+  EXPECT_EQ(data.validation->sources()[0].source->tokens(), 50);
+  EXPECT_EQ(data.test->sources()[0].source->tokens(), 50);
+  EXPECT_EQ(data.test->source_names(), std::vector<std::string>{"pair"});
+  const int64_t first = IndexedDataset(folder_ / "pair").index().document_begin(3);
+  std::vector<int32_t> expected(8);
+  IndexedDataset(folder_ / "pair").read(first, expected);
+  EXPECT_EQ(data.validation->rows(0, 1).tokens, expected) << "the first document after those for training";
+  made.split = SplitRatios::parse("1");
+  made.shuffle = true;
+  EXPECT_EQ(open_data(made, nullptr).train->fingerprint(), whole->fingerprint());
+  made.split = SplitRatios::parse("100,1");
+  EXPECT_CONTAINS(message(made), "leaves none of its 6 documents for validation");
+  made.sources = {{.path = lines("a.txt", 50).string()}};
+  EXPECT_CONTAINS(message(made), "data.split divides finished data sets only");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

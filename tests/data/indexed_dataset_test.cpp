@@ -27,6 +27,30 @@ std::vector<std::vector<int32_t>> read_documents(const IndexedDataset& dataset) 
   return documents;
 }
 
+TEST(IndexedDataset, APartHasSomeOfTheDocumentsAndTheirMask) {
+  const TempFolder folder;
+  {
+    IndexedDatasetWriter writer(folder / "pair", {TokenType::u16, /*loss_mask=*/true});
+    writer.add_document(std::vector<int32_t>{1, 2}, std::vector<uint8_t>{0, 1});
+    writer.add_document(std::vector<int32_t>{3, 4, 5}, std::vector<uint8_t>{1, 0, 1});
+    writer.add_document(std::vector<int32_t>{600}, std::vector<uint8_t>{1});
+    writer.publish();
+  }
+  const IndexedDataset whole(folder / "pair");
+  const auto part = whole.part(1, 3);
+  EXPECT_EQ(read_documents(*part), (Documents{{3, 4, 5}, {600}}));
+  Row row;
+  part->append(0, 3, 100, row);
+  EXPECT_EQ(row.counted, (std::vector<uint8_t>{1, 0, 1}));
+  EXPECT_EQ(read_documents(*part->part(1, 2)), (Documents{{600}}));
+  EXPECT_EQ(whole.part(0, 3)->content_key(), whole.content_key());
+  EXPECT_NE(part->content_key(), whole.content_key());
+  EXPECT_NE(part->content_key(), whole.part(0, 2)->content_key());
+  EXPECT_CONTAINS(message_of<FormatError>([&] { part->append(3, 1, 100, row); }),
+                  "document 2 holds token id 600 (token 5 of the data set)");
+  EXPECT_CONTAINS(message_of<Error>([&] { whole.part(2, 4); }), "documents [2, 4) of 3");
+}
+
 TEST(IndexedDataset, ReadsTheDocumentsThatWereWritten) {
   const bool holds = rc::check("round trip", [] {
     const auto type = *rc::gen::element(TokenType::u8, TokenType::u16, TokenType::i32);

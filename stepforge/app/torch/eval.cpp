@@ -100,6 +100,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     // A data plan needs a training source too; the same text is named but not read.
     config.data.sources.clear();
     config.data.validation_fraction = 0.0;
+    config.data.split.clear();
     config.data.document = options.documents;
     if (config.data.packing == DataPacking::preset) config.data.packing = DataPacking::best_fit;
     for (const auto& path : options.data) config.data.sources.push_back({path.string()});
@@ -107,8 +108,10 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   }
   const DataPlan plan = data_plan(config, model.spec.vocab_size);
   const std::unique_ptr<Tokenizer> tokenizer = reads_text(plan) ? model.known.require_tokenizer() : nullptr;
-  const std::shared_ptr<const RowStream> rows = open_data(plan, tokenizer.get()).validation;
-  if (rows == nullptr) throw UsageError("the run has no validation data; pass text with --data");
+  const DataSet data = open_data(plan, tokenizer.get());
+  const std::shared_ptr<const RowStream>& rows = options.split == HeldOutPart::test ? data.test : data.validation;
+  if (rows == nullptr)
+    throw UsageError(format("the run has no {} data; pass text with --data", choice_name(options.split)));
   const StepProgram program = plan_evaluation(config, model.spec, model.layout);
   Model forward = model.forward(seq_len);
   Executor executor(program, forward, *model.store);
