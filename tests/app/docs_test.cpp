@@ -189,7 +189,7 @@ TEST(DataPage, EverySourceCanBeShown) {
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, fs::exists(arrow_library_path()) ? 20 : 18);
+  EXPECT_EQ(shown, fs::exists(arrow_library_path()) ? 21 : 19);
 }
 
 }  // namespace
