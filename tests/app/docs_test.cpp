@@ -159,7 +159,7 @@ TEST(DataPage, EverySourceCanBeShown) {
   fs::copy_file(tables / "kinds.arrow", folder / "news" / "news-test.arrow");
   write_text(folder / "reviews.csv", "id,body\n1,\"" + paragraphs(3) + "\"\n");
   write_mds(folder / "c4-mds", paragraphs(3));
-  const std::string tokens(400, 'a');  // 200 of two bytes
+  const std::string tokens(400, '\0');  // 200 of two bytes
   write_text(folder / "train.bin", tokens);
   for (const char* name : {"fineweb_train_000001.bin", "fineweb_train_000002.bin"})
     write_text(folder / name, numbers_of({20240520, 1, 200}) + std::string(1012, '\0') + tokens);
@@ -182,8 +182,9 @@ TEST(DataPage, EverySourceCanBeShown) {
     if (is_table && !fs::exists(arrow_library_path())) continue;
     const std::string chat =
         block.find("chat_template") == std::string::npos ? "chat_template = \"template.jinja\"\n" : "";
-    write_text(folder / "run.toml",
-               "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\nglobal_batch_size = 8\n");
+    write_text(folder / "run.toml", "preset = \"debug\"\n" + replaced(block, "[data]\n", "[data]\n" + chat) +
+                                        "[tokenizer]\ntype = \"hf\"\npath = \"my-tokenizer\"\n"
+                                        "[training]\nseq_len = 64\nglobal_batch_size = 8\n");
     const ProgramResult result = run_script(folder.path(), "stepforge data show run.toml");
     EXPECT_EQ(result.exit_code, 0) << block << result.err;
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
