@@ -6,7 +6,7 @@ SECONDS ?= 60
 ROUNDS ?= 3
 .PHONY: setup build demo test check test-all lint format docs api oracle bench bench-data fuzz fuzz-long mutants clean help
 
-setup: ## Install what building and testing need: Debian packages, and libtorch in ~/.cache
+setup: ## Install what building and testing need: Debian packages, and libtorch and Arrow in ~/.cache
 	@scripts/setup.sh
 
 build: ## Build build/release/stepforge; installs nothing

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `cmake --install build/release --prefix DIR`: the program, the two libraries, the headers and a CMake package. DIR may be
-# moved afterwards. Only libtorch stays where it is.
+# moved afterwards. Only libtorch and Arrow stay where they are.
 include(CMakePackageConfigHelpers)
 set(package lib/cmake/Stepforge)
 
@@ -13,9 +13,11 @@ if(TARGET stepforge_torch)
 endif()
 install(TARGETS stepforge ${libraries} EXPORT StepforgeTargets
   RUNTIME DESTINATION bin LIBRARY DESTINATION lib INCLUDES DESTINATION include)
-if(TARGET stepforge_nccl)
-  install(TARGETS stepforge_nccl LIBRARY DESTINATION lib)
-endif()
+foreach(plugin stepforge_nccl stepforge_arrow)
+  if(TARGET ${plugin})
+    install(TARGETS ${plugin} LIBRARY DESTINATION lib)
+  endif()
+endforeach()
 install(EXPORT StepforgeTargets NAMESPACE Stepforge:: DESTINATION ${package})
 
 install(CODE "set(source_dir ${CMAKE_SOURCE_DIR})")

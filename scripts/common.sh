@@ -26,10 +26,10 @@ stage() {
   printf '%s    %s: %d s%s\n' "$dim" "$name" $((SECONDS - began)) "$plain"
 }
 
-# Runs CMake every time (a second or two), since the commit or STEPFORGE_TORCH may have changed. Prints only errors.
+# Runs CMake every time (a second or two), since the commit, STEPFORGE_TORCH or STEPFORGE_ARROW may have changed. Prints only errors.
 configure() {
-  local preset=$1 args=() log
-  if [[ $preset = release || $preset = lint ]]; then args=(-D STEPFORGE_TORCH="$(scripts/setup.sh --print)"); fi
+  local preset=$1 args=(-D STEPFORGE_ARROW="$(scripts/setup.sh --print-arrow)") log
+  if [[ $preset = release || $preset = lint ]]; then args+=(-D STEPFORGE_TORCH="$(scripts/setup.sh --print)"); fi
   log=$(cmake --preset "$preset" "${args[@]}" 2>&1) || { printf '%s\n' "$log" >&2; return 1; }
 }
 build_preset() {

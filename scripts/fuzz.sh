@@ -17,13 +17,18 @@ if [ "${1:-}" = --runs ]; then
 fi
 shift $(($# > 0 ? 1 : 0))
 targets=("$@")
-if [ $# -eq 0 ]; then
-  for source in tests/fuzz/*_fuzz.cpp; do targets+=("$(basename "$source" .cpp)"); done
-fi
 scripts/setup.sh build clang
 say "Build of the fuzz targets"
 cmake -S . -B build/fuzz -G Ninja -D CMAKE_BUILD_TYPE=RelWithDebInfo -D CMAKE_CXX_COMPILER=clang++-19 -D CMAKE_C_COMPILER=clang-19 \
   -D STEPFORGE_FUZZ=ON -D STEPFORGE_WITH_TORCH=OFF >/dev/null
+if [ $# -eq 0 ]; then
+  arrow=$(scripts/setup.sh --print-arrow)
+  for source in tests/fuzz/*_fuzz.cpp; do
+    name=$(basename "$source" .cpp)
+    [ "$name" != arrow_fuzz ] || [ -d "$arrow/include" ] || continue  # it needs the libraries of pyarrow
+    targets+=("$name")
+  done
+fi
 cmake --build build/fuzz --target "${targets[@]}"
 table=""
 for name in "${targets[@]}"; do
@@ -31,8 +36,9 @@ for name in "${targets[@]}"; do
   mkdir -p "$corpus" build/fuzz/found
   seeds=()
   if [ -d "tests/fuzz/corpus/$name" ]; then seeds=("tests/fuzz/corpus/$name"); fi
-  # The shipped presets, the templates and the models of the tests are good first inputs.
+  # The shipped presets, the templates, the models and the tables of the tests are good first inputs.
   case $name in
+    arrow_fuzz) seeds+=(tests/golden/data/arrow) ;;
     chat_record_fuzz) seeds+=(tests/golden/data/chat_records) ;;
     config_fuzz) seeds+=(presets) ;;
     jinja_fuzz) seeds+=(tests/golden/jinja/templates) ;;

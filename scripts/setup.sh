@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing: Debian packages with apt-get, which never removes a package, and libtorch in a private folder under
-# the user's cache directory. Prints what it is about to do; does nothing when all is there.
+# Installs what is missing: Debian packages with apt-get, which never removes a package, and libtorch and Arrow in private folders
+# under the user's cache directory. Prints what it is about to do; does nothing when all is there.
 #
-#   scripts/setup.sh [GROUP...]             packages of these groups (default: build), and libtorch
+#   scripts/setup.sh [GROUP...]             packages of these groups (default: build), libtorch and Arrow
 #   scripts/setup.sh --check [GROUP...]     changes nothing; fails if something is missing
 #   scripts/setup.sh --packages NAME...     these Debian packages only
 #   scripts/setup.sh --print                prints the libtorch folder
+#   scripts/setup.sh --print-arrow          prints the Arrow folder
 #
-# STEPFORGE_TORCH=/path/to/site-packages/torch uses an installed PyTorch 2.11 instead of the private folder.
+# STEPFORGE_TORCH=/path/to/site-packages/torch uses an installed PyTorch 2.11 instead of the private folder,
+# STEPFORGE_ARROW=/path/to/site-packages/pyarrow an installed pyarrow 26.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 torch_version=2.11.0
 torch_home=$cache/torch-$torch_version
+arrow_version=26.0.1
+arrow_home=$cache/arrow-$arrow_version
 declare -A groups=(
   [build]="git make g++ cmake ninja-build ccache mold pkg-config unzip python3 python3-pip libtomlplusplus-dev libcli11-dev
     libspdlog-dev libfmt-dev libsimdjson-dev nlohmann-json3-dev libyaml-cpp-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
@@ -64,31 +68,45 @@ install_packages() {
     die "apt-get could not install ${missing[*]}. If one of them conflicts with a package of yours, nothing was removed: resolve the conflict by hand."
 }
 
-# The folder appears by one rename once it is complete, so an interrupted download starts over cleanly.
-install_torch() {
-  [ -f "$torch_home/.complete" ] && return
+# install_wheels HOME WHAT REQUIREMENTS [PATTERN...]: unpacks the files of these wheels that match a pattern (default: all). Fails if
+# they cannot be downloaded. The folder appears by one rename once it is complete, so an interrupted download starts over cleanly.
+install_wheels() {
+  local home=$1 what=$2 requirements=$3 work=$1.partial wheel
+  [ ! -f "$home/.complete" ] || return 0
   mkdir -p "$cache"
-  exec 9>"$cache/torch.lock"
+  exec 9>"$home.lock"
   flock 9
-  [ -f "$torch_home/.complete" ] && return
-  local work=$cache/torch-$torch_version.partial wheel
-  rm -rf "$work" "$torch_home"
+  [ ! -f "$home/.complete" ] || return 0
+  rm -rf "$work" "$home"
   mkdir -p "$work/wheels"
-  say "Downloading libtorch $torch_version into $torch_home (about 550 MB, once per user)"
+  say "Downloading $what into $home, once per user"
   python3 -m pip download --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
     --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --progress-bar on \
-    -d "$work/wheels" -r scripts/torch-wheels.txt
-  say "Unpacking libtorch"
-  for wheel in "$work"/wheels/*.whl; do unzip -q -o "$wheel" -d "$work/site"; done
+    -d "$work/wheels" -r "$requirements" || return
+  say "Unpacking"
+  for wheel in "$work"/wheels/*.whl; do unzip -q -o "$wheel" "${@:4}" -d "$work/site" || return; done
   touch "$work/site/.complete"
-  mv "$work/site" "$torch_home"
+  mv "$work/site" "$home"
   rm -rf "$work"
 }
 
-check_torch() {
+install_torch() {
+  install_wheels "$torch_home" "libtorch $torch_version (about 550 MB)" scripts/torch-wheels.txt
+}
+
+# Of the wheel's libraries only the two that are linked. The build does without them.
+install_arrow() {
+  install_wheels "$arrow_home" "Arrow $arrow_version (about 55 MB)" scripts/arrow-wheel.txt \
+    'pyarrow/include/*' 'pyarrow/libarrow.so.*' 'pyarrow/libparquet.so.*' '*/licenses/*' ||
+    say "Arrow $arrow_version could not be installed: the build goes on without the reader of Parquet and Arrow files"
+}
+
+check_overrides() {
   [ -z "${STEPFORGE_TORCH:-}" ] || [ -f "$STEPFORGE_TORCH/version.py" ] ||
     die "STEPFORGE_TORCH=$STEPFORGE_TORCH has no version.py: set it to the 'torch' folder in the site-packages of a PyTorch 2.11"
+  [ -z "${STEPFORGE_ARROW:-}" ] || [ -d "$STEPFORGE_ARROW/include/arrow" ] ||
+    die "STEPFORGE_ARROW=$STEPFORGE_ARROW has no include/arrow: set it to the 'pyarrow' folder in the site-packages of a pyarrow 26"
 }
 
 packages_of() {
@@ -101,10 +119,11 @@ packages_of() {
 
 case ${1:-} in
   --print) echo "${STEPFORGE_TORCH:-$torch_home/torch}" ;;
+  --print-arrow) echo "${STEPFORGE_ARROW:-$arrow_home/pyarrow}" ;;
   --packages) install_packages "${@:2}" ;;
   --check)
     packages=$(packages_of "${@:2}")
-    check_torch
+    check_overrides
     missing=$(command -v dpkg-query >/dev/null && missing_packages $packages || true)
     [ -n "${STEPFORGE_TORCH:-}" ] || [ -f "$torch_home/.complete" ] || missing+="libtorch"
     [ -z "$missing" ] || die "missing: $missing: run \`make setup\`, which installs them"
@@ -112,8 +131,9 @@ case ${1:-} in
   *)
     [ $# -gt 0 ] || set -- build
     packages=$(packages_of "$@")
-    check_torch
+    check_overrides
     install_packages $packages
     [ -n "${STEPFORGE_TORCH:-}" ] || install_torch
+    [ -n "${STEPFORGE_ARROW:-}" ] || install_arrow
     ;;
 esac

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "stepforge/base/files.h"
+#include "stepforge/data/arrow_library.h"
 #include "stepforge/data/csv_reader.h"
 #include "stepforge/data/decompressor.h"
 #include "stepforge/data/mds_shard.h"
@@ -40,6 +41,7 @@ TableFormat table_format_of(const fs::path& path) {
   if (extension == ".csv") return TableFormat::csv;
   if (extension == ".tsv") return TableFormat::tsv;
   if (extension == ".mds") return TableFormat::mds;
+  if (is_arrow_name(path)) return TableFormat::arrow;
   return TableFormat::none;
 }
 
@@ -47,7 +49,9 @@ bool is_sequential(const fs::path& path, TableFormat table) {
   return table != TableFormat::none || is_compressed_name(path);
 }
 
-std::unique_ptr<ContentReader> open_contents(const fs::path& path, TableFormat table) {
+std::unique_ptr<ContentReader> open_contents(const fs::path& path, TableFormat table,
+                                             const std::optional<std::string>& column) {
+  if (table == TableFormat::arrow) return open_arrow({.path = path, .column = column});
   std::unique_ptr<ContentReader> bytes;
   if (is_compressed_name(path)) {
     bytes = open_decompressor(path);
@@ -56,6 +60,7 @@ std::unique_ptr<ContentReader> open_contents(const fs::path& path, TableFormat t
   }
   switch (table) {
     case TableFormat::none:
+    case TableFormat::arrow:
       break;
     case TableFormat::csv:
       return std::make_unique<CsvReader>(std::move(bytes), ',', path.string());

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 namespace stepforge {
 
@@ -29,15 +31,27 @@ enum class TableFormat : uint8_t {
   csv,   ///< fields separated by commas (data/csv_reader.h)
   tsv,   ///< by tabs
   mds,   ///< a shard of MosaicML's format (data/mds_shard.h)
+  /// Parquet and Arrow's two formats, told apart by their first bytes (data/arrow_library.h); never compressed as a whole
+  arrow,
 };
 
-/// By the name without .gz or .zst: .csv, .tsv, .mds.
+/// By the name: .csv, .tsv, .mds, also with .gz or .zst; .parquet, .arrow, .arrows and .feather.
 TableFormat table_format_of(const std::filesystem::path& path);
 
 /// Whether the contents have to be read from the beginning, through a ContentReader.
 bool is_sequential(const std::filesystem::path& path, TableFormat table);
 
-/// Throws Error if the file cannot be opened, FormatError if its beginning is malformed.
-std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path, TableFormat table);
+/// Of an Arrow table only `column` is read, if it has that column. Throws Error if the file cannot be opened, FormatError if
+/// its beginning is malformed.
+std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path, TableFormat table,
+                                             const std::optional<std::string>& column = std::nullopt);
+
+inline constexpr int64_t kMaxContentRatio = 1000;
+
+/// Whether contents of `output` bytes, made of `input` bytes of a file, are to be refused as a decompression bomb.
+constexpr bool expands_too_much(int64_t input, int64_t output) {
+  constexpr int64_t kFreeOutput = int64_t{1} << 30;
+  return output > kFreeOutput && output / kMaxContentRatio > input;
+}
 
 }  // namespace stepforge

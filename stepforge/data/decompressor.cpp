@@ -20,8 +20,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kInputBytes = size_t{1} << 18;
-constexpr int64_t kFreeOutput = int64_t{1} << 30;
-constexpr int64_t kMaxRatio = 1000;
 
 /// The compressed bytes of a file, block by block.
 class CompressedInput {
@@ -47,8 +45,9 @@ class CompressedInput {
   /// Counts output, which must be in proportion to the input.
   void count_output(int64_t bytes) {
     output_ += bytes;
-    if (output_ > kFreeOutput && output_ / kMaxRatio > position())
-      fail(format("expands to more than {} times its size; unpack it by hand if that is meant", kMaxRatio));
+    if (expands_too_much(position(), output_))
+      fail(format("expands to more than {} times its size; unpack it by hand if that is meant",
+                  kMaxContentRatio));
   }
 
  private:

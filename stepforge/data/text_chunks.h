@@ -49,6 +49,7 @@ struct ChunkedFile {
   size_t number = 0;  ///< TextChunk::file
   DocumentMode mode = DocumentMode::file;
   TableFormat table = TableFormat::none;
+  std::optional<std::string> column{};  ///< of a table: the only one to read, if it has it
 };
 
 /// Chunks of about `target_bytes` of its contents, from the document boundary `begin` on.

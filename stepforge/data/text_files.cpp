@@ -11,9 +11,11 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/path_pattern.h"
+#include "stepforge/data/arrow_library.h"
 #include "stepforge/data/decompressor.h"
 #include "stepforge/data/json_lines.h"
 #include "stepforge/data/mds_shard.h"
+#include "stepforge/data/table_folder.h"
 
 namespace stepforge {
 
@@ -37,21 +39,20 @@ struct ForeignType {
   std::string_view remedy;
 };
 
-constexpr std::string_view kPandas =
-    "convert it to JSON Lines: python3 -c \"import pandas; pandas.{1}('{0}').to_json('{0}.jsonl', "
-    "orient='records', lines=True)\"";
-
 constexpr std::array kForeignTypes = {
     ForeignType{".bz2", "unpack it: bunzip2 -k {0}"},
     ForeignType{".xz", "unpack it: unxz -k {0}"},
     ForeignType{".zip", "unpack it: unzip {0}"},
-    ForeignType{".parquet", "read_parquet"},
-    ForeignType{".arrow", "read_feather"},
     ForeignType{".bin", "if it holds token ids, set format = \"bin\", or \"tokens_u16\" if it has no header"},
     ForeignType{".pdf", "convert it to text: pdftotext {0}"},
     ForeignType{".docx", "convert it to text: pandoc -t plain -o {0}.txt {0}"},
     ForeignType{".epub", "convert it to text: pandoc -t plain -o {0}.txt {0}"},
 };
+
+/// Whether Parquet and Arrow files, which are known by their names, are read.
+bool reads_arrow(TextFormat format) {
+  return format == TextFormat::automatic || format == TextFormat::records;
+}
 
 /// The first characters of a file's contents.
 std::string beginning_of(const fs::path& path) {
@@ -60,13 +61,15 @@ std::string beginning_of(const fs::path& path) {
   return text;
 }
 
-/// What to do about a file of a type that cannot be read, or "".
-std::string remedy_for(const fs::path& path) {
+/// What to do about a file of a type that cannot be read as `format`, or "".
+std::string remedy_for(const fs::path& path, TextFormat format) {
+  if (is_arrow_name(unpacked_name(path))) {
+    if (is_compressed_name(path)) return "unpack it first: it is read from places all over the file";
+    return reads_arrow(format) ? "" : "leave out the format of the source";
+  }
   const std::string extension = lower_extension(unpacked_name(path));
   for (const ForeignType& type : kForeignTypes) {
-    if (type.extension != extension) continue;
-    const bool table = type.remedy.starts_with("read_");
-    return format_arguments(table ? kPandas : type.remedy, {path.native(), type.remedy});
+    if (type.extension == extension) return format_arguments(type.remedy, {path.native()});
   }
   return "";
 }
@@ -126,6 +129,7 @@ class TextFileSearch {
   void add_folder(const fs::path& folder) {
     std::error_code failure;
     std::vector<fs::path> found;
+    std::vector<fs::path> arrow_tables;
     std::set<fs::path> mds_folders;
     std::vector<fs::path> skipped;
     for (fs::recursive_directory_iterator entry(folder, failure), end; !failure && entry != end;
@@ -137,8 +141,8 @@ class TextFileSearch {
       }
       if (is_wanted(path) && is_mds(path)) {
         mds_folders.insert(path.parent_path());  // a link that leads nowhere is refused with its index
-      } else if (entry->is_regular_file()) {
-        (is_wanted(path) ? found : skipped).push_back(path);
+      } else if (entry->is_regular_file() && !describes_data_set(path)) {
+        (!is_wanted(path) ? skipped : is_arrow_name(path) ? arrow_tables : found).push_back(path);
       }
     }
     if (failure) throw Error(format("cannot read the folder {}: {}", folder.string(), failure.message()));
@@ -146,6 +150,10 @@ class TextFileSearch {
       for (fs::path& shard : mds_shard_files(mds_folder)) found.push_back(std::move(shard));
       std::erase(skipped, mds_folder / kMdsIndexFile);
     }
+    const TableChoice choice = choose_tables(folder, arrow_tables);
+    found.insert(found.end(), choice.chosen.begin(), choice.chosen.end());
+    skipped.insert(skipped.end(), choice.left_out.begin(), choice.left_out.end());
+    if (!choice.note.empty()) notes_.push_back(choice.note);
     skipped_.insert(skipped_.end(), skipped.begin(), skipped.end());
     if (found.empty()) {
       throw UsageError(format("the folder {} contains no {} file: {}", folder.string(), wanted_names(),
@@ -166,18 +174,19 @@ class TextFileSearch {
       case TextFormat::mds:
         return "*.mds";
       case TextFormat::records:
-        return "*.jsonl, *.ndjson, *.csv, *.tsv or *.mds";
+        return "*.jsonl, *.ndjson, *.csv, *.tsv, *.mds, *.parquet or *.arrow";
       case TextFormat::automatic:
         break;
     }
-    return "*.txt, *.text, *.md, *.jsonl, *.ndjson, *.csv, *.tsv or *.mds";
+    return "*.txt, *.text, *.md, *.jsonl, *.ndjson, *.csv, *.tsv, *.mds, *.parquet or *.arrow";
   }
 
   void add_file(const fs::path& path) {
-    const std::string remedy = remedy_for(path);
+    const std::string remedy = remedy_for(path, format_);
     if (!remedy.empty()) throw UsageError(format("{} cannot be read as text; {}", path.string(), remedy));
     const int64_t bytes = FileReader(path).size();  // fails now if the file is unreadable
     const TableFormat table = table_of(path);
+    if (table == TableFormat::arrow) load_arrow_library(arrow_library_path(), path);
     result_.files.push_back(
         {path, table == TableFormat::none ? kind_of(path) : TextFileKind::json_lines, bytes, table});
     result_.bytes += bytes;
@@ -202,24 +211,28 @@ class TextFileSearch {
 
   std::string describe_skipped() const {
     constexpr size_t kNamed = 5;
-    if (skipped_.empty()) return "";
+    if (skipped_.empty()) return join(notes_, "; ");
     std::vector<std::string> names;
     std::string remedy;
     int64_t bytes = 0;
     for (const fs::path& path : skipped_) {
       if (names.size() < kNamed) names.push_back(path.filename().string());
-      if (remedy.empty()) remedy = remedy_for(path);
+      if (remedy.empty()) remedy = remedy_for(path, format_);
       bytes += file_bytes(path);
     }
     if (names.size() < skipped_.size()) names.emplace_back("...");
-    return format("{} file{} ({}) {} not read: {}{}", skipped_.size(), skipped_.size() == 1 ? "" : "s",
-                  human_bytes(bytes), skipped_.size() == 1 ? "is" : "are", join(names, ", "),
-                  remedy.empty() ? remedy : "; " + remedy);
+    std::vector<std::string> parts = notes_;
+    parts.push_back(format("{} file{} ({}) {} not read: {}{}", skipped_.size(),
+                           skipped_.size() == 1 ? "" : "s", human_bytes(bytes),
+                           skipped_.size() == 1 ? "is" : "are", join(names, ", "),
+                           remedy.empty() ? remedy : "; " + remedy));
+    return join(parts, "; ");
   }
 
   TextFormat format_;
   TextFiles result_;
   std::vector<fs::path> skipped_;
+  std::vector<std::string> notes_;  ///< which splits are read
 };
 
 }  // namespace

@@ -13,8 +13,8 @@
 namespace stepforge {
 
 enum class TextFormat : uint8_t {
-  /// By the name, without .gz or .zst: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines; .csv, .tsv and
-  /// the .mds files of MosaicML are tables; everything else is text.
+  /// By the name, without .gz or .zst: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines; .csv, .tsv,
+  /// the .mds files of MosaicML, .parquet, .arrow, .arrows and .feather are tables; everything else is text.
   automatic,
   text,
   json_lines,
@@ -44,14 +44,15 @@ struct TextFile {
 struct TextFiles {
   std::vector<TextFile> files;
   int64_t bytes = 0;  ///< of all files
-  /// Names, number and size of the files in folders that are not read; "" if there are none.
+  /// Names, number and size of the files in folders that are not read, and which split is; "" if everything is read.
   std::string skipped;
 };
 
 /// The files that `paths` name, in this order: files, patterns (base/path_pattern.h), and folders, which are searched
 /// recursively for *.txt, *.text, *.md, *.jsonl, *.ndjson, *.csv, *.tsv and the shards that an index.json of MosaicML
-/// lists (as the format allows), also compressed as .gz or .zst, sorted by path; hidden files are skipped. Throws
-/// UsageError if a path does not exist or is of a type that must be converted first (archives, other tables, PDF), or if
+/// lists (as the format allows), also compressed as .gz or .zst, and for Parquet and Arrow files (data/table_folder.h), sorted by
+/// path; hidden files are skipped. Throws
+/// UsageError if a path does not exist or is of a type that must be converted first (archives, PDF), or if
 /// a folder has no such file; Error if something cannot be read; FormatError if an index of MosaicML is malformed.
 TextFiles find_text_files(const std::vector<std::filesystem::path>& paths, TextFormat format);
 

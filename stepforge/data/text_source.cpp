@@ -59,6 +59,8 @@ std::string kind_word(const TextFile& file) {
       return "csv:";
     case TableFormat::tsv:
       return "tsv:";
+    case TableFormat::arrow:
+      return "arrow:";
     case TableFormat::mds:  // the index names the columns
       return "mds:" + file_hash(file.path.parent_path() / kMdsIndexFile) + ":";
     case TableFormat::none:
@@ -122,7 +124,8 @@ std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes
   DocumentMode mode = options_.mode;
   if (entry.kind == TextFileKind::json_lines) mode = DocumentMode::line;
   if (entry.kind == TextFileKind::json_array) mode = DocumentMode::file;
-  return open_text_chunks({entry.path, entry.bytes, file, mode, entry.table}, target_bytes, begin);
+  return open_text_chunks({entry.path, entry.bytes, file, mode, entry.table, options_.field}, target_bytes,
+                          begin);
 }
 
 int64_t TextSource::lines_before(const TextChunk& chunk) const {

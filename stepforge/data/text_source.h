@@ -42,7 +42,7 @@ class TextSource {
   /// The paths as given, for messages: "book.txt, more/".
   std::string description() const;
 
-  /// Names, number and size of the files in folders that are not read; "" if there are none.
+  /// Names, number and size of the files in folders that are not read, and which split is; "" if everything is read.
   const std::string& skipped() const { return found_.skipped; }
 
   /// content_hash of each file. Reads every byte.

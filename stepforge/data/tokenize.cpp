@@ -189,9 +189,7 @@ class ChunkEncoder {
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
-      failure_ = std::current_exception();
-      exhausted_ = true;
-      changed_.notify_all();
+      fail();
     }
   }
 
@@ -199,7 +197,7 @@ class ChunkEncoder {
   Slot* claim() {
     std::unique_lock lock(mutex_);
     while (!stopped_ && !exhausted_) {
-      if (!pending_) read_ahead();
+      if (!pending_) read_ahead_or_fail();
       if (pending_ && has_room()) {
         Slot& slot = slots_[claimed_++ % window_];
         slot.chunk = std::move(*pending_);
@@ -216,6 +214,22 @@ class ChunkEncoder {
   bool has_room() const {
     if (claimed_ == taken_) return true;
     return claimed_ < taken_ + window_ && window_bytes_ + pending_->end - pending_->begin <= kWindowBytes;
+  }
+
+  void read_ahead_or_fail() {
+    try {
+      read_ahead();
+    } catch (...) {
+      // Before the lock is released: another worker would go on after the fault.
+      fail();
+    }
+  }
+
+  /// The lock is held. Nothing more is begun; next() throws what is being thrown now.
+  void fail() {
+    failure_ = std::current_exception();
+    exhausted_ = true;
+    changed_.notify_all();
   }
 
   /// Sets the pending chunk, or that there is none left.

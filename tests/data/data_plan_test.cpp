@@ -177,10 +177,10 @@ TEST_F(DataPlanTest, NamesASourceThatIsTooSmall) {
 
 TEST_F(DataPlanTest, NotesTheFilesOfAFolderThatAreNotRead) {
   folder_.write("in/a.txt", std::string(100, 'a'));
-  folder_.write("in/b.parquet", "PAR1");
+  folder_.write("in/b.pdf", "%PDF");
   const DataSet data = open(plan({{.path = (folder_ / "in").string()}}));
   ASSERT_EQ(data.notes.size(), 1U);
-  EXPECT_CONTAINS(data.notes[0], "1 file (4 B) is not read: b.parquet; convert it to JSON Lines");
+  EXPECT_CONTAINS(data.notes[0], "1 file (4 B) is not read: b.pdf; convert it to text");
 }
 
 TEST_F(DataPlanTest, RefusesImpossiblePlans) {

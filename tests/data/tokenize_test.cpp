@@ -188,6 +188,17 @@ TEST(Tokenize, ReportsTheFirstErrorInTheOrderOfTheText) {
   EXPECT_FALSE(std::filesystem::exists(folder / "train.idx"));
 }
 
+TEST(Tokenize, AFileThatCannotBeOpenedIsNeverLeftOut) {
+  const TempFolder folder;
+  for (int i = 0; i < 100; ++i) {
+    const std::filesystem::path lost = folder.write("in/lost.txt", "text");
+    const TextSource source(
+        {.paths = {folder.write("in/a.txt", "text"), lost, folder.write("in/z.txt", "text")}});
+    std::filesystem::remove(lost);
+    EXPECT_CONTAINS(message_of<Error>([&] { build(folder, source, {.workers = 4}); }), "lost.txt") << i;
+  }
+}
+
 /// Text that counts how many records are encoded at the same time.
 class CountedText : public PlainText {
  public:

@@ -16,6 +16,10 @@ class Setup(unittest.TestCase):
         self.folder = Path(folder.name)
         (self.folder / "torch").mkdir()
         (self.folder / "torch/version.py").write_text("")
+        (self.folder / "pyarrow/include/arrow").mkdir(parents=True)
+        self.environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "STEPFORGE_TORCH": f"{self.folder}/torch",
+                            "STEPFORGE_ARROW": f"{self.folder}/pyarrow", "STEPFORGE_OS_RELEASE": f"{self.folder}/os-release",
+                            "XDG_CACHE_HOME": f"{self.folder}/cache"}  # fmt: skip
         self.write_tool("id", "echo 0")
         self.write_tool("dpkg-query", "exit 1")
         self.write_tool("apt-get", f'echo "$@" >>{self.folder}/calls')
@@ -31,9 +35,7 @@ class Setup(unittest.TestCase):
         (self.folder / "os-release").write_text(f'ID={name}\nVERSION_ID="{version}"\nPRETTY_NAME="{title}"\n')
 
     def run_setup(self, *arguments, script="setup"):
-        environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "STEPFORGE_TORCH": f"{self.folder}/torch",
-                       "STEPFORGE_OS_RELEASE": f"{self.folder}/os-release"}  # fmt: skip
-        return subprocess.run([ROOT / f"scripts/{script}.sh", *arguments], env=environment, capture_output=True, text=True)
+        return subprocess.run([ROOT / f"scripts/{script}.sh", *arguments], env=self.environment, capture_output=True, text=True)
 
     def apt_calls(self):
         path = self.folder / "calls"
@@ -59,6 +61,23 @@ class Setup(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"missing: .*libgtest-dev.*run `make setup`")
         self.assertEqual(self.apt_calls(), [])
+
+    def test_a_folder_without_arrow_is_refused_by_name(self):
+        (self.folder / "pyarrow/include/arrow").rmdir()
+        done = self.run_setup("demo")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("pyarrow has no include/arrow: set it to the 'pyarrow' folder", done.stderr)
+        self.assertEqual(self.apt_calls(), [])
+
+    def test_without_a_network_only_the_reader_of_parquet_is_left_out(self):
+        self.write_tool("python3", "exit 1")
+        del self.environment["STEPFORGE_ARROW"]
+        done = self.run_setup("demo")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("the build goes on without the reader of Parquet and Arrow files", done.stdout)
+        self.assertFalse(list(self.folder.glob("cache/**/.complete")))
+        del self.environment["STEPFORGE_TORCH"]
+        self.assertNotEqual(self.run_setup("demo").returncode, 0)
 
     def test_a_build_installs_nothing(self):
         done = self.run_setup(script="build")
