@@ -194,7 +194,7 @@ TEST(DataPage, EverySourceCanBeShown) {
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, fs::exists(arrow_library_path()) ? 22 : 20);
+  EXPECT_EQ(shown, fs::exists(arrow_library_path()) ? 23 : 21);
   write_text(folder / "run.toml",
              "preset = \"debug\"\n[data]\nsources = [{path = \"chat.jsonl\", format = \"messages\"}]\n"
              "chat_template = \"template.jinja\"\n[training]\nseq_len = 64\n");
