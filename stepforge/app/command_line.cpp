@@ -324,7 +324,8 @@ class CommandLine {
     build->add_option("--on-bad-record", data->on_bad_record, "stop, or skip malformed records")
         ->check(CLI::IsMember({"stop", "skip"}));
     build->add_option("--max-bad-records", data->max_bad_records, "So many are skipped; one more is an error")
-        ->check(number(0));
+        ->check(number(0))
+        ->needs("--on-bad-record");
     build->add_flag("--overwrite", data->overwrite, "Replace a pair that exists");
     on(build, [=] { return data_build_command(*data); });
 

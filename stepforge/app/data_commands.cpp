@@ -164,7 +164,7 @@ int data_build_command(const DataBuildOptions& options) {
                                         .tokenizer_folder = tokenizer_folder(options.tokenizer),
                                         .chat_template = options.chat_template});
   const TextSource& source = *records.source;
-  if (const std::string skipped = source.skipped(); !skipped.empty()) std::cerr << skipped << '\n';
+  if (const std::string& skipped = source.skipped(); !skipped.empty()) std::cerr << skipped << '\n';
   if (options.output_prefix.has_parent_path()) fs::create_directories(options.output_prefix.parent_path());
   const TokenizeOptions tokenizing{
       .workers = options.workers,

@@ -49,7 +49,7 @@ int tokenizer_train_command(const TokenizerTrainOptions& options) {
   const BpeTraining training(options.recipe);
   WordCounter counter(training.counting());
   const TextSource source({.paths = options.inputs, .field = options.field});
-  if (const std::string skipped = source.skipped(); !skipped.empty()) log.warning("{}", skipped);
+  if (const std::string& skipped = source.skipped(); !skipped.empty()) log.warning("{}", skipped);
   count_words(source, counter);
   if (counter.counts().empty()) throw Error("the text to train on is empty");
   log.info("{} of text, {} distinct words", human_bytes(counter.bytes()),

@@ -154,7 +154,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
      "weights, gradients and moments are sharded by default", ignore},
     {"torch_compile", "", kFused, ignore},
     {"push_to_hub", "", kNotAvailable},
-    {"group_by_length", "", "not needed: documents are packed into full rows", ignore},
+    {"group_by_length", "data.group_by_length"},
     {"packing", "data.packing", "\"best_fit\" or \"none\"", packing},
     // Hugging Face config.json
     {"hidden_size", "model.dim"},

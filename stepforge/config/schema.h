@@ -86,10 +86,10 @@ struct Field {
   std::optional<OnResume> on_resume = {};  ///< Empty: inherited from the enclosing table.
   /// For the types table and tables: the schema of the struct or of the list's elements.
   std::shared_ptr<const TableSchema> table = {};
-  /// Of type tables: the elements have the fields of the enclosing list, so documentation need not repeat them.
-  bool is_recursive = false;
   /// Finds the field in `owner`, an object of the struct that the schema describes.
   std::function<FieldSlot(void* owner)> slot = {};
+  /// Of type tables: the elements have the fields of the enclosing list, so documentation need not repeat them.
+  bool is_recursive = false;
 };
 
 /// The fields of one struct, in the order in which they are printed.
@@ -216,13 +216,8 @@ class SchemaOf : public TableSchema {
   SchemaOf& add(std::string_view name, FieldType type, std::string_view doc, FieldRules rules,
                 std::optional<OnResume> on_resume, std::shared_ptr<const TableSchema> table,
                 std::function<FieldSlot(void*)> slot) {
-    fields_.push_back({.name = std::string(name),
-                       .type = type,
-                       .doc = doc,
-                       .rules = std::move(rules),
-                       .on_resume = on_resume,
-                       .table = std::move(table),
-                       .slot = std::move(slot)});
+    fields_.push_back(
+        {std::string(name), type, doc, std::move(rules), on_resume, std::move(table), std::move(slot)});
     return *this;
   }
 

@@ -89,8 +89,10 @@ void require_turn(size_t number, std::string_view role, const std::string& word,
     return question ? found == "user" || found == "tool" : found == kAssistantRole;
   };
   if (is_due(role)) return;
-  throw FormatError(format("{} is \"{}\", but it is the turn of {}: questions and answers must alternate",
-                           place, word, role_words(roles, is_due)));
+  throw FormatError(format(
+      "{} is \"{}\", but it is the turn of {}: questions and answers must alternate; join turns that follow "
+      "each other, write them as \"messages\", or set data.on_bad_record = \"skip\"",
+      place, word, role_words(roles, is_due)));
 }
 
 Conversation of_messages(Json messages) {
@@ -102,8 +104,9 @@ Conversation of_messages(Json messages) {
   return conversation;
 }
 
-std::vector<std::string> keys_or(const std::vector<std::string>& keys, std::vector<std::string> usual) {
-  return keys.empty() ? std::move(usual) : keys;
+std::vector<std::string> keys_or(const std::vector<std::string>& keys,
+                                 const std::vector<std::string>& usual) {
+  return keys.empty() ? usual : keys;
 }
 
 Conversation read_sharegpt(const Json& record, const ChatKeys& keys) {

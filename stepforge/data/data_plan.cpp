@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -47,15 +48,15 @@ class SourceOpener {
 
   /// `fraction`: how much of it is held out.
   OpenedSource open(const SourceSpec& spec, double fraction, RowUse use) {
+    if (plan_.split && use == RowUse::training && !is_indexed(spec)) {
+      throw UsageError(format(
+          "{} is not a finished data set, and data.split divides those only; set data.validation_fraction "
+          "instead, or build a data set with data build",
+          name_of(spec)));
+    }
     if (spec.format == "synthetic") return open_synthetic(fraction);
     if (spec.path.empty())
       throw UsageError("a data source has no path: name a file, a folder or an indexed dataset");
-    if (plan_.split && use == RowUse::training && !is_indexed(spec)) {
-      throw UsageError(
-          format("{} is text, and data.split divides finished data sets only; set data.validation_fraction "
-                 "instead, or build a data set with data build",
-                 spec.path));
-    }
     return is_indexed(spec) ? open_indexed(spec, fraction, use) : open_text(spec, fraction, use);
   }
 
@@ -69,6 +70,7 @@ class SourceOpener {
       if (!spec.sources.empty()) {
         entry.entries = open_all(spec.sources, fraction, use, held_out);
       } else {
+        entry.name = unique(entry.name);
         OpenedSource opened = open(spec, fraction, use);
         entry.source = std::move(opened.train);
         if (opened.validation)
@@ -85,8 +87,16 @@ class SourceOpener {
   std::vector<std::string> notes;
   /// Of the sources opened by open_all, in order.
   std::vector<std::string> paths;
+  /// How many of them have each name.
+  std::map<std::string, int> names;
 
  private:
+  /// Sources of one name would have one metric.
+  std::string unique(const std::string& name) {
+    const int uses = ++names[name];
+    return uses == 1 ? name : format("{} ({})", name, uses);
+  }
+
   static std::string name_of(const SourceSpec& spec) {
     if (!spec.name.empty()) return spec.name;
     if (!spec.dataset.empty()) return spec.dataset;
@@ -171,7 +181,7 @@ class SourceOpener {
     }
     const Records records = open_records({spec.path}, *tokenizer_, record_options(plan_, spec));
     const TextSource& source = *records.source;
-    if (const std::string skipped = source.skipped(); !skipped.empty()) {
+    if (const std::string& skipped = source.skipped(); !skipped.empty()) {
       notes.push_back(format("{}: {}", spec.path, skipped));
     }
     const auto cached = [&](double held_out) {
@@ -324,6 +334,7 @@ DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
   const std::vector<std::string> paths = std::move(opener.paths);
   if (!plan.validation_sources.empty()) {
     HeldOut none;
+    opener.names.clear();
     held_out.validation = opener.open_all(plan.validation_sources, 0.0, RowUse::validation, none);
   }
   DataSet data;

@@ -210,7 +210,8 @@ void move_pair(const fs::path& from, const fs::path& to, bool has_mask) {
 }
 
 /// Whether a pair with the description of this build is there.
-bool is_built(const fs::path& prefix, const std::string& fingerprint) {
+bool is_built(const fs::path& prefix, const std::string& fingerprint, bool has_loss_mask) {
+  if (has_loss_mask && !fs::exists(mask_path(prefix))) return false;
   if (!fs::exists(idx_path(prefix)) || !fs::exists(bin_path(prefix)) || !fs::exists(description_path(prefix)))
     return false;
   try {
@@ -271,7 +272,9 @@ bool build_dataset(const DatasetBuild& build, const DatasetOutput& output, bool 
   });
   std::vector<fs::path> outputs = {output.train};
   if (build.holds_out()) outputs.push_back(output.validation);
-  const auto built = [&](const fs::path& prefix) { return is_built(prefix, build.fingerprint()); };
+  const auto built = [&](const fs::path& prefix) {
+    return is_built(prefix, build.fingerprint(), build.has_loss_mask());
+  };
   const bool is_there = std::all_of(outputs.begin(), outputs.end(), built);
   if (is_there && !overwrite) return false;
   const bool is_finished = build.is_finished(BuildFolder::kept_path(output.train));

@@ -76,7 +76,9 @@ class LimitedEncoder : public RecordEncoder {
     const int64_t before = std::ssize(documents.tokens);
     add(number, begin, kept, documents);
     const int64_t left = std::ssize(documents.tokens) - before;
-    documents.cut[kTooLong] += {.documents = 1, .tokens = length - left, .text_bytes = whole.text_bytes};
+    const int64_t lost_bytes = whole.text_bytes * (length - left) / length;
+    documents.text_bytes.back() -= lost_bytes;
+    documents.cut[kTooLong] += {.documents = 1, .tokens = length - left, .text_bytes = lost_bytes};
   }
 
   [[noreturn]] void refuse(int64_t length) const {

@@ -227,8 +227,9 @@ std::vector<TokenFile> single(FileReader file) {
 }  // namespace
 
 IndexedDataset::IndexedDataset(const fs::path& path)
-    : IndexedDataset(dataset_prefix(path), read_index(dataset_prefix(path)),
-                     FileReader(bin_path(dataset_prefix(path)))) {}
+    // Braces: the index is read first, which names a file of the pair that is missing.
+    : IndexedDataset{dataset_prefix(path), read_index(dataset_prefix(path)),
+                     FileReader(bin_path(dataset_prefix(path)))} {}
 
 IndexedDataset::IndexedDataset(fs::path prefix, const std::string& idx, FileReader bin)
     : prefix_(std::move(prefix)),

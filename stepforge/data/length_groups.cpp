@@ -37,8 +37,12 @@ std::vector<int64_t> length_grouped_order(std::span<const int64_t> lengths, int6
       return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
     });
     std::vector<std::span<int64_t>> groups = parts_of(block, rows_per_group);
+    const bool has_rest = std::ssize(groups.back()) < rows_per_group;
+    const std::span<int64_t> rest = has_rest ? groups.back() : std::span<int64_t>();
+    if (has_rest) groups.pop_back();
     random.shuffle(groups);
     for (const std::span<int64_t> group : groups) order.insert(order.end(), group.begin(), group.end());
+    order.insert(order.end(), rest.begin(), rest.end());
   }
   return order;
 }

@@ -12,7 +12,7 @@ namespace stepforge {
 
 /// Numbers of rows with these lengths. randperm(seed) is divided into blocks of m * rows_per_step for
 /// m = clamp(rows / (4 rows_per_step), 1, 50); each is sorted by falling length and divided into groups of
-/// `rows_per_group`, which Python's Random(seed) shuffles. XTuner's group is one row per rank; a group that
+/// `rows_per_group`, which Python's Random(seed) shuffles; fewer rows than a group are the last. XTuner's group is one row per rank; a group that
 /// does not depend on the number of ranks is a step.
 std::vector<int64_t> length_grouped_order(std::span<const int64_t> lengths, int64_t rows_per_step,
                                           int64_t rows_per_group, uint64_t seed);

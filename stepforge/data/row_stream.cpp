@@ -72,7 +72,8 @@ std::shared_ptr<const RowStream> RowStream::mixture(const std::vector<SourceEntr
   MixtureOptions drawing = options;
   if (steps.group_by_length) drawing.shuffle = false;  // the groups have an order of their own
   const std::shared_ptr<RowStream> stream(
-      new RowStream(entries, drawing, /*endless=*/true, steps.fill_epochs ? steps.rows_per_step : 1, place));
+      new RowStream(entries, drawing, /*endless=*/true,
+                    steps.fill_epochs || steps.group_by_length ? steps.rows_per_step : 1, place));
   std::string identity =
       format("mixture seed {} shuffle {} seq_len {}", options.seed, options.shuffle, stream->seq_len_);
   if (const int64_t rows = stream->padded_rows_; rows != stream->tree_.rows_per_epoch())

@@ -21,7 +21,8 @@ struct StepRows {
   int64_t rows_per_step = 0;  ///< the global batch size; 0 if it is not known
   /// An epoch is filled up with rows without labels, so that a step has rows of one epoch only.
   bool fill_epochs = false;
-  /// A step has rows of about the same cost (data/length_groups.h); one source only.
+  /// A step has rows of about the same cost (data/length_groups.h); one source only. Fills epochs, so that groups
+  /// are steps in every epoch.
   bool group_by_length = false;
   bool balance = false;  ///< a step's rows come in an order that balances ranks (data/step_balance.h)
 };

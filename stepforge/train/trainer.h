@@ -26,8 +26,8 @@
 #include "stepforge/train/callback.h"
 #include "stepforge/train/evaluation.h"
 #include "stepforge/train/executor.h"
-#include "stepforge/train/state.h"
 #include "stepforge/train/source_losses.h"
+#include "stepforge/train/state.h"
 #include "stepforge/train/train_step.h"
 
 namespace stepforge {
@@ -122,7 +122,7 @@ class Trainer {
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Executor> evaluator;
   std::shared_ptr<const GroupCommunicators> groups;  ///< destroyed before the buffers of its collectives
-  std::unique_ptr<SourceLosses> source_losses;  ///< since the last log record
+  std::unique_ptr<SourceLosses> source_losses;       ///< since the last log record
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;

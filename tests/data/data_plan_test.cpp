@@ -338,7 +338,9 @@ TEST_F(DataPlanTest, SplitsTheDocumentsOfAFinishedDataSetInOrder) {
   made.split = SplitRatios::parse("100,1");
   EXPECT_CONTAINS(message(made), "leaves none of its 6 documents for validation");
   made.sources = {{.path = lines("a.txt", 50).string()}};
-  EXPECT_CONTAINS(message(made), "data.split divides finished data sets only");
+  EXPECT_CONTAINS(message(made), "a.txt is not a finished data set, and data.split divides those only");
+  made.sources = {{.format = "synthetic"}};
+  EXPECT_CONTAINS(message(made), "synthetic is not a finished data set");
 }
 
 }  // namespace

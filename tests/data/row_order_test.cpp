@@ -189,7 +189,9 @@ void check_cuts(const Plan& plan, int64_t first_step, int64_t steps, int64_t cut
     World before(plan, stream, random, max_depth);
     before.restore(start);
     const bool ends_a_step = random.one_in(3);
-    if (ends_a_step) ASSERT_TRUE(reference.matches(start.rows_consumed, before.step()));
+    if (ends_a_step) {
+      ASSERT_TRUE(reference.matches(start.rows_consumed, before.step()));
+    }
     before.begin_step(random.number(0, before.micro_batches() - 1));
     const LoaderState state = before.state();
     ASSERT_EQ(state.rows_consumed, start.rows_consumed + (ends_a_step ? plan.rows_per_step : 0));

@@ -86,8 +86,9 @@ def grouped(lengths, step, group, seed):
     for begin in range(0, len(order), block):
         rows = sorted(order[begin:begin + block], key=lambda row: -lengths[row])
         groups = [rows[i:i + group] for i in range(0, len(rows), group)]
+        rest = groups.pop() if len(groups[-1]) < group else []
         generator.shuffle(groups)
-        result += sum(groups, [])
+        result += sum(groups, []) + rest
     return result
 
 

@@ -28,6 +28,7 @@ Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType comput
   config.training.seq_len = seq_len;
   config.training.local_batch_size = 1;
   config.training.global_batch_size = -1;
+  config.data.epoch_remainder = EpochRemainder::carry;
   config.data.group_by_length = false;
   config.data.balance = false;
   config.precision.compute = compute;
@@ -97,11 +98,18 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
       options.seq_len > 0 ? options.seq_len : std::min(model.config().model.max_position, trained);
   Config config = evaluation_config(model, seq_len, compute);
   if (!options.data.empty()) {
+    if (options.split == HeldOutPart::test)
+      throw UsageError("--split names a part of the run's own data, and --data other data: use one of them");
     // A data plan needs a training source too; the same text is named but not read.
     config.data.sources.clear();
     config.data.validation_fraction = 0.0;
     config.data.split.clear();
     config.data.document = options.documents;
+    // All of the text counts, whatever the run leaves out of its own.
+    config.data.filter = {};
+    config.data.deduplicate = false;
+    config.data.on_bad_record = BadRecordAction::stop;
+    config.data.too_long = TooLongRule::cut;
     if (config.data.packing == DataPacking::preset) config.data.packing = DataPacking::best_fit;
     for (const auto& path : options.data) config.data.sources.push_back({path.string()});
     config.data.validation = config.data.sources;
@@ -109,7 +117,9 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   const DataPlan plan = data_plan(config, model.spec.vocab_size);
   const std::unique_ptr<Tokenizer> tokenizer = reads_text(plan) ? model.known.require_tokenizer() : nullptr;
   const DataSet data = open_data(plan, tokenizer.get());
-  const std::shared_ptr<const RowStream>& rows = options.split == HeldOutPart::test ? data.test : data.validation;
+  for (const std::string& note : data.notes) std::cerr << note << '\n';
+  const std::shared_ptr<const RowStream>& rows =
+      options.split == HeldOutPart::test ? data.test : data.validation;
   if (rows == nullptr)
     throw UsageError(format("the run has no {} data; pass text with --data", choice_name(options.split)));
   const StepProgram program = plan_evaluation(config, model.spec, model.layout);
