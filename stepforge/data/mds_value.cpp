@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <type_traits>
 
 #include <simdjson.h>
@@ -19,9 +19,9 @@ namespace {
 
 template <typename T>
 T number_of(std::string_view bytes) {
-  T value;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  return value;
+  std::array<char, sizeof(T)> raw{};
+  bytes.copy(raw.data(), raw.size());
+  return std::bit_cast<T>(raw);
 }
 
 void append_real(std::string& json, double value) {

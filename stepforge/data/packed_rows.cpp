@@ -18,8 +18,8 @@ std::vector<int64_t> document_lengths(const DatasetIndex& index) {
   return lengths;
 }
 
-PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
-                       Packing packing, uint64_t seed, std::optional<int64_t> text_bytes)
+PackedRows::PackedRows(const std::shared_ptr<const IndexedDataset>& dataset, int64_t seq_len,
+                       int64_t vocab_size, Packing packing, uint64_t seed, std::optional<int64_t> text_bytes)
     : PackedRows(dataset, seq_len, vocab_size,
                  pack_documents(document_lengths(dataset->index()), seq_len, packing, seed),
                  format("{} {}", static_cast<int>(packing), static_cast<uint32_t>(seed)), text_bytes) {}

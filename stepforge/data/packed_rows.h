@@ -23,7 +23,7 @@ std::vector<int64_t> document_lengths(const DatasetIndex& index);
 class PackedRows : public RowSource {
  public:
   /// `text_bytes`: UTF-8 bytes that the dataset was made from, if known. Throws UsageError if there is no row.
-  PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
+  PackedRows(const std::shared_ptr<const IndexedDataset>& dataset, int64_t seq_len, int64_t vocab_size,
              Packing packing, uint64_t seed, std::optional<int64_t> text_bytes);
   /// Rows of a table that fits the dataset. `identity`: equal for equal tables.
   PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,

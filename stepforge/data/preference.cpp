@@ -18,7 +18,7 @@ constexpr size_t kAnswerTurn = 1;
 
 /// A list of messages, or one of them, in either spelling.
 Json read_list(const Json& value, const std::string& name, const ChatKeys& keys, size_t first_turn) {
-  const Json list = value.is_object() ? Json::array({value}) : value;
+  Json list = value.is_object() ? Json::array({value}) : value;
   if (!list.is_array()) throw FormatError(format("\"{}\" is neither a text nor messages", name));
   for (size_t i = 0; i < list.size(); ++i)
     if (!list[i].is_object()) throw FormatError(format("{}[{}] is not an object", name, i));
@@ -77,7 +77,7 @@ PreferencePair read_common_prompt(const Json& record, const ChatKeys& keys) {
         format("no prompt, and \"{}\" and \"{}\" are neither two texts nor two lists of messages",
                keys.chosen, keys.rejected));
   }
-  if (pair.prompt.empty() || pair.prompt == "")
+  if (pair.prompt.empty() || pair.prompt == Json(""))
     throw FormatError(
         format("no prompt, and \"{}\" and \"{}\" do not begin alike", keys.chosen, keys.rejected));
   if (pair.chosen.empty() || pair.rejected.empty() || pair.chosen == pair.rejected)
