@@ -129,7 +129,7 @@ def compare(stepforge, folder, name, template, tokenizer, conversations):
         theirs.save_pretrained(folder)
         data = folder / "data.jsonl"
         data.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in conversations))
-        subprocess.run([stepforge, "data", "build", "--input", data, "--format", "messages", "--tokenizer", folder, "--output-prefix", folder / "out"],
+        subprocess.run([stepforge, "data", "build", "--input", data, "--format", "messages", "--tokenizer", folder, "--output-prefix", folder / "out", "--overwrite"],
                        check=True, stdout=subprocess.DEVNULL)
         ours = read_pair(folder / "out_text_document")
         assert len(ours) == len(expected), (len(ours), len(expected))
