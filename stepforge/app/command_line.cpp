@@ -170,7 +170,7 @@ class CommandLine {
                         "Text files, .jsonl, tables, folders or patterns to evaluate on");
     add_choice(*command, "--documents", eval->documents, {"file", "line", "paragraph"}, kDocumentsText);
     add_choice(*command, "--split", eval->split, {"validation", "test"},
-               "Part of the run's own data that is used without --data; test needs data.split");
+               "Part of the run's own data, without --data");
     command->add_option("--tokens", eval->tokens,
                         "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
     command->add_option("--output", eval->output, "Safetensors file for the loss of each token");
@@ -263,10 +263,8 @@ class CommandLine {
         ->add_option("--min-frequency", recipe.min_frequency, "How often a pair must occur to become a token")
         ->check(number(1));
     train->add_option("--pattern", recipe.pattern,
-                      "How text is split into words: gpt2, llama3, qwen, o200k, or a regular expression");
-    train
-        ->add_option("--digits", recipe.digits,
-                     "Digits before that: as the pattern splits them, one each, or up to three together")
+                      "Words: as gpt2, llama3, qwen or o200k, or by an expression");
+    train->add_option("--digits", recipe.digits, "Digits: by the pattern, one each, or up to three")
         ->check(CLI::IsMember({"pattern", "one", "three"}));
     train->add_option("--output", training->output, "Folder for tokenizer.json")->required();
     train->add_option("--field", training->field, "Field of a JSON line with the text");
@@ -309,7 +307,7 @@ class CommandLine {
     build->add_flag("--bos,!--no-bos", data->bos,
                     "Begin each document with what the tokenizer puts before a text (default), or not");
     build->add_option("--format", data->format,
-                      "auto, text, jsonl, csv, mds, messages, sharegpt, alpaca, prompt_completion");
+                      "As in data.sources: auto, text, jsonl, csv, mds, messages ...");
     build->add_option("--loss-on", data->loss_on, "Of conversations: assistant, last or all");
     build->add_option("--chat-template", data->chat_template,
                       "Jinja template of conversations [the one beside the tokenizer]");
