@@ -174,7 +174,16 @@ bool is_control(char32_t code_point) {
 
 namespace {
 
+/// Not assigned, but a control in Unicode's GraphemeBreakProperty.txt, beside which a cluster ends. utf8proc has no
+/// property for it.
+bool is_reserved_control(char32_t point) {
+  if (point == 0x2065 || (point >= 0xFFF0 && point <= 0xFFF8)) return true;
+  return point >= 0xE0000 && point <= 0xE0FFF &&
+         utf8proc_category(static_cast<utf8proc_int32_t>(point)) == UTF8PROC_CATEGORY_CN;
+}
+
 bool breaks_between(char32_t before, char32_t after, utf8proc_int32_t& state) {
+  if (is_reserved_control(before) || is_reserved_control(after)) return true;
   const bool breaks = utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before),
                                                        static_cast<utf8proc_int32_t>(after), &state);
   if (!is_grapheme_extender_elsewhere(after)) return breaks;

@@ -46,5 +46,18 @@ TEST(UnicodeForms, ALongRunOfMarksIsOrderedInLinearTime) {
   EXPECT_TRUE(form.ends_with("\u0301\u0301"));
 }
 
+// Recorded with tokenizers 0.23.3: a Precompiled normalizer looks up whole clusters of less than six bytes.
+TEST(UnicodeForms, AReservedControlIsAClusterOfItsOwn) {
+  const std::string marks = "\u032D\u0350";
+  for (const std::string control : {"\u2065", "\uFFF0", "\U000E0000", "\U000E0FFF"}) {
+    const std::string text = "c" + control + marks;
+    GraphemeClusters clusters(text);
+    EXPECT_EQ(clusters.next(), "c");
+    EXPECT_EQ(clusters.next(), control);
+    EXPECT_EQ(clusters.next(), marks);
+    EXPECT_EQ(clusters.next(), std::nullopt);
+  }
+}
+
 }  // namespace
 }  // namespace stepforge::testing
