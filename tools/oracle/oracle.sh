@@ -35,7 +35,7 @@ stage "Context parallelism against PyTorch's ring attention" "$python" tools/ora
 stage "A model trained on 2 x 2 ranks against transformers" "$python" tools/oracle/export_oracle.py "$program"
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
 stage "Components of tokenizers against tokenizers" "$python" tools/oracle/pipeline_oracle.py "$program" tests/golden/text/llama3_like/tokenizer.json
-stage "Whole tokenizers against tokenizers" "$python" tools/oracle/kind_oracle.py "$program"
+stage "Whole tokenizers against tokenizers" "$python" tools/oracle/kind_oracle.py "$program" --strings 5000000
 stage "Training of tokenizers against tokenizers" "$python" tools/oracle/trainer_oracle.py "$program" "$work/book.txt"
 stage "Conversations against transformers" "$python" tools/oracle/chat_mask_oracle.py "$program"
 ninja -C build/release jinja_render >/dev/null
