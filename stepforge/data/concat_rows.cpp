@@ -69,10 +69,7 @@ int64_t RowRange::documents() const {
 }
 
 std::optional<int64_t> RowRange::text_bytes() const {
-  const std::optional<int64_t> bytes = whole_->text_bytes();
-  if (!bytes) return std::nullopt;
-  return std::llround(static_cast<double>(*bytes) * static_cast<double>(tokens()) /
-                      static_cast<double>(whole_->tokens()));
+  return bytes_of_part(whole_->text_bytes(), tokens(), whole_->tokens());
 }
 
 }  // namespace stepforge

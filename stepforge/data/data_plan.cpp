@@ -164,11 +164,7 @@ class SourceOpener {
                                 spec.path, dataset->index().documents(), kNames[i]));
       }
       const auto part = dataset->part(bounds[i], bounds[i + 1]);
-      std::optional<int64_t> bytes;
-      if (text_bytes) {
-        bytes = std::llround(static_cast<double>(*text_bytes) * static_cast<double>(part->index().tokens()) /
-                             static_cast<double>(dataset->index().tokens()));
-      }
+      const auto bytes = bytes_of_part(text_bytes, part->index().tokens(), dataset->index().tokens());
       parts[i] = rows_of(part, bytes, i == 0 ? RowUse::training : RowUse::validation);
     }
     return {parts[0], parts[1], parts[2]};

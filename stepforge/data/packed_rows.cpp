@@ -39,6 +39,7 @@ PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t se
                name_, dataset_->index().tokens(), seq_len));
   }
   for (const Piece& piece : table_.pieces) used_tokens_ += piece.end - piece.begin;
+  text_bytes_ = bytes_of_part(text_bytes_, used_tokens_, dataset_->index().tokens());
   fingerprint_ = content_hash(format("rows {} {} {}", dataset_->content_key(), seq_len, identity));
 }
 

@@ -11,6 +11,9 @@
 
 namespace stepforge {
 
+/// The bytes of the text of `part` tokens, if `whole` tokens have `bytes`; nullopt if these are unknown.
+std::optional<int64_t> bytes_of_part(std::optional<int64_t> bytes, int64_t part, int64_t whole);
+
 /// A fixed number of rows with random access. const members may be called from several threads.
 class RowSource {
  public:

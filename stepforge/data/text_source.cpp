@@ -2,6 +2,7 @@
 #include "stepforge/data/text_source.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -52,8 +53,11 @@ void read_paragraphs(std::string_view text, const std::function<void(std::string
   if (first != last) document(text.substr(first, last - first));
 }
 
+/// Hashes of MDS indexes by their folders: many shards have the same.
+using IndexHashes = std::map<std::filesystem::path, std::string>;
+
 /// What decides the documents of a file besides its bytes.
-std::string kind_word(const TextFile& file) {
+std::string kind_word(const TextFile& file, IndexHashes& indexes) {
   switch (file.table) {
     case TableFormat::csv:
       return "csv:";
@@ -61,8 +65,12 @@ std::string kind_word(const TextFile& file) {
       return "tsv:";
     case TableFormat::arrow:
       return "arrow:";
-    case TableFormat::mds:  // the index names the columns
-      return "mds:" + file_hash(file.path.parent_path() / kMdsIndexFile) + ":";
+    case TableFormat::mds: {  // the index names the columns
+      const std::filesystem::path folder = file.path.parent_path();
+      std::string& hash = indexes[folder];
+      if (hash.empty()) hash = file_hash(folder / kMdsIndexFile);
+      return "mds:" + hash + ":";
+    }
     case TableFormat::none:
       break;
   }
@@ -115,7 +123,8 @@ std::vector<std::string> TextSource::file_hashes(int workers) const {
 
 std::string TextSource::content_key(const std::vector<std::string>& hashes) const {
   std::string parts = format("{}\n{}", document_mode_name(options_.mode), options_.field.value_or(""));
-  for (size_t i = 0; i < files().size(); ++i) parts += "\n" + kind_word(files()[i]) + hashes[i];
+  IndexHashes indexes;
+  for (size_t i = 0; i < files().size(); ++i) parts += "\n" + kind_word(files()[i], indexes) + hashes[i];
   return content_hash(parts);
 }
 

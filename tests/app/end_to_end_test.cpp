@@ -46,16 +46,6 @@ class EndToEnd : public ::testing::Test {
   inline static ProgramResult export_;
 };
 
-/// The number after `name` in a line such as "loss 5.1234  perplexity 12.3".
-double number_after(const std::string& text, const std::string& name) {
-  const size_t place = text.rfind(name + " ");
-  if (place == std::string::npos) {
-    ADD_FAILURE() << name << " is not in " << text;
-    return NAN;
-  }
-  return std::stod(text.substr(place + name.size() + 1));
-}
-
 Json last_validation(const fs::path& run) {
   std::ifstream lines(run / "metrics.jsonl");
   Json last;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -133,6 +134,16 @@ inline std::string output_of(const Strings& args, const std::string& input = "")
   const ProgramResult result = run_program(args, input);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   return result.out;
+}
+
+/// The number after `name` in a line such as "loss 5.1234  perplexity 12.3".
+inline double number_after(const std::string& text, const std::string& name) {
+  const size_t place = text.rfind(name + " ");
+  if (place == std::string::npos) {
+    ADD_FAILURE() << name << " is not in " << text;
+    return NAN;
+  }
+  return std::stod(text.substr(place + name.size() + 1));
 }
 
 /// The message of a run that must be refused with exit code 2, before anything is printed.

@@ -36,6 +36,16 @@ TEST(PackedRows, TheLastLabelOfACutDocumentIsItsNextToken) {
   EXPECT_EQ(batch.labels, (std::vector<int32_t>{12, 13, 14, 15}));
 }
 
+TEST(PackedRows, TheBytesAreThoseOfTheTokensThatAreUsed) {
+  const TempFolder folder;
+  const auto dataset = write_dataset(folder / "pair", {{11, 12, 13, 14, 15, 16}, {21, 22}});
+  const PackedRows cut(dataset, 4, 100, Packing::none, 0, /*text_bytes=*/40);
+  EXPECT_EQ(cut.tokens(), 6);
+  EXPECT_EQ(cut.text_bytes(), 30) << "two of eight tokens are lost";
+  EXPECT_EQ(PackedRows(dataset, 6, 100, Packing::none, 0, 40).text_bytes(), 40);
+  EXPECT_EQ(PackedRows(dataset, 4, 100, Packing::none, 0, std::nullopt).text_bytes(), std::nullopt);
+}
+
 TEST(PackedRows, TheLastLabelOfAFullRowIsIgnoredIfItsDocumentEnds) {
   const TempFolder folder;
   const Batch batch = batch_of(rows_of(folder, {{11, 12}, {21, 22}}, 4, Packing::best_fit));
