@@ -74,6 +74,7 @@ std::string kind_word(const TextFile& file, IndexHashes& indexes) {
     case TableFormat::none:
       break;
   }
+  if (file.kind == TextFileKind::json_array) return "json:";
   return file.kind == TextFileKind::text ? "text:" : "jsonl:";
 }
 
