@@ -256,18 +256,25 @@ std::string content_hash(std::string_view bytes) {
   return content_hash(std::as_bytes(std::span(bytes)));
 }
 
-std::string file_hash(const fs::path& path, const std::function<void()>& on_chunk) {
-  const FileReader file(path);
+std::string range_hash(const FileReader& file, int64_t begin, int64_t end,
+                       const std::function<void()>& on_chunk) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   XXH3_128bits_reset(state.get());
   constexpr int64_t kChunkBytes = int64_t{1} << 20;
-  for (int64_t begin = 0; begin < file.size(); begin += kChunkBytes) {
-    const std::string chunk = file.text(begin, std::min(file.size(), begin + kChunkBytes));
-    XXH3_128bits_update(state.get(), chunk.data(), chunk.size());
+  std::vector<std::byte> chunk(static_cast<size_t>(std::min(end - begin, kChunkBytes)));
+  for (; begin < end; begin += kChunkBytes) {
+    const auto read = std::span(chunk).first(static_cast<size_t>(std::min(end - begin, kChunkBytes)));
+    file.read(begin, read);
+    XXH3_128bits_update(state.get(), read.data(), read.size());
     if (on_chunk) on_chunk();
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
   return format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+std::string file_hash(const fs::path& path, const std::function<void()>& on_chunk) {
+  const FileReader file(path);
+  return range_hash(file, 0, file.size(), on_chunk);
 }
 
 }  // namespace stepforge

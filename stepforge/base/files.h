@@ -134,7 +134,9 @@ Hash128 hash128(std::string_view bytes);
 /// The same as 32 hex digits.
 std::string content_hash(std::span<const std::byte> bytes);
 std::string content_hash(std::string_view bytes);
-/// Calls `on_chunk` after each MiB read.
+/// That of bytes [begin, end) of a file. Calls `on_chunk` after each MiB read.
+std::string range_hash(const FileReader& file, int64_t begin, int64_t end,
+                       const std::function<void()>& on_chunk = {});
 std::string file_hash(const std::filesystem::path& path, const std::function<void()>& on_chunk = {});
 
 }  // namespace stepforge

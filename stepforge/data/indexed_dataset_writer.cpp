@@ -30,14 +30,16 @@ void append_bytes(std::string& buffer, const void* bytes, size_t count) {
 
 template <typename T>
 void append_narrow(std::string& buffer, std::span<const int32_t> tokens, TokenType type) {
-  for (const int32_t token : tokens) {
-    if (!std::in_range<T>(token) || token < 0) {
-      throw Error(
-          format("token id {} does not fit the dataset's token type {}", token, token_type_name(type)));
-    }
-    const T narrow = static_cast<T>(token);
-    append_bytes(buffer, &narrow, sizeof narrow);
+  uint32_t bits = 0;  // that any token has; the largest T has all of its bits set
+  for (const int32_t token : tokens) bits |= static_cast<uint32_t>(token);
+  if (!std::in_range<T>(bits)) {
+    const auto bad = std::find_if(tokens.begin(), tokens.end(), [](int32_t token) {
+      return !std::in_range<T>(static_cast<uint32_t>(token));
+    });
+    throw Error(format("token id {} does not fit the dataset's token type {}", *bad, token_type_name(type)));
   }
+  const std::vector<T> narrow(tokens.begin(), tokens.end());
+  append_bytes(buffer, narrow.data(), narrow.size() * sizeof(T));
 }
 
 /// Calls `use` with each number of a file of 32-bit lengths, which is read in blocks.

@@ -18,6 +18,8 @@ namespace stepforge {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+/// Threads share the hashing of a large file.
+constexpr int64_t kHashedPieceBytes = int64_t{16} << 20;
 
 /// The line that begins at `begin`, without its end of line.
 std::string_view line_at(std::string_view text, size_t begin) {
@@ -114,11 +116,26 @@ std::string TextSource::description() const {
 }
 
 std::vector<std::string> TextSource::file_hashes(int workers) const {
-  std::vector<std::string> hashes(files().size());
-  parallel_for_each(std::ssize(hashes), workers, [&](int64_t i) {
-    const auto index = static_cast<size_t>(i);
-    hashes[index] = file_hash(files()[index].path);
+  struct Piece {
+    size_t file = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
+    std::string hash{};
+  };
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < files().size(); ++i) {
+    const int64_t bytes = files()[i].bytes;
+    for (int64_t begin = 0; begin == 0 || begin < bytes; begin += kHashedPieceBytes)
+      pieces.push_back({i, begin, std::min(bytes, begin + kHashedPieceBytes)});
+  }
+  parallel_for_each(std::ssize(pieces), workers, [&](int64_t i) {
+    Piece& piece = pieces[static_cast<size_t>(i)];
+    piece.hash = range_hash(FileReader(files()[piece.file].path), piece.begin, piece.end);
   });
+  std::vector<std::string> hashes(files().size());
+  for (const Piece& piece : pieces) hashes[piece.file] += piece.hash;
+  for (size_t i = 0; i < hashes.size(); ++i)
+    if (files()[i].bytes > kHashedPieceBytes) hashes[i] = content_hash(hashes[i]);
   return hashes;
 }
 
@@ -179,18 +196,28 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
   std::string_view text = bytes;
   if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const int64_t begin = chunk.end - std::ssize(text);
-  if (!on_fault) require_all_utf8(chunk, text);
+  // Parsing JSON checks that it is UTF-8; then only the message is to be found.
+  const bool is_parsed = entry.kind == TextFileKind::json_array ||
+                         (entry.kind == TextFileKind::json_lines && options_.field.has_value());
+  if (!on_fault && !is_parsed) require_all_utf8(chunk, text);
   const auto keep = [&](std::string_view content) {
     if (!is_blank(content)) document(content);
   };
-  if (entry.kind == TextFileKind::json_array) {
-    const auto record = [&](int64_t number) { return format("{}: record {}", entry.path.string(), number); };
-    read_json_array(text, options_.field, record, keep, on_fault);
-  } else if (entry.kind == TextFileKind::json_lines) {
-    read_json_lines(
-        text, options_.field, [&](int64_t line) { return location(chunk, line); }, keep, on_fault);
-  } else {
-    read_text(entry, begin, text, keep, on_fault);
+  try {
+    if (entry.kind == TextFileKind::json_array) {
+      const auto record = [&](int64_t number) {
+        return format("{}: record {}", entry.path.string(), number);
+      };
+      read_json_array(text, options_.field, record, keep, on_fault);
+    } else if (entry.kind == TextFileKind::json_lines) {
+      const auto record = [&](int64_t line) { return location(chunk, line); };
+      read_json_lines(text, options_.field, record, keep, on_fault);
+    } else {
+      read_text(entry, begin, text, keep, on_fault);
+    }
+  } catch (const FormatError&) {
+    if (!on_fault) require_all_utf8(chunk, text);
+    throw;
   }
 }
 

@@ -45,7 +45,8 @@ class TextSource {
   /// Names, number and size of the files in folders that are not read, and which split is; "" if everything is read.
   const std::string& skipped() const { return found_.skipped; }
 
-  /// content_hash of each file. Reads every byte.
+  /// A hash of each file: content_hash of its bytes, or of the hashes of its pieces of 16 MiB if it is larger. Reads
+  /// every byte.
   std::vector<std::string> file_hashes(int workers) const;
   /// Hash of the contents of all files, the document mode and the field; file names do not matter. `hashes`: those of
   /// file_hashes().

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/text_source.h"
 
+#include <fstream>
+#include <set>
+
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -156,6 +159,24 @@ TEST(TextSource, DocumentsOfJsonLinesAreAlwaysUtf8) {
     }
     for (const auto& text : documents) EXPECT_EQ(find_invalid_utf8(text), std::string::npos) << escape;
   }
+}
+
+TEST(TextSource, ThreadsHashPiecesOfAFileAndEveryByteCounts) {
+  const TempFolder folder;
+  const auto path = folder.write("large.txt", "begin");
+  constexpr int64_t kPiece = int64_t{16} << 20;
+  std::filesystem::resize_file(path, 2 * kPiece + 100);
+  const auto hashes = [&](int workers) { return TextSource({.paths = {path}}).file_hashes(workers); };
+  const auto before = hashes(1);
+  EXPECT_EQ(hashes(4), before);
+  std::set<std::string> seen = {before.front()};
+  for (const int64_t at : {int64_t{0}, kPiece - 1, kPiece, 2 * kPiece, 2 * kPiece + 99}) {
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(at).put('x');
+    EXPECT_TRUE(seen.insert(hashes(2).front()).second) << at;
+  }
+  // As long as it is one piece, the hash is that of the bytes.
+  std::filesystem::resize_file(path, 3);
+  EXPECT_EQ(hashes(2).front(), content_hash("xeg"));
 }
 
 TEST(TextSource, TheContentKeyDependsOnContentAndModeNotOnNames) {
