@@ -15,6 +15,7 @@ else
 fi
 
 say() { printf '%s==>%s %s\n' "$bold" "$plain" "$*"; }
+warn() { printf '%swarning:%s %s\n' "$red" "$plain" "$*"; }
 die() { printf '%serror:%s %s\n' "$red" "$plain" "$*" >&2; exit 1; }
 
 # stage NAME COMMAND...: runs it and prints how long it took. Commands run with errexit, which `stage ... || ...` would switch off.

@@ -68,10 +68,11 @@ install_packages() {
     die "apt-get could not install ${missing[*]}. If one of them conflicts with a package of yours, nothing was removed: resolve the conflict by hand."
 }
 
-# install_wheels HOME WHAT REQUIREMENTS [PATTERN...]: unpacks the files of these wheels that match a pattern (default: all). Fails if
-# they cannot be downloaded. The folder appears by one rename once it is complete, so an interrupted download starts over cleanly.
+# install_wheels HOME WHAT REQUIREMENTS WITHOUT [PATTERN...]: unpacks the files of these wheels that match a pattern (default: all). If
+# they cannot be downloaded, the script ends, or says WITHOUT and goes on. The folder appears by one rename once it is complete, so an
+# interrupted download starts over cleanly. Not to be called in a condition or before ||, which would switch errexit off inside.
 install_wheels() {
-  local home=$1 what=$2 requirements=$3 work=$1.partial wheel
+  local home=$1 what=$2 requirements=$3 without=$4 work=$1.partial wheel
   [ ! -f "$home/.complete" ] || return 0
   mkdir -p "$cache"
   exec 9>"$home.lock"
@@ -83,23 +84,27 @@ install_wheels() {
   python3 -m pip download --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
     --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --progress-bar on \
-    -d "$work/wheels" -r "$requirements" || return
+    -d "$work/wheels" -r "$requirements" || {
+    [ -n "$without" ] || die "$what could not be downloaded"
+    warn "$what could not be downloaded: $without"
+    return 0
+  }
   say "Unpacking"
-  for wheel in "$work"/wheels/*.whl; do unzip -q -o "$wheel" "${@:4}" -d "$work/site" || return; done
+  for wheel in "$work"/wheels/*.whl; do unzip -q -o "$wheel" "${@:5}" -d "$work/site"; done
   touch "$work/site/.complete"
   mv "$work/site" "$home"
   rm -rf "$work"
 }
 
 install_torch() {
-  install_wheels "$torch_home" "libtorch $torch_version (about 550 MB)" scripts/torch-wheels.txt
+  install_wheels "$torch_home" "libtorch $torch_version (about 550 MB)" scripts/torch-wheels.txt ''
 }
 
 # Of the wheel's libraries only the two that are linked. The build does without them.
 install_arrow() {
   install_wheels "$arrow_home" "Arrow $arrow_version (about 55 MB)" scripts/arrow-wheel.txt \
-    'pyarrow/include/*' 'pyarrow/libarrow.so.*' 'pyarrow/libparquet.so.*' '*/licenses/*' ||
-    say "Arrow $arrow_version could not be installed: the build goes on without the reader of Parquet and Arrow files"
+    "the build goes on without the reader of Parquet and Arrow files" \
+    'pyarrow/include/*' 'pyarrow/libarrow.so.*' 'pyarrow/libparquet.so.*' '*/licenses/*'
 }
 
 check_overrides() {
@@ -133,7 +138,7 @@ case ${1:-} in
     packages=$(packages_of "$@")
     check_overrides
     install_packages $packages
-    [ -n "${STEPFORGE_TORCH:-}" ] || install_torch
-    [ -n "${STEPFORGE_ARROW:-}" ] || install_arrow
+    if [ -z "${STEPFORGE_TORCH:-}" ]; then install_torch; fi
+    if [ -z "${STEPFORGE_ARROW:-}" ]; then install_arrow; fi
     ;;
 esac

@@ -77,7 +77,18 @@ class Setup(unittest.TestCase):
         self.assertIn("the build goes on without the reader of Parquet and Arrow files", done.stdout)
         self.assertFalse(list(self.folder.glob("cache/**/.complete")))
         del self.environment["STEPFORGE_TORCH"]
-        self.assertNotEqual(self.run_setup("demo").returncode, 0)
+        done = self.run_setup("demo")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "libtorch .* could not be downloaded")
+
+    def test_a_wheel_that_cannot_be_unpacked_stops_the_setup(self):
+        del self.environment["STEPFORGE_ARROW"]
+        self.write_tool("python3", 'while [ "$1" != -d ]; do shift; done; touch "$2/pyarrow.whl"')
+        self.write_tool("unzip", "echo no space left >&2; exit 50")
+        done = self.run_setup("demo")
+        self.assertEqual(done.returncode, 50)
+        self.assertIn("no space left", done.stderr)
+        self.assertFalse(list(self.folder.glob("cache/**/.complete")))
 
     def test_a_build_installs_nothing(self):
         done = self.run_setup(script="build")
