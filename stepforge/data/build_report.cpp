@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 
 namespace stepforge {
@@ -99,6 +100,13 @@ TokenizeResult tokenize_result_from(const JsonReader& json) {
   if (records.size() > kNamedRecords) records.fail("too many records");
   for (size_t i = 0; i < records.size(); ++i) result.bad_records.push_back(records.at(i).text());
   return result;
+}
+
+void require_few_bad_records(const TokenizeResult& result, int64_t most) {
+  const auto lost = result.dropped.find(kMalformed);
+  if (lost == result.dropped.end() || lost->second.documents <= most) return;
+  const std::string first = result.bad_records.empty() ? "unknown" : result.bad_records.front();
+  throw FormatError(format("more than {} malformed records (max_bad_records); the first: {}", most, first));
 }
 
 std::vector<std::string> loss_notes(const TokenizeResult& result) {

@@ -48,6 +48,9 @@ Json to_json(const TokenizeResult& result);
 /// Throws FormatError.
 TokenizeResult tokenize_result_from(const JsonReader& json);
 
+/// Throws FormatError naming the first malformed record if more than `most` were left out.
+void require_few_bad_records(const TokenizeResult& result, int64_t most);
+
 /// Notes for people about what is missing, a line each: none if nothing is.
 std::vector<std::string> loss_notes(const TokenizeResult& result);
 /// Tables of what is missing and of the lengths.

@@ -98,6 +98,7 @@ class BuildRun {
 
   TokenizeResult run(const TokenizeProgressFunction& progress) {
     const TokenizePosition start = resume();
+    require_few_bad_records(start.done, options_.max_bad_records);
     int64_t unsaved = 0;
     TokenizePosition last = start;
     const auto reached = [&](const TokenizePosition& position) {
@@ -254,6 +255,11 @@ void DatasetBuild::run(const fs::path& folder, const TokenizeProgressFunction& p
   write_file_atomic(folder / kFinishedFile, Json{{"build", fingerprint()}}.dump() + "\n");
 }
 
+void DatasetBuild::require_few_bad_records(const fs::path& prefix) const {
+  const TokenizeResult report = read_description_file(description_path(prefix)).report;
+  stepforge::require_few_bad_records(report, options_.max_bad_records);
+}
+
 bool DatasetBuild::is_finished(const fs::path& folder) const {
   const fs::path path = folder / kFinishedFile;
   if (!fs::exists(path)) return false;
@@ -276,7 +282,10 @@ bool build_dataset(const DatasetBuild& build, const DatasetOutput& output, bool 
     return is_built(prefix, build.fingerprint(), build.has_loss_mask());
   };
   const bool is_there = std::all_of(outputs.begin(), outputs.end(), built);
-  if (is_there && !overwrite) return false;
+  if (is_there && !overwrite) {
+    build.require_few_bad_records(output.train);
+    return false;
+  }
   const bool is_finished = build.is_finished(BuildFolder::kept_path(output.train));
   for (const fs::path& prefix : outputs) {
     if (overwrite || is_finished || !fs::exists(idx_path(prefix))) continue;
@@ -290,6 +299,7 @@ bool build_dataset(const DatasetBuild& build, const DatasetOutput& output, bool 
   if (build.holds_out()) move_pair(folder.path() / kValidationPart, output.validation, build.has_loss_mask());
   move_pair(folder.path() / kTrainPart, output.train, build.has_loss_mask());
   folder.remove();
+  build.require_few_bad_records(output.train);
   return true;
 }
 

@@ -37,6 +37,10 @@ class DatasetBuild {
   /// the same text would fail again. Throws what tokenize() throws.
   void run(const std::filesystem::path& folder, const TokenizeProgressFunction& progress) const;
 
+  /// Throws FormatError if the finished pair left out more malformed records than allowed here: its build may have allowed
+  /// more, which does not change the name of the result.
+  void require_few_bad_records(const std::filesystem::path& prefix) const;
+
   /// Whether run() has finished in this folder.
   bool is_finished(const std::filesystem::path& folder) const;
 

@@ -105,9 +105,11 @@ CachedDataset open_cached_dataset(const TextSource& source, const RecordFormat& 
     });
     if (!fs::is_directory(entry)) build_entry(build, entry, lock, progress);
   }
-  return open_entry(entry, build.holds_out(), [&] {
+  CachedDataset cached = open_entry(entry, build.holds_out(), [&] {
     if (progress) progress({.bytes_total = source.total_bytes(), .verifying = true});
   });
+  require_few_bad_records(cached.report, options.max_bad_records);  // another run may have allowed more
+  return cached;
 }
 
 }  // namespace stepforge

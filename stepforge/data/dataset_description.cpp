@@ -23,8 +23,7 @@ constexpr int64_t kMaxDescriptionBytes = int64_t{16} << 20;
 Json options_of(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options) {
   Json json = {{"records", records.description()},
                {"documents", document_mode_name(source.options().mode)},
-               {"deduplicate", options.deduplicate},
-               {"max_bad_records", options.max_bad_records}};
+               {"deduplicate", options.deduplicate}};
   if (source.options().field) json["field"] = *source.options().field;
   if (options.max_records > 0) json["max_records"] = options.max_records;
   if (options.split.fraction > 0.0) {

@@ -327,11 +327,8 @@ class ChunkWriter {
     for (const std::string& message : bad.messages) {
       if (result_.bad_records.size() < kNamedRecords) result_.bad_records.push_back(message);
     }
-    LostText& lost = result_.dropped[kMalformed];
-    lost.documents += bad.count;
-    if (lost.documents <= options_.max_bad_records) return;
-    throw FormatError(format("more than {} malformed records (max_bad_records); the first: {}",
-                             options_.max_bad_records, result_.bad_records.front()));
+    result_.dropped[kMalformed].documents += bad.count;
+    require_few_bad_records(result_, options_.max_bad_records);
   }
 
   const TokenizeOptions& options_;

@@ -221,6 +221,16 @@ TEST_F(DatasetBuildTest, OneBadRecordMoreThanAllowedStopsIt) {
   EXPECT_CONTAINS(message_of<FormatError>([&] { build("pair"); }), "in.jsonl:10: no field");
 }
 
+TEST_F(DatasetBuildTest, HowManyBadRecordsAreAllowedMakesNoOtherBuild) {
+  EXPECT_TRUE(build("pair"));
+  options_.max_bad_records = 20;
+  EXPECT_FALSE(build("pair")) << "already built";
+  options_.max_bad_records = 14;
+  EXPECT_CONTAINS(message_of<FormatError>([&] { build("pair"); }), "more than 14 malformed records",
+                  "the first: ", "in.jsonl:10: no field");
+  EXPECT_TRUE(fs::exists(folder_ / "pair.idx"));
+}
+
 TEST_F(DatasetBuildTest, AFilterThatDropsEverythingIsNamed) {
   const TextSource source({.paths = {input_}});
   const PlainText records(*tokenizer_, {}, {.min_bytes = 1000});

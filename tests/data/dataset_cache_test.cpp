@@ -57,6 +57,20 @@ TEST(DatasetCache, TokenizesTheSameTextOnce) {
   EXPECT_EQ(names_in(folder / "cache").size(), 1U);  // no lock, no staging left
 }
 
+TEST(DatasetCache, AnEntryServesRunsThatAllowItsBadRecords) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.jsonl", "{\"text\": \"hello\"}\nbad\n")}});
+  const auto open = [&](int64_t allowed) {
+    return build.open(source, folder / "cache", {.max_bad_records = allowed});
+  };
+  const auto first = open(1);
+  EXPECT_EQ(open(5).folder, first.folder);
+  EXPECT_EQ(build.calls, 1);
+  EXPECT_CONTAINS(message_of<FormatError>([&] { open(0); }),
+                  "more than 0 malformed records (max_bad_records)", "the first: ", "a.jsonl:2: ");
+}
+
 TEST(DatasetCache, RebuildsIfTextOrSplitChanges) {
   const TempFolder folder;
   CountedBuild build;
