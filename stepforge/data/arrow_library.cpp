@@ -11,6 +11,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/installation.h"
+#include "stepforge/base/shell_word.h"
 
 namespace stepforge {
 
@@ -23,14 +24,13 @@ bool is_arrow_name(const fs::path& path) {
 
 ArrowEntry load_arrow_library(const fs::path& library, const fs::path& path) {
   const auto refuse = [&](const std::string& reason) {
-    throw UsageError(
-        format("{} needs the reader of Parquet and Arrow files, {}. `make setup build` builds it with the "
-               "libraries of "
-               "pyarrow. Or convert the file to JSON Lines: python3 -c \"import pandas; "
-               "pandas.{}('{}').to_json('{}.jsonl', "
-               "orient='records', lines=True)\"",
-               path.string(), reason, lower_extension(path) == ".parquet" ? "read_parquet" : "read_feather",
-               path.string(), path.string()));
+    throw UsageError(format(
+        "{} needs the reader of Parquet and Arrow files, {}. `make setup build` builds it with the libraries "
+        "of pyarrow. "
+        "Or convert the file to JSON Lines: python3 -c \"import pandas, sys; pandas.{}(sys.argv[1]).to_json("
+        "sys.argv[1] + '.jsonl', orient='records', lines=True)\" {}",
+        path.string(), reason, lower_extension(path) == ".parquet" ? "read_parquet" : "read_feather",
+        shell_word(path.native())));
   };
   if (!fs::exists(library)) refuse(format("which this build lacks ({} does not exist)", library.string()));
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/data/peer_orders.h"
 
 namespace stepforge {
@@ -27,6 +29,11 @@ std::vector<std::span<int64_t>> parts_of(std::span<int64_t> rows, int64_t size) 
 std::vector<int64_t> length_grouped_order(std::span<const int64_t> lengths, int64_t rows_per_step,
                                           int64_t rows_per_group, uint64_t seed) {
   const int64_t rows = std::ssize(lengths);
+  if (rows > kMaxTorchRandperm)
+    throw UsageError(
+        format("{} rows cannot be grouped by length, at most {}: set data.group_by_length = false, or use "
+               "a larger training.seq_len",
+               rows, kMaxTorchRandperm));
   const int64_t steps = std::clamp<int64_t>(rows / rows_per_step / kFewestBlocks, 1, kMostStepsPerBlock);
   std::vector<int64_t> shuffled = torch_randperm(rows, static_cast<uint32_t>(seed));
   PythonRandom random(seed);

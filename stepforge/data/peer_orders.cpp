@@ -77,7 +77,7 @@ std::mt19937 python_generator(uint64_t seed) {
 }  // namespace
 
 std::vector<int64_t> torch_randperm(int64_t count, uint32_t seed) {
-  require_at_most(count, std::numeric_limits<uint32_t>::max() / 20 - 1);
+  require_at_most(count, kMaxTorchRandperm);
   std::mt19937 generator(seed);
   std::vector<int64_t> order = first_numbers(count);
   for (int64_t i = 0; i + 1 < count; ++i) {

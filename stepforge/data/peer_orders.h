@@ -10,8 +10,11 @@
 
 namespace stepforge {
 
-/// torch.randperm(count, generator=torch.Generator().manual_seed(seed)) on a CPU. Throws UsageError for
-/// count >= 2^32 / 20, from where on PyTorch draws 64 bits.
+/// The most numbers that torch_randperm() shuffles; PyTorch draws 64 bits for more.
+inline constexpr int64_t kMaxTorchRandperm = int64_t{UINT32_MAX} / 20 - 1;
+
+/// torch.randperm(count, generator=torch.Generator().manual_seed(seed)) on a CPU. Throws UsageError,
+/// in terms of packing documents, for more than kMaxTorchRandperm.
 std::vector<int64_t> torch_randperm(int64_t count, uint32_t seed);
 
 /// numpy.arange(count) after numpy.random.RandomState(seed).shuffle. count < 2^32.

@@ -20,11 +20,13 @@ TEST(ArrowLibrary, ABuildWithoutItNamesTheRemedies) {
     return message_of<UsageError>([&] { load_arrow_library(library, table); });
   };
   const std::string missing = refusal(folder / "none.so", "data/a.parquet");
-  EXPECT_CONTAINS(
-      missing, "data/a.parquet needs the reader of Parquet and Arrow files, which this build lacks (",
-      "none.so does not exist)", "`make setup build`",
-      "pandas.read_parquet('data/a.parquet').to_json('data/a.parquet.jsonl', orient='records', lines=True)");
-  EXPECT_CONTAINS(refusal(folder / "none.so", "a.arrow"), "pandas.read_feather('a.arrow')");
+  EXPECT_CONTAINS(missing,
+                  "data/a.parquet needs the reader of Parquet and Arrow files, which this build lacks (",
+                  "none.so does not exist)", "`make setup build`",
+                  "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[1] + '.jsonl', orient='records', "
+                  "lines=True)\" data/a.parquet");
+  EXPECT_CONTAINS(refusal(folder / "none.so", "my \"$x\".arrow"), "pandas.read_feather(",
+                  "\" 'my \"$x\".arrow'");
   EXPECT_CONTAINS(refusal(folder.write("bad.so", "not a library"), "a.arrow"), "which cannot be loaded (",
                   "bad.so");
 }

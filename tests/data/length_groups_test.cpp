@@ -8,6 +8,7 @@
 
 #include "stepforge/base/json.h"
 #include "stepforge/data/packed_rows.h"
+#include "stepforge/data/peer_orders.h"
 #include "stepforge/data/row_stream.h"
 #include "tests/data/test_support.h"
 #include "tests/support/paths.h"
@@ -16,6 +17,14 @@ namespace stepforge::testing {
 namespace {
 
 using Numbers = std::vector<int64_t>;
+
+TEST(LengthGroups, TooManyRowsAreRefusedWithTheRemedy) {
+  const int64_t unread = 0;
+  const std::span<const int64_t> lengths(&unread, static_cast<size_t>(kMaxTorchRandperm) + 1);
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { length_grouped_order(lengths, 8, 8, 1); }),
+      "214748364 rows cannot be grouped by length, at most 214748363: set data.group_by_length = false");
+}
 
 TEST(LengthGroups, AreThoseOfXTunersSampler) {
   const Json golden = read_json_file(source_dir() / "tests/golden/data/packing.json")["grouped"];
