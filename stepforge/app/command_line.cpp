@@ -301,13 +301,19 @@ class CommandLine {
     build->add_option("--tokenizer", data->tokenizer, "tokenizer.json, its folder, or \"bytes\"");
     build->add_option("--json-keys", data->json_key,
                       "Field of a JSON line, or column of a table, with the text");
+    build
+        ->add_option("--dataset", data->dataset,
+                     "Entry of the dataset_info.json of LLaMA-Factory that --input is")
+        ->excludes("--json-keys");
     build->add_flag("--append-eod,!--no-append-eod", data->append_eod,
                     "End each document with the end-of-text token (default), or not");
     build->add_option("--workers", data->workers, "Threads; 0 = all cores")->check(number(0));
     build->add_flag("--bos,!--no-bos", data->bos,
                     "Begin each document with what the tokenizer puts before a text (default), or not");
-    build->add_option("--format", data->format,
-                      "As in data.sources: auto, text, jsonl, csv, mds, messages ...");
+    build
+        ->add_option("--format", data->format,
+                     "As in data.sources: auto, text, jsonl, csv, mds, messages ...")
+        ->excludes("--dataset");
     build->add_option("--loss-on", data->loss_on, "Of conversations: assistant, last or all");
     build->add_option("--chat-template", data->chat_template,
                       "Jinja template of conversations [the one beside the tokenizer]");
@@ -318,6 +324,14 @@ class CommandLine {
         ->add_option("--filter", data->filter,
                      "Rules of [data.filter] that documents must follow, such as max_symbols=0.3")
         ->type_name("KEY=VALUE");
+    CLI::Option* too_long = build
+                                ->add_option("--too-long", data->too_long,
+                                             "Of documents above --seq-len: drop, error, proportional [kept]")
+                                ->check(CLI::IsMember({"drop", "error", "proportional"}));
+    too_long->needs(
+        build->add_option("--seq-len", data->seq_len, "Tokens of the longest documents; with --too-long")
+            ->check(number(1))
+            ->needs(too_long));
     build->add_flag("--deduplicate", data->deduplicate, "Drop documents whose text occurred before");
     build->add_option("--on-bad-record", data->on_bad_record, "stop, or skip malformed records")
         ->check(CLI::IsMember({"stop", "skip"}));

@@ -96,9 +96,19 @@ TextFilterRules filter_rules(const std::vector<std::string>& settings) {
   return text_filter_rules(load_config(std::nullopt, overrides).config.data.filter);
 }
 
+DocumentLimit document_limit(const DataBuildOptions& options) {
+  if (options.too_long.empty()) return {};
+  return {.rule = parse_too_long(options.too_long), .tokens = options.seq_len};
+}
+
 void check(const DataBuildOptions& options, const Tokenizer& tokenizer) {
   if (options.output_prefix.empty())
     throw UsageError("data build needs --output-prefix: the path of the pair to write");
+  if (!options.dataset.empty() && options.input.size() != 1) {
+    throw UsageError(
+        format("--dataset {}: name one --input, the dataset_info.json that has this entry, or its folder",
+               options.dataset));
+  }
   if (options.append_eod && !tokenizer.eos_id()) {
     throw UsageError(
         "--append-eod needs a tokenizer with an end-of-text token, and this one has none; use "
@@ -161,6 +171,8 @@ int data_build_command(const DataBuildOptions& options) {
                                         .ends = {.bos = options.bos, .eos = options.append_eod},
                                         .filter = filter_rules(options.filter),
                                         .loss_on = options.loss_on,
+                                        .dataset = options.dataset,
+                                        .limit = document_limit(options),
                                         .tokenizer_folder = tokenizer_folder(options.tokenizer),
                                         .chat_template = options.chat_template});
   const TextSource& source = *records.source;
@@ -169,6 +181,7 @@ int data_build_command(const DataBuildOptions& options) {
   const TokenizeOptions tokenizing{
       .workers = options.workers,
       .split = {.fraction = options.validation_fraction, .seed = 0},
+      .max_records = records.max_records,
       .deduplicate = options.deduplicate,
       .max_bad_records = options.on_bad_record == "skip" ? options.max_bad_records : 0};
   const DatasetBuild build(source, *records.format, tokenizing);

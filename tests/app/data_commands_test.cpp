@@ -143,6 +143,32 @@ TEST(DataBuild, PrintsAReportOfWhatItDropped) {
   EXPECT_CONTAINS(refusal_of(build + Strings{"--filter", "exclude=(a"}), "filter: exclude");
 }
 
+TEST(DataBuild, ReadsADataSetOfDatasetInfo) {
+  const TempFolder folder;
+  write_text(folder / "a.csv", "n,content\n1,one\n2,two\n3,three\n");
+  write_text(folder / "dataset_info.json",
+             R"({"tale": {"file_name": "a.csv", "num_samples": 2, "columns": {"prompt": "content"}}})");
+  const Strings build = {"data",      "build", "--input",         folder.path().string(),
+                         "--dataset", "tale",  "--output-prefix", (folder / "tale").string()};
+  EXPECT_CONTAINS(output_of(build), "tale_text_document.bin: 2 documents, 8 tokens");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--json-keys", "n"}), "--dataset", "--json-keys");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--format", "csv"}), "--dataset", "--format");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--input", (folder / "a.csv").string()}), "name one --input");
+}
+
+TEST(DataBuild, LeavesOutOrRefusesLongDocuments) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", "one\na longer line\ntwo\n");
+  const Strings build = {"data",        "build", "--input",         (folder / "tale.txt").string(),
+                         "--documents", "line",  "--output-prefix", (folder / "tale").string()};
+  EXPECT_CONTAINS(output_of(build + Strings{"--too-long", "drop", "--seq-len", "4"}), "2 documents, 8 tokens",
+                  "too long");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--overwrite", "--too-long", "error", "--seq-len", "4"}),
+                  "tale.txt: the document at byte 4: ");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--too-long", "drop"}), "--seq-len");
+  EXPECT_CONTAINS(refusal_of(build + Strings{"--seq-len", "4"}), "--too-long");
+}
+
 TEST(DataShow, NotesWhatTheFilterDropped) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(300) + "#!\n");
