@@ -50,8 +50,8 @@ bool is_sequential(const fs::path& path, TableFormat table) {
 }
 
 std::unique_ptr<ContentReader> open_contents(const fs::path& path, TableFormat table,
-                                             const std::optional<std::string>& column) {
-  if (table == TableFormat::arrow) return open_arrow({.path = path, .column = column});
+                                             const TableOptions& options) {
+  if (table == TableFormat::arrow) return open_arrow({.path = path, .column = options.column});
   std::unique_ptr<ContentReader> bytes;
   if (is_compressed_name(path)) {
     bytes = open_decompressor(path);
@@ -67,7 +67,7 @@ std::unique_ptr<ContentReader> open_contents(const fs::path& path, TableFormat t
     case TableFormat::tsv:
       return std::make_unique<CsvReader>(std::move(bytes), '\t', path.string());
     case TableFormat::mds:
-      return std::make_unique<MdsReader>(std::move(bytes), find_mds_shard(path), path.string());
+      return std::make_unique<MdsReader>(std::move(bytes), options.shard, path.string());
   }
   return bytes;
 }

@@ -41,10 +41,17 @@ TableFormat table_format_of(const std::filesystem::path& path);
 /// Whether the contents have to be read from the beginning, through a ContentReader.
 bool is_sequential(const std::filesystem::path& path, TableFormat table);
 
-/// Of an Arrow table only `column` is read, if it has that column. Throws Error if the file cannot be opened, FormatError if
-/// its beginning is malformed.
+struct MdsShard;
+
+struct TableOptions {
+  std::optional<std::string> column{};  ///< of an Arrow table: the only one to read, if it has it
+  std::shared_ptr<const MdsShard>
+      shard{};  ///< what the index says about a shard of MosaicML; not null for one
+};
+
+/// Throws Error if the file cannot be opened, FormatError if its beginning is malformed.
 std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path, TableFormat table,
-                                             const std::optional<std::string>& column = std::nullopt);
+                                             const TableOptions& options = {});
 
 inline constexpr int64_t kMaxContentRatio = 1000;
 

@@ -50,16 +50,22 @@ bool CsvReader::next_row(std::string& json) {
   if (!skip_empty_lines()) return false;
   size_t fields = 0;
   json = "{";
+  std::string surplus;
   for (Ending ending = Ending::separator; ending == Ending::separator; ++fields) {
-    if (fields == keys_.size()) fail(format("more fields than the {} of the header", keys_.size()));
+    if (fields >= keys_.size()) {
+      surplus.clear();
+      ending = read_field(surplus);
+      continue;
+    }
     if (fields > 0) json += ',';
     json += keys_[fields];
     ending = read_field(json);
     json += '"';
   }
-  if (fields < keys_.size()) fail(format("{} fields, but the header has {}", fields, keys_.size()));
   json += '}';
   ++row_;
+  if (fields != keys_.size())
+    throw RowFault(format("{} fields, but the header has {}", fields, keys_.size()));
   return true;
 }
 

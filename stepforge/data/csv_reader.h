@@ -19,8 +19,9 @@ namespace stepforge {
 class CsvReader : public TableReader {
  public:
   /// Reads the header. `name` is that of the file. Throws FormatError naming it if there is no header or if a name in
-  /// it is empty or stands twice. Reading throws FormatError naming the row, counted from 1 after the header, if it
-  /// has another number of fields than the header, more than `max_row_bytes` as JSON, or a quote that is not closed.
+  /// it is empty or stands twice. A row of another number of fields than the header is malformed. Reading throws FormatError
+  /// naming the row, counted from 1 after the header, if its end is not known: it has more than `max_row_bytes` as JSON, a
+  /// quote that is not closed, text after a closing quote or a carriage return alone.
   CsvReader(std::unique_ptr<ContentReader> input, char separator, std::string name,
             int64_t max_row_bytes = kMaxJsonLineBytes);
 

@@ -9,6 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/data/table_reader.h"
 
 namespace stepforge {
 
@@ -113,12 +114,10 @@ class LineParser {
   simdjson::padded_string tail_;
 };
 
-}  // namespace
-
-void read_json_lines(std::string_view text, const std::optional<std::string>& field,
-                     const RecordLocation& location, const std::function<void(std::string_view)>& document,
-                     const FaultHandler& on_fault) {
-  LineParser parser(text, field);
+/// Calls `read(begin, end)` for the range of each line that is not blank.
+template <typename Read>
+void for_each_line(std::string_view text, const RecordLocation& location, const FaultHandler& on_fault,
+                   const Read& read) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.size(), text.find('\n', begin));
     const bool blank = text.substr(begin, end - begin).find_first_not_of(" \t\r") == std::string_view::npos;
@@ -126,9 +125,29 @@ void read_json_lines(std::string_view text, const std::optional<std::string>& fi
       const auto before = text.substr(0, begin);
       return location(std::count(before.begin(), before.end(), '\n') + 1);
     };
-    if (!blank) read_record([&] { document(parser.document_of(begin, end)); }, line, on_fault);
+    if (!blank) read_record([&] { read(begin, end); }, line, on_fault);
     begin = end + 1;
   }
+}
+
+}  // namespace
+
+void read_json_lines(std::string_view text, const std::optional<std::string>& field,
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document,
+                     const FaultHandler& on_fault) {
+  LineParser parser(text, field);
+  for_each_line(text, location, on_fault,
+                [&](size_t begin, size_t end) { document(parser.document_of(begin, end)); });
+}
+
+void read_table_rows(std::string_view text, const std::optional<std::string>& field,
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document,
+                     const FaultHandler& on_fault) {
+  LineParser parser(text, field);
+  for_each_line(text, location, on_fault, [&](size_t begin, size_t end) {
+    if (text[begin] == kRowFaultMark) fail(std::string(text.substr(begin + 1, end - begin - 1)));
+    document(parser.document_of(begin, end));
+  });
 }
 
 bool begins_json_array(std::string_view text) {

@@ -25,6 +25,11 @@ void read_json_lines(std::string_view text, const std::optional<std::string>& fi
                      const RecordLocation& location, const std::function<void(std::string_view)>& document,
                      const FaultHandler& on_fault = {});
 
+/// The same for the rows of a table (data/table_reader.h), in which a malformed row is a line of its own.
+void read_table_rows(std::string_view text, const std::optional<std::string>& field,
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document,
+                     const FaultHandler& on_fault = {});
+
 /// Whether the text is one JSON array, as LLaMA-Factory's data sets are, instead of lines.
 bool begins_json_array(std::string_view text);
 

@@ -125,23 +125,30 @@ std::vector<MdsShard> parse_mds_index(const Json& index, const std::string& sour
   return shards;
 }
 
-std::vector<fs::path> mds_shard_files(const fs::path& folder) {
+MdsIndex::MdsIndex(const fs::path& folder) : folder_(folder), shards_(read_index(folder)) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    by_name_.emplace(shards_[i].raw_name, i);
+    if (shards_[i].zip_name) by_name_.emplace(*shards_[i].zip_name, i);
+  }
+}
+
+std::vector<fs::path> MdsIndex::files() const {
   std::vector<fs::path> files;
-  for (const MdsShard& shard : read_index(folder)) files.push_back(shard_file(folder, shard));
+  for (const MdsShard& shard : shards_) files.push_back(shard_file(folder_, shard));
   return files;
 }
 
-MdsShard find_mds_shard(const fs::path& file) {
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  for (MdsShard& shard : read_index(folder)) {
-    if (file.filename() != shard.raw_name && file.filename() != shard.zip_name.value_or("")) continue;
-    shard_file(folder, shard);
-    return std::move(shard);
-  }
-  throw FormatError(format("{} is not listed in {}", file.string(), (folder / kMdsIndexFile).string()));
+const MdsShard& MdsIndex::shard_of(const fs::path& file) const {
+  const auto found = by_name_.find(file.filename());
+  if (found == by_name_.end())
+    throw FormatError(format("{} is not listed in {}", file.string(), (folder_ / kMdsIndexFile).string()));
+  const MdsShard& shard = shards_[found->second];
+  shard_file(folder_, shard);
+  return shard;
 }
 
-MdsReader::MdsReader(std::unique_ptr<ContentReader> input, MdsShard shard, std::string name)
+MdsReader::MdsReader(std::unique_ptr<ContentReader> input, std::shared_ptr<const MdsShard> shard,
+                     std::string name)
     : input_(std::move(input)), shard_(std::move(shard)), name_(std::move(name)) {
   read_offsets();
 }
@@ -149,22 +156,21 @@ MdsReader::MdsReader(std::unique_ptr<ContentReader> input, MdsShard shard, std::
 void MdsReader::read_offsets() {
   uint32_t samples = 0;
   std::memcpy(&samples, take(sizeof samples).data(), sizeof samples);
-  if (samples != shard_.samples)
-    fail(format("it has {} samples, but {} says {}", samples, kMdsIndexFile, shard_.samples));
-  const std::string_view offsets = take(static_cast<int64_t>(sizeof(uint32_t)) * (shard_.samples + 1));
+  if (samples != shard_->samples)
+    fail(format("it has {} samples, but {} says {}", samples, kMdsIndexFile, shard_->samples));
+  const std::string_view offsets = take(static_cast<int64_t>(sizeof(uint32_t)) * (shard_->samples + 1));
   offsets_.resize(offsets.size() / sizeof(uint32_t));
   std::memcpy(offsets_.data(), offsets.data(), offsets.size());
-  const int64_t header = static_cast<int64_t>(sizeof(uint32_t)) * (shard_.samples + 2);
+  const int64_t header = static_cast<int64_t>(sizeof(uint32_t)) * (shard_->samples + 2);
   if (offsets_.front() < header)
     fail(format("sample 1 is said to begin at byte {}, inside of the {} bytes of the header",
                 offsets_.front(), header));
-  if (offsets_.back() != shard_.raw_bytes) {
+  if (offsets_.back() != shard_->raw_bytes) {
     fail(format("the last sample is said to end at byte {}, but {} says that there are {} bytes",
-                offsets_.back(), kMdsIndexFile, shard_.raw_bytes));
+                offsets_.back(), kMdsIndexFile, shard_->raw_bytes));
   }
   if (!std::is_sorted(offsets_.begin(), offsets_.end())) fail("the offsets of the samples do not ascend");
-  constexpr int64_t kSkipped = 1 << 16;
-  for (int64_t left = offsets_.front() - header; left > 0; left -= kSkipped) take(std::min(kSkipped, left));
+  skip(offsets_.front() - header);
 }
 
 bool MdsReader::next_row(std::string& json) {
@@ -174,8 +180,10 @@ bool MdsReader::next_row(std::string& json) {
   }
   const int64_t bytes = int64_t{offsets_[row_ + 1]} - offsets_[row_];
   ++row_;
-  if (bytes > kMaxJsonLineBytes)
-    fail(format("a sample of {} bytes; at most {} are accepted", bytes, kMaxJsonLineBytes));
+  if (bytes > kMaxJsonLineBytes) {
+    skip(bytes);
+    throw RowFault(format("a sample of {} bytes; at most {} are accepted", bytes, kMaxJsonLineBytes));
+  }
   append_sample(json, take(bytes));
   return true;
 }
@@ -183,19 +191,19 @@ bool MdsReader::next_row(std::string& json) {
 void MdsReader::require_end() {
   char more = 0;
   if (input_->read(std::span(&more, 1)) != 0)
-    fail(
-        format("there are bytes after byte {}, where {} says that it ends", shard_.raw_bytes, kMdsIndexFile));
+    fail(format("there are bytes after byte {}, where {} says that it ends", shard_->raw_bytes,
+                kMdsIndexFile));
 }
 
 void MdsReader::append_sample(std::string& json, std::string_view sample) const {
-  const auto varying = std::count_if(shard_.columns.begin(), shard_.columns.end(),
+  const auto varying = std::count_if(shard_->columns.begin(), shard_->columns.end(),
                                      [](const MdsColumn& column) { return column.fixed_size == 0; });
   size_t next_size = 0;
   auto next = static_cast<int64_t>(sizeof(uint32_t)) * varying;
   if (next > std::ssize(sample))
-    fail(format("{} bytes are too few for the sizes of its columns", sample.size()));
+    throw RowFault(format("{} bytes are too few for the sizes of its columns", sample.size()));
   json += '{';
-  for (const MdsColumn& column : shard_.columns) {
+  for (const MdsColumn& column : shard_->columns) {
     int64_t size = column.fixed_size;
     if (size == 0) {
       uint32_t stated = 0;
@@ -204,8 +212,8 @@ void MdsReader::append_sample(std::string& json, std::string_view sample) const 
       size = stated;
     }
     if (size > std::ssize(sample) - next) {
-      fail(format("column \"{}\" is said to have {} bytes, but the sample has only {} more", column.name,
-                  size, std::ssize(sample) - next));
+      throw RowFault(format("column \"{}\" is said to have {} bytes, but the sample has only {} more",
+                            column.name, size, std::ssize(sample) - next));
     }
     const std::string_view bytes = sample.substr(static_cast<size_t>(next), static_cast<size_t>(size));
     next += size;
@@ -216,13 +224,19 @@ void MdsReader::append_sample(std::string& json, std::string_view sample) const 
     try {
       append_mds_value(json, column.encoding, bytes);
     } catch (const FormatError& fault) {
-      fail(format("column \"{}\": {}", column.name, fault.what()));
+      throw RowFault(format("column \"{}\": {}", column.name, fault.what()));
     }
-    if (std::ssize(json) > kMaxJsonLineBytes) fail(format("more than {} bytes as JSON", kMaxJsonLineBytes));
+    if (std::ssize(json) > kMaxJsonLineBytes)
+      throw RowFault(format("more than {} bytes as JSON", kMaxJsonLineBytes));
   }
   if (next != std::ssize(sample))
-    fail(format("its columns have {} bytes, but the sample has {}", next, sample.size()));
+    throw RowFault(format("its columns have {} bytes, but the sample has {}", next, sample.size()));
   json += '}';
+}
+
+void MdsReader::skip(int64_t count) {
+  constexpr int64_t kPiece = 1 << 16;
+  for (; count > 0; count -= kPiece) take(std::min(kPiece, count));
 }
 
 std::string_view MdsReader::take(int64_t count) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "stepforge/base/json.h"
@@ -41,20 +42,32 @@ struct MdsShard {
 /// version 2, plain file names, sizes below 4 GiB, and columns of which some can be read.
 std::vector<MdsShard> parse_mds_index(const Json& index, const std::string& source);
 
-/// The shard files of a folder in order, the compressed ones where the others are missing. Throws FormatError naming
-/// the file if one is missing, is a symbolic link to outside of the folder, or has another size than the index says.
-std::vector<std::filesystem::path> mds_shard_files(const std::filesystem::path& folder);
+/// The index.json of a folder.
+class MdsIndex {
+ public:
+  /// Throws what parse_mds_index() throws, and FormatError if there is no index.
+  explicit MdsIndex(const std::filesystem::path& folder);
 
-/// The entry for a shard file in the index.json beside it. Throws FormatError if there is none.
-MdsShard find_mds_shard(const std::filesystem::path& file);
+  /// The shard files in order, the compressed ones where the others are missing. Throws FormatError naming the file if one
+  /// is missing, is a symbolic link to outside of the folder, or has another size than the index says.
+  std::vector<std::filesystem::path> files() const;
+  /// The entry for a shard file, which is checked in the same way. Throws FormatError if there is none.
+  const MdsShard& shard_of(const std::filesystem::path& file) const;
+
+ private:
+  std::filesystem::path folder_;
+  std::vector<MdsShard> shards_;
+  std::unordered_map<std::string, size_t> by_name_;  ///< of the raw file or of the compressed one
+};
 
 /// Columns of the encodings str, json, str_int, str_float, str_decimal, int, int8 to uint64, float16 to float64; others,
 /// such as bytes and images, are left out of the rows. Numbers that are not finite are null.
 class MdsReader : public TableReader {
  public:
   /// `input`: the shard, uncompressed. `name` is that of the file. Throws FormatError naming it if its beginning
-  /// contradicts `shard`; reading throws FormatError naming the row, counted from 1.
-  MdsReader(std::unique_ptr<ContentReader> input, MdsShard shard, std::string name);
+  /// contradicts `shard`. A sample whose columns do not fill it or have no value is a malformed row. Reading throws
+  /// FormatError naming the row, counted from 1, if the file is truncated.
+  MdsReader(std::unique_ptr<ContentReader> input, std::shared_ptr<const MdsShard> shard, std::string name);
 
   int64_t position() const override { return input_->position(); }
 
@@ -64,11 +77,12 @@ class MdsReader : public TableReader {
   void require_end();
   /// The next `count` bytes of the shard, valid until the next call.
   std::string_view take(int64_t count);
+  void skip(int64_t count);
   void append_sample(std::string& json, std::string_view sample) const;
   [[noreturn]] void fail(std::string_view fault) const;
 
   std::unique_ptr<ContentReader> input_;
-  MdsShard shard_;
+  std::shared_ptr<const MdsShard> shard_;
   std::string name_;
   std::vector<uint32_t> offsets_;  ///< [samples + 1]
   size_t row_ = 0;                 ///< rows that were read

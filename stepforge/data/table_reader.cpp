@@ -11,8 +11,7 @@ int64_t TableReader::read(std::span<char> out) {
     if (used_ == row_.size()) {
       row_.clear();
       used_ = 0;
-      if (!next_row(row_)) break;
-      row_ += '\n';
+      if (!next_line()) break;
     }
     const size_t count = std::min(out.size() - filled, row_.size() - used_);
     std::copy_n(row_.begin() + static_cast<std::ptrdiff_t>(used_), count,
@@ -21,6 +20,17 @@ int64_t TableReader::read(std::span<char> out) {
     used_ += count;
   }
   return static_cast<int64_t>(filled);
+}
+
+bool TableReader::next_line() {
+  try {
+    if (!next_row(row_)) return false;
+  } catch (const RowFault& fault) {
+    row_ = kRowFaultMark + std::string(fault.what());
+    std::replace(row_.begin(), row_.end(), '\n', ' ');
+  }
+  row_ += '\n';
+  return true;
 }
 
 void append_json_escaped(std::string& json, std::string_view text) {

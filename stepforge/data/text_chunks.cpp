@@ -67,7 +67,7 @@ class SequentialChunks : public TextChunks {
  public:
   SequentialChunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin)
       : file_(file),
-        input_(open_contents(file.path, file.table, file.column)),
+        input_(open_contents(file.path, file.table, {.column = file.column, .shard = file.shard})),
         target_bytes_(target_bytes),
         skip_(begin),
         begin_(begin) {}

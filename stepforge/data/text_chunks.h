@@ -49,7 +49,8 @@ struct ChunkedFile {
   size_t number = 0;  ///< TextChunk::file
   DocumentMode mode = DocumentMode::file;
   TableFormat table = TableFormat::none;
-  std::optional<std::string> column{};  ///< of a table: the only one to read, if it has it
+  std::optional<std::string> column{};      ///< of a table: the only one to read, if it has it
+  std::shared_ptr<const MdsShard> shard{};  ///< of a table of that format
 };
 
 /// Chunks of about `target_bytes` of its contents, from the document boundary `begin` on.

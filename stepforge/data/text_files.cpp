@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <memory>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/path_pattern.h"
+#include "stepforge/base/shell_word.h"
 #include "stepforge/data/arrow_library.h"
 #include "stepforge/data/decompressor.h"
 #include "stepforge/data/json_lines.h"
@@ -69,7 +72,7 @@ std::string remedy_for(const fs::path& path, TextFormat format) {
   }
   const std::string extension = lower_extension(unpacked_name(path));
   for (const ForeignType& type : kForeignTypes) {
-    if (type.extension == extension) return format_arguments(type.remedy, {path.native()});
+    if (type.extension == extension) return format_arguments(type.remedy, {shell_word(path.native())});
   }
   return "";
 }
@@ -147,7 +150,7 @@ class TextFileSearch {
     }
     if (failure) throw Error(format("cannot read the folder {}: {}", folder.string(), failure.message()));
     for (const fs::path& mds_folder : mds_folders) {
-      for (fs::path& shard : mds_shard_files(mds_folder)) found.push_back(std::move(shard));
+      for (fs::path& shard : index_of(mds_folder).files()) found.push_back(std::move(shard));
       std::erase(skipped, mds_folder / kMdsIndexFile);
     }
     const TableChoice choice = choose_tables(folder, arrow_tables);
@@ -187,9 +190,16 @@ class TextFileSearch {
     const int64_t bytes = FileReader(path).size();  // fails now if the file is unreadable
     const TableFormat table = table_of(path);
     if (table == TableFormat::arrow) load_arrow_library(arrow_library_path(), path);
-    result_.files.push_back(
-        {path, table == TableFormat::none ? kind_of(path) : TextFileKind::json_lines, bytes, table});
+    TextFile file{path, table == TableFormat::none ? kind_of(path) : TextFileKind::json_lines, bytes, table};
+    if (table == TableFormat::mds)
+      file.shard = std::make_shared<const MdsShard>(index_of(path.parent_path()).shard_of(path));
+    result_.files.push_back(std::move(file));
     result_.bytes += bytes;
+  }
+
+  /// Read once, however many shards it has.
+  const MdsIndex& index_of(const fs::path& folder) {
+    return indexes_.try_emplace(folder, folder.empty() ? fs::path(".") : folder).first->second;
   }
 
   TableFormat table_of(const fs::path& path) const {
@@ -232,7 +242,8 @@ class TextFileSearch {
   TextFormat format_;
   TextFiles result_;
   std::vector<fs::path> skipped_;
-  std::vector<std::string> notes_;  ///< which splits are read
+  std::vector<std::string> notes_;        ///< which splits are read
+  std::map<fs::path, MdsIndex> indexes_;  ///< by their folders
 };
 
 }  // namespace
@@ -243,8 +254,10 @@ TextFormat parse_text_format(std::string_view word) {
   if (word == "jsonl") return TextFormat::json_lines;
   if (word == "csv") return TextFormat::csv;
   if (word == "mds") return TextFormat::mds;
+  if (word == "records") return TextFormat::records;
   throw UsageError(format(
-      "\"{}\" is not a text format; expected \"auto\", \"text\", \"jsonl\", \"csv\" or \"mds\"", word));
+      "\"{}\" is not a text format; expected \"auto\", \"text\", \"jsonl\", \"csv\", \"mds\" or \"records\"",
+      word));
 }
 
 TextFiles find_text_files(const std::vector<fs::path>& paths, TextFormat format) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,7 @@ enum class TextFormat : uint8_t {
   records,  ///< tables by their name, everything else JSON Lines
 };
 
-/// "auto", "text", "jsonl", "csv" or "mds"; throws UsageError for anything else.
+/// "auto", "text", "jsonl", "csv", "mds" or "records"; throws UsageError for anything else.
 TextFormat parse_text_format(std::string_view word);
 
 /// What a file holds.
@@ -39,6 +40,7 @@ struct TextFile {
   TextFileKind kind = TextFileKind::text;
   int64_t bytes = 0;
   TableFormat table = TableFormat::none;
+  std::shared_ptr<const MdsShard> shard{};  ///< of a table of that format
 };
 
 struct TextFiles {

@@ -151,8 +151,8 @@ std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes
   DocumentMode mode = options_.mode;
   if (entry.kind == TextFileKind::json_lines) mode = DocumentMode::line;
   if (entry.kind == TextFileKind::json_array) mode = DocumentMode::file;
-  return open_text_chunks({entry.path, entry.bytes, file, mode, entry.table, options_.field}, target_bytes,
-                          begin);
+  return open_text_chunks({entry.path, entry.bytes, file, mode, entry.table, options_.field, entry.shard},
+                          target_bytes, begin);
 }
 
 int64_t TextSource::lines_before(const TextChunk& chunk) const {
@@ -211,7 +211,8 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
       read_json_array(text, options_.field, record, keep, on_fault);
     } else if (entry.kind == TextFileKind::json_lines) {
       const auto record = [&](int64_t line) { return location(chunk, line); };
-      read_json_lines(text, options_.field, record, keep, on_fault);
+      const auto read_records = entry.table == TableFormat::none ? read_json_lines : read_table_rows;
+      read_records(text, options_.field, record, keep, on_fault);
     } else {
       read_text(entry, begin, text, keep, on_fault);
     }

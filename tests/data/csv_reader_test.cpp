@@ -84,7 +84,7 @@ TEST(CsvReader, RefusesAHeaderThatCannotNameTheColumns) {
 
 TEST(CsvReader, NamesTheRowThatIsMalformed) {
   EXPECT_CONTAINS(fault_of("a,b\n1,2\n\n1\n"), "a.csv: row 2: 1 fields, but the header has 2");
-  EXPECT_CONTAINS(fault_of("a,b\n1,2,3\n"), "a.csv: row 1: more fields than the 2 of the header");
+  EXPECT_CONTAINS(fault_of("a,b\n1,2,3\n"), "a.csv: row 1: 3 fields, but the header has 2");
   EXPECT_CONTAINS(fault_of("a\n\"x\"y\n"), "row 1: text follows a closing quote");
   EXPECT_CONTAINS(fault_of("a\n1\n\"x\n2\n"), "row 2: a quote is not closed before the end of the file");
   EXPECT_CONTAINS(fault_of("a\nx\ry\n"), "row 1: a carriage return without a line feed");
@@ -96,6 +96,20 @@ TEST(CsvReader, NamesTheRowThatIsMalformed) {
     EXPECT_CONTAINS(
         source_message<FormatError>({.paths = {folder.write("b.csv", "title\nx\ny\n")}}, chunk_bytes),
         "b.csv: row 1: no field \"text\"; it has \"title\"");
+  }
+}
+
+TEST(CsvReader, RowsOfAWrongNumberOfFieldsCanBeSkipped) {
+  const TempFolder folder;
+  const auto path = folder.write("a.csv", "text,n\none,1\nalone\n\"two\n2\",2\nx,\"3\n\",\"4,\"\nthree,3");
+  const Texts expected = {"one", "! a.csv: row 2: 1 fields, but the header has 2", "two\n2",
+                          "! a.csv: row 4: 3 fields, but the header has 2", "three"};
+  for (const int64_t chunk_bytes : {1, 1 << 20}) {
+    EXPECT_EQ(texts_and_faults_of(TextSource({.paths = {path}}), chunk_bytes), expected);
+    Texts rows = texts_and_faults_of(TextSource({.paths = {path}, .field = std::nullopt}), chunk_bytes);
+    ASSERT_EQ(rows.size(), 5);
+    EXPECT_EQ(rows[0], R"({"text":"one","n":"1"})");
+    EXPECT_EQ(rows[1], expected[1]);
   }
 }
 

@@ -228,10 +228,30 @@ TEST_F(MdsTest, RefusesLinksThatLeaveTheFolder) {
 TEST_F(MdsTest, NamesAShardThatBecomesShorter) {
   write(0, shard_of({sample_of(std::string(1 << 20, 'x'), 1)}), 1);
   const fs::path file = folder_ / ("set/" + name_of(0));
-  const auto input = open_contents(file, TableFormat::mds);
+  const auto shard = std::make_shared<const MdsShard>(MdsIndex(folder_ / "set").shard_of(file));
+  const auto input = open_contents(file, TableFormat::mds, {.shard = shard});
   fs::resize_file(file, 1000);
   std::string bytes(2 << 20, '\0');
   EXPECT_CONTAINS(message_of<Error>([&] { input->read(bytes); }), "shard.00000.mds became shorter");
+}
+
+TEST_F(MdsTest, TheIndexIsReadOnceForAllShards) {
+  const TextSource source(options());
+  fs::remove(folder_ / "set/index.json");
+  EXPECT_EQ(texts_of(source), (Texts{"one\n\"1\"", "two", "three"}));
+}
+
+TEST_F(MdsTest, DamagedSamplesCanBeSkipped) {
+  std::string damaged = sample_of("lost", 7);
+  damaged[0] = 9;
+  write(0, shard_of({sample_of("one", 1), damaged, "\1", sample_of("two", 2)}), 4);
+  for (const int64_t chunk_bytes : {1, 1 << 20})
+    EXPECT_EQ(texts_and_faults_of(TextSource(options()), chunk_bytes),
+              (Texts{"one",
+                     "! shard.00000.mds: row 2: column \"text\" is said to have 9 bytes, but the sample has "
+                     "only 4 more",
+                     "! shard.00000.mds: row 3: 1 bytes are too few for the sizes of its columns", "two",
+                     "three"}));
 }
 
 TEST_F(MdsTest, TheNamesOfColumnsAreContent) {

@@ -55,6 +55,21 @@ inline std::vector<std::string> texts_of(const TextSource& source, int64_t chunk
   return documents;
 }
 
+/// The same with "! " and the message, from the name of the file on, in place of each record that is malformed.
+inline std::vector<std::string> texts_and_faults_of(const TextSource& source, int64_t chunk_bytes = 1 << 20) {
+  std::vector<std::string> found;
+  const auto on_fault = [&](const auto& message) {
+    const std::string text = message();
+    found.push_back("! " + text.substr(text.rfind('/') + 1));
+  };
+  for (size_t file = 0; file < source.files().size(); ++file) {
+    const auto chunks = source.chunks(file, chunk_bytes);
+    while (const auto chunk = chunks->next())
+      source.read(*chunk, [&](std::string_view text) { found.emplace_back(text); }, on_fault);
+  }
+  return found;
+}
+
 /// The message of the error that opening a source or reading all of it must throw.
 template <typename Exception>
 std::string source_message(const TextSourceOptions& options, int64_t chunk_bytes = 1 << 20) {

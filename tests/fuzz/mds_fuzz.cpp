@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     const auto shards = stepforge::parse_mds_index(index, "index.json");
     if (shards.empty()) return 0;
     stepforge::MdsReader reader(std::make_unique<stepforge::MemoryContents>(input.substr(end + 1)),
-                                shards.front(), "input.mds");
+                                std::make_shared<const stepforge::MdsShard>(shards.front()), "input.mds");
     stepforge::require_rows(reader);
   } catch (const stepforge::FormatError&) {
     return 0;

@@ -14,6 +14,7 @@
 #include "stepforge/base/utf8.h"
 #include "stepforge/data/content_reader.h"
 #include "stepforge/data/json_lines.h"
+#include "stepforge/data/table_reader.h"
 
 namespace stepforge {
 
@@ -34,7 +35,7 @@ class MemoryContents : public ContentReader {
   size_t used_ = 0;
 };
 
-/// Reads all of a table. Traps unless its contents are JSON Lines of objects, one a row, or not UTF-8.
+/// Reads all of a table. Traps unless its contents are JSON Lines of objects or faults, one a row, or not UTF-8.
 inline void require_rows(ContentReader& table) {
   std::string contents;
   std::string block(1000, '\0');
@@ -47,8 +48,9 @@ inline void require_rows(ContentReader& table) {
   int64_t rows = 0;
   const auto location = [](int64_t line) { return std::to_string(line); };
   read_json_lines(contents, std::nullopt, location, [&](std::string_view row) {
-    if (row.front() != '{' || row.back() != '}') __builtin_trap();
     ++rows;
+    if (row.front() == kRowFaultMark) return;
+    if (row.front() != '{' || row.back() != '}') __builtin_trap();
     try {
       read_json_lines(row, "text", location, [](std::string_view) {});
     } catch (const FormatError& fault) {
