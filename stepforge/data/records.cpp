@@ -25,7 +25,7 @@ RecordOptions options_of(const DatasetEntry& entry, RecordOptions options) {
         format("loss_on = \"{}\": the data set \"{}\" holds texts, and only conversations have messages",
                options.loss_on, options.dataset));
   options.dataset.clear();
-  options.format = entry.layout ? chat_layout_name(*entry.layout) : "jsonl";
+  options.format = entry.layout ? chat_layout_name(*entry.layout) : "records";
   options.field = entry.field;
   options.keys = entry.keys;
   return options;

@@ -16,8 +16,8 @@
 namespace stepforge {
 
 struct RecordOptions {
-  /// "auto" (by the name), "text", "jsonl", "csv" or "mds"; or a layout of chat data (data/conversation.h), which is
-  /// read from JSON Lines or tables.
+  /// "auto" (by the name), "text", "jsonl", "csv", "mds" or "records" (JSON Lines or, by the name, tables); or a layout of
+  /// chat data (data/conversation.h), which is read from such records.
   std::string format = "auto";
   std::string field = "text";      ///< name of the text field of a JSON line
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"

@@ -74,6 +74,13 @@ TEST_F(DatasetInfo, ColumnsWithoutAResponseAreTexts) {
   EXPECT_EQ(found.field, "content");
 }
 
+TEST_F(DatasetInfo, TextsAreReadFromTables) {
+  folder_.write("data/a.csv", "n,content\n1,\"one, two\"\n");
+  entry(R"({"file_name": "a.csv", "columns": {"prompt": "content"}})");
+  EXPECT_EQ(texts_of(*open_record_files({folder_ / "data"}, {.dataset = "x"}).source),
+            (std::vector<std::string>{"one, two"}));
+}
+
 TEST_F(DatasetInfo, RefusesRemoteDataWithTheRemedy) {
   for (const char* key : {"hf_hub_url", "ms_hub_url", "script_url", "s3_url", "cloud_file_name"}) {
     const std::string fault = usage_fault(format(R"({{"{}": "somewhere/x"}})", key));
