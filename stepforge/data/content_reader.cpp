@@ -50,7 +50,7 @@ bool is_sequential(const fs::path& path, TableFormat table) {
 }
 
 std::unique_ptr<ContentReader> open_contents(const fs::path& path, TableFormat table,
-                                             const TableOptions& options) {
+                                             const ContentOptions& options) {
   if (table == TableFormat::arrow) return open_arrow({.path = path, .column = options.column});
   std::unique_ptr<ContentReader> bytes;
   if (is_compressed_name(path)) {

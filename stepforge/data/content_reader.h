@@ -43,7 +43,7 @@ bool is_sequential(const std::filesystem::path& path, TableFormat table);
 
 struct MdsShard;
 
-struct TableOptions {
+struct ContentOptions {
   std::optional<std::string> column{};  ///< of an Arrow table: the only one to read, if it has it
   std::shared_ptr<const MdsShard>
       shard{};  ///< what the index says about a shard of MosaicML; not null for one
@@ -51,7 +51,7 @@ struct TableOptions {
 
 /// Throws Error if the file cannot be opened, FormatError if its beginning is malformed.
 std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path, TableFormat table,
-                                             const TableOptions& options = {});
+                                             const ContentOptions& options = {});
 
 inline constexpr int64_t kMaxContentRatio = 1000;
 
