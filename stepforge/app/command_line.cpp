@@ -330,6 +330,7 @@ class CommandLine {
                                 ->check(CLI::IsMember({"drop", "error", "proportional"}));
     too_long->needs(
         build->add_option("--seq-len", data->seq_len, "Tokens of the longest documents; with --too-long")
+            ->default_str("")
             ->check(number(1))
             ->needs(too_long));
     build->add_flag("--deduplicate", data->deduplicate, "Drop documents whose text occurred before");

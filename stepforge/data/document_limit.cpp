@@ -83,7 +83,7 @@ class LimitedEncoder : public RecordEncoder {
 
   [[noreturn]] void refuse(int64_t length) const {
     throw FormatError(
-        format("the document has {} tokens, and a row {}: increase training.seq_len, or set data.too_long to "
+        format("the document has {} tokens, and a row {}: increase seq_len, or set too_long to "
                "\"cut\", \"drop\" or \"proportional\"",
                length, limit_.tokens));
   }
