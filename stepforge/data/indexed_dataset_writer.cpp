@@ -6,6 +6,7 @@
 #include <limits>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -38,8 +39,12 @@ void append_narrow(std::string& buffer, std::span<const int32_t> tokens, TokenTy
     });
     throw Error(format("token id {} does not fit the dataset's token type {}", *bad, token_type_name(type)));
   }
-  const std::vector<T> narrow(tokens.begin(), tokens.end());
-  append_bytes(buffer, narrow.data(), narrow.size() * sizeof(T));
+  if constexpr (std::is_same_v<T, int32_t>) {
+    append_bytes(buffer, tokens.data(), tokens.size_bytes());
+  } else {
+    const std::vector<T> narrow(tokens.begin(), tokens.end());
+    append_bytes(buffer, narrow.data(), narrow.size() * sizeof(T));
+  }
 }
 
 /// Calls `use` with each number of a file of 32-bit lengths, which is read in blocks.

@@ -79,6 +79,20 @@ int32_t vocabulary_size(const TokenizerDefinition& definition) {
   return size;
 }
 
+/// Appends a string of a document as JSON. A vocabulary has hundreds of thousands, most of which need no escapes.
+void append_string(const std::string& value, std::string& text) {
+  const bool is_plain = std::all_of(value.begin(), value.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\';
+  });
+  if (!is_plain) {
+    text += Json(value).dump();
+    return;
+  }
+  text += '"';
+  text += value;
+  text += '"';
+}
+
 /// Appends the JSON with the keys of objects in order.
 void append_sorted(const Json& json, std::string& text) {
   auto separate = [&text, first = true]() mutable {
@@ -93,7 +107,8 @@ void append_sorted(const Json& json, std::string& text) {
     text += '{';
     for (const auto* member : sorted) {
       separate();
-      text += Json(member->first).dump() + ':';
+      append_string(member->first, text);
+      text += ':';
       append_sorted(member->second, text);
     }
     text += '}';
@@ -104,6 +119,10 @@ void append_sorted(const Json& json, std::string& text) {
       append_sorted(element, text);
     }
     text += ']';
+  } else if (json.is_string()) {
+    append_string(json.get_ref<const std::string&>(), text);
+  } else if (json.is_number_unsigned()) {
+    text += std::to_string(json.get<uint64_t>());
   } else {
     text += json.dump();
   }
