@@ -225,8 +225,8 @@ TEST(Definition, TheHashDependsOnValuesNotOnLayout) {
 
 TEST(Definition, ContentHashIsThatOfTheJsonSortedByKey) {
   Json json = good_definition();
-  for (const std::string content : {"a\"b", "a\\b", "a\nb", "\u007f", "\u00e9", "\U0001F600"})
-    json["added_tokens"].push_back({{"id", 256 + json["added_tokens"].size()}, {"content", content}});
+  for (const std::string content : {"a\"b", "a\\b", "a\nb", "\u007f", "\u00e9t\u00e9", "\U0001F600"})
+    json["added_tokens"].push_back({{"id", 259 + json["added_tokens"].size()}, {"content", content}});
   const std::string text = json.dump();
   EXPECT_EQ(parse_definition(text, "test").content_hash, content_hash(nlohmann::json::parse(text).dump()));
 }
