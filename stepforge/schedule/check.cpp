@@ -45,6 +45,10 @@ void check_shape(const Schedule& schedule) {
       throw UsageError(format("pipeline schedule: stage {} is on rank {}, but there are {} ranks", stage,
                               rank, schedule.ranks()));
   }
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    if (schedule.actions[static_cast<std::size_t>(rank)].empty())
+      throw UsageError(format("pipeline schedule: rank {} has no action; each rank needs a stage", rank));
+  }
   // Bounds the table: a file may name any numbers.
   std::size_t listed = 0;
   for (const auto& actions : schedule.actions) listed += actions.size();
