@@ -125,6 +125,14 @@ class Simulation {
   Timeline timeline_;
 };
 
+double span(const RankTime& rank) {
+  return rank.end - rank.start;
+}
+
+const RankTime& longest_rank(const std::vector<RankTime>& ranks) {
+  return *std::ranges::max_element(ranks, {}, span);
+}
+
 }  // namespace
 
 StageTimes uniform_times(int stages, double forward, double backward_input, double backward_weight) {
@@ -136,10 +144,13 @@ StageTimes uniform_times(int stages, double forward, double backward_input, doub
   return {.stages = std::vector<StageTime>(static_cast<std::size_t>(stages), stage)};
 }
 
+double Timeline::longest_span() const {
+  return span(longest_rank(ranks));
+}
+
 double Timeline::span_bubble_share() const {
-  const auto span = [](const RankTime& rank) { return rank.end - rank.start; };
-  const RankTime& longest = *std::ranges::max_element(ranks, {}, span);
-  return (span(longest) - longest.busy) / span(longest);
+  const RankTime& longest = longest_rank(ranks);
+  return span(longest) > 0 ? (span(longest) - longest.busy) / span(longest) : 0;
 }
 
 Timeline simulate(const Schedule& schedule, const StageTimes& times) {

@@ -48,8 +48,10 @@ struct Timeline {
   std::vector<RankTime> ranks;
   double makespan = 0;  ///< when the last action ends
 
-  /// The share of the longest rank, from its first start to its last end, in which it is idle. The zero-bubble papers
-  /// count so, as their ranks need not begin and end a step together. Needs at least one action that takes time.
+  /// Of all ranks, the longest time from first start to last end. The zero-bubble papers take this as the time of a
+  /// step, as their ranks need not begin and end a step together.
+  double longest_span() const;
+  /// The idle share of that rank in that time; 0 if it is 0.
   double span_bubble_share() const;
 };
 
