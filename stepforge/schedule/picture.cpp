@@ -37,7 +37,7 @@ struct Colour {
 
 struct Style {
   Colour colour;  ///< of the first stage of a rank
-  const char* name;
+  const char* name = "";
 };
 
 /// In the order of ActionKind.
@@ -101,7 +101,7 @@ class Picture {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
         "font-family=\"sans-serif\" font-size=\"11\">\n",
         pixels(width), pixels(height));
-    svg_ += format("<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
+    svg_ += "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
     text(kMargin, kTop - 16, "start", "#000", title);
     for (std::size_t rank = 0; rank < schedule_.actions.size(); ++rank) draw_row(rank);
     draw_legend(kTop + rows + kLegendHeight / 2);
@@ -129,10 +129,11 @@ class Picture {
   }
 
   Colour colour(const Action& action) const {
+    constexpr double kLargestStep = 0.3;
     constexpr double kDarkest = 0.55;
     const int chunk = chunk_of_stage_[static_cast<std::size_t>(action.stage)];
-    return darkened(kStyles.at(static_cast<std::size_t>(action.kind)).colour,
-                    kDarkest * chunk / std::max(1, chunks_ - 1));
+    const double step = std::min(kLargestStep, kDarkest / std::max(1, chunks_ - 1));
+    return darkened(kStyles.at(static_cast<std::size_t>(action.kind)).colour, step * chunk);
   }
 
   void draw_row(std::size_t rank) {
@@ -177,7 +178,7 @@ class Picture {
     for (std::size_t kind = 0; kind < kStyles.size(); ++kind) {
       if (uses(static_cast<ActionKind>(kind))) entry(kStyles.at(kind).colour, kStyles.at(kind).name);
     }
-    if (chunks_ > 1) text(x, y, "start", "#000", format("darker: later stages of a rank"));
+    if (chunks_ > 1) text(x, y, "start", "#000", "darker: later stages of a rank");
   }
 
   bool uses(ActionKind kind) const {

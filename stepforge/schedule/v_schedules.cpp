@@ -46,7 +46,7 @@ class VWriter {
     if (micro_batch < micro_batches_)
       actions_.push_back({kind, stages_.at(static_cast<std::size_t>(chunk)), micro_batch});
   }
-  bool take(std::deque<Queued>::iterator queued) {
+  bool take(const std::deque<Queued>::iterator& queued) {
     if (queued == queue_.end()) return false;
     add(ActionKind::backward_weight, queued->chunk, queued->micro_batch);
     queue_.erase(queued);

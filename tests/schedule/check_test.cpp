@@ -81,6 +81,11 @@ TEST(CheckSchedule, ACycleIsShownActionByAction) {
                   "rank 1, position 0 (1F1) waits for rank 0, position 2 (0F1), which comes after 0B0");
 }
 
+TEST(CheckSchedule, ARankCanWaitForItself) {
+  EXPECT_CONTAINS(check_refusal("1F0,0F0,1B0,0B0"), "in a cycle",
+                  "rank 0, position 0 (1F0) waits for rank 0, position 1 (0F0), which comes after 1F0");
+}
+
 TEST(CheckSchedule, OnlyTheActionsOfTheCycleAreShown) {
   // Stages 1 and 2 wait for each other, the others for them.
   const std::string message =

@@ -46,6 +46,7 @@ TEST(Generators, AnUnevenLastRoundCanRun) {
   }
 }
 
+// Those of Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble and DualPipeV are PyTorch's too (2.11).
 TEST(Generators, OrdersAreThePublishedOnes) {
   const Schedule gpipe = make_schedule(ScheduleKind::gpipe, 2, 1, 3);
   EXPECT_EQ(order(gpipe, 0), "0F0 0F1 0F2 0B0 0B1 0B2");
@@ -54,12 +55,16 @@ TEST(Generators, OrdersAreThePublishedOnes) {
   EXPECT_EQ(order(one_f_one_b, 2), "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3");
   const Schedule bfs = make_schedule(ScheduleKind::looped_bfs, 2, 2, 2);
   EXPECT_EQ(order(bfs, 1), "1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0");
-  const Schedule interleaved = make_schedule(ScheduleKind::interleaved_1f1b, 2, 2, 2);
-  EXPECT_EQ(order(interleaved, 0), "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1");
-  EXPECT_EQ(order(interleaved, 1), "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1");
-  const Schedule zero_bubble = make_schedule(ScheduleKind::interleaved_zero_bubble, 2, 2, 2);
-  EXPECT_EQ(order(zero_bubble, 0), "0F0 0F1 2F0 2F1 2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1");
-  EXPECT_EQ(order(zero_bubble, 1), "1F0 1F1 3F0 3I0 3F1 3I1 3W0 1I0 3W1 1I1 1W0 1W1");
+  const Schedule interleaved = make_schedule(ScheduleKind::interleaved_1f1b, 2, 2, 4);
+  EXPECT_EQ(order(interleaved, 0), "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3");
+  EXPECT_EQ(order(interleaved, 1), "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3");
+  const Schedule zero_bubble = make_schedule(ScheduleKind::interleaved_zero_bubble, 2, 2, 4);
+  EXPECT_EQ(
+      order(zero_bubble, 0),
+      "0F0 0F1 2F0 2F1 2I0 2W0 0F2 2I1 2W1 0F3 0I0 0W0 2F2 0I1 0W1 2F3 2I2 2W2 2I3 2W3 0I2 0W2 0I3 0W3");
+  EXPECT_EQ(
+      order(zero_bubble, 1),
+      "1F0 1F1 3F0 3I0 3F1 3I1 3W0 1F2 1I0 3W1 1F3 1I1 1W0 3F2 3I2 1W1 3F3 3I3 3W2 1I2 3W3 1I3 1W2 1W3");
   const Schedule zbv = make_schedule(ScheduleKind::zbv_zero_bubble, 2, 2, 4);
   EXPECT_EQ(
       order(zbv, 0),
