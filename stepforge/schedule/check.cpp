@@ -115,7 +115,8 @@ void check_order(const Schedule& schedule, const ActionTable& table, const Actio
     require_before(Product::loss);
 }
 
-/// `waiting` are the first actions of the ranks that cannot go on; each needs an action of a rank that cannot either.
+/// `waiting` are the first actions of the ranks that cannot go on; each needs an action of a rank that cannot
+/// either.
 [[noreturn]] void refuse_cycle(const Schedule& schedule, const ActionTable& table,
                                const std::vector<std::optional<ActionPlace>>& waiting) {
   const auto next = [&](const ActionPlace& place) {

@@ -18,22 +18,23 @@ struct ActionPlace {
   bool operator==(const ActionPlace&) const = default;
 };
 
-/// Finds actions by stage and micro-batch. The gradient of the input is made by B or I, that of the weights by B or W.
+/// Finds actions by stage and micro-batch. The gradient of the input is made by B or I, that of the weights
+/// by B or W.
 class ActionTable {
  public:
   /// What an action makes.
   enum class Product : unsigned char { output, loss, input_gradient, weight_gradient };
   static constexpr std::size_t kProducts = 4;
 
-  /// Every stage and micro-batch of `schedule` must be in range. If several actions make the same product, the table
-  /// has the first. `schedule` must outlive the table.
+  /// Every stage and micro-batch of `schedule` must be in range. If several actions make the same product,
+  /// the table has the first. `schedule` must outlive the table.
   explicit ActionTable(const Schedule& schedule);
 
   /// Nothing if no action makes it.
   std::optional<ActionPlace> find(Product product, int stage, int micro_batch) const;
 
-  /// The action whose result `action` needs: of the stage before (forward) or after (B, I), or of the same stage and
-  /// micro-batch. Nothing if it needs none or if that is not listed.
+  /// The action whose result `action` needs: of the stage before (forward) or after (B, I), or of the same
+  /// stage and micro-batch. Nothing if it needs none or if that is not listed.
   std::optional<ActionPlace> need(const Action& action) const;
 
  private:
@@ -46,9 +47,9 @@ class ActionTable {
 /// The products of an action: B makes two, every other kind one.
 std::vector<ActionTable::Product> products_of(ActionKind kind);
 
-/// The actions in an order in which each comes after the one before it on its rank and after what it needs. Where none
-/// exists, as actions wait for each other in a cycle, the order ends before the first such actions: it is shorter than
-/// the schedule. Then the first action of each rank that is not in it waits.
+/// The actions in an order in which each comes after the one before it on its rank and after what it needs.
+/// Where none exists, as actions wait for each other in a cycle, the order ends before the first such
+/// actions: it is shorter than the schedule. Then the first action of each rank that is not in it waits.
 std::vector<ActionPlace> run_order(const Schedule& schedule, const ActionTable& table);
 
 }  // namespace stepforge

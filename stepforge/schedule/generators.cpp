@@ -26,9 +26,10 @@ struct Shape {
 
 using ActionList = std::vector<Action>;
 
-/// The micro-batches in rounds, each of which passes through all chunks before the next begins. A round has at least
-/// as many micro-batches as there are ranks (if there are so many), so that no rank waits for a micro-batch to come
-/// back to its next chunk. Rounds differ in size by at most one; the first is a largest one.
+/// The micro-batches in rounds, each of which passes through all chunks before the next begins. A round has
+/// at least as many micro-batches as there are ranks (if there are so many), so that no rank waits for a
+/// micro-batch to come back to its next chunk. Rounds differ in size by at most one; the first is a largest
+/// one.
 std::vector<int> round_sizes(const Shape& shape) {
   const int rounds = std::max(1, shape.micro_batches / shape.ranks);
   std::vector<int> sizes(static_cast<std::size_t>(rounds), shape.micro_batches / rounds);
@@ -36,7 +37,8 @@ std::vector<int> round_sizes(const Shape& shape) {
   return sizes;
 }
 
-/// One action for each chunk and micro-batch of the rank, round by round; backward kinds take the last chunk first.
+/// One action for each chunk and micro-batch of the rank, round by round; backward kinds take the last chunk
+/// first.
 ActionList by_rounds(const Shape& shape, const std::vector<int>& sizes, ActionKind kind, int rank) {
   ActionList actions;
   int begin = 0;
@@ -51,8 +53,8 @@ ActionList by_rounds(const Shape& shape, const std::vector<int>& sizes, ActionKi
   return actions;
 }
 
-/// `warmup` forwards, then a forward and a backward in turn. If the backwards are of the input only, a W follows each
-/// of them, `delay` backwards late.
+/// `warmup` forwards, then a forward and a backward in turn. If the backwards are of the input only, a W
+/// follows each of them, `delay` backwards late.
 ActionList in_turn(const ActionList& forwards, const ActionList& backwards, std::size_t warmup,
                    std::size_t delay) {
   ActionList actions;
@@ -97,8 +99,8 @@ ActionList one_f_one_b(const Shape& shape, int rank) {
                  by_rounds(shape, one_round, ActionKind::backward, rank), count(shape.ranks - 1 - rank), 0);
 }
 
-/// The last rank needs the forwards of a round's earlier chunks before its first backward. Each rank before it needs
-/// two more, one until its forward reaches the next rank, one until that rank's backward comes back.
+/// The last rank needs the forwards of a round's earlier chunks before its first backward. Each rank before
+/// it needs two more, one until its forward reaches the next rank, one until that rank's backward comes back.
 ActionList interleaved_1f1b(const Shape& shape, int rank) {
   const std::vector<int> sizes = round_sizes(shape);
   return in_turn(by_rounds(shape, sizes, ActionKind::forward, rank),
@@ -106,8 +108,8 @@ ActionList interleaved_1f1b(const Shape& shape, int rank) {
                  count((shape.chunks - 1) * sizes.front() + 2 * (shape.ranks - 1 - rank)), 0);
 }
 
-/// One more forward per rank suffices, as W fills the gaps. Rank r delays its W's by r, so that all ranks end at the
-/// same time.
+/// One more forward per rank suffices, as W fills the gaps. Rank r delays its W's by r, so that all ranks end
+/// at the same time.
 ActionList interleaved_zero_bubble(const Shape& shape, int rank) {
   const std::vector<int> sizes = round_sizes(shape);
   return in_turn(by_rounds(shape, sizes, ActionKind::forward, rank),

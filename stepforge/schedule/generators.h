@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedules of the literature. Each is a function that writes the order of one rank's actions; every kind takes
-// any number of micro-batches and of ranks.
+// The schedules of the literature. Each is a function that writes the order of one rank's actions; every kind
+// takes any number of micro-batches and of ranks.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ enum class ScheduleKind : uint8_t {
   dual_pipe_v,              ///< DualPipe (arXiv 2412.19437) cut in half, github.com/deepseek-ai/DualPipe
 };
 
-/// As users type it: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV.
+/// As users type it: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble,
+/// DualPipeV.
 const char* schedule_name(ScheduleKind kind);
 /// Letters in any case. Throws UsageError with the names that there are.
 ScheduleKind parse_schedule_name(std::string_view name);
@@ -35,10 +36,12 @@ struct StagesPerRank {
 };
 StagesPerRank stages_per_rank(ScheduleKind kind);
 
-/// The rank of each stage: two stages per rank in the shape of a V (0 to p-1, then back) for ZBVZeroBubble and
-/// DualPipeV, otherwise stage s on rank s % ranks. No schedule lists L: it follows the last stage's forward.
+/// The rank of each stage: two stages per rank in the shape of a V (0 to p-1, then back) for ZBVZeroBubble
+/// and DualPipeV, otherwise stage s on rank s % ranks. No schedule lists L: it follows the last stage's
+/// forward.
 ///
-/// Throws UsageError if `ranks` or `micro_batches` is less than 1, or `stages_per_rank` does not fit the schedule.
+/// Throws UsageError if `ranks` or `micro_batches` is less than 1, or `stages_per_rank` does not fit the
+/// schedule.
 Schedule make_schedule(ScheduleKind kind, int ranks, int stages_per_rank, int micro_batches);
 
 }  // namespace stepforge

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts when the actions of a schedule run and how many activations are alive, from the times of the stages.
+// Predicts when the actions of a schedule run and how many activations are alive, from the times of the
+// stages.
 #pragma once
 
 #include <vector>
@@ -15,8 +16,8 @@ struct StageTime {
   double backward_input = 0;
   double backward_weight = 0;
   double loss = 0;  ///< of the last stage
-  /// What a forward leaves for its backward, and the part of it that W needs: I frees the rest. In any unit, the same
-  /// for all stages. By default I frees nothing.
+  /// What a forward leaves for its backward, and the part of it that W needs: I frees the rest. In any unit,
+  /// the same for all stages. By default I frees nothing.
   double activations = 1;
   double weight_activations = 1;
 };
@@ -48,16 +49,16 @@ struct Timeline {
   std::vector<RankTime> ranks;
   double makespan = 0;  ///< when the last action ends
 
-  /// Of all ranks, the longest time from first start to last end. The zero-bubble papers take this as the time of a
-  /// step, as their ranks need not begin and end a step together.
+  /// Of all ranks, the longest time from first start to last end. The zero-bubble papers take this as the
+  /// time of a step, as their ranks need not begin and end a step together.
   double longest_span() const;
   /// The idle share of that rank in that time; 0 if it is 0.
   double span_bubble_share() const;
 };
 
-/// Each action starts when the one before it on its rank has ended and what it needs has arrived. If the loss is not
-/// listed, it belongs to the last stage's forward. `schedule` must pass check_schedule(). Throws Error if `times` has
-/// another number of stages, or the actions wait for each other.
+/// Each action starts when the one before it on its rank has ended and what it needs has arrived. If the loss
+/// is not listed, it belongs to the last stage's forward. `schedule` must pass check_schedule(). Throws Error
+/// if `times` has another number of stages, or the actions wait for each other.
 Timeline simulate(const Schedule& schedule, const StageTimes& times);
 
 }  // namespace stepforge

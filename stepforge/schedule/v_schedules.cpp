@@ -11,9 +11,9 @@ namespace stepforge {
 
 namespace {
 
-/// Writes the actions of a rank with two stages, down and up. Each action takes the next micro-batch of its stage and
-/// kind. The published orders are for many micro-batches: those from `micro_batches` on are left out, which keeps an
-/// order that can run, as no micro-batch needs another.
+/// Writes the actions of a rank with two stages, down and up. Each action takes the next micro-batch of its
+/// stage and kind. The published orders are for many micro-batches: those from `micro_batches` on are left
+/// out, which keeps an order that can run, as no micro-batch needs another.
 class VWriter {
  public:
   VWriter(int ranks, int rank, int micro_batches)

@@ -29,9 +29,9 @@ struct Rank {
   int inputs() const { return static_cast<int>(input_ends.size()); }
 };
 
-/// Lists as many forwards as fit before the first backward, then rounds of one backward of each rank, from the last to
-/// the first, and one forward of each, from the first to the last. W's fill gaps, and free memory where the limit asks
-/// for it.
+/// Lists as many forwards as fit before the first backward, then rounds of one backward of each rank, from
+/// the last to the first, and one forward of each, from the first to the last. W's fill gaps, and free memory
+/// where the limit asks for it.
 class ZeroBubbleBuilder {
  public:
   /// `late_forward`: a last forward of the warm-up may delay the rank's first backward.
@@ -90,8 +90,8 @@ class ZeroBubbleBuilder {
     }
   }
 
-  /// Whether there is a next micro-batch for this rank. A rank that has something to do stays two forwards behind the
-  /// rank before it, which so has one more in flight as long as there are any.
+  /// Whether there is a next micro-batch for this rank. A rank that has something to do stays two forwards
+  /// behind the rank before it, which so has one more in flight as long as there are any.
   bool can_forward(std::size_t s) const {
     const Rank& rank = ranks_[s];
     const int next = rank.forwards();
@@ -148,8 +148,8 @@ class ZeroBubbleBuilder {
     rank.memory += memory;
   }
 
-  /// Fills the time until `ready` with W's. Where the gap is shorter than a W, it is filled if leaving it would make this
-  /// the rank with the largest bubble, which is what the step takes.
+  /// Fills the time until `ready` with W's. Where the gap is shorter than a W, it is filled if leaving it
+  /// would make this the rank with the largest bubble, which is what the step takes.
   void wait(std::size_t s, double ready) {
     Rank& rank = ranks_[s];
     while (has_weights(s)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry for pipeline schedules in CSV. What is read is written and read back as the same; what passes the check
-// can be simulated.
+// libFuzzer entry for pipeline schedules in CSV. What is read is written and read back as the same; what
+// passes the check can be simulated.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -87,7 +87,8 @@ TEST(Timeline, BubbleOfInterleavedZeroBubbleIsThatOfZbH1) {
   }
 }
 
-// arXiv 2401.10241, section 6: no bubble if F, I and W take the same time, from each rank's first action to its last.
+// arXiv 2401.10241, section 6: no bubble if F, I and W take the same time, from each rank's first action to
+// its last.
 TEST(Timeline, ZbvHasNoBubbleIfAllActionsTakeTheSame) {
   for (const int ranks : {1, 2, 4, 8}) {
     for (const int more : {0, 1, 7}) {
@@ -99,8 +100,8 @@ TEST(Timeline, ZbvHasNoBubbleIfAllActionsTakeTheSame) {
   }
 }
 
-/// When DualPipeV ends if a forward and the backward that follows it run as one, as its paper draws them: both start when
-/// both can, and end together. The last rank's first pair does not.
+/// When DualPipeV ends if a forward and the backward that follows it run as one, as its paper draws them:
+/// both start when both can, and end together. The last rank's first pair does not.
 double end_with_pairs(const Schedule& schedule, const StageTimes& times) {
   const ActionTable table(schedule);
   std::vector<std::vector<double>> ends;
@@ -138,8 +139,8 @@ double end_with_pairs(const Schedule& schedule, const StageTimes& times) {
   return last;
 }
 
-// github.com/deepseek-ai/DualPipe, README: (PP/2-1)(F&B + B - 3W) of PP stages on PP/2 ranks, where B is the whole
-// backward and F&B a forward and a backward that run as one. It holds if F and I take the same.
+// github.com/deepseek-ai/DualPipe, README: (PP/2-1)(F&B + B - 3W) of PP stages on PP/2 ranks, where B is the
+// whole backward and F&B a forward and a backward that run as one. It holds if F and I take the same.
 TEST(Timeline, BubbleOfDualPipeVIsThePublishedOne) {
   for (const int ranks : {1, 2, 4}) {
     for (const int more : {0, 1}) {
@@ -154,7 +155,8 @@ TEST(Timeline, BubbleOfDualPipeVIsThePublishedOne) {
   }
 }
 
-// One after the other, a forward's result leaves before the backward that follows, and the bubble is that of ZB-H1.
+// One after the other, a forward's result leaves before the backward that follows, and the bubble is that of
+// ZB-H1.
 TEST(Timeline, DualPipeVWithoutOverlapHasASmallerBubble) {
   for (const int ranks : {1, 2, 4, 8}) {
     for (const int more : {0, 1, 7}) {
@@ -207,8 +209,8 @@ TEST(Timeline, MessagesBetweenRanksTakeTheLatency) {
   StageTimes times = uniform_times(4, 1, 1, 1);
   times.latency = 0.5;
   const Timeline timeline = simulate(make_schedule(ScheduleKind::zbv_zero_bubble, 2, 2, 1), times);
-  // Stages 1 and 2 are both on rank 1: four forwards pass two messages, four input gradients two more. W follows I on
-  // rank 1, so that two of them delay the input gradients.
+  // Stages 1 and 2 are both on rank 1: four forwards pass two messages, four input gradients two more. W
+  // follows I on rank 1, so that two of them delay the input gradients.
   EXPECT_EQ(timeline.makespan, (4 + 2 * 0.5) + (4 + 2 * 0.5 + 1) + 1);
 }
 

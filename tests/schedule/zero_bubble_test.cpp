@@ -19,8 +19,8 @@
 namespace stepforge::testing {
 namespace {
 
-/// A row of the tables of arXiv 2401.10241: the profiled times of a model, and the bubble rates that the paper computes
-/// from them. Times in microseconds.
+/// A row of the tables of arXiv 2401.10241: the profiled times of a model, and the bubble rates that the
+/// paper computes from them. Times in microseconds.
 struct Published {
   std::string model;
   int ranks = 0;
@@ -42,8 +42,8 @@ void PrintTo(const Published& row, std::ostream* out) {
 
 class ZeroBubbleTable : public ::testing::TestWithParam<Published> {};
 
-/// Of a token, a layer keeps 34h + 5as bytes for its backward, s = 1,024, of which W needs 32h: table 1 of the paper. A
-/// forward is the unit.
+/// Of a token, a layer keeps 34h + 5as bytes for its backward, s = 1,024, of which W needs 32h: table 1 of
+/// the paper. A forward is the unit.
 StageTimes times_of(const Published& row) {
   constexpr double kSequence = 1024;
   StageTimes times = uniform_times(row.ranks, row.forward, row.input, row.weight);
@@ -114,8 +114,8 @@ TEST(ZeroBubbleTables, RatesOf1F1BAreThePublishedOnes) {
   }
 }
 
-/// The makespan if only the first micro-batch of a round waits where a chunk ends on one end of the pipeline and the next
-/// begins on the other.
+/// The makespan if only the first micro-batch of a round waits where a chunk ends on one end of the pipeline
+/// and the next begins on the other.
 double makespan_without_waits(const Schedule& schedule, const StageTimes& times) {
   const ActionTable table(schedule);
   std::vector<std::vector<double>> ends;
@@ -140,8 +140,9 @@ double makespan_without_waits(const Schedule& schedule, const StageTimes& times)
   return last;
 }
 
-// The script that made the tables lets all but the first micro-batch of a round begin the next chunk without having
-// arrived. With the same omission the rates are the published ones; with every wait they are up to 0.4 % higher.
+// The script that made the tables lets all but the first micro-batch of a round begin the next chunk without
+// having arrived. With the same omission the rates are the published ones; with every wait they are up to 0.4
+// % higher.
 TEST(ZeroBubbleTables, RatesOfInterleaved1F1BAreThePublishedOnes) {
   for (const auto& [row, one_f_one_b, interleaved] : kBaselines) {
     const Published& published = kRows.at(row);
@@ -160,8 +161,8 @@ TEST(ZeroBubbleTables, RatesOfInterleaved1F1BAreThePublishedOnes) {
   }
 }
 
-// Table 2 of the paper: with memory for p activations the bubble is that of ZB-H1, (p-1)(F+I-W); with 2p it is
-// (p-1)(F+I-2W), that of ZB-H2, which is none if all take the same.
+// Table 2 of the paper: with memory for p activations the bubble is that of ZB-H1, (p-1)(F+I-W); with 2p it
+// is (p-1)(F+I-2W), that of ZB-H2, which is none if all take the same.
 TEST(ZeroBubbleAuto, UniformStagesHaveTheBubblesOfTheHandWrittenSchedules) {
   for (const int ranks : {1, 2, 4, 8}) {
     const int micro_batches = 3 * ranks;
