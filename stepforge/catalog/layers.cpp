@@ -58,6 +58,14 @@ Workspace partial_sums(int64_t columns) {
   return workspace;
 }
 
+/// The gradients of norms, `elements` in all, are computed beside that of the input.
+void compute_norm_gradients(CallSpec& call, int64_t elements) {
+  call.weight_workspace.chunk_token.fp32 = elements;
+  call.weight_workspace.chunk = 1;
+  call.weights_beside = true;
+  call.queued = call.weight_workspace;
+}
+
 constexpr int64_t gradient_bytes(int64_t elements) {
   return elements * static_cast<int64_t>(sizeof(float));
 }
@@ -77,11 +85,11 @@ CallSpec pre_norm(const std::string& weight, int64_t width, bool keeps_input, bo
   call.extra.fp32 = 1;
   call.saves = {keeps_input ? width : 0, 1};
   call.backward_workspace = partial_sums(width);
+  compute_norm_gradients(call, width);
   if (!slice) return call;
   call.output = call.output.of_slice();
   call.extra = call.extra.of_slice();
   call.saves = call.saves.of_slice();
-  ++call.backward_workspace.chunk;  // the gradient of the weight, which is summed over the slices
   call.backward_exchanges = {weight_sum(width)};
   return call;
 }
@@ -97,6 +105,7 @@ CallSpec rotate_call(const std::string& prefix, const AttentionDims& dims, bool 
   call.extra.fp32 = dims.heads + dims.kv_heads;
   call.saves = {dims.qkv_width(), dims.heads + dims.kv_heads};
   call.backward_workspace = partial_sums(3 * dims.head_dim);
+  compute_norm_gradients(call, 2 * dims.head_dim);
   return call;
 }
 
@@ -173,6 +182,7 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
   layer.region.name = "embedding";
   CallSpec lookup{.name = "embedding", .kind = CallKind::lookup, .weights = {prefix + ".weight"}};
   if (!tensor.sequence || !tensor.divided) lookup.output.compute = width;
+  lookup.queued.token.fp32 = 1;  // the tokens
   layer.region.calls.push_back(std::move(lookup));
   add_leave(layer.region.calls, width, tensor);
   return layer;
@@ -215,6 +225,7 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   calls.push_back(rotate_call(prefix, dims, /*summed=*/tensor.degree > 1 && tensor.divided));
   const bool by_heads = context.heads() > 1;
   calls.push_back(attention_call(joined_dims(dims, context)));
+  if (!by_heads) calls.back().queued_saves.compute = dims.query_width();  // the input of the projection
   if (context.degree > 1) exchange_context(layer.region, dims, context);
   add_leave_linear(calls, "out", prefix + ".out", dims.query_width(), dims.width, /*keeps_input=*/by_heads,
                    tensor);

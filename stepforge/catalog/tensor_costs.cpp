@@ -8,19 +8,17 @@ namespace stepforge {
 namespace {
 
 /// [*, in] x [in, out]. Keeps its input unless its producer does. Backward computes the gradient of the
-/// weight and then that of the input. Here these are two calls; the one for the weight, last in the list, has
-/// no output.
+/// weight and then that of the input.
 void add_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight, int64_t in,
                 int64_t out, bool keeps_input) {
   CallSpec call{.name = name, .kind = CallKind::linear, .weights = {weight}};
   call.flops = 2.0 * static_cast<double>(in) * static_cast<double>(out);
   call.output.compute = out;
   call.saves.compute = keeps_input ? in : 0;
+  call.queued_saves = call.saves;
   call.gradient.compute = in;
+  call.weight_workspace.narrow = in * out;
   calls.push_back(std::move(call));
-  CallSpec of_weight{.name = name + " weight", .kind = CallKind::memory};
-  of_weight.backward_workspace.narrow = in * out;
-  calls.push_back(std::move(of_weight));
 }
 
 /// The exchange passes slices between ranks, each its own to every other one, beside the products.
@@ -32,23 +30,21 @@ void pass_slices(std::vector<Exchange>& exchanges, int64_t width, const TensorPa
 }
 
 /// All slices of the input arrive, and the shares of its gradient leave, while the product of backward is made.
-void enter_in_slices(CallSpec& enter, CallSpec& linear, CallSpec& of_weight, int64_t width,
-                     const TensorParallel& tensor) {
+void enter_in_slices(CallSpec& enter, CallSpec& linear, int64_t width, const TensorParallel& tensor) {
   for (std::vector<Exchange>* exchanges :
        {&enter.forward_exchanges, &enter.backward_exchanges, &linear.backward_exchanges})
     pass_slices(*exchanges, width, tensor);
   // Shares on their way to other ranks, and theirs for this one.
-  linear.backward_workspace.token.slice_compute = int64_t{2} * (tensor.degree - 1) * width;
-  linear.backward_workspace.narrow = std::exchange(of_weight.backward_workspace, {}).narrow;
+  linear.backward_workspace.token = {.slice_compute = int64_t{2} * (tensor.degree - 1) * width};
+  linear.weights_beside = true;
 }
 
 /// The shares of the result leave while the product is made, and in backward all slices of the gradient arrive.
-void leave_in_slices(CallSpec& linear, CallSpec& of_weight, CallSpec& leave, int64_t width,
-                     const TensorParallel& tensor) {
+void leave_in_slices(CallSpec& linear, CallSpec& leave, int64_t width, const TensorParallel& tensor) {
   pass_slices(leave.forward_exchanges, width, tensor);
   pass_slices(leave.backward_exchanges, width, tensor);
   leave.forward_workspace.token = {.slice_compute = int64_t{2} * (tensor.degree - 1) * width};
-  linear.backward_workspace.narrow = std::exchange(of_weight.backward_workspace, {}).narrow;
+  linear.weights_beside = true;
 }
 
 }  // namespace
@@ -95,24 +91,25 @@ void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, con
   add_enter(calls, in, tensor);
   add_linear(calls, name, weight, in, out, /*keeps_input=*/true);
   if (!tensor.sequence || !tensor.divided) return;
-  CallSpec& linear = calls.at(calls.size() - 2);
+  CallSpec& linear = calls.back();
   linear.forward_workspace.token.compute = in;
   linear.backward_workspace.token.compute = in;
   linear.saves = linear.saves.of_slice();
+  linear.weight_workspace.token.compute = in;  // of all tokens, which a queue keeps
+  linear.queued.token.compute = in;
+  linear.queued_saves = {};
   linear.gradient = linear.gradient.of_slice();
   linear.backward_exchanges = {over_tensor(ExchangeKind::gather, {in})};
-  calls.back().backward_workspace.token.compute = in;
-  if (tensor.async) enter_in_slices(calls.at(calls.size() - 3), linear, calls.back(), in, tensor);
+  if (tensor.async) enter_in_slices(calls.at(calls.size() - 2), linear, in, tensor);
 }
 
 void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
                       int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor) {
   add_linear(calls, name, weight, in, out, keeps_input);
   const bool summed = tensor.sequence && tensor.divided;
-  if (summed) calls.at(calls.size() - 2).output = {};  // counted where it is summed
+  if (summed) calls.back().output = {};  // counted where it is summed
   add_leave(calls, out, tensor);
-  if (summed && tensor.async)
-    leave_in_slices(calls.at(calls.size() - 3), calls.at(calls.size() - 2), calls.back(), out, tensor);
+  if (summed && tensor.async) leave_in_slices(calls.at(calls.size() - 2), calls.back(), out, tensor);
 }
 
 }  // namespace stepforge

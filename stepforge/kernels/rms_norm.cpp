@@ -30,7 +30,7 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
 
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
-                       const at::Tensor& grad_weight, bool accumulate_weight) {
+                       const at::Tensor& grad_weight) {
   check_operands(x, weight, rstd);
   check_tensor(grad_out, "rms_norm grad_out", x.sizes(), x.scalar_type());
   if (residual_grad.defined())
@@ -38,10 +38,9 @@ void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at
   check_tensor(grad_x, "rms_norm grad_x", x.sizes(), x.scalar_type());
   check_tensor(grad_weight, "rms_norm grad_weight", weight.sizes(), compute_type(x));
   if (has_cpu_kernel(x)) {
-    cpu::rms_norm_backward(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight, accumulate_weight);
+    cpu::rms_norm_backward(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight);
   } else {
-    rms_norm_backward_reference(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight,
-                                accumulate_weight);
+    rms_norm_backward_reference(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight);
   }
 }
 
@@ -54,8 +53,7 @@ void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, d
 
 void rms_norm_backward_reference(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                                  const at::Tensor& rstd, const at::Tensor& residual_grad,
-                                 const at::Tensor& grad_x, const at::Tensor& grad_weight,
-                                 bool accumulate_weight) {
+                                 const at::Tensor& grad_x, const at::Tensor& grad_weight) {
   const at::ScalarType type = compute_type(x);
   const at::Tensor grad = grad_out.to(type);
   const at::Tensor normed = x.to(type) * rstd.unsqueeze(-1);
@@ -63,7 +61,7 @@ void rms_norm_backward_reference(const at::Tensor& grad_out, const at::Tensor& x
   at::Tensor result =
       rstd.unsqueeze(-1) * (weighted - normed * (weighted * normed).mean(-1, /*keepdim=*/true));
   if (residual_grad.defined()) result = result + residual_grad.to(type);
-  write_or_add(grad_weight, (grad * normed).sum(0), accumulate_weight);
+  grad_weight.copy_((grad * normed).sum(0));
   grad_x.copy_(result);
 }
 

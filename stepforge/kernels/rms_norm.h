@@ -18,17 +18,16 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
                       const at::Tensor& rstd);
 
 /// grad_x: [N, D] of x's type, written; may be the same memory as grad_out or residual_grad. residual_grad:
-/// [N, D], added to grad_x; undefined when there is none. grad_weight: [D] fp32, written or, with
-/// `accumulate_weight`, added to. The order of the sum over tokens does not depend on the number of threads.
+/// [N, D], added to grad_x; undefined when there is none. grad_weight: [D] fp32, written.
+/// The order of the sum over tokens does not depend on the number of threads.
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
-                       const at::Tensor& grad_weight, bool accumulate_weight);
+                       const at::Tensor& grad_weight);
 
 void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
                                 const at::Tensor& out, const at::Tensor& rstd);
 void rms_norm_backward_reference(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                                  const at::Tensor& rstd, const at::Tensor& residual_grad,
-                                 const at::Tensor& grad_x, const at::Tensor& grad_weight,
-                                 bool accumulate_weight);
+                                 const at::Tensor& grad_x, const at::Tensor& grad_weight);
 
 }  // namespace stepforge

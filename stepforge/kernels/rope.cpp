@@ -90,7 +90,7 @@ void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, co
 void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
                            const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,
-                           const at::Tensor& grad_k_weight, bool accumulate) {
+                           const at::Tensor& grad_k_weight) {
   check_operands(grad_qkv, shape, positions, table, norm, rstd);
   if (norm.present()) {
     check_tensor(qkv, "qk_norm qkv", grad_qkv.sizes(), grad_qkv.scalar_type());
@@ -99,10 +99,10 @@ void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, co
   }
   if (has_cpu_kernel(grad_qkv)) {
     cpu::qk_norm_rope_backward(grad_qkv, qkv, shape, positions, table, norm, rstd, grad_q_weight,
-                               grad_k_weight, accumulate);
+                               grad_k_weight);
   } else {
     qk_norm_rope_backward_reference(grad_qkv, qkv, shape, positions, table, norm, rstd, grad_q_weight,
-                                    grad_k_weight, accumulate);
+                                    grad_k_weight);
   }
 }
 
@@ -125,8 +125,7 @@ void qk_norm_rope_forward_reference(const at::Tensor& qkv, const AttentionShape&
 void qk_norm_rope_backward_reference(const at::Tensor& grad_qkv, const at::Tensor& qkv,
                                      const AttentionShape& shape, const at::Tensor& positions,
                                      const RopeTable& table, const QkNorm& norm, const at::Tensor& rstd,
-                                     const at::Tensor& grad_q_weight, const at::Tensor& grad_k_weight,
-                                     bool accumulate) {
+                                     const at::Tensor& grad_q_weight, const at::Tensor& grad_k_weight) {
   const at::ScalarType type = compute_type(grad_qkv);
   const int64_t rotated = shape.heads + shape.kv_heads;
   const at::Tensor target = grad_qkv.view({grad_qkv.size(0), -1, shape.head_dim}).slice(1, 0, rotated);
@@ -137,8 +136,8 @@ void qk_norm_rope_backward_reference(const at::Tensor& grad_qkv, const at::Tenso
     const at::Tensor heads = qkv.view({qkv.size(0), -1, shape.head_dim}).slice(1, 0, rotated).to(type);
     const at::Tensor normed = heads * rstd.unsqueeze(-1);
     const at::Tensor grad_weight = (grad * normed).sum(0);
-    write_or_add(grad_q_weight, grad_weight.slice(0, 0, shape.heads).sum(0), accumulate);
-    write_or_add(grad_k_weight, grad_weight.slice(0, shape.heads, rotated).sum(0), accumulate);
+    grad_q_weight.copy_(grad_weight.slice(0, 0, shape.heads).sum(0));
+    grad_k_weight.copy_(grad_weight.slice(0, shape.heads, rotated).sum(0));
     grad = grad * weight_per_head(shape, norm, type);
     grad = rstd.unsqueeze(-1) * (grad - normed * (grad * normed).mean(-1, /*keepdim=*/true));
   }

@@ -56,12 +56,12 @@ void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, co
                           const at::Tensor& rstd);
 
 /// grad_qkv: [N, (H + 2K) d]; on entry the gradient of `out`, on return that of `qkv`. With a norm, qkv is
-/// the input of the forward pass, rstd its output, and grad_q_weight, grad_k_weight ([d] fp32) are written
-/// or, with `accumulate`, added to, in one fixed order. Without a norm these four may be undefined.
+/// the input of the forward pass, rstd its output, and grad_q_weight, grad_k_weight ([d] fp32) are
+/// written, summed in one fixed order. Without a norm these four may be undefined.
 void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
                            const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,
-                           const at::Tensor& grad_k_weight, bool accumulate);
+                           const at::Tensor& grad_k_weight);
 
 void qk_norm_rope_forward_reference(const at::Tensor& qkv, const AttentionShape& shape,
                                     const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
@@ -69,7 +69,6 @@ void qk_norm_rope_forward_reference(const at::Tensor& qkv, const AttentionShape&
 void qk_norm_rope_backward_reference(const at::Tensor& grad_qkv, const at::Tensor& qkv,
                                      const AttentionShape& shape, const at::Tensor& positions,
                                      const RopeTable& table, const QkNorm& norm, const at::Tensor& rstd,
-                                     const at::Tensor& grad_q_weight, const at::Tensor& grad_k_weight,
-                                     bool accumulate);
+                                     const at::Tensor& grad_q_weight, const at::Tensor& grad_k_weight);
 
 }  // namespace stepforge

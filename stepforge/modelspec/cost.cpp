@@ -2,6 +2,7 @@
 #include "stepforge/modelspec/cost.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stepforge {
 
@@ -33,6 +34,15 @@ double forward_flops(const RegionSpec& region, const CostContext& context) {
   double sum = 0;
   for (const CallSpec& call : region.calls)
     sum += tokens * (call.flops + call.flops_per_key * static_cast<double>(context.document_length));
+  return sum;
+}
+
+/// Of the gradients of weights: another product of the same size.
+double weight_flops(const RegionSpec& region, const CostContext& context) {
+  double sum = 0;
+  for (const CallSpec& call : region.calls)
+    if (call.kind == CallKind::linear || call.kind == CallKind::loss)
+      sum += static_cast<double>(context.tokens) * call.flops;
   return sum;
 }
 
@@ -79,46 +89,88 @@ int64_t block_forward_peak(const std::vector<RegionSpec>& regions, const CostCon
   return std::max(peak, stays + input);
 }
 
+/// Whether the gradients of its weights are computed from that of its result.
+bool keeps_gradient(const CallSpec& call) {
+  return call.kind == CallKind::linear || call.kind == CallKind::lookup;
+}
+
 /// Runs the regions backward. `live_` counts from the beginning, so it falls below 0 as saved tensors are
 /// freed.
 class BackwardWalk {
  public:
-  explicit BackwardWalk(const CostContext& context) : context_(context) {}
+  /// `queue`: whether gradients of weights are queued. `incoming`: bytes of the gradient of the block's result,
+  /// which the caller frees.
+  BackwardWalk(const CostContext& context, bool queue, int64_t incoming)
+      : context_(context), queue_(queue), incoming_{incoming, 0} {}
 
-  void run(const RegionSpec& region) {
-    const int64_t into_region = incoming_;
-    bool held = region.residual;  // until a call of the branch has its own gradient
+  /// Returns whether the queue keeps the incoming gradient of the region.
+  bool run(const RegionSpec& region) {
+    const Incoming into_region = incoming_;
+    bool inside = false;  // whether a call of the region has its own gradient
+    bool kept = false;
     for (auto call = region.calls.rbegin(); call != region.calls.rend(); ++call) {
       const int64_t gradient = bytes(call->gradient, context_);
-      peak_ = std::max(peak_, live_ + gradient + call->backward_workspace.bytes(context_));
+      count_peaks(*call, gradient);
+      const bool keeps = queue_ && keeps_gradient(*call);
+      keep(*call, keeps ? incoming_.bytes : 0);
+      kept = kept || (keeps && !inside);
       live_ += gradient - bytes(call->saves, context_);
       if (gradient == 0) continue;
-      live_ -= held ? 0 : incoming_;
-      incoming_ = gradient;
-      held = false;
+      const bool held = keeps || (region.residual && !inside);
+      live_ -= held ? 0 : incoming_.freed;
+      incoming_ = {gradient, gradient};
+      inside = true;
     }
-    if (region.residual && !held) live_ -= into_region;
+    if (region.residual && inside && !kept) live_ -= into_region.freed;
+    return kept;
   }
 
-  /// Runs the region's forward pass again, then its backward pass. `kept`: bytes of its input, which its
+  /// Runs the region's forward pass again, then its backward pass. `input`: bytes of its input, which its
   /// saves include.
-  void run_again(const RegionSpec& region, int64_t kept) {
+  void run_again(const RegionSpec& region, int64_t input) {
     peak_ = std::max(peak_, live_ + region_forward_peak(region, context_, /*graph=*/true));
     const int64_t result = output_bytes(region, context_);
-    const int64_t into_region = incoming_;
-    live_ += saved_bytes(region, context_) - kept + result;
-    incoming_ = 0;  // like that of a block, it belongs to the caller
-    run(region);
-    live_ -= result + into_region;
+    const int64_t into_region =
+        std::exchange(incoming_.freed, 0);  // like that of a block, freed by the caller
+    live_ += saved_bytes(region, context_) - input + result;
+    const bool kept = run(region);
+    live_ -= result + (kept ? 0 : into_region);
   }
 
   int64_t peak() const { return peak_; }
+  int64_t queued() const { return queued_; }
+  int64_t weight_peak() const { return weight_peak_; }
 
  private:
+  /// The incoming gradient of the next call.
+  struct Incoming {
+    int64_t bytes = 0;
+    int64_t freed = 0;  ///< by that call
+  };
+
+  void count_peaks(const CallSpec& call, int64_t gradient) {
+    const int64_t input = gradient + call.backward_workspace.bytes(context_);
+    const int64_t weights = call.weight_workspace.bytes(context_);
+    const int64_t kept = call.queued.bytes(context_);
+    const int64_t at_once = call.weights_beside ? input + weights : std::max(input, weights);
+    peak_ = std::max(peak_, live_ + (queue_ ? input + kept : at_once));
+    weight_peak_ = std::max(weight_peak_, weights - kept - queued_);
+  }
+
+  void keep(const CallSpec& call, int64_t gradient) {
+    if (!queue_) return;
+    const int64_t kept = bytes(call.queued_saves, context_) + call.queued.bytes(context_);
+    live_ += kept;
+    queued_ += kept + gradient;
+  }
+
   const CostContext& context_;
+  bool queue_;
+  Incoming incoming_;
   int64_t live_ = 0;
   int64_t peak_ = 0;
-  int64_t incoming_ = 0;  // bytes of the incoming gradient of the next call, which frees it
+  int64_t queued_ = 0;
+  int64_t weight_peak_ = 0;
 };
 
 }  // namespace
@@ -160,6 +212,7 @@ BlockCost block_cost(const std::vector<RegionSpec>& regions, const CostContext& 
       };
       in_backward(call.backward_exchanges);
       if (again) in_backward(call.forward_exchanges);
+      if (!again) cost.queued_saved_bytes += bytes(call.queued_saves, context);
     }
     if (again) {
       kept.push_back({cost.output_bytes, false});
@@ -169,19 +222,28 @@ BlockCost block_cost(const std::vector<RegionSpec>& regions, const CostContext& 
     }
     cost.saved_bytes += kept.back().bytes;
     cost.forward_flops += forward_flops(region, context);
+    cost.backward_weight_flops += weight_flops(region, context);
     cost.output_bytes = output_bytes(region, context);
   }
-  cost.backward_flops = 2 * cost.forward_flops + recomputed_flops;
+  cost.backward_input_flops = 2 * cost.forward_flops - cost.backward_weight_flops + recomputed_flops;
+  cost.backward_flops = cost.backward_input_flops + cost.backward_weight_flops;
   cost.forward_peak_bytes = block_forward_peak(regions, context, kept);
   cost.inference_peak_bytes = block_forward_peak(regions, context, std::vector<Kept>(regions.size()));
 
-  BackwardWalk walk(context);
-  for (std::size_t i = regions.size(); i-- > 0;)
-    if (contains(recomputed, regions[i].name))
-      walk.run_again(regions[i], kept[i].bytes);
-    else
-      walk.run(regions[i]);
-  cost.backward_peak_bytes = walk.peak();
+  const auto backward = [&](bool queue) {
+    BackwardWalk walk(context, queue, cost.output_bytes);
+    for (std::size_t i = regions.size(); i-- > 0;)
+      if (contains(recomputed, regions[i].name))
+        walk.run_again(regions[i], kept[i].bytes);
+      else
+        walk.run(regions[i]);
+    return walk;
+  };
+  cost.backward_peak_bytes = backward(/*queue=*/false).peak();
+  const BackwardWalk queued = backward(/*queue=*/true);
+  cost.backward_input_peak_bytes = queued.peak();
+  cost.backward_weight_peak_bytes = queued.weight_peak();
+  cost.queued_bytes = queued.queued();
   return cost;
 }
 

@@ -115,7 +115,11 @@ struct CallSpec {
   Elements saves = {};                ///< saved inputs, results and statistics, freed after its backward
   Workspace forward_workspace = {};   ///< allocated and freed during the forward
   Elements gradient = {};             ///< gradient of its input; 0 if its backward works in place
-  Workspace backward_workspace = {};  ///< allocated and freed during the backward
+  Workspace backward_workspace = {};  ///< allocated and freed while it computes the gradient of its input
+  Workspace weight_workspace = {};    ///< the same of its weights' gradients, which it computes before
+  bool weights_beside = false;        ///< both are computed, and their workspaces live, at the same time
+  Elements queued_saves = {};  ///< of `saves`, what a queue of weight gradients keeps: inputs of linear calls
+  Workspace queued = {};       ///< what such a queue keeps of what the backward allocates, besides gradients
   std::vector<Exchange> forward_exchanges = {};
   std::vector<Exchange> backward_exchanges = {};
 };
@@ -138,8 +142,20 @@ struct BlockCost {
   int64_t inference_peak_bytes = 0;  ///< the same without a graph
   /// Peak of the bytes in flight during backward, without inputs, saved bytes and incoming gradients.
   int64_t backward_peak_bytes = 0;
+  /// The same if weight gradients are queued (nn/gradient_queue.h), with what the queue has allocated.
+  int64_t backward_input_peak_bytes = 0;
+  /// Peak of the bytes that the run of the queue allocates, less those that it has freed before.
+  int64_t backward_weight_peak_bytes = 0;
+  /// What the queue keeps from the backward of inputs to that of weights: inputs of linear calls, the gradients
+  /// of their results (that of the block's result may be one of them), and the gradients of norms.
+  int64_t queued_bytes = 0;
+  /// Of queued_bytes those that are saved_bytes, too: the others of saved_bytes are free after the backward
+  /// of inputs.
+  int64_t queued_saved_bytes = 0;
   double forward_flops = 0;
-  double backward_flops = 0;
+  double backward_flops = 0;                              ///< the sum of the next two
+  double backward_input_flops = 0;                        ///< with recomputation
+  double backward_weight_flops = 0;                       ///< of products that a queue can put off
   std::array<int64_t, kBlockAxes> forward_exchange = {};  ///< bytes, with the ranks of each axis
   std::array<int64_t, kBlockAxes> backward_exchange = {};
   int64_t forward_beside = 0;  ///< of these bytes, those of exchanges made while the calls compute
@@ -156,13 +172,19 @@ struct BlockCost {
 /// block. Without a graph nothing is saved, and `extra` lives only during its call.
 ///
 /// Backward runs regions and calls in reverse order and counts from 0 at its beginning. A call allocates
-/// `gradient` and, while it runs, `backward_workspace`; then its `saves` and its incoming gradient are freed.
+/// `weight_workspace` while it computes gradients of weights, then `gradient` and, while it runs,
+/// `backward_workspace`; then its `saves` and its incoming gradient are freed.
 /// A call without a `gradient` works in place and passes the incoming one on. In a residual region the
 /// incoming gradient of the region lives to its end, where it is added to that of the branch. The incoming
 /// gradient of the block belongs to the caller and is not freed. A recomputed region first runs forward
 /// again: its `saves` are allocated again, and its result and its incoming gradient live to its end.
 ///
-/// backward_flops is twice forward_flops, plus the forward FLOPs of recomputed regions.
+/// If weight gradients are queued, a call allocates `queued` instead of `weight_workspace`. That, `queued_saves`
+/// and the incoming gradient of a linear call or a lookup stay until the queue has written the gradient. All
+/// exchanges are part of the backward of inputs.
+///
+/// backward_flops is twice forward_flops, plus the forward FLOPs of recomputed regions. Those of weights are the
+/// forward FLOPs of linear calls and the loss.
 BlockCost block_cost(const std::vector<RegionSpec>& regions, const CostContext& context,
                      const std::vector<std::string>& recomputed = {});
 

@@ -56,19 +56,19 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
     const QkNorm norm = arguments.norm();
     // In place: attention's backward made this tensor, and nothing else uses it.
     const auto rotate_back = [&](const at::Tensor& qkv, const at::Tensor& rstd, const at::Tensor& q_gradient,
-                                 const at::Tensor& k_gradient, bool accumulate) {
+                                 const at::Tensor& k_gradient) {
       qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm,
-                            rstd, q_gradient, k_gradient, accumulate);
+                            rstd, q_gradient, k_gradient);
     };
     if (norm.present()) {
       const auto saved = ctx->get_saved_variables();
       NormGradient q(*arguments.q_norm, arguments.summed);
       NormGradient k(*arguments.k_norm, arguments.summed);
-      rotate_back(saved[0], saved[1], q.target(), k.target(), q.accumulate());
+      rotate_back(saved[0], saved[1], q.target(), k.target());
       q.finish();
       k.finish();
     } else {
-      rotate_back({}, {}, {}, {}, false);
+      rotate_back({}, {}, {}, {});
     }
     return {gradients[0], at::Tensor()};
   }

@@ -27,9 +27,12 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
                                                  torch::autograd::variable_list gradients) {
     auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     if (parameter->trained()) {
-      embedding_backward(ctx->get_saved_variables()[0], gradients[0], parameter->gradient(),
-                         parameter->written(), saved_value<VocabularyPart>(*ctx, "part"));
-      parameter->mark_written();
+      at::Tensor tokens = ctx->get_saved_variables()[0];
+      if (parameter->deferred()) tokens = tokens.clone();  // the batch may be freed before
+      parameter->write([tokens, gradient = gradients[0], part = saved_value<VocabularyPart>(*ctx, "part")](
+                           const at::Tensor& table_gradient, bool accumulate) {
+        embedding_backward(tokens, gradient, table_gradient, accumulate, part);
+      });
     }
     return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }

@@ -38,13 +38,17 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({normed.out.size(0)}, hidden.options().dtype(at::kFloat));
   outputs.grad_hidden = at::empty_like(normed.out);
+  const auto compute = [&](const at::Tensor& weight_gradient, bool accumulate) {
+    outputs.grad_weight = weight_gradient;
+    outputs.accumulate_weight = accumulate;
+    linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels,
+                         {scale, z_weight_, context.batch->weights}, chunk_, outputs, part_, parts());
+  };
   if (weight_.trained()) {
-    outputs.grad_weight = weight_.gradient();
-    outputs.accumulate_weight = weight_.written();
-    weight_.mark_written();
+    weight_.write_now(compute);
+  } else {
+    compute({}, false);
   }
-  linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels,
-                       {scale, z_weight_, context.batch->weights}, chunk_, outputs, part_, parts());
 
   normed.out.reset();
   const at::Tensor gradient = leave_layer(outputs.grad_hidden, is_divided(weight_), tensor_, context);
@@ -52,7 +56,7 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
   // In place: the gradient of the normed hidden becomes that of the hidden.
   NormGradient norm_gradient(norm_, takes_slice(tensor_, context) ? &tensor_ : nullptr);
   rms_norm_backward(gradient, hidden, norm_.value(), normed.rstd, at::Tensor(), gradient,
-                    norm_gradient.target(), norm_gradient.accumulate());
+                    norm_gradient.target());
   norm_gradient.finish();
   return {outputs.token_loss, at::Tensor(), {gradient}};
 }

@@ -35,7 +35,7 @@ struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
     // In place of the normed branch's gradient, which nothing else uses.
     const at::Tensor& x_gradient = gradients[0];
     rms_norm_backward(gradients[0], saved[0], parameter->value(), saved[1], gradients[1], x_gradient,
-                      weight_gradient.target(), weight_gradient.accumulate());
+                      weight_gradient.target());
     weight_gradient.finish();
     return {x_gradient, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }

@@ -12,29 +12,39 @@
 namespace stepforge {
 
 void Parameter::finish_gradient() {
-  const at::NoGradGuard no_grad;
   if (value_.grad().defined()) add_gradient(std::exchange(value_.mutable_grad(), at::Tensor()));
-  if (!written_) gradient_.zero_();
+  write([](const at::Tensor& gradient, bool accumulate) {
+    if (!accumulate) gradient.zero_();
+  });
+}
+
+void Parameter::write(GradientWrite write) {
+  if (deferred()) return queue_->add(*this, std::move(write));
+  write_now(write);
+}
+
+void Parameter::write_now(const GradientWrite& write) {
+  const at::NoGradGuard no_grad;
+  write(gradient_, /*accumulate=*/written_);
   written_ = true;
 }
 
 void Parameter::add_gradient(const at::Tensor& value) {
-  write_or_add(gradient_, value, /*accumulate=*/written_);
-  written_ = true;
+  write([value](const at::Tensor& gradient, bool accumulate) { write_or_add(gradient, value, accumulate); });
 }
 
 void Parameter::add_product(const at::Tensor& left, const at::Tensor& right) {
-  if (left.scalar_type() == at::kFloat) {
-    if (written_) {
-      at::addmm_out(gradient_, gradient_, left.t(), right);
+  // Detached: a queue must not keep the graph that made them.
+  write([left = left.detach().t(), right = right.detach()](at::Tensor gradient, bool accumulate) {
+    if (right.scalar_type() != at::kFloat) {
+      // The CPU has no bf16 product with an fp32 result.
+      write_or_add(gradient, at::mm(left, right), accumulate);
+    } else if (accumulate) {
+      at::addmm_out(gradient, gradient, left, right);
     } else {
-      at::mm_out(gradient_, left.t(), right);
+      at::mm_out(gradient, left, right);
     }
-  } else {
-    // The CPU has no bf16 product with an fp32 result.
-    return add_gradient(at::mm(left.t(), right));
-  }
-  written_ = true;
+  });
 }
 
 }  // namespace stepforge

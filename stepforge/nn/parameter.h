@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/modelspec/parameter.h"
+#include "stepforge/nn/gradient_queue.h"
 
 namespace stepforge {
 
@@ -27,25 +28,33 @@ class Parameter {
 
   /// Starts a new gradient: the next write overwrites the old one instead of adding to it.
   void start_gradient() { written_ = false; }
-  /// Completes the gradient after a backward: adds what autograd has left at value(), because tensor operations
-  /// used it, and zeroes a gradient that nothing has written since start_gradient(). For trained parameters.
+  /// Completes the gradient after a backward: contributes what autograd has left at value(), because tensor
+  /// operations used it, and zeroes a gradient that nothing has written since start_gradient(). For trained
+  /// parameters.
   void finish_gradient();
-  /// Whether the current gradient has been written, so that further writes add to it.
-  bool written() const { return written_; }
-  void mark_written() { written_ = true; }
 
-  /// gradient = `value` of any floating dtype, or += if written().
+  /// Until the next call all that write() gets goes to `queue`; null: it is done at once.
+  void defer_to(GradientQueue* queue) { queue_ = queue; }
+  bool deferred() const { return queue_ != nullptr; }
+  /// Every contribution to the gradient comes here, of a trained parameter only: the first one since
+  /// start_gradient() overwrites, the others add.
+  void write(GradientWrite write);
+  /// The same, at once in any case.
+  void write_now(const GradientWrite& write);
+
+  /// Contributes `value`, of any floating dtype. It must not change afterwards.
   void add_gradient(const at::Tensor& value);
 
-  /// gradient = left^T right, or += if written(): the weight gradient of a linear layer. left [tokens, rows],
-  /// right [tokens, columns].
+  /// Contributes left^T right: the weight gradient of a linear layer. left [tokens, rows], right [tokens,
+  /// columns]; they must not change afterwards.
   void add_product(const at::Tensor& left, const at::Tensor& right);
 
  private:
   const ParameterSpec* spec_ = nullptr;
   at::Tensor value_;
   at::Tensor gradient_;
-  bool written_ = false;
+  GradientQueue* queue_ = nullptr;
+  bool written_ = false;  ///< since start_gradient()
 };
 
 }  // namespace stepforge

@@ -43,7 +43,7 @@ RopeResults run(const at::Tensor& qkv, const at::Tensor& grad_out, const QkNorm&
   r.grad_k_weight = at::empty({kShape.head_dim}, options).zero_();
   qk_norm_rope_forward(qkv, kShape, some_positions(), table, norm, r.out, r.rstd);
   qk_norm_rope_backward(r.grad_qkv, qkv, kShape, some_positions(), table, norm, r.rstd, r.grad_q_weight,
-                        r.grad_k_weight, false);
+                        r.grad_k_weight);
   return r;
 }
 

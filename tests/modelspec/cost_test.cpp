@@ -141,5 +141,89 @@ TEST(BlockCost, BackwardFlopsAreTwiceForwardPlusRecomputation) {
   EXPECT_DOUBLE_EQ(block_cost(two, kOneToken, {"a"}).backward_flops, 2 * 32 + 22);
 }
 
+/// A linear call whose input another call saves if `saves` is 0.
+CallSpec linear_call(int64_t saves, int64_t gradient) {
+  CallSpec cost = call(1, saves, gradient);
+  cost.kind = CallKind::linear;
+  cost.queued_saves = cost.saves;
+  return cost;
+}
+
+TEST(BlockCost, WeightsTakeAForwardOfTheLinearCallsAndInputsTheRest) {
+  CallSpec attention = call(1, 0, 1);
+  attention.flops_per_key = 3;
+  const std::vector<RegionSpec> two = {{"a", {attention, linear_call(0, 1)}, false},
+                                       {"b", {linear_call(0, 1)}, false}};
+  const BlockCost cost = block_cost(two, kOneToken, {"a"});
+  EXPECT_DOUBLE_EQ(cost.backward_weight_flops, 10 + 10);
+  EXPECT_DOUBLE_EQ(cost.backward_input_flops, 2 * 22 + 10 + 10 + 32);
+  EXPECT_DOUBLE_EQ(cost.backward_flops, cost.backward_input_flops + cost.backward_weight_flops);
+}
+
+TEST(BlockCost, AQueueKeepsInputsOfLinearCallsAndTheGradientsOfTheirResults) {
+  CallSpec before = call(9, 50, 30);  // saves the input of the last call, 9
+  before.queued_saves = {9, 0};
+  before.queued.token = {2, 0};
+  CallSpec last = linear_call(0, 6);
+  last.output = {16, 0};
+  const std::vector<RegionSpec> one = {{"a", {linear_call(5, 8), before, last}, false}};
+  const BlockCost cost = block_cost(one, kOneToken);
+  // The gradients of 16 (of the caller) and 30, the inputs 9 and 5, and 2.
+  EXPECT_EQ(cost.queued_bytes, 16 + 30 + 9 + 5 + 2);
+  EXPECT_EQ(cost.queued_saved_bytes, 9 + 5);
+  // +6; +30 + 2 at the call before, whose saved 50 become 9 and whose incoming 6 are freed; the 30 stay: +8.
+  EXPECT_EQ(cost.backward_input_peak_bytes, 6 + 30 + 2);
+  std::vector<RegionSpec> two = one;
+  two.insert(two.begin(), {"below", {call(8, 0, 100)}, false});
+  // 32 + 6 - 50 + 9 - 6 + 8, where the linear call frees nothing; then 100.
+  EXPECT_EQ(block_cost(two, kOneToken).backward_input_peak_bytes, -9 + 8 + 100);
+}
+
+TEST(BlockCost, AQueueKeepsTheIncomingGradientOfAResidualRegionOnlyIfItIsThatOfALinearResult) {
+  const RegionSpec below{"below", {call(8, 0, 100)}, false};
+  const RegionSpec above{"above", {call(8, 0, 40)}, false};
+  const auto peak = [&](std::vector<CallSpec> calls) {
+    return block_cost({below, {"a", std::move(calls), true}, above}, kOneToken).backward_input_peak_bytes;
+  };
+  EXPECT_EQ(peak({linear_call(0, 8)}), 40 + 8 + 100);
+  // Dropout masks the gradient: the queue keeps the masked one, 20.
+  EXPECT_EQ(peak({linear_call(0, 8), call(8, 0, 20)}), 20 + 8 + 100);
+  EXPECT_EQ(peak({call(8, 0, 8)}), 8 + 100);
+}
+
+TEST(BlockCost, AQueueKeepsWhatARecomputedRegionHasMadeAgain) {
+  const RegionSpec below{"below", {call(8, 0, 100)}, false};
+  const std::vector<RegionSpec> two = {below, {"a", {linear_call(5, 8)}, true}};
+  const BlockCost cost = block_cost(two, kOneToken, {"a"});
+  EXPECT_EQ(cost.queued_bytes, 5 + 1);
+  EXPECT_EQ(cost.queued_saved_bytes, 0);
+  // a again: its input of 8 was kept and is counted in its 5 saved, which stay; its result, 1, is freed.
+  EXPECT_EQ(cost.backward_input_peak_bytes, (5 - 8) + 8 + 100);
+}
+
+TEST(BlockCost, TheRunOfAQueueFreesWhatItHasWritten) {
+  CallSpec first = linear_call(5, 8);
+  CallSpec second = linear_call(7, 6);
+  first.weight_workspace.narrow = 40;
+  second.weight_workspace.narrow = 22;
+  std::vector<RegionSpec> one = {{"a", {first, second}, false}};
+  // The second call's gradient is written first: 22; then its 7 and the caller's 1 are free.
+  EXPECT_EQ(block_cost(one, kOneToken).backward_weight_peak_bytes, 40 - 7 - 1);
+  EXPECT_EQ(block_cost(one, kOneToken).backward_input_peak_bytes, 6 + 8);
+  EXPECT_EQ(block_cost(one, kOneToken).backward_peak_bytes, 6 - 7 + 40);
+  one.front().calls.front().weight_workspace.narrow = 25;
+  EXPECT_EQ(block_cost(one, kOneToken).backward_weight_peak_bytes, 22);
+}
+
+TEST(BlockCost, WorkspacesOfInputsAndWeightsLiveTogetherOnlyIfBesideEachOther) {
+  CallSpec linear = linear_call(0, 8);
+  linear.backward_workspace.token = {30, 0};
+  linear.weight_workspace.token = {50, 0};
+  EXPECT_EQ(block_cost({{"a", {linear}, false}}, kOneToken).backward_peak_bytes, 50);
+  linear.weights_beside = true;
+  EXPECT_EQ(block_cost({{"a", {linear}, false}}, kOneToken).backward_peak_bytes, 8 + 30 + 50);
+  EXPECT_EQ(block_cost({{"a", {linear}, false}}, kOneToken).backward_input_peak_bytes, 8 + 30);
+}
+
 }  // namespace
 }  // namespace stepforge::testing

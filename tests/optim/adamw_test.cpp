@@ -33,7 +33,6 @@ void fill_gradients(Job& job, uint64_t seed) {
   for (size_t u = 0; u < job.store.size(); ++u) {
     for (Parameter& parameter : job.store.unit(u).parameters()) {
       parameter.gradient().copy_(random_tensor(parameter.gradient().sizes(), seed++));
-      parameter.mark_written();
     }
   }
 }

@@ -35,9 +35,8 @@ UnitLayout unit_layout(const std::shared_ptr<const GroupCommunicators>& groups, 
 
 /// Small integers that differ between ranks and elements.
 void write_gradient(Parameter& parameter, int rank) {
-  at::Tensor gradient = parameter.gradient();
-  gradient.copy_(at::arange(gradient.numel()).remainder(13).add(rank).view(gradient.sizes()));
-  parameter.mark_written();
+  const at::Tensor& gradient = parameter.gradient();
+  parameter.add_gradient(at::arange(gradient.numel()).remainder(13).add(rank).view(gradient.sizes()));
 }
 
 /// Gathers, reduces twice and joins. Returns the first fault or "".
@@ -118,8 +117,7 @@ TEST(UnitPartition, GradientsAreAccumulatedInFp32) {
     for (int step = 0; step <= 256; ++step) {
       store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
       for (Parameter& parameter : store.parameters()) {
-        parameter.gradient().fill_(step == 0 ? 0.5 : 1.0 / 1024);
-        parameter.mark_written();
+        parameter.add_gradient(at::full_like(parameter.gradient(), step == 0 ? 0.5 : 1.0 / 1024));
       }
       store.reduce(step > 0);
       store.end_reduction();
@@ -139,8 +137,7 @@ TEST(UnitPartition, GradientsBelowTheRangeOfFp16SurviveItsReductions) {
     UnitStore store(spec, unit_layout(hsdp, {.reduce = DType::f16}), {}, *hsdp);
     store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
     for (Parameter& parameter : store.parameters()) {
-      parameter.gradient().fill_(kTiny);
-      parameter.mark_written();
+      parameter.add_gradient(at::full_like(parameter.gradient(), kTiny));
     }
     store.reduce(/*accumulate=*/false);
     store.end_reduction();

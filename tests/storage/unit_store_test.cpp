@@ -225,8 +225,7 @@ TEST(UnitStore, AnEarlierGradientIsTheLeftOperandOfTheSum) {
   const auto write = [&](uint64_t seed) {
     store.start_gradient();
     for (Parameter& parameter : store.parameters()) {
-      parameter.gradient().copy_(random_tensor(parameter.gradient().sizes(), seed));
-      parameter.mark_written();
+      parameter.add_gradient(random_tensor(parameter.gradient().sizes(), seed));
     }
     leaves.push_back(store.gradient().clone());
   };

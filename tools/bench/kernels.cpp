@@ -106,8 +106,8 @@ void element_wise() {
       [&] { at::_fused_rms_norm(x, {768}, weight, 1e-6); });
   compare(
       "rms_norm backward 2048x768",
-      [&] { rms_norm_backward(grad_out, x, weight, rstd, {}, out, grad_weight, false); },
-      [&] { rms_norm_backward_reference(grad_out, x, weight, rstd, {}, out, grad_weight, false); });
+      [&] { rms_norm_backward(grad_out, x, weight, rstd, {}, out, grad_weight); },
+      [&] { rms_norm_backward_reference(grad_out, x, weight, rstd, {}, out, grad_weight); });
   const at::Tensor gate_up = at::randn({2048, 4096});
   const at::Tensor mixed = at::empty({2048, 2048});
   const at::Tensor grad_gate_up = at::empty_like(gate_up);

@@ -21,7 +21,7 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
                       const at::Tensor& rstd);
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
-                       const at::Tensor& grad_weight, bool accumulate_weight);
+                       const at::Tensor& grad_weight);
 
 void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out);
 void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up);
@@ -37,7 +37,7 @@ void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, co
 void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
                            const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,
-                           const at::Tensor& grad_k_weight, bool accumulate);
+                           const at::Tensor& grad_k_weight);
 
 void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
                        std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse);
@@ -91,8 +91,7 @@ void clip_coefficient(const at::Tensor& norm, double max_norm, const at::Tensor&
 void flag_if_finite(const at::Tensor& first, const at::Tensor& second, const at::Tensor& flag);
 
 /// The last step of sums over tokens:
-/// target[c] = (accumulate ? target[c] : 0) + sum of partials[r * stride + c] over r, in the order of r.
-void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t stride, float* target,
-                 bool accumulate);
+/// target[c] = sum of partials[r * stride + c] over r, in the order of r.
+void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t stride, float* target);
 
 }  // namespace stepforge::cpu

@@ -99,9 +99,8 @@ STEPFORGE_SIMD_CLONES void add_row(const float* row, int64_t width, float* targe
 
 }  // namespace
 
-void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t stride, float* target,
-                 bool accumulate) {
-  if (!accumulate) std::fill_n(target, width, 0.0F);
+void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t stride, float* target) {
+  std::fill_n(target, width, 0.0F);
   for (int64_t r = 0; r < rows; ++r) add_row(partials + r * stride, width, target);
 }
 

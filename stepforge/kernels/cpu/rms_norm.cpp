@@ -155,7 +155,7 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
 
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
-                       const at::Tensor& grad_weight, bool accumulate_weight) {
+                       const at::Tensor& grad_weight) {
   const at::Tensor wide_weight = weight.to(at::kFloat);
   const int64_t block = rows_per_partial(x.size(0));
   const at::Tensor partials = at::empty({(x.size(0) + block - 1) / block, x.size(1)}, rstd.options());
@@ -165,7 +165,7 @@ void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at
     backward<BFloat16>(grad_out, x, wide_weight, rstd, residual_grad, grad_x, partials, block);
   }
   reduce_rows(partials.const_data_ptr<float>(), partials.size(0), x.size(1), x.size(1),
-              grad_weight.mutable_data_ptr<float>(), accumulate_weight);
+              grad_weight.mutable_data_ptr<float>());
 }
 
 }  // namespace stepforge::cpu

@@ -256,7 +256,7 @@ void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, co
 void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
                            const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,
-                           const at::Tensor& grad_k_weight, bool accumulate) {
+                           const at::Tensor& grad_k_weight) {
   const at::Tensor q_weight = widened(norm.q_weight);
   const at::Tensor k_weight = widened(norm.k_weight);
   const Rotation rotation = make_rotation(shape, positions, table, q_weight, k_weight, norm.eps);
@@ -271,9 +271,8 @@ void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, co
   is_fp32 ? normed_backward<float>(grad_qkv, qkv, rotation, rstd, partials, block)
           : normed_backward<BFloat16>(grad_qkv, qkv, rotation, rstd, partials, block);
   const auto* partial = partials.const_data_ptr<float>();
-  reduce_rows(partial, partials.size(0), dim, 3 * dim, grad_q_weight.mutable_data_ptr<float>(), accumulate);
-  reduce_rows(partial + dim, partials.size(0), dim, 3 * dim, grad_k_weight.mutable_data_ptr<float>(),
-              accumulate);
+  reduce_rows(partial, partials.size(0), dim, 3 * dim, grad_q_weight.mutable_data_ptr<float>());
+  reduce_rows(partial + dim, partials.size(0), dim, 3 * dim, grad_k_weight.mutable_data_ptr<float>());
 }
 
 }  // namespace stepforge::cpu
