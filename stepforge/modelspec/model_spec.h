@@ -30,6 +30,7 @@ struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;
   int layer = -1;          ///< index of the transformer layer, -1 for embedding and head
+  int stage = 0;           ///< the pipeline stage that it belongs to
   std::vector<int> units;  ///< indices into ModelSpec::units
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
@@ -40,13 +41,16 @@ struct BlockSpec {
 };
 
 /// A parameter that two blocks use. The unit of the first block owns it. Gradients of both are summed; norm,
-/// update and checkpoint count it once.
+/// update and checkpoint count it once. If the blocks are on different ranks, each holds a copy of the unit.
 struct TieSpec {
   std::string parameter;  ///< "embedding.weight"
   std::string block;      ///< the second block: "head"
   std::string hf_alias;   ///< the name of a copy in Hugging Face files: "lm_head.weight"
 };
 
+/// A whole model, or what one rank holds of it: parts of tensors (tensor parallelism), or the blocks of some
+/// pipeline stages (stage_part.h). Numbers before `units` are those of the model, except kv_heads and
+/// attention_width of a rank's part of the heads.
 struct ModelSpec {
   std::string family;
   int64_t vocab_size = 0;
@@ -62,10 +66,10 @@ struct ModelSpec {
   /// Ranks over which it is divided, by BlockAxis. The units are one rank's part.
   std::array<int64_t, kBlockAxes> degrees = {1, 1, 1};
 
-  /// Number of parameters; tied ones count once.
+  /// Number of parameters; tied ones count once. Of a whole model: a part has fewer.
   int64_t parameter_count() const;
   /// FLOPs per trained token by the formula of torchtitan: 6 N + 12 L width_attention seq_len, where N does
-  /// not include an untied embedding. Attention counts without the causal mask.
+  /// not include an untied embedding. Attention counts without the causal mask. Of a whole model.
   double flops_per_token(int64_t seq_len) const;
   /// nullptr if there is no parameter of this name.
   const ParameterSpec* find_parameter(std::string_view name) const;
