@@ -51,6 +51,8 @@ class WideReader {
         chunk_(at::empty({std::min(kChunk, whole_slice(tensor_.shape).elements())},
                          scalar_type(tensor_.dtype))) {}
 
+  const std::vector<int64_t>& shape() const { return tensor_.shape; }
+
   /// Fills the one-dimensional `target` with the elements of `slice` from `begin` on.
   void read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) const {
     for (int64_t done = 0; done < target.numel(); done += kChunk) {
@@ -69,22 +71,22 @@ class WideReader {
 };
 
 /// The mean over the rows of a matrix, fp64.
-at::Tensor mean_row(const WideReader& reader, const std::vector<int64_t>& shape) {
-  const int64_t rows = shape.at(0);
-  const int64_t columns = shape.at(1);
+at::Tensor mean_row(const WideReader& reader) {
+  const int64_t rows = reader.shape().at(0);
+  const int64_t columns = reader.shape().at(1);
   at::Tensor sum = at::zeros({columns}, at::kDouble);
   const at::Tensor row = at::empty({columns}, at::kFloat);
   for (int64_t i = 0; i < rows; ++i) {
-    reader.read(whole_slice(shape), i * columns, row);
+    reader.read(whole_slice(reader.shape()), i * columns, row);
     sum += row;
   }
   return sum / static_cast<double>(rows);
 }
 
 /// Fills the rows of `slice` that the stored matrix lacks, which begin at element `done` of `target`.
-void fill_new_rows(const WideReader& reader, const std::vector<int64_t>& stored_shape,
-                   const TensorSlice& slice, const at::Tensor& target, int64_t done) {
-  const at::Tensor mean = mean_row(reader, stored_shape).narrow(0, slice.offsets.at(1), slice.sizes.at(1));
+void fill_new_rows(const WideReader& reader, const TensorSlice& slice, const at::Tensor& target,
+                   int64_t done) {
+  const at::Tensor mean = mean_row(reader).narrow(0, slice.offsets.at(1), slice.sizes.at(1));
   target.narrow(0, done, target.numel() - done).view({-1, slice.sizes[1]}).copy_(mean);
 }
 
@@ -121,11 +123,11 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
       original_name);
 }
 
-/// `tensors`: those of `model`, with the shapes that the folder must hold.
-void require_fit(const TensorFolder& folder, const ModelSpec& model,
-                 const std::vector<NamedTensor>& tensors) {
+/// `model` is the whole model that the folder must hold.
+void require_fit(const TensorFolder& folder, const ModelSpec& model) {
   TensorComparison comparison(folder);
-  for (const NamedTensor& tensor : tensors) comparison.expect(tensor.name, tensor.shape, kWeightTypes);
+  for (const NamedTensor& tensor : named_tensors(model))
+    comparison.expect(tensor.name, tensor.shape, kWeightTypes);
   for (const TieSpec& tie : model.ties) {
     const std::string& original = model.find_parameter(tie.parameter)->sub_tensors.front().hf_name;
     comparison.allow(tie.hf_alias,
@@ -185,20 +187,17 @@ void write_weights(const fs::path& folder, const std::vector<NamedTensor>& tenso
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store,
                     const ModelSpec* stored) {
   const at::NoGradGuard no_grad;
-  const std::vector<NamedTensor> tensors = named_tensors(model);
-  const std::vector<NamedTensor> in_folder = named_tensors(stored == nullptr ? model : *stored);
-  require_fit(weights, stored == nullptr ? model : *stored, in_folder);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const NamedTensor& tensor = tensors[i];
+  require_fit(weights, stored == nullptr ? model : *stored);
+  for (const NamedTensor& tensor : named_tensors(store)) {
     const UnitStore& unit = store.unit(tensor.unit);
     const WideReader reader(weights, tensor.name);
-    const TensorSlice held = whole_slice(in_folder[i].shape);
+    const TensorSlice held = whole_slice(reader.shape());
     for (const auto& [slice, local] : shard_slices(unit, tensor)) {
       const at::Tensor target = unit.master().narrow(0, local, slice.elements());
       const auto known = intersection(slice, held);
       const int64_t count = known ? known->elements() : 0;
       if (known) reader.read(*known, 0, target.narrow(0, 0, count));
-      if (count < slice.elements()) fill_new_rows(reader, in_folder[i].shape, slice, target, count);
+      if (count < slice.elements()) fill_new_rows(reader, slice, target, count);
     }
   }
 }
@@ -218,10 +217,9 @@ void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpe
   if (std::find(kWeightTypes.begin(), kWeightTypes.end(), options.dtype) == kWeightTypes.end()) {
     throw UsageError(format("weights are exported as fp32, bf16 or fp16, not {}", dtype_name(options.dtype)));
   }
-  const std::vector<NamedTensor> tensors = named_tensors(model);
-  require_fit(weights, model, tensors);
+  require_fit(weights, model);
   StagedFolder staged(folder);
-  write_weights(staged.staging(), tensors, weights, options);
+  write_weights(staged.staging(), named_tensors(model), weights, options);
   const Json generation =
       hf_generation_config(options.generation, tokenizer == nullptr ? std::nullopt : tokenizer->bos_id(),
                            tokenizer == nullptr ? std::nullopt : tokenizer->eos_id());

@@ -16,13 +16,15 @@
 
 namespace stepforge {
 
-/// Loads this rank's part of the fp32 masters from tensors with Hugging Face names, whole or sharded over
-/// ranks. F32, BF16 and F16 become fp32 exactly. A second copy of a tied tensor must equal the first bit for
-/// bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are ignored. Throws Error listing
-/// every tensor that is missing, unexpected, or of a different shape or type, and then changes nothing.
+/// Loads what `store` holds, this rank's part of the fp32 masters, from tensors with Hugging Face names, whole
+/// or sharded over ranks. F32, BF16 and F16 become fp32 exactly. A second copy of a tied tensor must equal the
+/// first bit for bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are ignored. `model`
+/// is the whole model (this rank's parts of its tensors do as well), with which the weights are compared, also
+/// in what other ranks hold. Throws Error listing every tensor that is missing, unexpected, or of a different
+/// shape or type, the same on all ranks, and then changes nothing.
 ///
-/// `stored`: the model that the weights are of, if its vocabulary is smaller. The new rows of the embedding and of
-/// the head become the mean of the stored ones, around which transformers draws them.
+/// `stored`: the whole model that the weights are of, if its vocabulary is smaller. The new rows of the
+/// embedding and of the head become the mean of the stored ones, around which transformers draws them.
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store,
                     const ModelSpec* stored = nullptr);
 

@@ -72,10 +72,12 @@ Json read_checkpoint_state(const FoundCheckpoint& checkpoint);
 /// The tensors of all files. Throws FormatError if slices overlap or elements are missing.
 TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint);
 
-/// Loads this rank's part of the masters and, unless `optimizer` is null, of its moments and its number of
-/// steps; returns the saved state. The layout may differ from that of the save. Units must not be gathered in
-/// another dtype. Throws Error listing every tensor that is missing, unexpected, or of a different shape or
-/// type, and then changes nothing.
+/// Loads what `store` holds: this rank's part of the masters and, unless `optimizer` is null, of its moments
+/// and its number of steps; returns the saved state. The layout may differ from that of the save. `model` is
+/// the whole model (this rank's parts of its tensors do as well), with which the checkpoint is compared, also
+/// in what other ranks hold. Units must not be gathered in another dtype. Throws Error listing every tensor
+/// that is missing, unexpected, or of a different shape or type, the same on all ranks, and then changes
+/// nothing.
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
                      AdamW* optimizer);
 

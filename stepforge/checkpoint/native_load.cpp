@@ -93,8 +93,8 @@ bool is_optimizer_tensor(std::string_view name) {
   return name.starts_with(kOptimizerPrefix);
 }
 
-void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, const ModelStore& store,
-                 const std::vector<NamedTensor>& tensors, bool with_optimizer) {
+void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, const ModelSpec& model,
+                 bool with_optimizer) {
   static constexpr std::array<DType, 1> kMasters = {DType::f32};
   const std::vector<std::string> names = folder.names();
   if (with_optimizer && std::none_of(names.begin(), names.end(), is_optimizer_tensor)) {
@@ -102,9 +102,9 @@ void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, 
                        checkpoint.path.string()));
   }
   TensorComparison comparison(folder);
-  for (const NamedTensor& tensor : tensors) {
+  for (const NamedTensor& tensor : named_tensors(model)) {
     comparison.expect(tensor.name, tensor.shape, kMasters);
-    if (!with_optimizer || !store.unit(tensor.unit).trained()) continue;
+    if (!with_optimizer || !model.units.at(tensor.unit).trainable) continue;
     for (const std::string_view slot : AdamW::kSlotNames) {
       comparison.expect(optimizer_tensor_name(tensor.name, slot), tensor.shape, kMasters);
     }
@@ -249,11 +249,10 @@ Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, 
                      AdamW* optimizer) {
   Json state = read_checkpoint_state(checkpoint);
   const TensorFolder folder = checkpoint_tensors(checkpoint);
-  const std::vector<NamedTensor> tensors = named_tensors(model);
-  require_fit(checkpoint, folder, store, tensors, optimizer != nullptr);
+  require_fit(checkpoint, folder, model, optimizer != nullptr);
   const int64_t steps = optimizer == nullptr ? 0 : optimizer_steps(state, checkpoint);
 
-  for (const NamedTensor& tensor : tensors) {
+  for (const NamedTensor& tensor : named_tensors(store)) {
     const UnitStore& unit = store.unit(tensor.unit);
     const std::vector<ShardSlice> held = shard_slices(unit, tensor);
     read_held(folder, tensor.name, held, unit.master());

@@ -11,6 +11,7 @@
 
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/modelspec/model_spec.h"
+#include "stepforge/storage/unit_store.h"
 
 namespace stepforge {
 
@@ -18,7 +19,7 @@ struct NamedTensor {
   std::string name;            ///< the sub-tensor's Hugging Face name
   std::vector<int64_t> shape;  ///< of the whole tensor
   int64_t elements = 0;        ///< of the whole tensor
-  size_t unit = 0;             ///< index into ModelSpec::units
+  size_t unit = 0;             ///< index of its unit in the model or store
   size_t parameter = 0;        ///< index in the unit
   int64_t row = 0;             ///< its first row in the parameter
   TensorSlice slice;           ///< the part of the tensor that the parameter holds
@@ -26,6 +27,8 @@ struct NamedTensor {
 
 /// In the order of units, parameters and sub-tensors.
 std::vector<NamedTensor> named_tensors(const ModelSpec& model);
+/// Those of which this rank holds a part. With pipelines other ranks hold others.
+std::vector<NamedTensor> named_tensors(const ModelStore& store);
 
 /// Names of tensors that hold optimizer state start with this; no tensor of a model does.
 inline constexpr std::string_view kOptimizerPrefix = "optim.";

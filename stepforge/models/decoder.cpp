@@ -2,8 +2,10 @@
 #include "stepforge/models/decoder.h"
 
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
+#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/nn/layers.h"
@@ -56,13 +58,25 @@ Model make_model(const ModelConfig& config, const ParameterLookup& parameters,
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
 
   Model model;
-  model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight"), options.tensor));
-  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
-    model.blocks.push_back(std::make_unique<DenseLayer>(config, dims, parameters, layer, rope, options));
+  std::size_t built = 0;  // of options.blocks
+  const auto is_next = [&](const std::string& name) {
+    if (options.blocks.empty()) return true;
+    const bool next = built < options.blocks.size() && options.blocks[built] == name;
+    if (next) ++built;
+    return next;
+  };
+  if (is_next("embedding"))
+    model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight"), options.tensor));
+  for (int64_t layer = 0; layer < config.n_layers; ++layer)
+    if (is_next(format("layers.{}", layer)))
+      model.blocks.push_back(std::make_unique<DenseLayer>(config, dims, parameters, layer, rope, options));
+  if (is_next("head")) {
+    Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
+    model.head = std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps,
+                                                          chunk, options.tensor, options.z_loss_weight);
   }
-  Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
-  model.head = std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps,
-                                                        chunk, options.tensor, options.z_loss_weight);
+  if (built < options.blocks.size())
+    throw Error(format("the model has no block \"{}\", or it is not in order", options.blocks[built]));
   return model;
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "stepforge/config/config.h"
 #include "stepforge/nn/block.h"
@@ -17,10 +19,13 @@ struct ForwardOptions {
   TensorExchange tensor =
       {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
   double z_loss_weight = 0.0;  ///< training.z_loss_weight
+  /// The names of the blocks to build, those of a ModelSpec in its order; empty: all.
+  std::vector<std::string> blocks = {};
 };
 
-/// Embedding, layers and head of `config`, bound to `parameters`, which are looked up by the names of the
-/// specification (catalog/decoder_spec.h). Throws UsageError for an unknown family.
+/// Embedding, layers and head of `config`, or options.blocks of them, bound to `parameters`, which are looked up
+/// by the names of the specification (catalog/decoder_spec.h). A block computes the same whichever others are
+/// built. Throws UsageError for an unknown family, Error if options.blocks are not blocks of the model in order.
 Model make_model(const ModelConfig& config, const ParameterLookup& parameters, const ForwardOptions& options);
 
 }  // namespace stepforge

@@ -30,11 +30,11 @@ struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;
   int layer = -1;          ///< index of the transformer layer, -1 for embedding and head
-  int stage = 0;           ///< the pipeline stage that it belongs to
   std::vector<int> units;  ///< indices into ModelSpec::units
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
   std::vector<RegionSpec> regions;
+  int stage = 0;  ///< the pipeline stage that it belongs to
 
   /// Whether it exchanges something with the ranks of this axis.
   bool exchanges_over(BlockAxis axis) const;

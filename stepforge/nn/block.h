@@ -42,10 +42,11 @@ class Head {
   virtual at::Tensor last_logits(const Bundle& inputs, const Context& context) = 0;
 };
 
-/// A model's forward code bound to its parameters: the blocks of a ModelSpec in order, the last being `head`.
+/// A model's forward code bound to its parameters: the blocks of a ModelSpec in order, the last being `head`. A
+/// part of a pipeline without the last stage has no head.
 struct Model {
   std::vector<std::unique_ptr<Block>> blocks;
-  std::unique_ptr<Head> head;
+  std::unique_ptr<Head> head;  ///< null if another rank has it
 };
 
 /// Returns a parameter by its name in the specification. Throws Error if there is none.

@@ -85,4 +85,16 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
   return result;
 }
 
+ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& whole,
+                                 const std::vector<UnitSpec>& units) {
+  const ParamGroups of_whole = resolve_param_groups(optimizer, whole);
+  ParamGroups result{of_whole.groups, {}};
+  for (const UnitSpec& unit : units) {
+    const auto found = std::ranges::find(whole.units, unit.name, &UnitSpec::name);
+    if (found == whole.units.end()) throw Error(format("the model has no unit \"{}\"", unit.name));
+    result.intervals.push_back(of_whole.intervals.at(static_cast<size_t>(found - whole.units.begin())));
+  }
+  return result;
+}
+
 }  // namespace stepforge

@@ -36,7 +36,13 @@ struct ParamGroups {
 /// Patterns are ECMAScript regular expressions that are searched in the parameter's name
 /// ("layers.3.attention.qkv"). The first that matches wins; without a match a parameter has the values of the
 /// [optimizer] section. Norms and biases do not decay unless decay_all is set or their group sets
-/// weight_decay. Throws UsageError for a pattern that is not a regular expression or that matches nothing.
+/// weight_decay. `intervals` are those of `units`, which a rank of a pipeline has of `whole`; patterns and
+/// groups are those of all units, the same on all ranks. Throws UsageError for a pattern that is not a regular
+/// expression or that matches nothing, and Error for a unit that is not in `whole`.
+ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& whole,
+                                 const std::vector<UnitSpec>& units);
+
+/// The same for all units of a model.
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model);
 
 }  // namespace stepforge

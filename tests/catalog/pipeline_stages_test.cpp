@@ -92,7 +92,7 @@ TEST(PipelineStages, CostsAreForwardAndBackwardOfEachBlockAndTheHeadCounts) {
   EXPECT_EQ(block_flops(whole, 128).back(), flops.back());
   const Stages stages = stages_of_blocks(whole, {.stages = 2}, flops);
   EXPECT_EQ(largest_sum(stages, flops), smallest_largest_sum(flops, 0, 2));
-  EXPECT_EQ(stages, (Stages{0, 0, 0, 0, 0, 0, 1, 1}));
+  EXPECT_EQ(stages, (Stages{0, 0, 0, 0, 0, 1, 1, 1}));  // the head costs two layers
 }
 
 // Recorded from generate_llm_fqn_per_model_part of torchtitan.

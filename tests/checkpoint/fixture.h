@@ -17,9 +17,11 @@
 #include "stepforge/base/log.h"
 #include "stepforge/base/random.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/pipeline_stages.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/modelspec/stage_part.h"
 #include "stepforge/optim/adamw.h"
 #include "stepforge/optim/param_groups.h"
 #include "stepforge/storage/unit_store.h"
@@ -44,20 +46,47 @@ inline ModelConfig small_config(const std::string& family = "llama", bool tied =
   return config;
 }
 
+/// What rank `place` of a pipeline holds, in which rank_of_stage[s] has stage s, or all of the model without
+/// stages. Stages have equally many blocks.
+inline ModelSpec pipeline_part(ModelSpec spec, const std::vector<int>& rank_of_stage, int place) {
+  if (rank_of_stage.empty()) return spec;
+  std::vector<int> stages;
+  for (size_t b = 0; b < spec.blocks.size(); ++b)
+    stages.push_back(static_cast<int>(b * rank_of_stage.size() / spec.blocks.size()));
+  set_stages(spec, stages);
+  std::vector<int> own;
+  for (size_t stage = 0; stage < rank_of_stage.size(); ++stage)
+    if (rank_of_stage[stage] == place) own.push_back(static_cast<int>(stage));
+  return stage_part(spec, own);
+}
+
+/// The layout of `part` on the rank of `groups`. The first stage counts a tied embedding.
+inline RankLayout layout_of_part(const ModelSpec& part, const GroupCommunicators& groups,
+                                 const Partition& partition) {
+  RankLayout layout =
+      rank_layout(part.units, {.dims = groups.layout().dims, .partition = partition}, groups.layout().id);
+  if (part.blocks.front().kind != BlockKind::embedding && part.units.front().name == "embedding")
+    layout.units.front().counted = {false};
+  return layout;
+}
+
+/// The index of a rank among those that hold other stages.
+inline int pipeline_rank(const RankLayout& layout) {
+  return Mesh(layout.dims, layout.id.world_size).coordinate("pp", layout.id.rank);
+}
+
 /// A model and its optimizer, or one rank's part of them. Two with the same seed hold the same bits; with
 /// different seeds every tensor differs.
 struct SmallModel {
   explicit SmallModel(
       uint64_t seed, const ModelConfig& model_config = small_config(),
       std::shared_ptr<const GroupCommunicators> groups = std::make_shared<const GroupCommunicators>(),
-      const Partition& partition = {})
+      const Partition& partition = {}, const std::vector<int>& rank_of_stage = {})
       : config(model_config),
         spec(model_spec(config)),
-        store(spec.units,
-              rank_layout(spec.units, {.dims = groups->layout().dims, .partition = partition},
-                          groups->layout().id),
-              {}, groups),
-        optimizer(store, resolve_param_groups(OptimizerConfig(), spec)) {
+        part(pipeline_part(spec, rank_of_stage, pipeline_rank(groups->layout()))),
+        store(part.units, layout_of_part(part, *groups, partition), {}, groups),
+        optimizer(store, resolve_param_groups(OptimizerConfig(), spec, part.units)) {
     refill(seed);
   }
   SmallModel(const SmallModel&) = delete;
@@ -65,10 +94,11 @@ struct SmallModel {
 
   void refill(uint64_t seed) {
     optimizer.set_steps(static_cast<int64_t>(seed) + 100);
-    for (const NamedTensor& tensor : named_tensors(spec)) {
+    for (const NamedTensor& tensor : named_tensors(store)) {
+      uint64_t key = stream_key(seed, tensor.name);
       for (const at::Tensor& flat : flats(tensor.unit)) {
         std::vector<float> values(static_cast<size_t>(tensor.elements));
-        const uint64_t key = stream_key(seed++, tensor.name);
+        key = mix_bits(key);
         for (size_t i = 0; i < values.size(); ++i) {
           values[i] = uniform_float(static_cast<uint32_t>(mix_bits(key + i))) - 0.5F;
         }
@@ -101,11 +131,12 @@ struct SmallModel {
   }
 
   StagedCheckpoint stage(const Json& state = {{"note", "state of the trainer"}}) const {
-    return stage_checkpoint(spec, store, &optimizer, state);
+    return stage_checkpoint(part, store, &optimizer, state);
   }
 
   ModelConfig config;
-  ModelSpec spec;
+  ModelSpec spec;  ///< the whole model
+  ModelSpec part;  ///< what the store holds
   ModelStore store;
   AdamW optimizer;
 };

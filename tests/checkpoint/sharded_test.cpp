@@ -36,13 +36,6 @@ std::vector<Layout> layouts() {
           {5, 1, columns}};
 }
 
-/// Saves `dir`/step-N of the model of seed N.
-void save(const fs::path& dir, const Layout& layout, uint64_t seed) {
-  run_on(layout, seed, [&](RankModel& rank) {
-    write_checkpoint(dir, static_cast<int64_t>(seed), rank.stage(), rank.ranks);
-  });
-}
-
 std::vector<fs::path> tensor_files(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const std::string& name : names_in(folder)) {
@@ -54,7 +47,7 @@ std::vector<fs::path> tensor_files(const fs::path& folder) {
 // Finds what went wrong in ISEEKYAN/Megatron-LM#104 (whole weights, but not the moments of the shard).
 TEST(ShardedCheckpoint, AnyLayoutReadsEveryBitOfAnyOther) {
   const TempFolder folder;
-  for (size_t i = 0; i < layouts().size(); ++i) save(folder.path(), layouts()[i], i);
+  for (size_t i = 0; i < layouts().size(); ++i) save_step(folder.path(), layouts()[i], i);
   for (const Layout& layout : layouts()) {
     run_on(layout, 1000, [&](RankModel& rank) {
       for (uint64_t seed = 0; seed < layouts().size(); ++seed) {
@@ -74,7 +67,7 @@ TEST(ShardedCheckpoint, EachRankWritesItsOwnFilesAndEveryElementIsWrittenOnce) {
   for (const Layout& layout : layouts()) {
     if (layout.ranks == 1) continue;
     const TempFolder folder;
-    save(folder.path(), layout, 1);
+    save_step(folder.path(), layout, 1);
     int64_t elements = 0;
     for (const fs::path& path : tensor_files(folder / "step-1")) {
       EXPECT_TRUE(path.filename().string().starts_with("shard-")) << path;
@@ -91,7 +84,7 @@ TEST(ShardedCheckpoint, EachRankWritesItsOwnFilesAndEveryElementIsWrittenOnce) {
 
 TEST(ShardedCheckpoint, APartThatStartsAndEndsInsideARowIsThreeSlicesInThreeFiles) {
   const TempFolder folder;
-  save(folder.path(), {4, 1}, 1);
+  save_step(folder.path(), {4, 1}, 1);
   const std::string name = "model.embed_tokens.weight";  // [183, 18]; rank 1 holds elements 1,024 to 2,048
   const std::vector<TensorSlice> expected = {{{56, 16}, {1, 2}}, {{57, 0}, {56, 18}}, {{113, 0}, {1, 14}}};
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -131,8 +124,8 @@ TEST(ShardedCheckpoint, ARankStagesNoMoreThanItHolds) {
 
 TEST(ShardedCheckpoint, OnlyTheSlicesOfTheTensorsDependOnRanks) {
   const TempFolder folder;
-  save(folder / "one", {1, 1}, 1);
-  save(folder / "four", {4, 2}, 1);
+  save_step(folder / "one", {1, 1}, 1);
+  save_step(folder / "four", {4, 2}, 1);
   const auto read = [&](const std::string& layout, std::string_view file) {
     return read_file(folder / layout / "step-1" / file);
   };
@@ -149,8 +142,8 @@ TEST(ShardedCheckpoint, OnlyTheSlicesOfTheTensorsDependOnRanks) {
 
 TEST(ShardedCheckpoint, SavingAStepAgainFromAnotherLayoutReplacesAllItsFiles) {
   const TempFolder folder;
-  save(folder.path(), {3, 1}, 5);
-  save(folder.path(), {1, 1}, 5);
+  save_step(folder.path(), {3, 1}, 5);
+  save_step(folder.path(), {1, 1}, 5);
   EXPECT_EQ(names_in(folder / "step-5"), (std::vector<std::string>{"manifest.json", "model.safetensors",
                                                                    "optimizer.safetensors", "state.json"}));
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-5"});
@@ -158,8 +151,8 @@ TEST(ShardedCheckpoint, SavingAStepAgainFromAnotherLayoutReplacesAllItsFiles) {
 
 TEST(ShardedCheckpoint, DamageInAnyFileIsSeenByAllRanksAndThePreviousStepIsUsed) {
   const TempFolder folder;
-  save(folder.path(), {3, 1}, 10);
-  save(folder.path(), {3, 1}, 20);
+  save_step(folder.path(), {3, 1}, 10);
+  save_step(folder.path(), {3, 1}, 20);
   for (const fs::path& path : tensor_files(folder / "step-20")) {
     flip_bit(path, 1);
     run_on({3, 1}, 1, [&](RankModel& rank) {
@@ -191,7 +184,7 @@ TEST(ShardedCheckpoint, RanksThatSeeDifferentFoldersRefuseTogether) {
 // Finds what went wrong in sglang#36438 (shards half loaded).
 TEST(ShardedCheckpoint, AMissingOrDuplicateShardIsRefusedNamingTensorAndFile) {
   const TempFolder folder;
-  save(folder.path(), {2, 1}, 1);
+  save_step(folder.path(), {2, 1}, 1);
   const fs::path step = folder / "step-1";
   const auto shards = tensor_files(step);
   const fs::path shard = *std::find_if(shards.begin(), shards.end(), [](const fs::path& path) {
@@ -215,8 +208,8 @@ TEST(ShardedCheckpoint, AMissingOrDuplicateShardIsRefusedNamingTensorAndFile) {
 // Finds what went wrong in torchtitan#3807: a fused qkv over more ranks than key-value heads.
 TEST(ShardedCheckpoint, ExportsTheSameAsOneRankAndIsReadBackByAnyLayout) {
   const TempFolder folder;
-  save(folder / "one", {1, 1}, 1);
-  save(folder / "six", {6, 3}, 1);
+  save_step(folder / "one", {1, 1}, 1);
+  save_step(folder / "six", {6, 3}, 1);
   const SmallModel model(1, odd_config());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     std::map<std::string, std::string> exported;

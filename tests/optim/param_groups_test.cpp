@@ -113,5 +113,22 @@ TEST(ParamGroups, AFrozenUnitHasNoIntervals) {
   EXPECT_FALSE(resolve_param_groups({}, spec).intervals[2].empty());
 }
 
+TEST(ParamGroups, OfARankOfAPipelineAreThoseOfTheWholeModel) {
+  const ModelSpec whole = tiny_spec();
+  OptimizerConfig optimizer;
+  optimizer.param_groups = {{"embedding", 1e-4}, {"layers\\.1", 1e-5}};
+  const ParamGroups of_whole = resolve_param_groups(optimizer, whole);
+  // No pattern matches a parameter of the last unit.
+  const std::vector<UnitSpec> last = {whole.units.back()};
+  const ParamGroups of_last = resolve_param_groups(optimizer, whole, last);
+  EXPECT_EQ(of_last.groups, of_whole.groups);
+  ASSERT_EQ(of_last.intervals.size(), 1U);
+  ASSERT_EQ(of_last.intervals[0].size(), of_whole.intervals.back().size());
+  for (size_t i = 0; i < of_last.intervals[0].size(); ++i)
+    EXPECT_EQ(of_last.intervals[0][i].group, of_whole.intervals.back()[i].group);
+  EXPECT_CONTAINS(message_of<Error>([&] { resolve_param_groups(optimizer, whole, {{"layers.9", {}}}); }),
+                  "no unit \"layers.9\"");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -10,7 +10,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/pipeline_stages.h"
 #include "stepforge/kernels/cpu_allocator.h"
+#include "stepforge/modelspec/stage_part.h"
 #include "tests/nn/tiny_model.h"
 #include "tests/support/rank_groups.h"
 #include "tests/support/throws.h"
@@ -172,6 +174,27 @@ TEST(ModelStore, GroupsAreDestroyedBeforeTheBuffersOfTheirCollectives) {
   store.reset();
   EXPECT_EQ(live, std::vector<int64_t>(6, before));
   EXPECT_LT(cpu_memory().live_bytes, before);
+}
+
+TEST(ModelStore, ThePartsOfAPipelineStartWithTheValuesOfTheWhole) {
+  for (const bool tied : {false, true}) {
+    ModelSpec whole = model_spec(tiny_config("qwen3", tied));
+    set_stages(whole, std::vector<int>{0, 0, 1, 1});
+    ModelStore all(whole.units, rank_layout(whole.units));
+    all.initialize(11);
+    for (const int stage : {0, 1}) {
+      const ModelSpec part = stage_part(whole, {stage});
+      ModelStore store(part.units, rank_layout(part.units));
+      store.initialize(11);
+      for (const UnitSpec& unit : part.units) {
+        for (const ParameterSpec& parameter : unit.parameters) {
+          EXPECT_TRUE(
+              at::equal(store.parameter(parameter.name).value(), all.parameter(parameter.name).value()))
+              << parameter.name;
+        }
+      }
+    }
+  }
 }
 
 TEST(UnitStore, AFrozenUnitHasNoGradient) {
