@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/base/error.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "tests/catalog/small_model.h"
 #include "tests/support/throws.h"

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/base/error.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/pipeline_stages.h"
 #include "stepforge/modelspec/value_types.h"

@@ -66,13 +66,18 @@ inline RankLayout layout_of_part(const ModelSpec& part, const GroupCommunicators
   RankLayout layout =
       rank_layout(part.units, {.dims = groups.layout().dims, .partition = partition}, groups.layout().id);
   if (part.blocks.front().kind != BlockKind::embedding && part.units.front().name == "embedding")
-    layout.units.front().counted = {false};
+    layout.units.front().counted.assign(part.units.front().parameters.size(), false);
   return layout;
 }
 
 /// The index of a rank among those that hold other stages.
 inline int pipeline_rank(const RankLayout& layout) {
   return Mesh(layout.dims, layout.id.world_size).coordinate("pp", layout.id.rank);
+}
+
+/// The specification of this rank's parts of divided tensors.
+inline ModelSpec rank_spec(const ModelConfig& config, const RankLayout& layout) {
+  return model_spec(config, 0, tensor_parallel(layout.dims, layout.id));
 }
 
 /// A model and its optimizer, or one rank's part of them. Two with the same seed hold the same bits; with
@@ -84,7 +89,8 @@ struct SmallModel {
       const Partition& partition = {}, const std::vector<int>& rank_of_stage = {})
       : config(model_config),
         spec(model_spec(config)),
-        part(pipeline_part(spec, rank_of_stage, pipeline_rank(groups->layout()))),
+        part(pipeline_part(rank_spec(config, groups->layout()), rank_of_stage,
+                           pipeline_rank(groups->layout()))),
         store(part.units, layout_of_part(part, *groups, partition), {}, groups),
         optimizer(store, resolve_param_groups(OptimizerConfig(), spec, part.units)) {
     refill(seed);

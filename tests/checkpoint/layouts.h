@@ -26,12 +26,16 @@ struct Layout {
   Partition partition = {};
   std::vector<int> rank_of_stage = {};  ///< of a pipeline, by stage
   bool tied = false;
+  int tensor = 1;  ///< degree of tensor parallelism
 
-  int pipeline() const { return rank_of_stage.empty() ? 1 : std::ranges::max(rank_of_stage) + 1; }
+  ParallelDims dims() const {
+    const int pipeline = rank_of_stage.empty() ? 1 : std::ranges::max(rank_of_stage) + 1;
+    return {.dp_replicate = replicas, .tp = tensor, .pp = pipeline};
+  }
   std::string name() const {
     std::string text = format("{} ranks, {} replicas, {}", ranks, replicas, partition_text(partition));
     for (const int rank : rank_of_stage) text += format(" stage on {}", rank);
-    return text + (tied ? ", tied" : "");
+    return text + format(", tp {}", tensor) + (tied ? ", tied" : "");
   }
 };
 
@@ -48,8 +52,8 @@ inline ModelConfig odd_config(bool tied = false) {
 /// One rank's part of a model, and the ranks that save it.
 struct RankModel {
   RankModel(World& world, const Layout& layout, uint64_t seed)
-      : model(seed, odd_config(layout.tied), rank_groups(world, layout.replicas, "", layout.pipeline()),
-              layout.partition, layout.rank_of_stage),
+      : model(seed, odd_config(layout.tied), rank_groups(world, layout.dims()), layout.partition,
+              layout.rank_of_stage),
         ranks(world.group("checkpoint", all_ranks(world.size())), 60) {}
 
   StagedCheckpoint stage() const { return model.stage(); }

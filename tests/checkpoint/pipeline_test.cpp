@@ -17,12 +17,13 @@ namespace fs = std::filesystem;
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
-/// Four blocks in two or four stages, also two stages on a rank (looped, and as a V), sharded and replicated.
+/// Four blocks in two or four stages, also two stages on a rank (looped, and as a V); sharded, replicated, and
+/// with divided tensors.
 std::vector<Layout> pipelines(bool tied) {
-  std::vector<Layout> layouts = {{1, 1, {}, {}},           {2, 1, {}, {0, 1}},
-                                 {4, 1, {}, {0, 1, 2, 3}}, {2, 1, {}, {0, 1, 0, 1}},
-                                 {2, 1, {}, {0, 1, 1, 0}}, {4, 1, {Partition::Kind::by_dim, 0}, {0, 1}},
-                                 {4, 2, {}, {0, 1}},       {8, 2, {}, {0, 1, 1, 0}}};
+  std::vector<Layout> layouts = {
+      {1, 1, {}, {}},           {2, 1, {}, {0, 1}},       {4, 1, {}, {0, 1, 2, 3}},
+      {2, 1, {}, {0, 1, 0, 1}}, {2, 1, {}, {0, 1, 1, 0}}, {4, 1, {Partition::Kind::by_dim, 0}, {0, 1}},
+      {4, 2, {}, {0, 1}},       {8, 2, {}, {0, 1, 1, 0}}, {8, 1, {}, {0, 1}, false, 2}};
   for (Layout& layout : layouts) layout.tied = tied;
   return layouts;
 }
@@ -143,7 +144,7 @@ TEST(PipelineCheckpoint, WhatAnyRankLacksOrNoRankKnowsIsRefusedOnAllRanksInTheSa
     ModelConfig other = odd_config();
     other.n_layers = layers;
     const auto failures = run_threads(2, [&](World& world) -> std::string {
-      SmallModel model(7, other, rank_groups(world, 1, "", 2), {}, {0, 1});
+      SmallModel model(7, other, rank_groups(world, ParallelDims{.pp = 2}), {}, {0, 1});
       const std::string before = model.bits();
       const std::string loading = message_of<Error>(
           [&] { load_checkpoint(folder / "step-1", model.spec, model.store, &model.optimizer); });
@@ -192,7 +193,7 @@ TEST(PipelineCheckpoint, AFrozenUnitOfAnotherRankHasNoMoments) {
   spec.units[2].trainable = false;
   const std::vector<int> place = {0, 1};
   const auto failures = run_threads(2, [&](World& world) -> std::string {
-    const auto groups = rank_groups(world, 1, "", 2);
+    const auto groups = rank_groups(world, ParallelDims{.pp = 2});
     const CheckpointRanks ranks(world.group("checkpoint", all_ranks(2)), 60);
     const ModelSpec part = pipeline_part(spec, place, world.rank());
     ModelStore store(part.units, layout_of_part(part, *groups, {}), {}, groups);
