@@ -2,10 +2,8 @@
 #include "stepforge/models/decoder.h"
 
 #include <cmath>
-#include <cstddef>
 #include <utility>
 
-#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/nn/layers.h"
@@ -50,34 +48,37 @@ class DenseLayer : public Block {
 
 }  // namespace
 
-Model make_model(const ModelConfig& config, const ParameterLookup& parameters,
-                 const ForwardOptions& options) {
+Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks,
+                 const ParameterLookup& parameters, const ForwardOptions& options) {
   const AttentionDims dims = attention_dims(config);
   const auto rope = std::make_shared<const RopeTable>(make_rope_table(
       options.context_length, dims.head_dim, config.rope_theta, rope_scaling(config.rope_scaling)));
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
 
   Model model;
-  std::size_t built = 0;  // of options.blocks
-  const auto is_next = [&](const std::string& name) {
-    if (options.blocks.empty()) return true;
-    const bool next = built < options.blocks.size() && options.blocks[built] == name;
-    if (next) ++built;
-    return next;
-  };
-  if (is_next("embedding"))
-    model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight"), options.tensor));
-  for (int64_t layer = 0; layer < config.n_layers; ++layer)
-    if (is_next(format("layers.{}", layer)))
-      model.blocks.push_back(std::make_unique<DenseLayer>(config, dims, parameters, layer, rope, options));
-  if (is_next("head")) {
-    Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
-    model.head = std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps,
-                                                          chunk, options.tensor, options.z_loss_weight);
+  for (const BlockSpec& block : blocks) {
+    switch (block.kind) {
+      case BlockKind::embedding:
+        model.blocks.push_back(
+            std::make_unique<EmbeddingBlock>(parameters("embedding.weight"), options.tensor));
+        break;
+      case BlockKind::layer:
+        model.blocks.push_back(
+            std::make_unique<DenseLayer>(config, dims, parameters, block.layer, rope, options));
+        break;
+      case BlockKind::head: {
+        Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
+        model.head = std::make_unique<LinearCrossEntropyHead>(
+            parameters("head.norm"), output, config.norm_eps, chunk, options.tensor, options.z_loss_weight);
+      }
+    }
   }
-  if (built < options.blocks.size())
-    throw Error(format("the model has no block \"{}\", or it is not in order", options.blocks[built]));
   return model;
+}
+
+Model make_model(const ModelConfig& config, const ParameterLookup& parameters,
+                 const ForwardOptions& options) {
+  return make_model(config, model_spec(config).blocks, parameters, options);
 }
 
 }  // namespace stepforge

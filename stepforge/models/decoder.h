@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "stepforge/config/config.h"
+#include "stepforge/modelspec/model_spec.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/functions.h"
 
@@ -19,13 +19,15 @@ struct ForwardOptions {
   TensorExchange tensor =
       {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
   double z_loss_weight = 0.0;  ///< training.z_loss_weight
-  /// The names of the blocks to build, those of a ModelSpec in its order; empty: all.
-  std::vector<std::string> blocks = {};
 };
 
-/// Embedding, layers and head of `config`, or options.blocks of them, bound to `parameters`, which are looked up
-/// by the names of the specification (catalog/decoder_spec.h). A block computes the same whichever others are
-/// built. Throws UsageError for an unknown family, Error if options.blocks are not blocks of the model in order.
+/// The forward code of `blocks`, those of a ModelSpec of `config` or of a part of it, bound to `parameters`, which
+/// are looked up by the names of the specification (catalog/decoder_spec.h). A block computes the same whichever
+/// others are built. Throws UsageError for an unknown family.
+Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks,
+                 const ParameterLookup& parameters, const ForwardOptions& options);
+
+/// The same for all blocks.
 Model make_model(const ModelConfig& config, const ParameterLookup& parameters, const ForwardOptions& options);
 
 }  // namespace stepforge

@@ -230,14 +230,24 @@ class ExactHead : public Head {
   TensorExchange tensor_;
 };
 
-Model make_exact_model(ExactModel model, const ParameterLookup& parameters, const TensorExchange& tensor,
+Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
+                       const ParameterLookup& parameters, const TensorExchange& tensor,
                        const ContextExchange& exchange) {
   Model forward;
-  forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight"), tensor));
-  for (int layer = 0; layer < kExactLayers; ++layer)
-    forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer, tensor, exchange));
-  const char* output = model == ExactModel::shared ? "embedding.weight" : "head.weight";
-  forward.head = std::make_unique<ExactHead>(parameters(output), tensor);
+  for (const BlockSpec& block : blocks) {
+    switch (block.kind) {
+      case BlockKind::embedding:
+        forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight"), tensor));
+        break;
+      case BlockKind::layer:
+        forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, block.layer, tensor, exchange));
+        break;
+      case BlockKind::head: {
+        const char* output = model == ExactModel::shared ? "embedding.weight" : "head.weight";
+        forward.head = std::make_unique<ExactHead>(parameters(output), tensor);
+      }
+    }
+  }
   return forward;
 }
 
@@ -295,7 +305,7 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
                                   TensorPlan(parallelism.tensor_parallel_plan));
   });
   trainer.replace_build_step("model", [model](Trainer& built) {
-    built.model = make_exact_model(model, built.store->lookup(),
+    built.model = make_exact_model(model, built.rank_model.blocks, built.store->lookup(),
                                    tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
                                    context_exchange(*built.groups, plan_context(built.config)));
   });

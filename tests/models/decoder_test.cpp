@@ -15,24 +15,16 @@
 #include "stepforge/kernels/scalars.h"
 #include "stepforge/modelspec/stage_part.h"
 #include "tests/nn/tiny_model.h"
-#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
-
-std::vector<std::string> names_of(const std::vector<BlockSpec>& blocks) {
-  std::vector<std::string> names;
-  for (const BlockSpec& block : blocks) names.push_back(block.name);
-  return names;
-}
 
 /// What one rank of a pipeline holds of a model, with storage and forward code.
 struct Part {
   Part(const ModelConfig& config, const ModelSpec& part_spec)
       : spec(part_spec),
         store(spec.units, rank_layout(spec.units)),
-        model(make_model(config, store.lookup(),
-                         {.context_length = config.max_position, .blocks = names_of(spec.blocks)})) {
+        model(make_model(config, spec.blocks, store.lookup(), {.context_length = config.max_position})) {
     store.initialize(7);
     for (size_t u = 0; u < store.size(); ++u) store.unit(u).start_gradient();
   }
@@ -160,17 +152,6 @@ TEST(Decoder, BuildsTheBlocksOfItsPartOnly) {
   EXPECT_EQ(parts.parts()[0]->model.head, nullptr);
   EXPECT_EQ(parts.parts()[1]->model.blocks.size(), 1U);
   EXPECT_NE(parts.parts()[1]->model.head, nullptr);
-}
-
-TEST(Decoder, BlocksThatTheModelLacksOrThatAreOutOfOrderAreRefused) {
-  const ModelConfig config = tiny_config();
-  TinyModel tiny(config);
-  const auto refusal = [&](const std::vector<std::string>& blocks) {
-    return message_of<Error>(
-        [&] { make_model(config, tiny.store.lookup(), {.context_length = 16, .blocks = blocks}); });
-  };
-  EXPECT_CONTAINS(refusal({"embedding", "layers.2"}), "no block \"layers.2\"");
-  EXPECT_CONTAINS(refusal({"layers.1", "layers.0"}), "\"layers.0\"", "not in order");
 }
 
 }  // namespace
