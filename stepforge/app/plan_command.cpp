@@ -26,9 +26,10 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   config.model.vocab_size = planned_vocabulary(config);
   const ModelSpec model = plan_model(config);
   const RankId rank{options.rank, options.world_size};
-  const ModelSpec part = plan_rank_model(config, rank);
-  const RankLayout layout = plan_layout(config, part, rank);
-  const ProvedStep step = prove_train_step(config, part, layout);
+  const PipelinePlan pipeline = plan_pipeline(config, rank);
+  const ModelSpec part = plan_rank_model(pipeline, rank);
+  const RankLayout layout = plan_layout(config, part, rank, pipeline);
+  const ProvedStep step = prove_train_step(config, part, layout, pipeline);
   PlanText text;
   text.proof = step.proof;
   text.title = args.file ? args.file->string() : (config.preset.empty() ? "defaults" : config.preset);

@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kLayersPerStage = "parallelism.pipeline_parallel_layers_per_stage";
 constexpr const char* kFirstLess = "parallelism.pipeline_parallel_first_stage_less_layers";
 constexpr const char* kLastLess = "parallelism.pipeline_parallel_last_stage_less_layers";
-constexpr const char* kBlocks = "parallelism.pipeline_parallel_stage_blocks";
+constexpr const char* kBlocks = "parallelism.pipeline_parallel_stages";
 
 /// The layers of a model, and those for which the embedding and the head count (torchtitan's rule).
 struct CountedLayers {

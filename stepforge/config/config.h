@@ -174,6 +174,20 @@ constexpr ChoiceNames<3> choice_names(TensorStyle) {
   return {"colwise", "rowwise", "replicate"};
 }
 
+enum class PipelineSchedule : uint8_t {
+  gpipe,
+  one_f_one_b,
+  interleaved_1f1b,
+  looped_bfs,
+  interleaved_zero_bubble,
+  zbv_zero_bubble,
+  dual_pipe_v
+};
+constexpr ChoiceNames<7> choice_names(PipelineSchedule) {
+  return {"GPipe",         "1F1B",     "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble",
+          "ZBVZeroBubble", "DualPipeV"};
+}
+
 enum class LoadBalance : uint8_t { head_tail, none };
 constexpr ChoiceNames<2> choice_names(LoadBalance) {
   return {"head_tail", "none"};
@@ -388,6 +402,12 @@ struct TensorPlanRule {
   bool operator==(const TensorPlanRule&) const = default;
 };
 
+struct StageConfig {
+  std::vector<std::string> blocks;
+
+  bool operator==(const StageConfig&) const = default;
+};
+
 struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
@@ -400,6 +420,13 @@ struct ParallelismConfig {
   ContextParallelMethod context_parallel_method = ContextParallelMethod::allgather;
   int64_t ulysses_degree = 2;
   LoadBalance context_parallel_load_balance = LoadBalance::head_tail;
+  int64_t pipeline_parallel_degree = 1;
+  PipelineSchedule pipeline_parallel_schedule = PipelineSchedule::one_f_one_b;
+  std::string pipeline_parallel_schedule_csv;
+  int64_t pipeline_parallel_layers_per_stage = 0;
+  int64_t pipeline_parallel_first_stage_less_layers = -1;
+  int64_t pipeline_parallel_last_stage_less_layers = -1;
+  std::vector<StageConfig> pipeline_parallel_stages;
   ReshardMode fsdp_reshard_after_forward = ReshardMode::by_default;
   int64_t fsdp_reshard_every_n = 2;
   FsdpPartition fsdp_partition = FsdpPartition::flat;

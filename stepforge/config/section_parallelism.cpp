@@ -26,6 +26,13 @@ SchemaOf<TensorPlanRule> tensor_plan_table() {
              "(colwise) or by its inputs (rowwise).");
 }
 
+SchemaOf<StageConfig> stage_table() {
+  return SchemaOf<StageConfig>().field(
+      "blocks", &StageConfig::blocks,
+      "Blocks of the stage, in the order of the model: embedding, layers.0, layers.1, ..., head.",
+      {.non_empty = true});
+}
+
 }  // namespace
 
 SchemaOf<ParallelismConfig> parallelism_section() {
@@ -72,6 +79,31 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("context_parallel_load_balance", &ParallelismConfig::context_parallel_load_balance,
              "Which tokens a rank has: a chunk from each half of the row, so that all ranks have the same "
              "work (head_tail), or one range of it (none).")
+      .field("pipeline_parallel_degree", &ParallelismConfig::pipeline_parallel_degree,
+             "Number of ranks over which the layers of the model are divided into pipeline stages.",
+             {.unit = "ranks", .min = 1, .max = 1 << 24})
+      .field("pipeline_parallel_schedule", &ParallelismConfig::pipeline_parallel_schedule,
+             "Order in which a rank of the pipeline computes micro-batches; Interleaved1F1B, "
+             "InterleavedZeroBubble, ZBVZeroBubble and DualPipeV have several stages on each rank.")
+      .field("pipeline_parallel_schedule_csv", &ParallelismConfig::pipeline_parallel_schedule_csv,
+             "File with a schedule of one's own instead, in PyTorch's format of actions: a line for each "
+             "rank, such as 0F0,0F1,0B0,0B1.")
+      .field("pipeline_parallel_layers_per_stage", &ParallelismConfig::pipeline_parallel_layers_per_stage,
+             "Number of layers in a stage, which sets the number of stages; 0 means the fewest stages that "
+             "the schedule takes, balanced by computation.",
+             {.unit = "layers", .min = 0, .max = 1 << 20})
+      .field("pipeline_parallel_first_stage_less_layers",
+             &ParallelismConfig::pipeline_parallel_first_stage_less_layers,
+             "Number of layers that the embedding counts for when layers are spread evenly over stages; -1 "
+             "means that stages are balanced by computation.",
+             {.unit = "layers", .min = 0, .max = 1 << 20, .special = -1})
+      .field("pipeline_parallel_last_stage_less_layers",
+             &ParallelismConfig::pipeline_parallel_last_stage_less_layers,
+             "Number of layers that the head counts for when layers are spread evenly over stages; -1 means "
+             "that stages are balanced by computation.",
+             {.unit = "layers", .min = 0, .max = 1 << 20, .special = -1})
+      .tables("pipeline_parallel_stages", &ParallelismConfig::pipeline_parallel_stages, stage_table(),
+              "Stages of one's own, in order, one table {blocks} for each, instead of the balanced ones.")
       .field("fsdp_reshard_after_forward", &ParallelismConfig::fsdp_reshard_after_forward,
              "When gathered weights are freed: after each use (always, default), after each use but only of "
              "every n-th unit (every_n), or after their last use in the step (never).")

@@ -2,6 +2,7 @@
 #include "stepforge/layout/rank_layout.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stepforge {
 
@@ -12,12 +13,27 @@ void add_group(RankLayout& layout, const Mesh& mesh, std::string_view axis) {
   if (mesh.size(axis) > 1) layout.groups.push_back({std::string(axis), mesh.group(axis, layout.id.rank)});
 }
 
+void add_tie_group(RankLayout& layout, const TiedUnit& tied) {
+  const int member = layout.index_in(layout.pipeline_group);
+  if (tied.name.empty() || (member != tied.owner && member != tied.copy)) return;
+  const std::vector<int>& stages = layout.groups.at(static_cast<size_t>(layout.pipeline_group)).ranks;
+  std::vector<int> ranks = {stages.at(static_cast<size_t>(tied.owner)),
+                            stages.at(static_cast<size_t>(tied.copy))};
+  std::ranges::sort(ranks);
+  layout.tie_group = static_cast<int>(layout.groups.size());
+  layout.groups.push_back({std::string(kTieGroup), std::move(ranks)});
+}
+
 /// What does not depend on whether the unit is sharded.
 UnitLayout unit_of(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
   UnitLayout result{
       .partition = plan.partition, .gather = plan.gather, .reduce = plan.reduce, .offloaded = plan.offload};
+  const bool tied = layout.tie_group >= 0 && unit.name == plan.tied.name;
+  const bool is_copy = tied && layout.index_in(layout.pipeline_group) == plan.tied.copy;
   for (const ParameterSpec& parameter : unit.parameters)
-    result.counted.push_back(layout.index_in(layout.tensor_group) == 0 || parameter.is_sliced());
+    result.counted.push_back(!is_copy &&
+                             (layout.index_in(layout.tensor_group) == 0 || parameter.is_sliced()));
+  if (tied) result.tie_group = layout.tie_group;
   return result;
 }
 
@@ -80,10 +96,12 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
   layout.dims = mesh.dims();
   layout.data_rank = mesh.coordinate("batch", rank.rank);
   layout.data_ranks = mesh.size("batch");
-  for (const std::string_view axis : {kShardGroup, kReplicaGroup, kLossGroup, kTensorGroup, kContextGroup})
+  for (const std::string_view axis :
+       {kShardGroup, kReplicaGroup, kLossGroup, kTensorGroup, kContextGroup, kPipelineGroup})
     add_group(layout, mesh, axis);
   layout.loss_group = layout.find(kLossGroup);
   layout.tensor_group = layout.find(kTensorGroup);
+  layout.pipeline_group = layout.find(kPipelineGroup);
   layout.context_group = layout.find(kContextGroup);
   if (layout.dims.cp_heads == layout.dims.cp) {
     layout.heads_group = layout.context_group;
@@ -94,9 +112,15 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
     layout.heads_group = layout.find(kHeadsGroup);
     layout.keys_group = layout.find(kRingGroup);
   }
+  add_tie_group(layout, plan.tied);
   if (layout.size_of(layout.loss_group) < rank.world_size) add_group(layout, mesh, kWorldGroup);
   layout.world_group = label_group(layout.groups);
-  for (const UnitSpec& unit : units) layout.units.push_back(sharded_unit(layout, plan, unit));
+  layout.model_units = static_cast<int>(plan.units.empty() ? units.size() : plan.units.size());
+  for (const UnitSpec& unit : units) {
+    layout.units.push_back(sharded_unit(layout, plan, unit));
+    const auto number = std::ranges::find(plan.units, unit.name) - plan.units.begin();
+    layout.units.back().number = static_cast<int>(plan.units.empty() ? layout.units.size() - 1 : number);
+  }
   return layout;
 }
 

@@ -25,7 +25,16 @@ inline constexpr std::string_view kTensorGroup = "tp";
 inline constexpr std::string_view kContextGroup = "cp";
 inline constexpr std::string_view kHeadsGroup = "cp_heads";
 inline constexpr std::string_view kRingGroup = "cp_ring";
+inline constexpr std::string_view kPipelineGroup = "pp";
+inline constexpr std::string_view kTieGroup = "tie";
 inline constexpr std::string_view kWorldGroup = "world";
+
+/// A unit of which two stages on different ranks hold a copy.
+struct TiedUnit {
+  std::string name = {};  ///< "": there is none
+  int owner = -1;         ///< member of the pipeline that counts and saves it
+  int copy = -1;          ///< the other one
+};
 
 /// How a model is spread over ranks and in which dtypes its parameters and gradients travel.
 struct ParallelPlan {
@@ -33,7 +42,9 @@ struct ParallelPlan {
   Partition partition = {};   ///< of every unit over its shard group
   DType gather = DType::f32;  ///< of gathered parameters
   DType reduce = DType::f32;  ///< in which gradients are sent; they are written and accumulated in fp32
-  bool offload = false;       ///< masters, gradients and optimizer state are kept in host memory
+  TiedUnit tied = {};
+  std::vector<std::string> units = {};  ///< of the whole model; empty: those of the rank
+  bool offload = false;                 ///< masters, gradients and optimizer state are kept in host memory
 };
 
 /// Ranks that take part in the same collectives; this rank is one of them.
@@ -58,8 +69,10 @@ struct UnitLayout {
   DType gather = DType::f32;
   DType reduce = DType::f32;
   bool offloaded = false;
+  int number = 0;      ///< in the whole model
+  int tie_group = -1;  ///< ranks that hold a copy of it for another stage
   /// Of each parameter: whether this rank counts it in norms and saves it. Of those that all ranks of tensor
-  /// parallelism hold, only the first one does.
+  /// parallelism hold, only the first one does; of the copies of a tied unit, the first stage's.
   std::vector<bool> counted = {};
 
   bool counts(size_t parameter) const { return counted.empty() || counted.at(parameter); }
@@ -78,6 +91,9 @@ struct RankLayout {
   int context_group = -1;         ///< ranks that hold the other tokens of the same rows
   int heads_group = -1;           ///< those of them with which it exchanges tokens for heads
   int keys_group = -1;            ///< those of them with which it exchanges keys
+  int pipeline_group = -1;        ///< ranks that have the other stages of the model for the same rows
+  int tie_group = -1;             ///< ranks that hold the copies of a tied unit; -1: this rank has none
+  int model_units = 0;            ///< units of the whole model
   int world_group = -1;           ///< all ranks; the loss group if that has all; -1: there is one rank
   std::vector<UnitLayout> units;  ///< in the order of the model specification
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/plan/job_checks.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
@@ -18,24 +19,44 @@ namespace {
 /// The groups of every rank. Each rank list is made once and shared by its members, found by its first rank.
 class GroupTable {
  public:
-  GroupTable(const StepProgram& program, const Mesh& mesh) : mesh_(mesh), lists_(program.groups.size()) {
-    for (const RankGroup& group : program.groups) names_.push_back(group.name);
+  GroupTable(std::span<const StepProgram> programs, const Mesh& mesh) : mesh_(mesh) {
+    for (const StepProgram& program : programs) {
+      std::vector<std::string>& names = names_.emplace_back();
+      for (const RankGroup& group : program.groups) {
+        names.push_back(group.name);
+        if (group.name == kTieGroup)
+          for (const int rank : group.ranks) tied_.push_back(mesh.coordinate(kPipelineGroup, rank));
+      }
+    }
+    std::ranges::sort(tied_);
+    const auto rest = std::ranges::unique(tied_);
+    tied_.erase(rest.begin(), rest.end());
   }
 
   std::vector<GroupView> operator()(int rank) {
     std::vector<GroupView> groups;
-    for (std::size_t g = 0; g < names_.size(); ++g) {
-      std::vector<int>& ranks = lists_[g][mesh_.first(names_[g], rank)];
-      if (ranks.empty()) ranks = mesh_.group(names_[g], rank);
-      groups.push_back({names_[g], ranks});
+    for (const std::string& name : element(names_, mesh_.coordinate(kPipelineGroup, rank))) {
+      const bool tie = name == kTieGroup;
+      std::vector<int>& ranks = lists_[name][mesh_.first(tie ? kPipelineGroup : name, rank)];
+      if (ranks.empty()) ranks = tie ? tied_ranks(rank) : mesh_.group(name, rank);
+      groups.push_back({name, ranks});
     }
     return groups;
   }
 
  private:
+  /// Those of the pipeline of `rank` that hold the tied unit.
+  std::vector<int> tied_ranks(int rank) const {
+    const std::vector<int> pipeline = mesh_.group(kPipelineGroup, rank);
+    std::vector<int> ranks;
+    for (const int member : tied_) ranks.push_back(element(pipeline, member));
+    return ranks;
+  }
+
   const Mesh& mesh_;
-  std::vector<std::string> names_;
-  std::vector<std::map<int, std::vector<int>>> lists_;  // of each group of the program, by first rank
+  std::vector<std::vector<std::string>> names_;                   // of the groups of each pipeline rank
+  std::map<std::string, std::map<int, std::vector<int>>> lists_;  // by name and first rank
+  std::vector<int> tied_;                                         // members of a pipeline
 };
 
 }  // namespace
@@ -51,11 +72,13 @@ void check_specification(const ModelSpec& model, const RankLayout& layout) {
   check_value_types(model);
 }
 
-SymmetryProof prove_programs(const StepProgram& program, const RankLayout& layout) {
+SymmetryProof prove_programs(std::span<const StepProgram> programs, const RankLayout& layout) {
   const int world_size = layout.id.world_size;
   const Mesh mesh(layout.dims, world_size);
-  GroupTable table(program, mesh);
-  return check_symmetric(program, world_size, [&](int rank) { return table(rank); });
+  GroupTable table(programs, mesh);
+  return check_classes(
+      programs, world_size, [&](int rank) { return mesh.coordinate(kPipelineGroup, rank); },
+      [&](int rank) { return table(rank); });
 }
 
 }  // namespace stepforge

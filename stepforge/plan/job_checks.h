@@ -2,6 +2,8 @@
 // What is checked of a job before it runs, for all of its ranks.
 #pragma once
 
+#include <span>
+
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/checker.h"
@@ -13,7 +15,8 @@ namespace stepforge {
 /// (modelspec/value_types.h). Throws Error.
 void check_specification(const ModelSpec& model, const RankLayout& layout);
 
-/// Checks all ranks: each runs the operations of `program` over its own groups. Throws ProgramError.
-SymmetryProof prove_programs(const StepProgram& program, const RankLayout& layout);
+/// Checks all ranks: each runs the operations of the program of its pipeline stage over its own groups. `programs` are
+/// those of one pipeline, of which `layout` is one rank's. Throws ProgramError.
+SymmetryProof prove_programs(std::span<const StepProgram> programs, const RankLayout& layout);
 
 }  // namespace stepforge

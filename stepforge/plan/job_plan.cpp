@@ -61,9 +61,11 @@ RecomputePolicy::Mode recompute_mode(RecomputeMode mode) {
   return {};
 }
 
-GatherPolicy::Reshard reshard_mode(ReshardMode mode) {
+/// In a pipeline, resharding after each use would gather every unit once for each micro-batch.
+GatherPolicy::Reshard reshard_mode(ReshardMode mode, bool in_pipeline) {
   switch (mode) {
     case ReshardMode::by_default:
+      return in_pipeline ? GatherPolicy::Reshard::never : GatherPolicy::Reshard::always;
     case ReshardMode::always:
       return GatherPolicy::Reshard::always;
     case ReshardMode::never:
@@ -93,7 +95,8 @@ GatherPolicy gather_policy(const Config& config, bool sharded) {
   for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
     policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
   if (!sharded && !parallelism.fsdp_cpu_offload) return policy;
-  policy.reshard = reshard_mode(parallelism.fsdp_reshard_after_forward);
+  policy.reshard =
+      reshard_mode(parallelism.fsdp_reshard_after_forward, parallelism.pipeline_parallel_degree > 1);
   policy.n = static_cast<int>(parallelism.fsdp_reshard_every_n);
   policy.prefetch.forward = static_cast<int>(parallelism.fsdp_forward_prefetch);
   policy.prefetch.backward = static_cast<int>(parallelism.fsdp_backward_prefetch);
@@ -113,13 +116,15 @@ ParallelDims dims_of(const Config& config, int world_size) {
   dims.cp = parallelism.context_parallel_degree;
   dims.cp_heads = plan_context(config).heads();
   dims.tp = parallelism.tensor_parallel_degree;
+  dims.pp = parallelism.pipeline_parallel_degree;
   try {
     return resolve_dims(dims, world_size);
   } catch (const UsageError& refusal) {
     throw UsageError(format(
         "parallelism.data_parallel_replicate_degree = {}, parallelism.data_parallel_shard_degree = {}, "
-        "parallelism.context_parallel_degree = {} and parallelism.tensor_parallel_degree = {}: {}",
-        dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, refusal.what()));
+        "parallelism.context_parallel_degree = {}, parallelism.tensor_parallel_degree = {} and "
+        "parallelism.pipeline_parallel_degree = {}: {}",
+        dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, refusal.what()));
   }
 }
 
@@ -135,9 +140,11 @@ Partition partition_of(const ParallelismConfig& parallelism) {
   return {};
 }
 
-StepOptions common_options(const Config& config, ProgramKind kind, const RankLayout& layout) {
+StepOptions common_options(const Config& config, ProgramKind kind, const RankLayout& layout,
+                           const PipelinePlan& pipeline) {
   const BatchLayout batch = plan_batch(config, layout);
   StepOptions options;
+  options.pipeline = pipeline.options();
   options.kind = kind;
   const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
   options.cost = {batch.tokens_per_micro_batch(),
@@ -157,6 +164,26 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   options.cost = {1, cache_tokens, compute};
   options.kv_cache_tokens = cache_tokens;
   return options;
+}
+
+/// The program of this rank, and the proof for the programs of all ranks: those of the other stages of its pipeline
+/// are written too.
+template <typename Write>
+ProvedStep prove(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                 const PipelinePlan& pipeline, const Write& write) {
+  std::vector<StepProgram> programs;
+  const int self = layout.index_in(layout.pipeline_group);
+  for (int member = 0; member < layout.size_of(layout.pipeline_group); ++member) {
+    if (member == self) {
+      programs.push_back(write(model, layout));
+      continue;
+    }
+    const ModelSpec part = pipeline.part(member);
+    const int rank = element(element(layout.groups, layout.pipeline_group).ranks, member);
+    programs.push_back(write(part, plan_layout(config, part, {rank, layout.id.world_size}, pipeline)));
+  }
+  const SymmetryProof proof = prove_programs(programs, layout);
+  return {std::move(element(programs, self)), proof};
 }
 
 LabelWeights label_weights(LossReduction reduction) {
@@ -229,48 +256,65 @@ TensorParallel plan_tensor(const Config& config, RankId rank) {
   return tensor;
 }
 
-ModelSpec plan_rank_model(const Config& config, RankId rank) {
+ModelSpec plan_divided_model(const Config& config, RankId rank) {
   return model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank), plan_context(config),
                     TensorPlan(config.parallelism.tensor_parallel_plan));
+}
+
+ModelSpec plan_rank_model(const PipelinePlan& pipeline, RankId rank) {
+  return pipeline.part(rank.rank / std::max(1, rank.world_size / std::max(1, pipeline.ranks())));
+}
+
+ModelSpec plan_rank_model(const Config& config, RankId rank) {
+  return plan_rank_model(plan_pipeline(config, rank), rank);
 }
 
 int plan_data_ranks(const Config& config, int world_size) {
   return Mesh(dims_of(config, world_size), world_size).size("batch");
 }
 
-RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank) {
-  return rank_layout(model.units,
-                     {.dims = dims_of(config, rank.world_size),
-                      .partition = partition_of(config.parallelism),
-                      .gather = config.precision.compute,
-                      .reduce = config.precision.reduce,
-                      .offload = config.parallelism.fsdp_cpu_offload},
-                     rank);
+RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank,
+                       const PipelinePlan& pipeline) {
+  ParallelPlan plan{.dims = dims_of(config, rank.world_size),
+                    .partition = partition_of(config.parallelism),
+                    .gather = config.precision.compute,
+                    .reduce = config.precision.reduce,
+                    .tied = pipeline.tied_unit(),
+                    .offload = config.parallelism.fsdp_cpu_offload};
+  for (const UnitSpec& unit : pipeline.model.units) plan.units.push_back(unit.name);
+  return rank_layout(model.units, plan, rank);
 }
 
-StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
-  StepOptions options = common_options(config, ProgramKind::train, layout);
+StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                             const PipelinePlan& pipeline) {
+  StepOptions options = common_options(config, ProgramKind::train, layout, pipeline);
   options.ordered = config.training.reduction == ReductionMode::ordered;
   options.recompute = recompute_policy(config.activation_checkpoint);
   options.reduce = reduce_policy(config);
   return build_step(model, layout, options);
 }
 
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
-  check_specification(model, layout);
-  ProvedStep step{write_train_step(config, model, layout), {}};
-  step.proof = prove_programs(step.program, layout);
-  return step;
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                            const PipelinePlan& pipeline) {
+  check_specification(pipeline.ranks() > 1 ? pipeline.model : model, layout);
+  return prove(config, model, layout, pipeline, [&](const ModelSpec& part, const RankLayout& of_part) {
+    return write_train_step(config, part, of_part, pipeline);
+  });
 }
 
-StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
-  return prove_train_step(config, model, layout).program;
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                            const PipelinePlan& pipeline) {
+  return prove_train_step(config, model, layout, pipeline).program;
 }
 
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const RankLayout& layout) {
-  StepProgram program = build_step(model, layout, common_options(config, ProgramKind::evaluate, layout));
-  prove_programs(program, layout);
-  return program;
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                            const PipelinePlan& pipeline) {
+  return prove(config, model, layout, pipeline,
+               [&](const ModelSpec& part, const RankLayout& of_part) {
+                 return build_step(part, of_part,
+                                   common_options(config, ProgramKind::evaluate, of_part, pipeline));
+               })
+      .program;
 }
 
 StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache_tokens) {
@@ -281,10 +325,14 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
 }
 
 StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens,
-                         const RankLayout& layout) {
-  StepProgram program = build_step(model, layout, generation_options(config.precision.compute, cache_tokens));
-  prove_programs(program, layout);
-  return program;
+                         const RankLayout& layout, const PipelinePlan& pipeline) {
+  StepOptions options = generation_options(config.precision.compute, cache_tokens);
+  options.pipeline = pipeline.options();
+  return prove(config, model, layout, pipeline,
+               [&](const ModelSpec& part, const RankLayout& of_part) {
+                 return build_step(part, of_part, options);
+               })
+      .program;
 }
 
 }  // namespace stepforge

@@ -12,6 +12,7 @@
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/context_parallel.h"
 #include "stepforge/modelspec/model_spec.h"
+#include "stepforge/plan/pipeline_plan.h"
 #include "stepforge/step/checker.h"
 #include "stepforge/step/options.h"
 #include "stepforge/step/program.h"
@@ -44,13 +45,18 @@ TensorParallel plan_tensor(const Config& config, RankId rank);
 /// The specification of config.model. Throws UsageError if model.vocab_size is 0 and no tokenizer gives it.
 ModelSpec plan_model(const Config& config);
 
-/// This rank's part of the model: with tensor parallelism its parts of the tensors, otherwise all of it. The
-/// functions below take it as `model`. Throws UsageError as plan_model() and plan_data_ranks() do, or if a
-/// degree does not fit the model.
+/// All blocks of the model, with this rank's parts of tensors that are divided. Throws UsageError as plan_model() and
+/// plan_data_ranks() do, or if a degree does not fit the model.
+ModelSpec plan_divided_model(const Config& config, RankId rank);
+
+/// This rank's part of the model: its parts of divided tensors, and in a pipeline the blocks of its stages. The
+/// functions below take it as `model`, and the plan of the pipeline if the job has one.
+ModelSpec plan_rank_model(const PipelinePlan& pipeline, RankId rank);
 ModelSpec plan_rank_model(const Config& config, RankId rank);
 
 /// What a rank holds of the model. Throws UsageError as plan_data_ranks() does.
-RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank = {});
+RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank = {},
+                       const PipelinePlan& pipeline = {});
 
 /// The program of one rank, and the proof for the programs of all ranks.
 struct ProvedStep {
@@ -59,16 +65,20 @@ struct ProvedStep {
 };
 
 /// The training program of the rank of `layout`, not checked.
-StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
+StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                             const PipelinePlan& pipeline = {});
 
 /// The same after checking the programs of all ranks and the types of values inside blocks
 /// (modelspec/value_types.h); with the proof, and without. Throws Error if `model` is not divided as the mesh is.
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
-StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                            const PipelinePlan& pipeline = {});
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                            const PipelinePlan& pipeline = {});
 
 /// The forward-only program of validation and `eval`, for micro-batches of the same shape as in training.
 /// Checks the programs of all ranks. The program does not reduce losses over ranks.
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const RankLayout& layout);
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const RankLayout& layout,
+                            const PipelinePlan& pipeline = {});
 
 /// The checked forward-only program that generation runs once per token, with a KV cache of `cache_tokens`
 /// positions.
@@ -77,6 +87,6 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
 /// The same for samples during training: all ranks run it on the same tokens and gather units as needed.
 /// Checks the programs of all ranks.
 StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens,
-                         const RankLayout& layout);
+                         const RankLayout& layout, const PipelinePlan& pipeline = {});
 
 }  // namespace stepforge

@@ -114,8 +114,13 @@ class FitSearch {
   std::optional<int64_t> bytes_of(const Candidate& candidate) const {
     const int rank = candidate.world_size == rank_.world_size ? rank_.rank : 0;
     try {
-      const RankLayout layout = plan_layout(candidate.config, model_, {rank, candidate.world_size});
-      return needed_bytes(account(write_train_step(candidate.config, model_, layout)), budget_);
+      const RankId id{rank, candidate.world_size};
+      // A specification of one's own has no pipeline.
+      const bool in_pipeline = has_stages(candidate.config.parallelism);
+      const PipelinePlan pipeline = in_pipeline ? plan_pipeline(candidate.config, id) : PipelinePlan();
+      const ModelSpec& part = in_pipeline ? plan_rank_model(pipeline, id) : model_;
+      const RankLayout layout = plan_layout(candidate.config, part, id, pipeline);
+      return needed_bytes(account(write_train_step(candidate.config, part, layout, pipeline)), budget_);
     } catch (const UsageError&) {
       return std::nullopt;
     }

@@ -3,21 +3,16 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/step/lowering.h"
 #include "stepforge/step/passes.h"
 
 namespace stepforge {
 
 namespace {
 
-/// The blocks below it need no gradients.
-int lowest_trained_block(const ModelSpec& model) {
-  const auto is_trained = [&](const BlockSpec& block) {
-    return std::ranges::any_of(block.units, [&](int unit) { return element(model.units, unit).trainable; });
-  };
-  const auto found = std::ranges::find_if(model.blocks, is_trained);
-  if (found == model.blocks.end())
+void require_trained(const ModelSpec& model) {
+  if (std::ranges::none_of(model.units, &UnitSpec::trainable))
     throw UsageError("every unit of the model is frozen: there is nothing to train; unfreeze at least one");
-  return static_cast<int>(found - model.blocks.begin());
 }
 
 /// Appends operations to a program.
@@ -29,62 +24,59 @@ class Writer {
     return program_.operations.emplace_back(make_operation(kind, unit, group));
   }
   /// Only if there is such a group.
-  void add_over(int group, OpKind kind) {
-    if (group >= 0) add(kind, -1, group);
-  }
-  void add_block(OpKind kind, int block, int micro_batch, bool keep_graph = false) {
-    Operation& operation = add(kind);
-    operation.block = block;
-    operation.micro_batch = micro_batch;
-    operation.keep_graph = keep_graph;
+  void add_over(int group, OpKind kind, int unit = -1) {
+    if (group >= 0) add(kind, unit, group);
   }
 
  private:
   StepProgram& program_;
 };
 
-void write_training(StepProgram& program, const ModelSpec& model) {
+void write_training(StepProgram& program, const RankLayout& layout, const StepOptions& options) {
   Writer writer(program);
-  const int head = static_cast<int>(program.blocks.size()) - 1;
-  const int lowest = lowest_trained_block(model);
   writer.add_over(label_group(program.groups), OpKind::count_labels);
   for (int u = 0; u < std::ssize(program.units); ++u) {
     const ProgramUnit& unit = element(program.units, u);
     if (unit.trainable && !unit.reduces()) writer.add(OpKind::start_gradient, u);  // others: reduce_pass
   }
-  for (int m = 0; m < program.micro_batches; ++m) {
-    writer.add_block(OpKind::load_batch, -1, m);
-    for (int b = 0; b < head; ++b) writer.add_block(OpKind::forward, b, m, b >= lowest);
-    writer.add_block(OpKind::loss_forward_backward, head, m);
-    for (int b = head - 1; b >= lowest; --b) writer.add_block(OpKind::backward, b, m);
-  }
+  lower_schedule(program, layout, options.pipeline);
+  for (int u = 0; u < std::ssize(program.units); ++u)
+    if (element(program.units, u).trainable)
+      writer.add_over(element(program.units, u).tie_group, OpKind::tie_reduce, u);
+  writer.add_over(layout.pipeline_group, OpKind::share_loss);
   writer.add_over(find_group(program.groups, kLossGroup), OpKind::reduce_loss);
   writer.add(OpKind::gradient_norm, -1, find_group(program.groups, kShardGroup));
   writer.add_over(find_group(program.groups, kTensorGroup), OpKind::join_norm);
+  writer.add_over(layout.pipeline_group, OpKind::join_stage_norms);
   writer.add(OpKind::check_finite);
   for (int u = 0; u < std::ssize(program.units); ++u)
     if (element(program.units, u).trainable) writer.add(OpKind::update, u);
 }
 
-void write_forward_only(StepProgram& program) {
+void write_forward_only(StepProgram& program, const RankLayout& layout, const StepOptions& options) {
   Writer writer(program);
-  const int head = static_cast<int>(program.blocks.size()) - 1;
   const bool with_loss = program.kind == ProgramKind::evaluate;
   if (with_loss) writer.add_over(label_group(program.groups), OpKind::count_labels);
-  for (int m = 0; m < program.micro_batches; ++m) {
-    writer.add_block(OpKind::load_batch, -1, m);
-    for (int b = 0; b < head; ++b) writer.add_block(OpKind::forward, b, m);
-    writer.add_block(with_loss ? OpKind::loss : OpKind::logits, head, m);
-  }
-  if (with_loss) writer.add_over(find_group(program.groups, kLossGroup), OpKind::reduce_loss);
+  lower_forward(program, layout, options.pipeline);
+  if (!with_loss) return writer.add_over(layout.pipeline_group, OpKind::share_logits);
+  writer.add_over(layout.pipeline_group, OpKind::share_loss);
+  writer.add_over(find_group(program.groups, kLossGroup), OpKind::reduce_loss);
 }
 
-void check_model(const ModelSpec& model) {
-  if (model.blocks.size() < 2 || model.blocks.front().kind != BlockKind::embedding ||
-      model.blocks.back().kind != BlockKind::head) {
+/// The first stage starts with an embedding, the last one ends with a head, and no other block is either.
+void check_model(const ModelSpec& model, const PipelineOptions& pipeline) {
+  const int stages = std::max(1, pipeline.schedule.stages());
+  const auto refuse = [&] {
     throw UsageError(format(
         "model family \"{}\": its blocks must start with an embedding and end with a head", model.family));
+  };
+  for (std::size_t b = 0; b < model.blocks.size(); ++b) {
+    const BlockSpec& block = model.blocks[b];
+    const bool first = block.stage == 0 && b == 0;
+    const bool last = block.stage + 1 == stages && b + 1 == model.blocks.size();
+    if (first != (block.kind == BlockKind::embedding) || last != (block.kind == BlockKind::head)) refuse();
   }
+  if (model.blocks.empty() || (stages == 1 && model.blocks.size() < 2)) refuse();
   for (const BlockSpec& block : model.blocks) {
     for (const int unit : block.units) {
       if (unit < 0 || unit >= std::ssize(model.units)) {
@@ -118,17 +110,42 @@ void add_units(StepProgram& program, const ModelSpec& model, const RankLayout& l
                              .resident = unit.gather == DType::f32 && unit.shard_group < 0 && !unit.offloaded,
                              .shard_group = unit.shard_group,
                              .replica_group = unit.replica_group(),
+                             .tie_group = unit.tie_group,
                              .offloaded = unit.offloaded});
+  }
+}
+
+/// The edges between the blocks of this rank, and those to other stages.
+void add_values(StepProgram& program, const ModelSpec& model, const CostContext& cost) {
+  const auto add = [&](const std::string& name, int producer, int consumer,
+                       const std::vector<BundleEntry>& entries) {
+    ProgramValue& value =
+        program.values.emplace_back(ProgramValue{name, producer, consumer, cost.compute, {}});
+    for (const BundleEntry& entry : entries)
+      value.parts.push_back({entry.slice ? cost.tokens / cost.slices : cost.tokens, entry.width});
+    return static_cast<int>(program.values.size()) - 1;
+  };
+  for (int b = 0; b < std::ssize(model.blocks); ++b) {
+    const BlockSpec& block = element(model.blocks, b);
+    ProgramBlock& added = element(program.blocks, b);
+    if (b > 0 && block.stage - element(model.blocks, b - 1).stage <= 1) {
+      added.input = element(program.blocks, b - 1).output;
+      element(program.values, added.input).consumer = b;
+    } else if (!added.first) {
+      added.input = add("input of " + block.name, -1, b, block.inputs);
+    }
+    if (!added.last) added.output = add(block.name, b, -1, block.outputs);
   }
 }
 
 }  // namespace
 
 StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout, const StepOptions& options) {
-  check_model(model);
+  check_model(model, options.pipeline);
   if (options.micro_batches < 1)
     throw UsageError(format("a step needs at least one micro-batch, not {}", options.micro_batches));
   check_size(model, options.micro_batches);
+  if (options.kind == ProgramKind::train && layout.pipeline_group < 0) require_trained(model);
   StepProgram program;
   program.kind = options.kind;
   program.rank = layout.id.rank;
@@ -139,18 +156,20 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     ProgramBlock& added = program.blocks.emplace_back();
     added.name = block.name;
     added.units = block.units;
+    added.stage = block.stage;
+    added.first = block.kind == BlockKind::embedding;
+    added.last = block.kind == BlockKind::head;
     added.weights_in_backward = block.kind != BlockKind::embedding;
     if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
     if (options.kind == ProgramKind::generate) continue;  // of whole rows, on every rank
     if (block.exchanges_over(BlockAxis::context)) added.group(BlockAxis::context) = layout.keys_group;
     if (block.exchanges_over(BlockAxis::heads)) added.group(BlockAxis::heads) = layout.heads_group;
   }
-  program.blocks.front().first = true;
-  program.blocks.back().last = true;
+  add_values(program, model, options.cost);
   if (options.kind == ProgramKind::train)
-    write_training(program, model);
+    write_training(program, layout, options);
   else
-    write_forward_only(program);
+    write_forward_only(program, layout, options);
   return program;
 }
 

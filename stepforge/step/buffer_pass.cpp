@@ -39,9 +39,17 @@ class BufferWriter {
     for (std::size_t b = 0; b < model.blocks.size(); ++b)
       costs_.push_back(
           block_cost(model.blocks[b].regions, options.cost, program.blocks[b].recomputed_regions));
-    has_backward_.resize(model.blocks.size(), false);
-    for (const Operation& operation : program.operations)
-      if (operation.kind == OpKind::backward) element(has_backward_, operation.block) = true;
+    reads_gradient_.resize(program.values.size(), false);
+    splits_backward_.resize(program.blocks.size(), false);
+    for (const Operation& operation : program.operations) {
+      if (operation.block < 0) continue;
+      if (operation.kind == OpKind::backward_input) element(splits_backward_, operation.block) = true;
+      const ProgramBlock& block = element(program.blocks, operation.block);
+      const int value = reads_output_gradient(operation.kind)     ? block.output
+                        : operation.kind == OpKind::send_gradient ? block.input
+                                                                  : -1;
+      if (value >= 0) element(reads_gradient_, value) = true;
+    }
   }
 
   void write() {
@@ -61,17 +69,23 @@ class BufferWriter {
   }
 
  private:
-  /// Kind, block or unit, micro-batch or level.
+  /// Kind; block, value or unit; micro-batch or level.
   using Key = std::tuple<BufferKind, int, int>;
 
-  static Key key(const Operation& operation, const BufferUse& use) {
+  static bool reads_output_gradient(OpKind kind) {
+    return kind == OpKind::backward || kind == OpKind::backward_input;
+  }
+
+  Key key(const Operation& operation, const BufferUse& use) const {
     switch (use.owner) {
       case BufferOwner::micro_batch:
         return {use.kind, -1, operation.micro_batch};
       case BufferOwner::block:
         return {use.kind, operation.block, operation.micro_batch};
-      case BufferOwner::block_below:
-        return {use.kind, operation.block - 1, operation.micro_batch};
+      case BufferOwner::input:
+        return {use.kind, element(program_.blocks, operation.block).input, operation.micro_batch};
+      case BufferOwner::output:
+        return {use.kind, element(program_.blocks, operation.block).output, operation.micro_batch};
       case BufferOwner::unit:
         return {use.kind, operation.unit, -1};
       case BufferOwner::unit_level:
@@ -91,8 +105,13 @@ class BufferWriter {
     switch (kind) {
       case BufferKind::graph:
         return operation.keep_graph;
-      case BufferKind::bundle_gradient:
-        return operation.block > 0 && element(has_backward_, operation.block - 1);
+      case BufferKind::weight_inputs:
+        return operation.keep_graph && element(splits_backward_, operation.block);
+      case BufferKind::bundle_gradient: {
+        const ProgramBlock& block = element(program_.blocks, operation.block);
+        const int value = operation.kind == OpKind::receive_gradient ? block.output : block.input;
+        return value >= 0 && element(reads_gradient_, value);
+      }
       case BufferKind::whole_gradient:
         return element(program_.units, operation.unit).reduces();
       case BufferKind::gradients:
@@ -139,23 +158,20 @@ class BufferWriter {
     return bytes;
   }
 
-  int64_t bundle_bytes(int block) const {
-    const CostContext& cost = options_.cost;
-    int64_t elements = 0;
-    for (const BundleEntry& entry : element(model_.blocks, block).outputs)
-      elements += entry.width * (entry.slice ? cost.tokens / cost.slices : cost.tokens);
-    return elements * dtype_bytes(cost.compute);
-  }
-
   int64_t bytes_of(BufferKind kind, int owner) const {
     switch (kind) {
       case BufferKind::batch:
         return options_.cost.tokens * options_.batch_bytes_per_token;
       case BufferKind::bundle:
       case BufferKind::bundle_gradient:
-        return bundle_bytes(owner);
+        return element(program_.values, owner).bytes();
       case BufferKind::graph:
-        return element(costs_, owner).saved_bytes;
+        return element(costs_, owner).saved_bytes -
+               (element(splits_backward_, owner) ? element(costs_, owner).queued_saved_bytes : 0);
+      case BufferKind::weight_inputs:
+        return element(costs_, owner).queued_saved_bytes;
+      case BufferKind::weight_queue:
+        return element(costs_, owner).queued_bytes - element(costs_, owner).queued_saved_bytes;
       case BufferKind::gather_slot:
         return element(units_, owner).gathered * dtype_bytes(element(layout_.units, owner).gather);
       case BufferKind::whole_gradient:
@@ -170,6 +186,8 @@ class BufferWriter {
   std::string name_of(const Operation& operation, const Key& key) const {
     const auto [kind, owner, number] = key;
     std::string name(buffer_kind_name(kind));
+    if (kind == BufferKind::bundle || kind == BufferKind::bundle_gradient)
+      return format("{} {} m{}", name, element(program_.values, owner).name, number);
     if (operation.block >= 0) return format("{} {} m{}", name, element(program_.blocks, owner).name, number);
     if (operation.unit < 0) return format("{} m{}", name, number);
     name += " " + element(program_.units, owner).name;
@@ -205,8 +223,8 @@ class BufferWriter {
   void set_exchanges(Operation& operation, const BlockCost& cost) const {
     const auto& groups = element(program_.blocks, operation.block).groups;
     const bool loss = operation.kind == OpKind::loss_forward_backward;
-    const bool backward = operation.kind == OpKind::backward || loss;
-    const bool forward = operation.kind != OpKind::backward;
+    const bool backward = reads_output_gradient(operation.kind) || loss;
+    const bool forward = loss || !backward;
     for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {
       if (groups.at(axis) < 0) continue;
       int64_t bytes =
@@ -218,6 +236,15 @@ class BufferWriter {
       operation.beside = (forward ? cost.forward_beside : 0) + (backward ? cost.backward_beside : 0);
   }
 
+  /// Of the norms that a rank sends: one, or in a pipeline one of each unit of the model.
+  int64_t norm_bytes() const {
+    return kPartialSumBytes * (layout_.pipeline_group >= 0 ? layout_.model_units : 1);
+  }
+
+  void set_message(Operation& operation, int value) const {
+    operation.bytes = element(program_.values, value).bytes();
+  }
+
   /// `allocated`: bytes of the buffers that it allocates, which are part of the measured peaks.
   void set_cost_of_block(Operation& operation, int64_t allocated) const {
     const BlockCost& cost = element(costs_, operation.block);
@@ -225,6 +252,20 @@ class BufferWriter {
     int64_t peak = 0;  // bytes, buffers included
     operation.flops = cost.forward_flops;
     switch (operation.kind) {
+      case OpKind::send:
+      case OpKind::receive_gradient:
+        return set_message(operation, element(program_.blocks, operation.block).output);
+      case OpKind::receive:
+      case OpKind::send_gradient:
+        return set_message(operation, element(program_.blocks, operation.block).input);
+      case OpKind::backward_input:
+        peak = cost.backward_input_peak_bytes;
+        operation.flops = cost.backward_input_flops;
+        break;
+      case OpKind::backward_weight:
+        peak = cost.backward_weight_peak_bytes;
+        operation.flops = cost.backward_weight_flops;
+        break;
       case OpKind::forward:
         peak = operation.keep_graph ? cost.forward_peak_bytes : cost.inference_peak_bytes;
         break;
@@ -264,6 +305,18 @@ class BufferWriter {
       case OpKind::count_labels:
         operation.bytes = kLabelCountBytes;
         break;
+      case OpKind::share_loss:
+        operation.bytes = kLossBytes * program_.micro_batches;
+        break;
+      case OpKind::share_logits:
+        operation.bytes = options_.sequences * model_.vocab_size * 4;
+        break;
+      case OpKind::join_stage_norms:
+        operation.bytes = norm_bytes() * layout_.size_of(operation.group);
+        break;
+      case OpKind::tie_reduce:
+        operation.bytes = operation.workspace = unit.shard * kMasterBytes;
+        break;
       case OpKind::reduce_loss:
         operation.bytes = kLossBytes * layout_.size_of(operation.group) * (program_.micro_batches + 1);
         break;
@@ -273,11 +326,12 @@ class BufferWriter {
         } else {
           const int64_t sums = options_.ordered ? trainable_sum(&UnitElements::all_shards) / kUnitAlignment
                                                 : layout_.size_of(operation.group);
-          operation.workspace = operation.bytes = kPartialSumBytes * sums;
+          operation.workspace = operation.bytes =
+              options_.ordered ? kPartialSumBytes * sums : norm_bytes() * sums;
         }
         break;
       case OpKind::join_norm:
-        operation.bytes = kPartialSumBytes * layout_.size_of(operation.group);
+        operation.bytes = norm_bytes() * layout_.size_of(operation.group);
         break;
       case OpKind::gather_start:
         operation.bytes = element(program_.units, operation.unit).gathered_bytes;
@@ -318,7 +372,8 @@ class BufferWriter {
   const StepOptions& options_;
   std::vector<UnitElements> units_;
   std::vector<BlockCost> costs_;
-  std::vector<bool> has_backward_;
+  std::vector<bool> splits_backward_;  // of each block: the gradients of its weights come later
+  std::vector<bool> reads_gradient_;   // of each value: an operation reads its gradient
   std::map<Key, int> live_;
 };
 

@@ -8,33 +8,29 @@ namespace stepforge {
 
 namespace {
 
-/// The operations that produced the values of one block on one micro-batch.
-struct Values {
-  int input = kNever;            // receive
-  int output = kNever;           // forward
-  int graph = kNever;            // forward or recompute
-  int output_gradient = kNever;  // receive
-  int input_gradient = kNever;   // backward or loss_forward_backward
-  int backward = kNever;
+/// The operations of one block on one micro-batch.
+struct Computed {
+  int forward = kNever;
+  int graph = kNever;     // forward or recompute
+  int backward = kNever;  // backward or backward_input
   int backward_weight = kNever;
   int loss = kNever;
   bool weight_queued = false;
+};
+
+/// The operations that made one value of one micro-batch, or received it.
+struct Made {
+  int value = kNever;
+  int gradient = kNever;
 };
 
 class Dataflow : RuleWalk {
  public:
   explicit Dataflow(const CheckedProgram& checked)
       : RuleWalk(checked),
-        values_(program_.blocks.size() * static_cast<std::size_t>(program_.micro_batches)),
-        batches_(static_cast<std::size_t>(program_.micro_batches), kNever),
-        receives_input_(program_.blocks.size(), false),
-        receives_gradient_(program_.blocks.size(), false) {
-    for (const Operation& operation : program_.operations) {
-      if (operation.kind != OpKind::receive) continue;
-      auto& receives = carries_gradient(operation) ? receives_gradient_ : receives_input_;
-      element(receives, operation.block) = true;
-    }
-  }
+        computed_(program_.blocks.size() * micro_batches()),
+        made_(program_.values.size() * micro_batches()),
+        batches_(micro_batches(), kNever) {}
 
   std::vector<Use> check() {
     walk([this](const Operation& operation) { visit(operation); });
@@ -43,15 +39,17 @@ class Dataflow : RuleWalk {
   }
 
  private:
-  /// A message carries the buffer that it reads or allocates: a bundle, or the gradient of one.
-  bool carries_gradient(const Operation& operation) const {
-    const auto& buffers = operation.kind == OpKind::send ? operation.reads : operation.allocates;
-    return find_buffer(program_, buffers, BufferKind::bundle_gradient) >= 0;
-  }
+  std::size_t micro_batches() const { return static_cast<std::size_t>(program_.micro_batches); }
 
-  Values& values(int block, int micro_batch) {
-    return values_[static_cast<std::size_t>(block) * static_cast<std::size_t>(program_.micro_batches) +
-                   static_cast<std::size_t>(micro_batch)];
+  Computed& computed(int block, int micro_batch) {
+    return computed_[static_cast<std::size_t>(block) * micro_batches() +
+                     static_cast<std::size_t>(micro_batch)];
+  }
+  Computed& computed(const Operation& operation) { return computed(operation.block, operation.micro_batch); }
+
+  Made& made(int value, const Operation& operation) {
+    return made_[static_cast<std::size_t>(value) * micro_batches() +
+                 static_cast<std::size_t>(operation.micro_batch)];
   }
 
   void use(int producer, BufferKind kind, std::string_view missing) {
@@ -59,28 +57,24 @@ class Dataflow : RuleWalk {
     uses_.push_back({producer, here(), kind});
   }
 
-  /// The input of the block on this micro-batch must exist: the batch, a received bundle, or the bundle of
-  /// the block below.
+  /// The input of the block on this micro-batch must exist: the batch, or a value that was computed or received.
   void use_input(const Operation& operation) {
     if (block(operation).first || block(operation).last)
       use(element(batches_, operation.micro_batch), BufferKind::batch, "its micro-batch has not been loaded");
     if (block(operation).first) return;
-    int input = kNever;
-    if (element(receives_input_, operation.block))
-      input = values(operation.block, operation.micro_batch).input;
-    else if (operation.block > 0)
-      input = values(operation.block - 1, operation.micro_batch).output;
-    use(input, BufferKind::bundle, "its input is missing: neither computed by the block below nor received");
+    const int value = block(operation).input;
+    use(value < 0 ? kNever : made(value, operation).value, BufferKind::bundle,
+        "its input is missing: neither computed by the block below nor received");
   }
 
   void use_output_gradient(const Operation& operation) {
-    int gradient = kNever;
-    if (element(receives_gradient_, operation.block))
-      gradient = values(operation.block, operation.micro_batch).output_gradient;
-    else if (operation.block + 1 < std::ssize(program_.blocks))
-      gradient = values(operation.block + 1, operation.micro_batch).input_gradient;
-    use(gradient, BufferKind::bundle_gradient,
+    const int value = block(operation).output;
+    use(value < 0 ? kNever : made(value, operation).gradient, BufferKind::bundle_gradient,
         "the gradient of its output is missing: neither computed by the block above nor received");
+  }
+
+  void make_input_gradient(const Operation& operation) {
+    if (block(operation).input >= 0) made(block(operation).input, operation).gradient = here();
   }
 
   void visit(const Operation& operation) {
@@ -96,27 +90,46 @@ class Dataflow : RuleWalk {
         return loss(operation);
       case OpKind::loss_forward_backward:
         loss(operation);
-        values(operation.block, operation.micro_batch).input_gradient = here();
-        return;
+        return make_input_gradient(operation);
       case OpKind::backward:
       case OpKind::backward_input:
         return backward(operation);
       case OpKind::backward_weight:
         return backward_weight(operation);
       case OpKind::receive:
-        return receive(operation);
+        return once(carried(operation, block(operation).input).value, "this input was already received");
+      case OpKind::receive_gradient:
+        return once(carried(operation, block(operation).output).gradient,
+                    "this gradient was already received");
       case OpKind::send:
-        return send(operation);
+        return use(carried(operation, block(operation).output).value, BufferKind::bundle,
+                   "the bundle it sends has not been computed");
+      case OpKind::send_gradient:
+        return use(carried(operation, block(operation).input).gradient, BufferKind::bundle_gradient,
+                   "the gradient it sends has not been computed");
       default:
         return;
     }
   }
 
+  /// What a message carries: its other end must be on another rank.
+  Made& carried(const Operation& operation, int value) {
+    if (value < 0) fail("its block has no such value");
+    const ProgramValue& edge = element(program_.values, value);
+    const int other_end = edge.producer == operation.block ? edge.consumer : edge.producer;
+    if (other_end >= 0) {
+      fail(format("block {} of this rank is at the other end of the value it carries",
+                  element(program_.blocks, other_end).name));
+    }
+    return made(value, operation);
+  }
+
   void forward(const Operation& operation) {
     if (block(operation).last) fail("the head must run as loss, loss_forward_backward or logits");
     use_input(operation);
-    Values& at = values(operation.block, operation.micro_batch);
-    once(at.output, "this forward was already done");
+    Computed& at = computed(operation);
+    once(at.forward, "this forward was already done");
+    made(block(operation).output, operation).value = here();
     if (operation.keep_graph) {
       if (!trains())
         fail(format("no backward uses its graph in a program of kind {}", program_kind_name(program_.kind)));
@@ -125,8 +138,8 @@ class Dataflow : RuleWalk {
   }
 
   void recompute(const Operation& operation) {
-    Values& at = values(operation.block, operation.micro_batch);
-    require_done(at.output, "its forward has not run");
+    Computed& at = computed(operation);
+    require_done(at.forward, "its forward has not run");
     once(at.graph, "its graph was already made");
     use_input(operation);
   }
@@ -134,55 +147,36 @@ class Dataflow : RuleWalk {
   void loss(const Operation& operation) {
     if (!block(operation).last) fail("only the head computes a loss or logits");
     use_input(operation);
-    once(values(operation.block, operation.micro_batch).loss,
-         "the head on this micro-batch was already done");
+    once(computed(operation).loss, "the head on this micro-batch was already done");
   }
 
   void backward(const Operation& operation) {
-    Values& at = values(operation.block, operation.micro_batch);
+    Computed& at = computed(operation);
     once(at.backward, "this backward was already done");
     use(at.graph, BufferKind::graph,
-        at.output == kNever ? "its forward has not run"
-                            : "its graph is missing: forward kept none and nothing recomputed it");
+        at.forward == kNever ? "its forward has not run"
+                             : "its graph is missing: forward kept none and nothing recomputed it");
     use_output_gradient(operation);
     use_input(operation);
-    at.input_gradient = here();
+    make_input_gradient(operation);
     at.weight_queued = operation.kind == OpKind::backward_input;
   }
 
   void backward_weight(const Operation& operation) {
-    Values& at = values(operation.block, operation.micro_batch);
+    Computed& at = computed(operation);
     if (!at.weight_queued && at.backward_weight == kNever) fail("no backward_input has queued it");
     once(at.backward_weight, "this weight gradient was already done");
-    use(at.graph, BufferKind::graph, "its graph is missing");
-    require_order(at.backward);
+    use(at.backward, BufferKind::weight_queue, "its queue is missing");
     at.weight_queued = false;
-  }
-
-  void receive(const Operation& operation) {
-    Values& at = values(operation.block, operation.micro_batch);
-    if (carries_gradient(operation))
-      once(at.output_gradient, "this gradient was already received");
-    else
-      once(at.input, "this input was already received");
-  }
-
-  void send(const Operation& operation) {
-    const Values& at = values(operation.block, operation.micro_batch);
-    const bool gradient = carries_gradient(operation);
-    if (gradient)
-      use(at.input_gradient, BufferKind::bundle_gradient, "the gradient it sends has not been computed");
-    else
-      use(at.output, BufferKind::bundle, "the bundle it sends has not been computed");
   }
 
   /// Every block has run on every micro-batch, and no graph or queued weight gradient is left over.
   void check_end() {
     for (int b = 0; b < std::ssize(program_.blocks); ++b) {
       for (int m = 0; m < program_.micro_batches; ++m) {
-        const Values& at = values(b, m);
+        const Computed& at = computed(b, m);
         const ProgramBlock& block = element(program_.blocks, b);
-        if ((block.last ? at.loss : at.output) == kNever)
+        if ((block.last ? at.loss : at.forward) == kNever)
           fail(format("block {} never runs on micro-batch {}", block.name, m));
         if (at.graph != kNever && at.backward == kNever) fail_at(at.graph, "no backward uses its graph");
         if (at.weight_queued) fail_at(at.backward, "the weight gradient it queued is never computed");
@@ -190,10 +184,9 @@ class Dataflow : RuleWalk {
     }
   }
 
-  std::vector<Values> values_;
+  std::vector<Computed> computed_;
+  std::vector<Made> made_;
   std::vector<int> batches_;
-  std::vector<bool> receives_input_;     // per block
-  std::vector<bool> receives_gradient_;  // per block
   std::vector<Use> uses_;
 };
 

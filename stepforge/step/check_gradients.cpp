@@ -34,6 +34,7 @@ struct Gradient {
   int reduce_wait = kNever;
   int all_reduce_start = kNever;
   int all_reduce_wait = kNever;
+  int tied = kNever;
   int update = kNever;
 };
 
@@ -78,11 +79,13 @@ class Gradients : RuleWalk {
       case OpKind::all_reduce_wait:
         return end_reduction(trainable(operation).all_reduce_start, trainable(operation).all_reduce_wait);
       case OpKind::tie_reduce:
-        return write(trainable(operation));
+        return tie(trainable(operation), operation);
       case OpKind::gradient_norm:
         return norm(operation);
       case OpKind::join_norm:
-        return join_norm(operation);
+        return join(operation, joined_, norm_, find_group(program_.groups, kTensorGroup));
+      case OpKind::join_stage_norms:
+        return join(operation, stages_joined_, last_norm(), find_group(program_.groups, kPipelineGroup));
       case OpKind::check_finite:
         return check_finite();
       case OpKind::update:
@@ -206,6 +209,11 @@ class Gradients : RuleWalk {
       if (!unit(u).trainable) continue;
       require_complete(element(gradients_, u), u);
       require_reduced(element(gradients_, u), unit(u));
+      if (unit(u).tie_group >= 0) {
+        require_done(element(gradients_, u).tied,
+                     format("unit {}: its gradient has not been summed over its copies, {}", unit(u).name,
+                            group_text(unit(u).tie_group)));
+      }
       // Each rank has a shard of the gradients, so their norm is summed over the group.
       if (const int group = unit(u).shard_group; group >= 0 && operation.group != group) {
         fail(format("the gradients are sharded over {}, but their norm is computed over {}",
@@ -248,18 +256,36 @@ class Gradients : RuleWalk {
       require(unit.replica_group, gradient.all_reduce_start, gradient.all_reduce_wait, "all-reduced");
   }
 
-  /// Each rank of tensor parallelism has its own part of the gradients.
-  void join_norm(const Operation& operation) {
+  /// Sums what the stages that hold a copy of the unit have, when each has its whole sum.
+  void tie(Gradient& gradient, const Operation& operation) {
+    if (operation.group != unit(operation.unit).tie_group)
+      fail("it must run over " + group_text(unit(operation.unit).tie_group));
+    require_never(norm_, "the norm was already computed");
+    require_complete(gradient, operation.unit);
+    require_reduced(gradient, unit(operation.unit));
+    once(gradient.tied, "the gradient was already summed over the copies of the unit");
+  }
+
+  /// Each rank of tensor parallelism has its own part of the gradients, and each stage its own units.
+  void join(const Operation& operation, int& joined, int before, int group) {
     require_done(norm_, "the gradient norm has not been computed");
-    const int tensor = find_group(program_.groups, kTensorGroup);
-    if (operation.group != tensor) fail("it must run over " + group_text(tensor));
-    once(joined_, "the norm was already joined");
+    require_order(before);
+    if (operation.group != group) fail("it must run over " + group_text(group));
+    once(joined, "the norm was already joined");
+  }
+
+  /// The operation after which the norms of tensor-parallel parts are known.
+  int last_norm() const {
+    if (const int tensor = find_group(program_.groups, kTensorGroup); tensor >= 0)
+      require_done(joined_, "the norm has not been joined over " + group_text(tensor));
+    return std::max(norm_, joined_);
   }
 
   void check_finite() {
     require_done(norm_, "the gradient norm has not been computed");
-    if (const int tensor = find_group(program_.groups, kTensorGroup); tensor >= 0)
-      require_done(joined_, "the norm has not been joined over " + group_text(tensor));
+    require_order(last_norm());
+    if (const int stages = find_group(program_.groups, kPipelineGroup); stages >= 0)
+      require_done(stages_joined_, "the norm has not been joined over " + group_text(stages));
     once(check_, "the loss and the norm were already checked");
   }
 
@@ -273,6 +299,7 @@ class Gradients : RuleWalk {
   std::vector<std::vector<int>> users_;  // of each unit: the blocks that use it
   int norm_ = kNever;
   int joined_ = kNever;
+  int stages_joined_ = kNever;
   int check_ = kNever;
 };
 

@@ -11,11 +11,13 @@ class Loss : RuleWalk {
   explicit Loss(const CheckedProgram& checked)
       : RuleWalk(checked),
         group_(has_loss() ? find_group(program_.groups, kLossGroup) : -1),
-        all_ranks_(has_loss() ? label_group(program_.groups) : -1) {}
+        all_ranks_(has_loss() ? label_group(program_.groups) : -1),
+        stages_(find_group(program_.groups, kPipelineGroup)) {}
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
     require_over(all_ranks_, count_, "the labels of the step are never counted");
+    require_over(stages_, share_, has_loss() ? "the loss is never shared" : "the logits are never shared");
     require_over(group_, reduce_, "the loss is never reduced");
   }
 
@@ -31,15 +33,29 @@ class Loss : RuleWalk {
       case OpKind::count_labels:
         require_group(operation, all_ranks_);
         return once(count_, "the labels were already counted");
+      case OpKind::share_loss:
+      case OpKind::share_logits:
+        if ((operation.kind == OpKind::share_loss) != has_loss())
+          fail(format("it does not belong in a program of kind {}", program_kind_name(program_.kind)));
+        require_group(operation, stages_);
+        once(share_, "the loss was already shared");
+        require_never(reduce_, "the loss was already reduced");
+        for (const int loss : losses_) require_order(loss);
+        return;
       case OpKind::reduce_loss:
         require_group(operation, group_);
         once(reduce_, "the loss was already reduced");
+        require_over(stages_, share_, "the loss has not been shared");
+        require_order(share_);
         for (const int loss : losses_) require_order(loss);
         return;
       case OpKind::loss:
       case OpKind::loss_forward_backward:
+      case OpKind::logits:
         return loss();
       case OpKind::check_finite:
+        require_over(stages_, share_, "the loss has not been shared");
+        require_order(share_);
         if (group_ < 0) return;
         require_over(group_, reduce_, "the loss has not been reduced");
         return require_order(reduce_);
@@ -55,6 +71,7 @@ class Loss : RuleWalk {
 
   /// The loss is divided by the number of labels of the whole step.
   void loss() {
+    require_never(share_, "the loss was already shared");
     require_never(reduce_, "the loss was already reduced");
     if (all_ranks_ >= 0) {
       require_over(all_ranks_, count_, "the labels of the step have not been counted");
@@ -65,7 +82,9 @@ class Loss : RuleWalk {
 
   int group_;
   int all_ranks_;
+  int stages_;
   int count_ = kNever;
+  int share_ = kNever;
   int reduce_ = kNever;
   std::vector<int> losses_;
 };

@@ -103,9 +103,9 @@ void check_messages(std::span<const StepProgram> all_ranks) {
   for (const StepProgram& program : all_ranks) {
     for (std::size_t i = 0; i < program.operations.size(); ++i) {
       const Operation& operation = program.operations[i];
-      if (operation.kind == OpKind::send)
+      if (sends_message(operation.kind))
         channels[{program.rank, operation.peer}].sends.push_back(i);
-      else if (operation.kind == OpKind::receive)
+      else if (receives_message(operation.kind))
         channels[{operation.peer, program.rank}].receives.push_back(i);
     }
   }

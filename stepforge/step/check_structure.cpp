@@ -39,13 +39,20 @@ class Structure : ListWalk {
   void check_header() const {
     if (program_.micro_batches < 1)
       fail(format("a step needs at least one micro-batch, not {}", program_.micro_batches));
+    for (const ProgramValue& value : program_.values) {
+      require_optional_index(value.producer, program_.blocks.size(), "block");
+      require_optional_index(value.consumer, program_.blocks.size(), "block");
+    }
     for (const ProgramBlock& block : program_.blocks) {
       require_indices(block.units, program_.units.size(), "unit");
+      require_optional_index(block.input, program_.values.size(), "value");
+      require_optional_index(block.output, program_.values.size(), "value");
       for (const int group : block.groups) require_optional_index(group, program_.groups.size(), "group");
     }
     for (const ProgramUnit& unit : program_.units) {
       require_optional_index(unit.shard_group, program_.groups.size(), "group");
       require_optional_index(unit.replica_group, program_.groups.size(), "group");
+      require_optional_index(unit.tie_group, program_.groups.size(), "group");
       if (unit.resident && unit.reduces()) {
         fail(format("unit {} is {} and must be gathered", unit.name,
                     unit.shard_group >= 0 ? "sharded" : "offloaded"));
@@ -88,7 +95,7 @@ class Structure : ListWalk {
   void check_row(const Operation& operation) const {
     const OpInfo& row = op_info(operation.kind);
     const auto has = [&](unsigned trait) { return (row.traits & trait) != 0; };
-    if (operation.lane != row.lane)
+    if (!has(kHasPeer) && operation.lane != row.lane)
       fail(format("it runs on lane {}, not {}", lane_name(operation.lane), lane_name(row.lane)));
     if (has(trains() ? kNeverTrains : kTrains))
       fail(format("it does not belong in a program of kind {}", program_kind_name(program_.kind)));
@@ -96,14 +103,31 @@ class Structure : ListWalk {
     if (has(kHasMicroBatch)) require_index(operation.micro_batch, micro_batches(), "micro-batch");
     if (has(kHasUnit)) require_index(operation.unit, program_.units.size(), "unit");
     if (has(kHasLevel)) require_index(operation.level, kMaxLevels, "level");
-    if (has(kHasPeer)) require_index(operation.peer, world_, "peer rank");
-    if (has(kHasPeer) && operation.peer == program_.rank) fail("a rank cannot send to itself");
+    if (has(kHasPeer)) require_message_lane(operation);
     if (has(kUsesUnits)) require_block_groups(operation);
     if (has(kOverShards)) require_group(operation, unit(operation.unit).shard_group);
     if (has(kOverReplicas)) require_group(operation, unit(operation.unit).replica_group);
     if (has(kHasGroup)) require_index(operation.group, program_.groups.size(), "group");
     if (operation.kind == OpKind::reduce_start && !unit(operation.unit).reduces())
       fail("the unit's gradient is accumulated in place: there is nothing to reduce");
+  }
+
+  /// Each neighbour and direction has its own lane.
+  void require_message_lane(const Operation& operation) const {
+    require_index(operation.peer, world_, "peer rank");
+    require_index(operation.group, program_.groups.size(), "group");
+    if (operation.peer == program_.rank) fail("a rank cannot send to itself");
+    const std::vector<int>& ranks = element(program_.groups, operation.group).ranks;
+    const auto member = [&](int rank) {
+      return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+    };
+    const int size = static_cast<int>(ranks.size());
+    if (member(operation.peer) == size)
+      fail(format("rank {} is not a member of {}", operation.peer, group_text(operation.group)));
+    const Lane lane =
+        pipeline_lane(member(program_.rank), member(operation.peer), size, sends_message(operation.kind));
+    if (operation.lane != lane)
+      fail(format("it runs on lane {}, not {}", lane_name(operation.lane), lane_name(lane)));
   }
 
   void require_group(const Operation& operation, int expected) const {

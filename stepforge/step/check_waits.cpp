@@ -18,13 +18,19 @@ struct Collective {
   std::vector<int> ranks;
 };
 
+/// One message: it passes when sender and receiver have both come, as engines without buffers have it.
+struct Message {
+  bool sender = false;
+  bool receiver = false;
+};
+
 struct RankState {
   std::array<std::vector<std::size_t>, kLanes> queue;  // the operations of each lane, in order
   std::array<std::size_t, kLanes> next{};
   std::vector<bool> done;
   std::vector<std::size_t> joined;  // the number of its collectives each operation has joined
   std::vector<std::vector<Collective*>> collectives;  // of each operation, one after the other
-  std::vector<std::size_t> message;                   // of each receive: its number on the channel
+  std::vector<Message*> message;                      // of each send and receive
 };
 
 /// Runs the lanes of all ranks as far as possible, without time: an operation that can finish does so at
@@ -52,9 +58,9 @@ class Waits {
     state.done.resize(count, false);
     state.joined.resize(count, 0);
     state.collectives.resize(count);
-    state.message.resize(count, 0);
-    std::map<std::string, std::size_t> counts;  // of the collectives of each group
-    std::map<int, std::size_t> receives;
+    state.message.resize(count, nullptr);
+    std::map<std::string, std::size_t> counts;            // of the collectives of each group
+    std::map<std::pair<int, int>, std::size_t> messages;  // of each channel
     for (std::size_t i = 0; i < count; ++i) {
       const Operation& operation = program.operations[i];
       state.queue.at(static_cast<std::size_t>(operation.lane)).push_back(i);
@@ -65,7 +71,10 @@ class Waits {
         collective.ranks = group.ranks;
         state.collectives[i].push_back(&collective);
       }
-      if (operation.kind == OpKind::receive) state.message[i] = receives[operation.peer]++;
+      if (!has_trait(operation.kind, kHasPeer)) continue;
+      const bool sends = sends_message(operation.kind);
+      const std::pair channel{sends ? program.rank : operation.peer, sends ? operation.peer : program.rank};
+      state.message[i] = &messages_[{channel, messages[channel]++}];
     }
   }
 
@@ -90,14 +99,16 @@ class Waits {
     for (const int needed : operation.needs)
       if (!element(state.done, needed)) return false;
     if (!meet(state, i)) return false;
-    if (operation.kind == OpKind::receive && sent_[{operation.peer, static_cast<int>(r)}] <= state.message[i])
-      return false;
-    if (operation.kind == OpKind::send) {
-      ++sent_[{static_cast<int>(r), operation.peer}];
-      ready_.push_back(static_cast<std::size_t>(operation.peer));
-    }
+    if (state.message[i] != nullptr && !pass(operation, *state.message[i])) return false;
     state.done[i] = true;
     return true;
+  }
+
+  /// Whether the message passes: both ends have come.
+  bool pass(const Operation& operation, Message& message) {
+    bool& own = sends_message(operation.kind) ? message.sender : message.receiver;
+    if (!std::exchange(own, true)) ready_.push_back(static_cast<std::size_t>(operation.peer));
+    return message.sender && message.receiver;
   }
 
   /// Joins the collectives of the operation as far as the others have come.
@@ -130,7 +141,8 @@ class Waits {
     const Operation& operation = all_ranks_[r].operations[i];
     for (const int needed : operation.needs)
       if (!element(ranks_[r].done, needed)) return {};
-    if (operation.kind == OpKind::receive) return format("waits for rank {} to send", operation.peer);
+    if (receives_message(operation.kind)) return format("waits for rank {} to send", operation.peer);
+    if (sends_message(operation.kind)) return format("waits for rank {} to receive", operation.peer);
     if (ranks_[r].joined[i] == 0) return {};
     const Collective* collective = ranks_[r].collectives[i][ranks_[r].joined[i] - 1];
     std::vector<std::string> missing;
@@ -165,7 +177,8 @@ class Waits {
   std::span<const StepProgram> all_ranks_;
   std::vector<RankState> ranks_;
   std::map<std::pair<std::string, std::size_t>, Collective> collectives_;
-  std::map<std::pair<int, int>, std::size_t> sent_;
+  std::map<std::pair<std::pair<int, int>, std::size_t>, Message>
+      messages_;  // of (sender, receiver), by number
   std::deque<std::size_t> ready_;
 };
 

@@ -45,7 +45,7 @@ struct CheckResult {
 /// - Buffers are allocated before all uses, and freed once after them.
 /// - An operation that uses a result of another lane is ordered after it by `needs`.
 /// - Sends and receives pair up, the ranks of a group agree on their collectives, and there is no cycle of
-///   waits. A send does not wait for its receiver; receives and collectives wait for their partners.
+///   waits, where sends, receives and collectives all wait for their partners.
 /// Throws ProgramError for the first fault found.
 CheckResult check_programs(std::span<const StepProgram> all_ranks);
 
@@ -64,18 +64,26 @@ using GroupsOfRank = std::function<std::vector<GroupView>(int rank)>;
 
 struct SymmetryProof {
   int world_size = 1;
-  std::size_t groups = 0;  ///< distinct ones, over all ranks
-  int64_t peak_bytes = 0;  ///< of every rank
+  std::size_t groups = 0;            ///< distinct ones, over all ranks
+  int64_t peak_bytes = 0;            ///< of every rank; the largest of all classes
+  std::vector<int64_t> class_peaks;  ///< of each class
 };
 
-/// Proves a job in which every rank runs the operations of `program` over its own groups. What check_programs
-/// proves for all ranks follows from the proof for one of them and from these rules:
-/// - Each rank has the same number of groups, with the same names and sizes, and is a member of each of them.
-///   All members of a group have the same list of members. So they issue the same collectives in the same
-///   order.
-/// - `needs` point backward. So the ranks can finish the list operation by operation, each collective
-///   together with itself on the other ranks, and no cycle of waits can exist.
-/// There must be no messages to single peers. Throws ProgramError for the first fault found.
+/// Proves a job of any size by classes of ranks: all ranks of a class run the same operations, each over its own
+/// groups. `classes` holds one program of each: those of one pipeline, in the order of its stages; without a
+/// pipeline there is one class. What check_programs proves for all ranks follows from the proof for these programs
+/// and from these rules:
+/// - Each rank has the groups that the program of its class has, with the same names and sizes, and is a member of
+///   each of them. All members of a group have the same list of members. A group is either within one class, or
+///   has equally many members of each of its classes, in the same order for all groups of that name.
+/// - So the ranks of a class can run in step: a collective within a class finishes as soon as one of its members
+///   comes, and messages and collectives between classes are those between the programs in `classes`, which
+///   check_programs' rules prove to agree and to have no cycle of waits.
+/// `class_of` is the class of a rank. Throws ProgramError for the first fault found.
+SymmetryProof check_classes(std::span<const StepProgram> classes, int world_size,
+                            const std::function<int(int rank)>& class_of, const GroupsOfRank& groups_of);
+
+/// check_classes for ranks that all run the operations of `program`. There must be no messages to single peers.
 SymmetryProof check_symmetric(const StepProgram& program, int world_size, const GroupsOfRank& groups_of);
 
 }  // namespace stepforge

@@ -11,6 +11,7 @@ std::vector<GroupLane> group_lanes(const StepProgram& program) {
   for (const Operation& operation : program.operations) {
     for (const GroupExchange& collective : collectives_of(operation))
       lanes.insert({collective.group, operation.lane});
+    if (has_trait(operation.kind, kHasPeer)) lanes.insert({operation.group, operation.lane});
   }
   return {lanes.begin(), lanes.end()};
 }

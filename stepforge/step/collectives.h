@@ -10,7 +10,8 @@
 
 namespace stepforge {
 
-/// The collectives of a group on one lane, which have a communicator of their own.
+/// The collectives of a group on one lane, or the messages to or from one neighbour in it, which have a communicator
+/// of their own.
 struct GroupLane {
   int group = -1;  ///< index into StepProgram::groups
   Lane lane = Lane::compute;

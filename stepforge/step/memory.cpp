@@ -84,7 +84,15 @@ MemoryAccount account(const StepProgram& program) {
   };
   result.peak_bytes = live_bytes;
   result.at_peak = live;
+  std::vector<std::size_t> sends;  // of which no operation of the compute lane knows yet that they have ended
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    if (program.operations[i].lane == Lane::compute) {
+      std::erase_if(sends, [&](std::size_t send) {
+        if (!before(send, i)) return false;
+        add(program.operations[send].frees, -1);
+        return true;
+      });
+    }
     add(program.operations[i].allocates, 1);
     const int64_t workspace = program.operations[i].workspace + others.workspace_beside(i);
     if (live_bytes + workspace > result.peak_bytes) {
@@ -93,7 +101,10 @@ MemoryAccount account(const StepProgram& program) {
       result.workspace_at_peak = workspace;
       result.at_peak = live;
     }
-    add(program.operations[i].frees, -1);
+    if (sends_message(program.operations[i].kind))
+      sends.push_back(i);
+    else
+      add(program.operations[i].frees, -1);
     result.live_after.push_back(live_bytes);
   }
   return result;

@@ -23,7 +23,7 @@ enum class OpKind : uint8_t {
   loss_forward_backward,  ///< head block in training: the loss, and the gradients of the head and its input
   logits,                 ///< head block in generation: logits of the last position of each document
   backward,               ///< block b on m: gradients of inputs and weights
-  backward_input,         ///< gradients of inputs only; the gradients of weights are queued
+  backward_input,         ///< gradients of inputs only; the products for the gradients of weights are queued
   backward_weight,        ///< the queued gradients of weights
   start_gradient,         ///< empties the gradient of unit u: the next write overwrites it. If the unit is
                           ///< sharded or offloaded, allocates a gradient of the whole unit
@@ -33,12 +33,17 @@ enum class OpKind : uint8_t {
   reduce_wait,            ///< the sum is complete; the whole gradient is no longer needed
   all_reduce_start,       ///< starts to sum the gradient of unit u over the replicas
   all_reduce_wait,        ///< the sum is complete
-  tie_reduce,             ///< sums the gradient of a tied parameter over its holders
+  tie_reduce,             ///< sums the gradient of a tied unit over the stages that hold a copy
+  share_loss,             ///< gives the losses of the last stage to all stages
+  share_logits,           ///< gives the logits of the last stage to all stages
   reduce_loss,            ///< collects the losses of all ranks of the group
-  send,                   ///< sends a bundle to `peer`
-  receive,                ///< receives a bundle from `peer`
+  send,                   ///< sends the output of block b to `peer`, the next stage
+  receive,                ///< receives the input of block b from `peer`, the stage before
+  send_gradient,          ///< sends the gradient of the input of block b to the stage before
+  receive_gradient,       ///< receives the gradient of the output of block b from the next stage
   gradient_norm,          ///< norm of the gradients of all trainable units over the shard group
   join_norm,              ///< joins the norms of the parts of divided tensors
+  join_stage_norms,       ///< joins the norms of the units of all stages
   check_finite,           ///< stops or skips the step if the loss or the norm is not finite
   update,                 ///< updates unit u by the optimizer
   offload_start,          ///< starts to copy parts of the state of an offloaded unit to the host
@@ -49,11 +54,29 @@ enum class OpKind : uint8_t {
 
 /// Operations of one lane run in list order. Lanes run concurrently and are ordered only by Operation::needs.
 /// Collectives of one group on several lanes may overlap: each pair of lane and group has its own
-/// communicator.
-enum class Lane : uint8_t { compute, gather, reduce, peer, copy };
+/// communicator. `peer`: messages inside blocks. The last four carry the messages of a pipeline: one lane for each
+/// neighbour and direction; with two ranks, both neighbours are the next one.
+enum class Lane : uint8_t {
+  compute,
+  gather,
+  reduce,
+  peer,
+  copy,
+  send_next,
+  receive_next,
+  send_previous,
+  receive_previous
+};
 
-inline constexpr std::array<std::string_view, 5> kLaneNames = {"compute", "gather", "reduce", "peer", "copy"};
+inline constexpr std::array<std::string_view, 9> kLaneNames = {
+    "compute",      "gather",        "reduce",          "peer", "copy", "send_next",
+    "receive_next", "send_previous", "receive_previous"};
 inline constexpr std::size_t kLanes = kLaneNames.size();
+
+/// Whether the lane carries messages between stages of a pipeline.
+constexpr bool is_pipeline_lane(Lane lane) {
+  return lane >= Lane::send_next;
+}
 
 enum class BufferKind : uint8_t {
   weights,
@@ -64,15 +87,18 @@ enum class BufferKind : uint8_t {
   bundle,           ///< the output of a block
   graph,            ///< what autograd saved in a forward
   bundle_gradient,  ///< the gradient of a bundle
+  weight_inputs,    ///< the part of what autograd saved that backward_weight needs
+  weight_queue,     ///< what backward_input computes for backward_weight
   gradient_level,
   whole_gradient,  ///< of a unit that is sharded or offloaded, until it is reduced
   kv_cache,
   host  ///< the state of an offloaded unit, in host memory
 };
 
-inline constexpr std::array<std::string_view, 12> kBufferKindNames = {
-    "weights", "gradients",       "optimizer",      "gather_slot",    "batch",    "bundle",
-    "graph",   "bundle_gradient", "gradient_level", "whole_gradient", "kv_cache", "host"};
+inline constexpr std::array<std::string_view, 14> kBufferKindNames = {
+    "weights",        "gradients",      "optimizer",       "gather_slot",   "batch",
+    "bundle",         "graph",          "bundle_gradient", "weight_inputs", "weight_queue",
+    "gradient_level", "whole_gradient", "kv_cache",        "host"};
 
 enum class ProgramKind : uint8_t { train, evaluate, generate };
 
@@ -82,7 +108,8 @@ inline constexpr std::array<std::string_view, 3> kProgramKindNames = {"train", "
 enum class BufferOwner : uint8_t {
   micro_batch,  ///< m
   block,        ///< b on m
-  block_below,  ///< b - 1 on m
+  input,        ///< the input value of b on m
+  output,       ///< the output value of b on m
   unit,         ///< u
   unit_level    ///< u at level l
 };
@@ -134,11 +161,13 @@ struct OpInfo {
 namespace op_table {
 
 inline constexpr BufferUse kBatch{BufferKind::batch, BufferOwner::micro_batch};
-inline constexpr BufferUse kInput{BufferKind::bundle, BufferOwner::block_below};
-inline constexpr BufferUse kOutput{BufferKind::bundle, BufferOwner::block};
+inline constexpr BufferUse kInput{BufferKind::bundle, BufferOwner::input};
+inline constexpr BufferUse kOutput{BufferKind::bundle, BufferOwner::output};
 inline constexpr BufferUse kGraph{BufferKind::graph, BufferOwner::block};
-inline constexpr BufferUse kInputGradient{BufferKind::bundle_gradient, BufferOwner::block_below};
-inline constexpr BufferUse kOutputGradient{BufferKind::bundle_gradient, BufferOwner::block};
+inline constexpr BufferUse kWeightInputs{BufferKind::weight_inputs, BufferOwner::block};
+inline constexpr BufferUse kQueue{BufferKind::weight_queue, BufferOwner::block};
+inline constexpr BufferUse kInputGradient{BufferKind::bundle_gradient, BufferOwner::input};
+inline constexpr BufferUse kOutputGradient{BufferKind::bundle_gradient, BufferOwner::output};
 inline constexpr BufferUse kSlot{BufferKind::gather_slot, BufferOwner::unit};
 inline constexpr BufferUse kWhole{BufferKind::whole_gradient, BufferOwner::unit};
 inline constexpr BufferUse kLevel{BufferKind::gradient_level, BufferOwner::unit_level};
@@ -150,6 +179,7 @@ inline constexpr unsigned kBlock = kHasBlock | kHasMicroBatch;
 inline constexpr unsigned kComputes = kBlock | kUsesUnits;
 inline constexpr unsigned kUnit = kHasUnit;
 inline constexpr unsigned kGradient = kHasUnit | kTrains;
+inline constexpr unsigned kMessage = kBlock | kHasPeer | kHasGroup;
 
 using enum OpKind;
 using enum Lane;
@@ -161,8 +191,8 @@ inline constexpr std::array kRows = {
     OpInfo{gather_start, "gather_start", gather, kUnit | kOverShards, {kWeights}, {kSlot}},
     OpInfo{gather_wait, "gather_wait", compute, kUnit, {kSlot}},
     OpInfo{release, "release", compute, kUnit, {kSlot}},
-    OpInfo{forward, "forward", compute, kComputes, {kBatch, kInput}, {kOutput, kGraph}},
-    OpInfo{recompute, "recompute", compute, kComputes | kRunsBackward | kTrains, {kBatch, kInput}, {kGraph}},
+    OpInfo{forward, "forward", compute, kComputes, {kBatch, kInput}, {kOutput, kGraph, kWeightInputs}},
+    OpInfo{recompute, "recompute", compute, kComputes | kRunsBackward | kTrains, {kBatch, kInput}, {kGraph, kWeightInputs}},
     OpInfo{loss, "loss", compute, kComputes | kNeverTrains, {kBatch, kInput}},
     OpInfo{loss_forward_backward, "loss_forward_backward", compute,
            kComputes | kContributes | kRunsBackward | kTrains, {kBatch, kInput}, {kInputGradient}},
@@ -170,10 +200,10 @@ inline constexpr std::array kRows = {
     OpInfo{backward, "backward", compute, kComputes | kContributes | kRunsBackward | kTrains,
            {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient}},
     OpInfo{backward_input, "backward_input", compute, kComputes | kRunsBackward | kTrains,
-           {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient}},
+           {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient, kQueue}},
     // It multiplies activations by gradients, so it does not use the weights of its units.
     OpInfo{backward_weight, "backward_weight", compute, kBlock | kContributes | kTrains,
-           {kBatch, kInput, kGraph}},
+           {kWeightInputs, kQueue}},
     OpInfo{start_gradient, "start_gradient", compute, kGradient, {}, {kWhole}},
     OpInfo{stash_gradient, "stash_gradient", compute, kGradient | kHasLevel, {kWhole}, {kLevel}},
     OpInfo{add_gradient, "add_gradient", compute, kGradient | kHasLevel, {kLevel}},
@@ -182,11 +212,16 @@ inline constexpr std::array kRows = {
     OpInfo{all_reduce_start, "all_reduce_start", reduce, kGradient | kOverReplicas | kHasGroup, {kGradients}},
     OpInfo{all_reduce_wait, "all_reduce_wait", compute, kGradient},
     OpInfo{tie_reduce, "tie_reduce", compute, kGradient | kHasGroup},
+    OpInfo{share_loss, "share_loss", compute, kHasGroup},
+    OpInfo{share_logits, "share_logits", compute, kHasGroup | kNeverTrains},
     OpInfo{reduce_loss, "reduce_loss", compute, 0},
-    OpInfo{send, "send", peer, kBlock | kHasPeer},
-    OpInfo{receive, "receive", peer, kBlock | kHasPeer},
+    OpInfo{send, "send", send_next, kMessage, {kOutput}},
+    OpInfo{receive, "receive", receive_previous, kMessage, {kBatch}, {kInput}},
+    OpInfo{send_gradient, "send_gradient", send_previous, kMessage | kTrains, {kInputGradient}},
+    OpInfo{receive_gradient, "receive_gradient", receive_next, kMessage | kTrains, {}, {kOutputGradient}},
     OpInfo{gradient_norm, "gradient_norm", compute, kTrains},
     OpInfo{join_norm, "join_norm", compute, kHasGroup | kTrains},
+    OpInfo{join_stage_norms, "join_stage_norms", compute, kHasGroup | kTrains},
     OpInfo{check_finite, "check_finite", compute, 0},
     OpInfo{update, "update", compute, kGradient, {kWeights, kGradients, kOptimizer}},
     OpInfo{offload_start, "offload_start", copy, kUnit, {kWeights, kGradients, kOptimizer}},
@@ -218,8 +253,15 @@ constexpr bool has_trait(OpKind kind, unsigned traits) {
 constexpr std::string_view op_name(OpKind kind) {
   return op_info(kind).name;
 }
+/// Messages have another lane if the peer is the other neighbour (pipeline_lane() of program.h).
 constexpr Lane lane_of(OpKind kind) {
   return op_info(kind).lane;
+}
+constexpr bool sends_message(OpKind kind) {
+  return kind == OpKind::send || kind == OpKind::send_gradient;
+}
+constexpr bool receives_message(OpKind kind) {
+  return kind == OpKind::receive || kind == OpKind::receive_gradient;
 }
 constexpr std::string_view lane_name(Lane lane) {
   return kLaneNames.at(static_cast<std::size_t>(lane));

@@ -8,6 +8,7 @@
 
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/model_spec.h"
+#include "stepforge/schedule/schedule.h"
 #include "stepforge/step/program.h"
 
 namespace stepforge {
@@ -73,6 +74,15 @@ struct OffloadPolicy {
   int prefetch = 1;  ///< number of units whose state is copied to the device while another unit is updated
 };
 
+/// The pipeline that the ranks of RankLayout::pipeline_group form.
+struct PipelineOptions {
+  /// What each of them computes, in order. Without ranks: one stage; every micro-batch forward, then backward.
+  Schedule schedule;
+  int first_trained_stage = 0;  ///< the stages before it have frozen units only and run no backward
+  /// Messages to one neighbour that may be under way when the computation of the next one starts.
+  int sends_in_flight = 2;
+};
+
 struct StepOptions {
   ProgramKind kind = ProgramKind::train;
   int micro_batches = 1;
@@ -82,6 +92,7 @@ struct StepOptions {
   GatherPolicy gather;
   ReducePolicy reduce;
   OffloadPolicy offload;
+  PipelineOptions pipeline;
   int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
   int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
   int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences

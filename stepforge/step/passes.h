@@ -17,12 +17,11 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
 /// The chosen blocks run forward without a graph and are recomputed before their backward.
 void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy);
 
-/// The gradient of each micro-batch is a leaf of a fixed binary tree, which is summed like a binary counter:
-/// before leaf g the tree holds one finished subtree of 2^j leaves for each set bit j of g. After leaf g the
-/// subtrees of its trailing 1 bits are added, lowest first, and the sum is stashed at the level of its lowest
-/// 0 bit. After the last leaf all remaining subtrees are added, lowest first. Units whose gradient is
-/// accumulated in place are stashed and added at the end of the leaf, others right after their last
-/// contribution to it.
+/// The gradient of each micro-batch is a leaf of a fixed binary tree: leaves 2k and 2k + 1 are added first, then pairs
+/// of pairs. If their number is no power of two, the complete subtrees of its set bits are added up, the smallest
+/// first. Whatever the order in which a schedule completes leaves, a sum is stashed until its sibling is there, so all
+/// orders give the same bits. In the order of their numbers this is a binary counter: log2 stashes at most. Throws
+/// UsageError if the contributions of several micro-batches to a unit alternate.
 void ordered_pass(StepProgram& program);
 
 /// Sharded units: a whole gradient is started before the first contribution and reduced after the last one of

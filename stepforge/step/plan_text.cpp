@@ -79,11 +79,11 @@ std::vector<BlockRow> block_rows(const StepProgram& program) {
     return buffer < 0 ? 0 : element(program.buffers, buffer).bytes;
   };
   for (const Operation& operation : program.operations) {
-    if (operation.block < 0 || operation.micro_batch != 0) continue;
+    if (!has_trait(operation.kind, kUsesUnits) || operation.micro_batch != 0) continue;
     BlockRow& row = element(rows, operation.block);
-    row.saved += bytes(operation, BufferKind::graph);
+    row.saved += bytes(operation, BufferKind::graph) + bytes(operation, BufferKind::weight_inputs);
     row.recomputed = row.recomputed || operation.kind == OpKind::recompute;
-    if (operation.kind == OpKind::backward) {
+    if (operation.kind == OpKind::backward || operation.kind == OpKind::backward_input) {
       row.backward_workspace = operation.workspace;
     } else if (operation.kind != OpKind::recompute) {
       row.output = bytes(operation, BufferKind::bundle);
@@ -117,7 +117,8 @@ std::string memory_table(const StepProgram& program) {
   int64_t activations = 0;
   for (const auto& [kind, bytes] : memory.at_peak) {
     const bool is_activation = kind == BufferKind::batch || kind == BufferKind::bundle ||
-                               kind == BufferKind::graph || kind == BufferKind::bundle_gradient;
+                               kind == BufferKind::graph || kind == BufferKind::bundle_gradient ||
+                               kind == BufferKind::weight_inputs || kind == BufferKind::weight_queue;
     if (is_activation)
       activations += bytes;
     else

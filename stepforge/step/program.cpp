@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 
 namespace stepforge {
@@ -14,6 +15,21 @@ Operation make_operation(OpKind kind, int unit, int group) {
   operation.unit = unit;
   operation.group = group;
   return operation;
+}
+
+int64_t ProgramValue::bytes() const {
+  int64_t elements = 0;
+  for (const ValuePart& part : parts) elements += part.rows * part.width;
+  return elements * dtype_bytes(dtype);
+}
+
+Lane pipeline_lane(int self, int peer, int size, bool sends) {
+  if (peer == (self + 1) % size) return sends ? Lane::send_next : Lane::receive_next;
+  if (self == (peer + 1) % size) return sends ? Lane::send_previous : Lane::receive_previous;
+  throw UsageError(format(
+      "ranks {} and {} of a pipeline of {} have adjacent stages, but are not neighbours; place the stages so "
+      "that neighbouring stages are on the same or on neighbouring ranks",
+      self, peer, size));
 }
 
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind) {
@@ -67,10 +83,10 @@ std::string operation_text(const StepProgram& program, const Operation& operatio
   if (operation.micro_batch >= 0) text += format(" m{}", operation.micro_batch);
   if (operation.level >= 0) text += format(" level {}", operation.level);
   if (operation.peer >= 0) {
-    text += format(" {} rank {} tag {}", operation.kind == OpKind::send ? "to" : "from", operation.peer,
+    text += format(" {} rank {} tag {}", sends_message(operation.kind) ? "to" : "from", operation.peer,
                    operation.tag);
-  }
-  if (operation.group >= 0) text += " over " + name_at(program.groups, operation.group);
+  } else if (operation.group >= 0)
+    text += " over " + name_at(program.groups, operation.group);
   const char* word = " over ";
   for (const GroupExchange& exchange : operation.exchanges) {
     if (exchange.group < 0) continue;

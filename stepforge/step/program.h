@@ -51,8 +51,8 @@ struct Operation {
   int micro_batch = -1;
   int level = -1;  ///< ordered mode: level of the summation tree
   int group = -1;  ///< index into StepProgram::groups, of a collective
-  int peer = -1;   ///< global rank, for send and receive
-  int tag = 0;     ///< which bundle a send or receive carries, equal on both sides
+  int peer = -1;   ///< global rank, for messages
+  int tag = 0;     ///< which value a message carries, equal on both sides: value_tag()
   /// Communication: size of the whole message, of all shards for a gather or a reduction. update,
   /// stash_gradient, add_gradient and gradient_norm without a group: memory read and written.
   int64_t bytes = 0;
@@ -78,6 +78,7 @@ struct ProgramUnit {
   bool resident = true;        ///< always gathered: no gather operations are needed
   int shard_group = -1;        ///< gathered and reduced over it; -1: not sharded
   int replica_group = -1;      ///< all-reduced over it; -1: there are no replicas
+  int tie_group = -1;          ///< ranks of other stages that hold a copy of it; -1: none
   int64_t gathered_bytes = 0;  ///< of all shards, in the gather dtype
   int64_t reduced_bytes = 0;   ///< of the gradients of all shards, in the reduce dtype
   bool offloaded = false;      ///< its state is on the host, and on the device only while it is used
@@ -87,9 +88,29 @@ struct ProgramUnit {
   bool reduces() const { return shard_group >= 0 || offloaded; }
 };
 
+/// One tensor of a value.
+struct ValuePart {
+  int64_t rows = 0;
+  int64_t width = 0;
+};
+
+/// What a block passes to another one, for each micro-batch: an edge between blocks.
+struct ProgramValue {
+  std::string name;   ///< of the block that makes it; "input of layers.3" if that is on another rank
+  int producer = -1;  ///< block; -1: the value is received
+  int consumer = -1;  ///< block; -1: the value is sent
+  DType dtype = DType::f32;
+  std::vector<ValuePart> parts;
+
+  int64_t bytes() const;
+};
+
 struct ProgramBlock {
   std::string name;
   std::vector<int> units;
+  int stage = 0;                                ///< of the pipeline
+  int input = -1;                               ///< value; -1: a batch
+  int output = -1;                              ///< value; -1: none, of the head
   bool first = false;                           ///< its input is a batch, not a bundle
   bool last = false;                            ///< the head: computes the loss
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
@@ -109,6 +130,7 @@ struct StepProgram {
   std::vector<RankGroup> groups;
   std::vector<ProgramUnit> units;
   std::vector<ProgramBlock> blocks;
+  std::vector<ProgramValue> values;
   std::vector<Buffer> buffers;
   std::vector<Operation> operations;
 };
@@ -122,6 +144,15 @@ decltype(auto) element(Items& items, int index) {
 /// The buffer of this kind among `buffers`, which an operation reads, allocates or frees; -1 if there is
 /// none. An operation never lists two buffers of one kind.
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind);
+
+/// The tag of the input value of a stage, or of its gradient.
+constexpr int value_tag(int stage, bool gradient) {
+  return 2 * stage + (gradient ? 1 : 0);
+}
+
+/// The lane of messages from member `self` of a pipeline of `size` ranks to member `peer`, or from it. Throws
+/// UsageError if they are not neighbours.
+Lane pipeline_lane(int self, int peer, int size, bool sends);
 
 /// The kinds of the buffers of these parts.
 std::vector<BufferKind> kinds_of(const StateParts& parts);

@@ -52,9 +52,10 @@ void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
     if (operation.block < 0 || !element(chosen, operation.block)) continue;
     if (operation.kind == OpKind::forward) {
       operation.keep_graph = false;
-    } else if (operation.kind == OpKind::backward) {
+    } else if (operation.kind == OpKind::backward || operation.kind == OpKind::backward_input) {
       Operation& again = insertions.emplace_back(Insertion{i, operation}).operation;
       again.kind = OpKind::recompute;
+      again.needs.clear();
       again.keep_graph = true;
     }
   }

@@ -155,7 +155,7 @@ class Reductions {
       }
       if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
         operation.needs.push_back(element(under_way, operation.unit));
-      last_computation = index;
+      if (operation.lane == Lane::compute) last_computation = index;
     }
   }
 

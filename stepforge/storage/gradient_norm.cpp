@@ -49,8 +49,9 @@ void counted_terms(const UnitStore& unit, NormType type, const at::Tensor& terms
 
 /// The terms of chunks of a model's gradients.
 struct ChunkTerms {
-  std::vector<int64_t> units;  ///< the number of chunks of each trained unit
-  at::Tensor parts;            ///< [ranks, chunks]: those of each rank, unit by unit
+  std::vector<int64_t> units;    ///< the number of chunks of each trained unit
+  std::vector<int64_t> numbers;  ///< of these units in the whole model
+  at::Tensor parts;              ///< [ranks, chunks]: those of each rank, unit by unit
 };
 
 ChunkTerms own_terms(const ModelStore& store, NormType type, const at::Tensor& like) {
@@ -61,6 +62,7 @@ ChunkTerms own_terms(const ModelStore& store, NormType type, const at::Tensor& l
     if (!store.unit(i).trained()) continue;
     trained.push_back(&store.unit(i));
     terms.units.push_back(reduce_chunks(store.unit(i).gradient().numel()));
+    terms.numbers.push_back(store.unit(i).layout().number);
     all += terms.units.back();
   }
   terms.parts = empty_terms({1, all}, like);
@@ -82,19 +84,26 @@ at::Tensor of_all_ranks(Communicator* shards, const at::Tensor& own) {
   return all;
 }
 
-/// Combines unit by unit, and in each unit rank by rank: the order of a single rank that holds all shards.
-void join_chunks(const ChunkTerms& chunks, NormType type, const at::Tensor& terms) {
-  terms.zero_();
-  const at::Tensor of_unit = empty_terms({}, terms);
+/// [units]: combines the chunks of each unit rank by rank, the order of a single rank that holds all shards.
+at::Tensor join_chunks(const ChunkTerms& chunks, NormType type, const at::Tensor& like) {
+  at::Tensor units = empty_terms({std::ssize(chunks.units)}, like).zero_();
   int64_t begin = 0;
-  for (const int64_t count : chunks.units) {
-    of_unit.zero_();
+  for (size_t u = 0; u < chunks.units.size(); ++u) {
     for (int64_t rank = 0; rank < chunks.parts.size(0); ++rank) {
-      join_norm_terms(type, chunks.parts.select(0, rank).narrow(0, begin, count), of_unit);
+      join_norm_terms(type, chunks.parts.select(0, rank).narrow(0, begin, chunks.units[u]),
+                      units.select(0, static_cast<int64_t>(u)));
     }
-    join_norm_terms(type, of_unit, terms);
-    begin += count;
+    begin += chunks.units[u];
   }
+  return units;
+}
+
+/// The chunks that this rank has, or all of them.
+ChunkTerms exchanged_terms(const ModelStore& store, NormType type, NormExchange exchange,
+                           Communicator* shards, const at::Tensor& like) {
+  ChunkTerms chunks = own_terms(store, type, like);
+  if (exchange == NormExchange::chunks) chunks.parts = of_all_ranks(shards, chunks.parts);
+  return chunks;
 }
 
 }  // namespace
@@ -111,12 +120,33 @@ void join_over_shards(Communicator* shards, NormType type, const at::Tensor& ter
   join_norm_terms(type, all, terms.zero_());
 }
 
+void join_units(NormType type, const at::Tensor& terms, const at::Tensor& total) {
+  total.zero_();
+  for (int64_t u = 0; u < terms.numel(); ++u) join_norm_terms(type, terms.select(0, u), total);
+}
+
 void gradient_norm_terms(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards,
                          const at::Tensor& terms) {
-  ChunkTerms chunks = own_terms(store, type, terms);
-  if (exchange == NormExchange::chunks) chunks.parts = of_all_ranks(shards, chunks.parts);
-  join_chunks(chunks, type, terms);
+  const ChunkTerms chunks = exchanged_terms(store, type, exchange, shards, terms);
+  join_units(type, join_chunks(chunks, type, terms), terms);
   if (exchange == NormExchange::ranks) join_over_shards(shards, type, terms);
+}
+
+void unit_norm_terms(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards,
+                     const at::Tensor& terms) {
+  const ChunkTerms chunks = exchanged_terms(store, type, exchange, shards, terms);
+  const at::Tensor units = join_chunks(chunks, type, terms);
+  terms.zero_();
+  for (size_t u = 0; u < chunks.numbers.size(); ++u)
+    terms.select(0, chunks.numbers[u]).copy_(units.select(0, static_cast<int64_t>(u)));
+  if (exchange == NormExchange::ranks && shards != nullptr) join_unit_terms(*shards, type, terms);
+}
+
+void join_unit_terms(Communicator& ranks, NormType type, const at::Tensor& terms) {
+  const at::Tensor all = of_all_ranks(&ranks, terms.view({1, -1}));
+  terms.zero_();
+  for (int64_t u = 0; u < terms.numel(); ++u)
+    join_norm_terms(type, all.select(1, u).contiguous(), terms.select(0, u));
 }
 
 }  // namespace stepforge

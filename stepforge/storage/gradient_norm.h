@@ -21,6 +21,16 @@ enum class NormExchange : uint8_t {
 void gradient_norm_terms(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards,
                          const at::Tensor& terms);
 
+/// The same of each unit alone: terms [units of the whole model], 0 for those of other pipeline stages.
+void unit_norm_terms(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards,
+                     const at::Tensor& terms);
+
+/// Combines `terms` [units] of the ranks of a group, unit by unit, in rank order.
+void join_unit_terms(Communicator& ranks, NormType type, const at::Tensor& terms);
+
+/// total = the terms of all units together, in their order.
+void join_units(NormType type, const at::Tensor& terms, const at::Tensor& total);
+
 /// terms = those of a gradient of any shape, combined chunk by chunk (kernels/reduce.h).
 void norm_terms(const at::Tensor& gradient, NormType type, const at::Tensor& terms);
 

@@ -1,21 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/storage/group_communicators.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 
 namespace stepforge {
 
+namespace {
+
+/// Two neighbours of a pipeline and the direction of their messages.
+struct Link {
+  int from = 0;  ///< global ranks
+  int to = 0;
+  GroupLane lane;
+};
+
+Link link_of(const RankLayout& layout, const GroupLane& lane) {
+  const std::vector<int>& ranks = layout.groups.at(static_cast<size_t>(lane.group)).ranks;
+  const auto size = static_cast<int>(ranks.size());
+  const bool next = lane.lane == Lane::send_next || lane.lane == Lane::receive_next;
+  const int peer =
+      ranks.at(static_cast<size_t>((layout.index_in(lane.group) + (next ? 1 : size - 1)) % size));
+  const bool sends = lane.lane == Lane::send_next || lane.lane == Lane::send_previous;
+  return sends ? Link{layout.id.rank, peer, lane} : Link{peer, layout.id.rank, lane};
+}
+
+}  // namespace
+
 GroupCommunicators::GroupCommunicators(World& world, const RankLayout& layout,
                                        const std::vector<GroupLane>& lanes, const std::string& name)
     : layout_(layout) {
   for (size_t i = 0; i < layout.groups.size(); ++i) meters_.push_back(std::make_unique<GroupMeter>());
+  std::vector<Link> links;
   for (const GroupLane& lane : lanes) {
+    if (is_pipeline_lane(lane.lane)) {
+      links.push_back(link_of(layout, lane));
+      continue;
+    }
+    lanes_.push_back(lane);
     const RankGroup& group = layout.groups.at(static_cast<size_t>(lane.group));
     communicators_[lane] = metered(world.group(format("{}{} {} from rank {}", name, group.name,
                                                       lane_name(lane.lane), group.ranks.front()),
                                                group.ranks),
                                    meter(lane.group), /*waits=*/lane.lane == Lane::compute);
+  }
+  // Both ends wait for each other, so all ranks make their links in one order.
+  std::ranges::sort(links, {}, [](const Link& link) { return std::pair(link.from, link.to); });
+  for (const auto& [from, to, lane] : links) {
+    lanes_.push_back(lane);
+    const std::string& group = layout.groups.at(static_cast<size_t>(lane.group)).name;
+    communicators_[lane] = metered(world.group(format("{}{} from rank {} to {}", name, group, from, to),
+                                               {std::min(from, to), std::max(from, to)}),
+                                   meter(lane.group), /*waits=*/false);
   }
 }
 

@@ -31,6 +31,8 @@ class GroupCommunicators {
 
   /// Where this rank stands in its groups; without units for a single rank.
   const RankLayout& layout() const { return layout_; }
+  /// In an order in which all ranks can use one after the other: links between two ranks of a pipeline come last.
+  const std::vector<GroupLane>& lanes() const { return lanes_; }
   /// Null for group -1, a group of one rank. Throws Error if this lane of the group was not asked for.
   Communicator* at(int group, Lane lane) const;
   /// Counts the bytes of all lanes of a group, and the time for which the compute lane waits for it.
@@ -39,6 +41,7 @@ class GroupCommunicators {
  private:
   RankLayout layout_;
   std::vector<std::unique_ptr<GroupMeter>> meters_;  ///< of each group
+  std::vector<GroupLane> lanes_;
   std::map<GroupLane, std::unique_ptr<Communicator>> communicators_;
 };
 

@@ -253,6 +253,10 @@ void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) c
   if (!sent.is_same(shard)) shard.copy_(parts.unpack(sent, rank));
 }
 
+void UnitStore::add_copies(Communicator& copies) const {
+  copies.all_reduce(bytes_of(gradient()), DType::f32, options_.unit);
+}
+
 void UnitStore::finish_gradient() {
   for (auto& parameter : parameters_) parameter.finish_gradient();
 }

@@ -122,6 +122,8 @@ class UnitStore {
   /// sum [shard_size()] fp32, zero outside `parts`. A collective of the reduce lane if the unit is sharded.
   /// `written` may be overwritten.
   at::Tensor reduced(const at::Tensor& written, const TrainedParts& parts) const;
+  /// Sums the reduced gradient over the ranks that hold a copy of the unit for another stage of a pipeline.
+  void add_copies(Communicator& copies) const;
   /// Frees the memory of the written gradient, unless writes_in_place().
   void end_reduction();
   /// Sums working_gradient() over the replicas, in fp16 like reduce(). A collective of the reduce lane.

@@ -71,6 +71,7 @@ class CopyCheck {
   CopyCheck(Trainer& trainer, const std::vector<Digest>& own)
       : step_(trainer.state.step),
         mesh_(trainer.layout.dims, trainer.place.world_size),
+        tied_(trainer.pipeline.tied_unit()),
         units_(own.size()),
         digests_(gather_values(*trainer.all_ranks, own)) {}
 
@@ -81,8 +82,10 @@ class CopyCheck {
         const int replica = mesh_.first("dp_replicate", rank);
         if (of(replica, u).all != of(rank, u).all) fail(names[u], replica, rank, "replicas");
         const int part = mesh_.first("tp", rank);
-        if (mesh_.coordinate("fsdp", rank) == 0 && whole(part, u) != whole(rank, u))
+        if (mesh_.coordinate("fsdp", rank) != 0) continue;
+        if (of_shards(part, u).whole != of_shards(rank, u).whole)
           fail(names[u], part, rank, "copies of tensors that tensor parallelism does not divide");
+        check_tied(names, u, rank);
       }
     }
   }
@@ -92,10 +95,17 @@ class CopyCheck {
     return digests_[static_cast<size_t>(rank) * units_ + unit];
   }
   /// Of all shards of the group of `rank`.
-  uint64_t whole(int rank, size_t unit) const {
-    uint64_t sum = 0;
-    for (const int shard : mesh_.group("fsdp", rank)) sum += of(shard, unit).whole;
+  Digest of_shards(int rank, size_t unit) const {
+    Digest sum;
+    for (const int shard : mesh_.group("fsdp", rank)) sum.add(of(shard, unit));
     return sum;
+  }
+  /// The stages of a pipeline that hold the tied unit.
+  void check_tied(const std::vector<std::string>& names, size_t unit, int rank) const {
+    if (names[unit] != tied_.name || mesh_.coordinate("pp", rank) != tied_.owner) return;
+    const int copy = mesh_.group("pp", rank).at(static_cast<size_t>(tied_.copy));
+    if (of_shards(rank, unit).all != of_shards(copy, unit).all)
+      fail(names[unit], rank, copy, "copies of a tied tensor");
   }
   void fail(const std::string& unit, int first, int second, const char* what) const {
     throw Error(
@@ -106,6 +116,7 @@ class CopyCheck {
 
   int64_t step_;
   Mesh mesh_;
+  TiedUnit tied_;
   size_t units_;
   std::vector<Digest> digests_;
 };
@@ -122,11 +133,12 @@ class Alarms : public Callback {
     }
     const int64_t freq = trainer.config.debug.check_copies_freq;
     if (freq == 0 || trainer.state.step % freq != 0) return;
-    std::vector<Digest> own;
+    std::vector<Digest> own(trainer.divided_model.units.size());  // 0 for units of other stages
     std::vector<std::string> names;
+    for (const UnitSpec& unit : trainer.divided_model.units) names.push_back(unit.name);
     for (size_t u = 0; u < trainer.store->size(); ++u) {
-      own.push_back(digest_of(trainer.store->unit(u)));
-      names.push_back(trainer.rank_model.units[u].name);
+      const UnitStore& unit = trainer.store->unit(u);
+      own.at(static_cast<size_t>(unit.layout().number)) = digest_of(unit);
     }
     CopyCheck(trainer, own).check(names);
   }

@@ -192,13 +192,15 @@ void build_specification(Trainer& trainer) {
 void build_layout(Trainer& trainer) {
   const auto& training = trainer.config.training;
   // A specification of one's own states its part only if there are several.
-  if (trainer.rank_model.units.empty()) {
+  if (trainer.divided_model.units.empty()) {
     const auto& parallelism = trainer.config.parallelism;
     const bool whole = parallelism.tensor_parallel_degree == 1 && parallelism.context_parallel_degree == 1 &&
                        parallelism.tensor_parallel_plan.empty();
-    trainer.rank_model = whole ? trainer.model_spec : plan_rank_model(trainer.config, trainer.place);
+    trainer.divided_model = whole ? trainer.model_spec : plan_divided_model(trainer.config, trainer.place);
   }
-  trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place);
+  trainer.pipeline = plan_pipeline(trainer.config, trainer.model_spec, trainer.divided_model, trainer.place);
+  trainer.rank_model = plan_rank_model(trainer.pipeline, trainer.place);
+  trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place, trainer.pipeline);
   trainer.batch = plan_batch(trainer.config, trainer.layout);
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
   trainer.steps_per_epoch =
@@ -210,7 +212,7 @@ void build_layout(Trainer& trainer) {
 void check_planted_block(const Trainer& trainer) {
   const std::string& planted = trainer.config.debug.plant_nan_block;
   std::vector<std::string> names;
-  for (const auto& block : trainer.train_program.blocks) names.push_back(block.name);
+  for (const auto& block : trainer.model_spec.blocks) names.push_back(block.name);
   if (planted.empty() || std::find(names.begin(), names.end(), planted) != names.end()) return;
   throw UsageError(format("{}: debug.plant_nan_block = \"{}\": the model has no such block; it has: {}",
                           where(trainer.loaded, "debug.plant_nan_block"), planted, join(names, ", ")));
@@ -235,9 +237,9 @@ void check_memory(Trainer& trainer) {
 void build_step_program(Trainer& trainer) {
   Config planned = trainer.config;
   planned.training.threads = at::get_num_threads();  // workspaces depend on it
-  trainer.train_program = plan_train_step(planned, trainer.rank_model, trainer.layout);
+  trainer.train_program = plan_train_step(planned, trainer.rank_model, trainer.layout, trainer.pipeline);
   check_planted_block(trainer);
-  trainer.evaluation_program = plan_evaluation(planned, trainer.rank_model, trainer.layout);
+  trainer.evaluation_program = plan_evaluation(planned, trainer.rank_model, trainer.layout, trainer.pipeline);
   trainer.predicted_memory = account(trainer.train_program);
   check_memory(trainer);
 }
@@ -245,7 +247,7 @@ void build_step_program(Trainer& trainer) {
 void test_group(const GroupCommunicators& groups, const GroupLane& lane) {
   Communicator& group = *groups.at(lane.group, lane.lane);
   const std::string& name = groups.layout().groups.at(static_cast<size_t>(lane.group)).name;
-  if (lane.lane == Lane::peer)
+  if (lane.lane == Lane::peer || is_pipeline_lane(lane.lane))
     test_messages(group, name);
   else
     test_collectives(group, name);
@@ -262,7 +264,7 @@ void build_groups(Trainer& trainer) {
     lanes.push_back({trainer.layout.tensor_group, Lane::peer});
   trainer.groups = std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.layout, lanes);
   if (trainer.world()->simulated()) return;
-  for (const GroupLane& lane : lanes) test_group(*trainer.groups, lane);
+  for (const GroupLane& lane : trainer.groups->lanes()) test_group(*trainer.groups, lane);
 }
 
 void build_parameters(Trainer& trainer) {
@@ -277,15 +279,16 @@ void build_model(Trainer& trainer) {
                                context_exchange(*trainer.groups, plan_context(trainer.config)),
                                tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place)),
                                trainer.config.training.z_loss_weight};
-  trainer.model = make_model(trainer.config.model, trainer.store->lookup(), options);
+  trainer.model =
+      make_model(trainer.config.model, trainer.rank_model.blocks, trainer.store->lookup(), options);
 }
 
 void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
   switch (optimizer.name) {
     case OptimizerName::adamw:
-      trainer.optimizer =
-          std::make_unique<AdamW>(*trainer.store, resolve_param_groups(optimizer, trainer.rank_model));
+      trainer.optimizer = std::make_unique<AdamW>(
+          *trainer.store, resolve_param_groups(optimizer, trainer.divided_model, trainer.rank_model.units));
   }
   const auto& lr = trainer.config.lr_scheduler;
   trainer.schedule = std::make_unique<LearningRateSchedule>(lr, trainer.total_steps);

@@ -194,9 +194,10 @@ class SamplingCallback : public Callback {
     const auto& sampling = trainer.config.sampling;
     if (trainer.state.step % sampling.freq != 0) return;
     const int64_t capacity = generation_context(trainer.config);
-    Generator generator(trainer.rank_model,
-                        plan_samples(trainer.config, trainer.rank_model, capacity, trainer.layout),
-                        trainer.model, *trainer.store, trainer.config.precision.compute, capacity);
+    Generator generator(
+        trainer.rank_model,
+        plan_samples(trainer.config, trainer.rank_model, capacity, trainer.layout, trainer.pipeline),
+        trainer.model, *trainer.store, trainer.config.precision.compute, capacity);
     SamplingParams options;
     options.max_tokens = sampling.max_tokens;
     options.temperature = sampling.temperature;

@@ -30,6 +30,7 @@ class EvaluationServices : public StepServices {
     sum_in_order(loss.token_loss, scalars_.loss_sums.select(0, micro_batch));
     result = loss;
   }
+  void share_loss(Communicator& stages) override { scalars_.share_losses(stages); }
   void reduce_loss(Communicator& ranks) override { scalars_.gather_losses(ranks); }
   LossResult result;
 

@@ -15,6 +15,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/plan/memory_fit.h"
+#include "stepforge/storage/queued_backward.h"
+#include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/bind.h"
 
 namespace stepforge {
@@ -132,7 +134,24 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::recompute:
       return forward(operation, inputs);
     case OpKind::backward:
+    case OpKind::backward_input:
       return backward(operation, inputs);
+    case OpKind::backward_weight:
+      return backward_weight(operation);
+    case OpKind::send:
+      return send(operation, BufferKind::bundle);
+    case OpKind::send_gradient:
+      return send(operation, BufferKind::bundle_gradient);
+    case OpKind::receive:
+      return receive(operation, BufferKind::bundle);
+    case OpKind::receive_gradient:
+      return receive(operation, BufferKind::bundle_gradient);
+    case OpKind::tie_reduce:
+      return unit(operation).add_copies(*communicator(operation));
+    case OpKind::share_logits:
+      return services.share_logits(*communicator(operation));
+    case OpKind::share_loss:
+      return services.share_loss(*communicator(operation));
     case OpKind::loss:
     case OpKind::loss_forward_backward:
     case OpKind::logits:
@@ -164,6 +183,8 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
       return services.gradient_norm(communicator(operation));
     case OpKind::join_norm:
       return services.join_norm(*communicator(operation));
+    case OpKind::join_stage_norms:
+      return services.join_stage_norms(*communicator(operation));
     case OpKind::check_finite:
       return services.check_finite();
     case OpKind::reload_start:
@@ -200,14 +221,46 @@ void Executor::forward(const Operation& operation, const StepInputs& inputs) {
 void Executor::backward(const Operation& operation, const StepInputs& inputs) {
   Value& graph = read(operation, BufferKind::graph);
   Bundle gradients = std::move(read(operation, BufferKind::bundle_gradient).bundle);
-  torch::autograd::Engine::get_default_engine().execute(std::exchange(graph.roots, {}), gradients,
-                                                        /*keep_graph=*/false,
-                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
+  const auto run = [&] {
+    torch::autograd::Engine::get_default_engine().execute(std::exchange(graph.roots, {}), gradients,
+                                                          /*keep_graph=*/false,
+                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+  };
+  if (operation.kind == OpKind::backward_input) {
+    queued_backward(store_, program_block(operation).units,
+                    allocate(operation, BufferKind::weight_queue).queue, run);
+  } else {
+    run();
+  }
   gradients.clear();
   if (find_buffer(program_, operation.allocates, BufferKind::bundle_gradient) < 0) return;
   Value& result = allocate(operation, BufferKind::bundle_gradient);
   for (auto& leaf : graph.bundle) result.bundle.push_back(std::move(leaf.mutable_grad()));
   if (inputs.inspect) inputs.inspect(program_block(operation), result.bundle, /*is_gradient=*/true);
+}
+
+void Executor::backward_weight(const Operation& operation) {
+  const at::NoGradGuard no_grad;
+  read(operation, BufferKind::weight_queue).queue.run();
+}
+
+void Executor::send(const Operation& operation, BufferKind kind) {
+  for (const at::Tensor& tensor : read(operation, kind).bundle)
+    communicator(operation)->send(bytes_of(tensor.contiguous()), other_end(operation));
+}
+
+void Executor::receive(const Operation& operation, BufferKind kind) {
+  const ProgramBlock& receiver = program_block(operation);
+  const int value = kind == BufferKind::bundle ? receiver.input : receiver.output;
+  const ProgramValue& received = program_.values.at(static_cast<size_t>(value));
+  Value& result = allocate(operation, kind);
+  for (const ValuePart& part : received.parts) {
+    const int64_t rows = program_.kind == ProgramKind::generate
+                             ? read(operation, BufferKind::batch).batch->tokens.numel()
+                             : part.rows;
+    result.bundle.push_back(at::empty({rows, part.width}, scalar_type(received.dtype)));
+    communicator(operation)->receive(bytes_of(result.bundle.back()), other_end(operation));
+  }
 }
 
 void Executor::loss(const Operation& operation, const StepInputs& inputs, StepServices& services) {

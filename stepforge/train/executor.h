@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "stepforge/nn/block.h"
+#include "stepforge/nn/gradient_queue.h"
 #include "stepforge/step/program.h"
 #include "stepforge/step/simulate.h"
 #include "stepforge/storage/unit_store.h"
@@ -33,12 +34,16 @@ class StepServices {
   virtual BatchTensors load_batch(int micro_batch) = 0;
   /// The factor of each token's loss, a scalar (kernels/scalars.h): 1 / valid labels of the whole step.
   virtual at::Tensor loss_scale() { return {}; }
+  /// Gives the losses of the last stage to all stages of the pipeline.
+  virtual void share_loss(Communicator& stages) {}
   /// Sums the losses of the step over `ranks`.
   virtual void reduce_loss(Communicator& ranks) {}
   /// The norm of all gradients. `shards`: the ranks that hold other parts of them; null if there are none.
   virtual void gradient_norm(Communicator* shards) {}
   /// Joins the norms of the ranks that hold other parts of divided tensors.
   virtual void join_norm(Communicator& parts) {}
+  /// Joins the norms of the units of all stages.
+  virtual void join_stage_norms(Communicator& stages) {}
   /// Lowers the flag of the updates if the loss or the norm is not finite.
   virtual void check_finite() {}
   /// Called for every unit in every step; changes nothing if the flag is down.
@@ -48,6 +53,8 @@ class StepServices {
   virtual void offload_optimizer(int unit) {}
   /// Called when the loss of a micro-batch is known.
   virtual void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& result) {}
+  /// Gives the logits of the last stage to all stages of the pipeline.
+  virtual void share_logits(Communicator& stages) {}
   virtual void logits_ready(const at::Tensor& logits) {}
 };
 
@@ -92,12 +99,18 @@ class Executor {
     torch::autograd::edge_list roots;
     /// gather_slot, whole_gradient, gradient_level, or the state of an offloaded unit
     at::Tensor slot;
+    /// weight_queue
+    GradientQueue queue;
   };
 
   void meter_waits() const;
   void execute(const Operation& operation, const StepInputs& inputs, StepServices& services);
   void forward(const Operation& operation, const StepInputs& inputs);
   void backward(const Operation& operation, const StepInputs& inputs);
+  /// The products that backward_input has queued.
+  void backward_weight(const Operation& operation);
+  void send(const Operation& operation, BufferKind kind);
+  void receive(const Operation& operation, BufferKind kind);
   void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
   /// Of the units of the operation's block, to which it has contributed.
   void finish_gradients(const Operation& operation);
@@ -114,6 +127,8 @@ class Executor {
   Communicator* communicator(const Operation& operation) const {
     return store_.groups().at(operation.group, operation.lane);
   }
+  /// The number of the peer in the group of two that carries messages.
+  int other_end(const Operation& operation) const { return operation.peer > program_.rank ? 1 : 0; }
   UnitStore& unit(const Operation& operation) { return store_.unit(static_cast<size_t>(operation.unit)); }
 
   Context context_for(const Operation& operation, const StepInputs& inputs);

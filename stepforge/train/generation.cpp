@@ -31,16 +31,21 @@ Batch continuation(std::span<const int32_t> tokens, int64_t first_position) {
 
 class GenerationServices : public StepServices {
  public:
-  explicit GenerationServices(Batch batch) : batch_(std::move(batch)) {}
+  GenerationServices(Batch batch, int64_t vocab_size) : batch_(std::move(batch)), vocab_size_(vocab_size) {}
   BatchTensors load_batch(int micro_batch) override { return BatchTensors(std::move(batch_)); }
   void logits_ready(const at::Tensor& tensor) override {
     const float* data = tensor.data_ptr<float>();
     logits.assign(data, data + tensor.numel());
   }
+  void share_logits(Communicator& stages) override {
+    logits.resize(static_cast<size_t>(vocab_size_), 0.0F);  // the sum with those of the last stage
+    stages.all_reduce(std::as_writable_bytes(std::span(logits)), DType::f32);
+  }
   std::vector<float> logits;
 
  private:
   Batch batch_;
+  int64_t vocab_size_;
 };
 
 struct Candidate {
@@ -127,7 +132,7 @@ KvCache Generator::make_cache() const {
 }
 
 std::vector<float> Generator::run(std::span<const int32_t> tokens, KvCache& cache) {
-  GenerationServices services(continuation(tokens, cache.length()));
+  GenerationServices services(continuation(tokens, cache.length()), spec_.vocab_size);
   StepInputs inputs;
   inputs.cache = &cache;
   executor_.run(inputs, services);

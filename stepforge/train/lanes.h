@@ -37,8 +37,6 @@ class Lanes {
   const std::vector<std::chrono::nanoseconds>& waits() const { return waits_; }
 
  private:
-  static constexpr std::size_t kLanes = 5;
-
   /// `count` operations of another lane must have finished.
   struct Need {
     std::size_t lane = 0;

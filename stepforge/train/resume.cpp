@@ -49,7 +49,7 @@ void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
   }
   for (const auto& change : changes.accepted) trainer.log.info("changed since the checkpoint: {}", change);
   TrainerState state = state_from_json(json, (folder / "state.json").string());
-  load_checkpoint(found, trainer.rank_model, *trainer.store, trainer.optimizer.get());
+  load_checkpoint(found, trainer.divided_model, *trainer.store, trainer.optimizer.get());
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();
   trainer.loader->restore(state.loader, data_may_change || changes.other_rows);
@@ -103,9 +103,9 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
         "the vocabulary has {} more tokens than {}: their weights start at the mean of the others", grown,
         known.weights.string());
     const ModelSpec stored = model_spec(known.config.model);
-    import_weights(weights, trainer.rank_model, *trainer.store, &stored);
+    import_weights(weights, trainer.divided_model, *trainer.store, &stored);
   } else {
-    import_weights(weights, trainer.rank_model, *trainer.store);
+    import_weights(weights, trainer.divided_model, *trainer.store);
   }
   trainer.log.info("weights loaded from {}", known.weights.string());
 }

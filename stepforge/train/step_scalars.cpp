@@ -9,10 +9,10 @@
 
 namespace stepforge {
 
-StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device) {
+StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device, int64_t units) {
   constexpr int64_t kSingle = 14;
   const int64_t losses = micro_batches + 1;
-  all = at::zeros({kSingle + losses * (ranks > 1 ? ranks + 1 : 1)},
+  all = at::zeros({kSingle + units + losses * (ranks > 1 ? ranks + 1 : 1)},
                   at::TensorOptions().dtype(at::kDouble).device(device));
   int64_t used = 0;
   const auto next = [&](int64_t count) { return all.narrow(0, std::exchange(used, used + count), count); };
@@ -30,6 +30,7 @@ StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device
   gathered_losses = (ranks > 1 ? next(losses * ranks) : own_losses).view({ranks, losses});
   loss = single();
   max_loss = single();
+  unit_norm_terms = next(units);
   norm_terms = single();
   norm = single();
   update = {.finite = single(), .number = single(), .lr_factor = single(), .grad_scale = single()};
@@ -44,11 +45,15 @@ void StepScalars::begin(double own_label_weight, int64_t own_labels, int64_t dat
 }
 
 void StepScalars::sum_counts(Communicator& ranks, const RankLayout& layout) const {
-  if (layout.index_in(layout.tensor_group) != 0) {
+  if (layout.index_in(layout.tensor_group) != 0 || layout.index_in(layout.pipeline_group) != 0) {
     label_weight.zero_();
     valid_labels.zero_();
   }
   ranks.all_reduce(bytes_of(counts), DType::f64);
+}
+
+void StepScalars::share_losses(Communicator& stages) const {
+  stages.all_reduce(bytes_of(loss_sums), DType::f64);  // those of the other stages are 0
 }
 
 void StepScalars::gather_losses(Communicator& ranks) const {
@@ -57,7 +62,8 @@ void StepScalars::gather_losses(Communicator& ranks) const {
 
 StepScalars step_scalars(int64_t micro_batches, const ModelStore& store) {
   const RankLayout& layout = store.groups().layout();
-  return {micro_batches, layout.size_of(layout.loss_group), store.device()};
+  return {micro_batches, layout.size_of(layout.loss_group), store.device(),
+          layout.pipeline_group >= 0 ? layout.model_units : 0};
 }
 
 }  // namespace stepforge

@@ -16,15 +16,19 @@ namespace stepforge {
 /// Operations of a training or evaluation step read and write them there (kernels/scalars.h), and ranks
 /// exchange their memory. All tensors are fp64 views of `all`, and without dimensions where no shape is stated.
 struct StepScalars {
-  /// For programs of `micro_batches` per rank whose losses are gathered from `ranks` ranks.
-  StepScalars(int64_t micro_batches, int64_t ranks, at::Device device);
+  /// For programs of `micro_batches` per rank whose losses are gathered from `ranks` ranks. `units`: of the whole model
+  /// in a pipeline, otherwise 0.
+  StepScalars(int64_t micro_batches, int64_t ranks, at::Device device, int64_t units = 0);
 
   /// Starts a step: sets what the labels of this rank weigh together, their number, and the number of ranks with
   /// data, all others to 0.
   void begin(double own_label_weight, int64_t own_labels, int64_t data_rank_count) const;
 
-  /// Adds `counts` of all ranks; of those that read the same rows by tensor parallelism, one counts labels.
+  /// Adds `counts` of all ranks; of those that read the same rows, by tensor parallelism or in a pipeline, one counts
+  /// labels.
   void sum_counts(Communicator& ranks, const RankLayout& layout) const;
+  /// Sets loss_sums on all stages to those of the last one.
+  void share_losses(Communicator& stages) const;
   /// Fills gathered_losses.
   void gather_losses(Communicator& ranks) const;
 
@@ -44,10 +48,11 @@ struct StepScalars {
   at::Tensor own_mean;    ///< the weighted mean of this rank's losses
   /// [ranks, micro_batches + 1]: own_losses of each rank; with one rank the same memory.
   at::Tensor gathered_losses;
-  at::Tensor loss;        ///< of the step
-  at::Tensor max_loss;    ///< the largest own_mean
-  at::Tensor norm_terms;  ///< of the gradients of all units (storage/gradient_norm.h)
-  at::Tensor norm;        ///< of the gradients, before clipping
+  at::Tensor loss;             ///< of the step
+  at::Tensor max_loss;         ///< the largest own_mean
+  at::Tensor unit_norm_terms;  ///< [units]: of the gradient of each unit
+  at::Tensor norm_terms;       ///< of the gradients of all units (storage/gradient_norm.h)
+  at::Tensor norm;             ///< of the gradients, before clipping
   UpdateScalars update;
 };
 

@@ -104,8 +104,11 @@ class Trainer {
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
   ModelSpec model_spec;
-  /// This rank's part of the model; the build step "layout" derives it unless an earlier one has set it.
-  ModelSpec rank_model;
+  /// All blocks, with this rank's parts of divided tensors; the build step "layout" derives it unless an earlier one has
+  /// set it.
+  ModelSpec divided_model;
+  PipelinePlan pipeline;
+  ModelSpec rank_model;  ///< of divided_model, the blocks of this rank's pipeline stages
   RankLayout layout;
   BatchLayout batch;
   int64_t total_steps = 0;

@@ -68,6 +68,10 @@ void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, co
   if (on_micro_step_end) on_micro_step_end();
 }
 
+void TrainingServices::share_loss(Communicator& stages) {
+  scalars_.share_losses(stages);
+}
+
 /// Gathers the loss sums of all micro-batches of the step, in order, and the mean of each rank.
 void TrainingServices::reduce_loss(Communicator& ranks) {
   domain_.average_own(scalars_);
@@ -77,11 +81,20 @@ void TrainingServices::reduce_loss(Communicator& ranks) {
 void TrainingServices::gradient_norm(Communicator* shards) {
   if (scalars_.gathered_losses.size(0) == 1) domain_.average_own(scalars_);  // one rank reduces no loss
   domain_.average_all(scalars_);
+  if (in_pipeline())
+    return unit_norm_terms(store_, norm_type_, norm_exchange_, shards, scalars_.unit_norm_terms);
   gradient_norm_terms(store_, norm_type_, norm_exchange_, shards, scalars_.norm_terms);
   norm_of_terms(norm_type_, scalars_.norm_terms, scalars_.norm);
 }
 
+void TrainingServices::join_stage_norms(Communicator& stages) {
+  join_unit_terms(stages, norm_type_, scalars_.unit_norm_terms);
+  join_units(norm_type_, scalars_.unit_norm_terms, scalars_.norm_terms);
+  norm_of_terms(norm_type_, scalars_.norm_terms, scalars_.norm);
+}
+
 void TrainingServices::join_norm(Communicator& parts) {
+  if (in_pipeline()) return join_unit_terms(parts, norm_type_, scalars_.unit_norm_terms);
   join_over_shards(&parts, norm_type_, scalars_.norm_terms);
   norm_of_terms(norm_type_, scalars_.norm_terms, scalars_.norm);
 }

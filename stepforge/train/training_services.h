@@ -36,15 +36,20 @@ class TrainingServices : public StepServices {
   at::Tensor loss_scale() override { return scalars_.token_weight; }
   BatchTensors load_batch(int micro_batch) override;
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override;
+  void share_loss(Communicator& stages) override;
   void reduce_loss(Communicator& ranks) override;
   void gradient_norm(Communicator* shards) override;
   void join_norm(Communicator& parts) override;
+  void join_stage_norms(Communicator& stages) override;
   void check_finite() override;
   void update(int unit) override;
   void reload_optimizer(int unit, const at::Tensor& buffer) override;
   void offload_optimizer(int unit) override;
 
  private:
+  /// Each stage knows the norms of its units only.
+  bool in_pipeline() const { return scalars_.unit_norm_terms.numel() > 0; }
+
   NormType norm_type_;
   NormExchange norm_exchange_;
   double max_norm_;

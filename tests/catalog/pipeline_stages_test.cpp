@@ -157,7 +157,7 @@ TEST(PipelineStages, ListsOfBlocksAreTakenAsTheyAre) {
 
 TEST(PipelineStages, ListsThatAreNotAllBlocksInOrderAreRefused) {
   EXPECT_CONTAINS(refusal(2, {.blocks = {{"embedding", "layers.0"}, {"head"}}}),
-                  "pipeline_parallel_stage_blocks: \"layers.1\" is in no stage");
+                  "pipeline_parallel_stages: \"layers.1\" is in no stage");
   EXPECT_CONTAINS(refusal(2, {.blocks = {{"embedding", "layers.1"}, {"layers.0", "head"}}}),
                   "\"layers.1\" is at the place of \"layers.0\"");
   EXPECT_CONTAINS(refusal(1, {.blocks = {{"embedding", "layers.0"}, {"layers.0", "head"}}}),
@@ -166,7 +166,7 @@ TEST(PipelineStages, ListsThatAreNotAllBlocksInOrderAreRefused) {
                   "the model has no block \"layer.0\"", "\"layers.0\" to \"layers.1\"");
   EXPECT_CONTAINS(refusal(1, {.blocks = {{"embedding", "layers.0", "head"}, {}}}), "stage 1 has no block");
   EXPECT_CONTAINS(refusal(1, {.stages = 4, .blocks = {{"embedding", "layers.0"}, {"head"}}}),
-                  "4 pipeline stages, but parallelism.pipeline_parallel_stage_blocks lists the blocks of 2");
+                  "4 pipeline stages, but parallelism.pipeline_parallel_stages lists the blocks of 2");
 }
 
 TEST(PipelineStages, AreSetOnAModelOfAsManyBlocks) {

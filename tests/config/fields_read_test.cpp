@@ -85,6 +85,7 @@ const std::map<std::string, std::string> kNestedTypes = {
     {"data.validation[]", "DataSourceConfig"},
     {"optimizer.param_groups[]", "ParamGroupConfig"},
     {"parallelism.fsdp_prefetch_lists[]", "PrefetchListConfig"},
+    {"parallelism.pipeline_parallel_stages[]", "StageConfig"},
     {"parallelism.tensor_parallel_plan[]", "TensorPlanRule"},
 };
 

@@ -139,6 +139,26 @@ TEST(RankLayout, AParameterThatAllPartsHoldCountsOnTheFirstOnly) {
   EXPECT_EQ(counted(3), (std::vector<bool>{false, true}));
 }
 
+TEST(RankLayout, StagesOfAPipelineShareATieAndCountItsUnitOnce) {
+  const std::vector<UnitSpec> specs = {{"embedding", {ParameterSpec{"w", {4, 4}, {{"weight", "w", 4, {}}}}}, true}};
+  const ParallelPlan plan{
+      .dims = {.dp_shard = 2, .pp = 3}, .tied = {"embedding", 0, 2}, .units = {"other", "embedding"}};
+  const RankLayout owner = rank_layout(specs, plan, {1, 6});
+  EXPECT_EQ(owner.groups.at(static_cast<size_t>(owner.pipeline_group)).ranks, (std::vector<int>{1, 3, 5}));
+  EXPECT_EQ(owner.groups.at(static_cast<size_t>(owner.tie_group)).ranks, (std::vector<int>{1, 5}));
+  EXPECT_EQ(owner.units[0].tie_group, owner.tie_group);
+  EXPECT_EQ(owner.units[0].number, 1);
+  EXPECT_EQ(owner.model_units, 2);
+  EXPECT_TRUE(owner.units[0].counts(0));
+  EXPECT_EQ(rank_layout(specs, plan, {3, 6}).tie_group, -1);
+  const RankLayout copy = rank_layout(specs, plan, {5, 6});
+  EXPECT_EQ(copy.units[0].tie_group, copy.tie_group);
+  EXPECT_FALSE(copy.units[0].counts(0));
+  // Ranks of other stages read the same rows.
+  EXPECT_EQ(owner.data_ranks, 2);
+  EXPECT_EQ(owner.data_rank, copy.data_rank);
+}
+
 TEST(RankLayout, RefusesDegreesThatDoNotFitTheWorld) {
   EXPECT_CONTAINS(message_of<UsageError>([] { layout_of({.dp_shard = 4}, {0, 6}); }), "for 6 ranks");
 }

@@ -45,8 +45,8 @@ TEST(CheckerRefuses, DependencyOnItself) {
 
 TEST(CheckerRefuses, MessageToItself) {
   Programs programs = pipeline_1f1b(1);
-  operation(programs[1], {OpKind::send}).peer = 1;
-  expect_refused(programs, 1, "send layers.1 m0", "cannot send to itself");
+  operation(programs[1], {OpKind::send_gradient}).peer = 1;
+  expect_refused(programs, 1, "send_gradient layers.1 m0", "cannot send to itself");
 }
 
 TEST(CheckerRefuses, GroupWithoutItsOwnRank) {
@@ -257,6 +257,7 @@ TEST(CheckerRefuses, OperationsWithoutTheFieldsOfTheirKind) {
       lacking.kind = row.kind;
       lacking.lane = row.lane;
       lacking.unit = lacking.block = lacking.micro_batch = lacking.level = lacking.peer = 0;
+      lacking.group = -1;
       if (trait == kHasBlock) lacking.block = -1;
       if (trait == kHasMicroBatch) lacking.micro_batch = -1;
       if (trait == kHasUnit) lacking.unit = -1;

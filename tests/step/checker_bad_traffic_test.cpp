@@ -14,13 +14,13 @@ TEST(CheckerRefuses, MessageSizesThatDiffer) {
   Programs programs = pipeline_1f1b(2);
   operation(programs[0], {OpKind::send, -1, -1, 1}).bytes = 32;
   expect_refused(programs, 1, "receive layers.1 m1",
-                 "expects bytes = 64, but the next message, from rank 0, operation");
+                 "expects bytes = 512, but the next message, from rank 0, operation");
 }
 
 TEST(CheckerRefuses, MessageTagsThatDiffer) {
   Programs programs = pipeline_1f1b(2);
-  operation(programs[1], {OpKind::send, -1, -1, 1}).tag = 7;
-  expect_refused(programs, 0, "receive layers.0 m1", "expects tag = 3");
+  operation(programs[1], {OpKind::send_gradient, -1, -1, 1}).tag = 7;
+  expect_refused(programs, 0, "receive_gradient layers.0 m1", "expects tag = 3");
 }
 
 TEST(CheckerRefuses, MessagesInAnotherOrder) {
@@ -28,7 +28,7 @@ TEST(CheckerRefuses, MessagesInAnotherOrder) {
   const auto first = find(programs[0], {OpKind::send, -1, -1, 1});
   const auto second = find(programs[0], {OpKind::send, -1, -1, 2});
   move(programs[0], first, second + 1);
-  expect_refused(programs, 1, "receive layers.1 m1", "expects tag = 2");
+  expect_refused(programs, 1, "receive layers.1 m1", "expects micro-batch = 1");
 }
 
 TEST(CheckerRefuses, SendWithoutReceive) {
@@ -62,7 +62,8 @@ TEST(CheckerRefuses, SendBeforeTheComputation) {
 TEST(CheckerRefuses, ComputationThatDoesNotNeedTheReceive) {
   Programs programs = pipeline_1f1b(1);
   operation(programs[1], {OpKind::forward}).needs.clear();
-  expect_refused(programs, 1, "forward layers.1 m0", "runs on lane peer, and no dependency orders them");
+  expect_refused(programs, 1, "forward layers.1 m0",
+                 "runs on lane receive_next, and no dependency orders them");
 }
 
 TEST(CheckerRefuses, SendThatDoesNotNeedTheComputation) {
@@ -75,8 +76,23 @@ TEST(CheckerRefuses, SendAndReceiveThatDeadlock) {
   Programs programs = pipeline_1f1b(2);
   // Rank 0 waits for the gradient of micro-batch 0 before it sends micro-batch 0.
   StepProgram& program = programs[0];
-  move(program, find(program, {OpKind::receive, -1, -1, 0}), find(program, {OpKind::send, -1, -1, 0}));
-  expect_refused(programs, 0, "receive layers.0 m0", "rank 1 at operation");
+  const auto receive = find(program, {OpKind::receive_gradient, -1, -1, 0});
+  move(program, receive, find(program, {OpKind::send, -1, -1, 0}));
+  operation(program, {OpKind::send, -1, -1, 0})
+      .needs.push_back(static_cast<int>(find(program, {OpKind::receive_gradient, -1, -1, 0})));
+  expect_refused(programs, 0, "receive_gradient layers.0 m0", "rank 1 at operation");
+}
+
+TEST(CheckerRefuses, SendsThatBothWaitForTheirReceivers) {
+  Programs programs = pipeline_1f1b(2);
+  // Each rank receives only what the other one sends after its own message has been taken.
+  const auto receive_after = [](StepProgram& program, const Match& receive, const Match& send) {
+    move(program, find(program, receive), find(program, send) + 1);
+    operation(program, receive).needs = {static_cast<int>(find(program, send))};
+  };
+  receive_after(programs[1], {OpKind::receive, -1, -1, 1}, {OpKind::send_gradient, -1, -1, 0});
+  receive_after(programs[0], {OpKind::receive_gradient, -1, -1, 0}, {OpKind::send, -1, -1, 1});
+  expect_refused(programs, 0, "send layers.0 m1", "waits for rank 1 to receive");
 }
 
 // ---- collectives ----

@@ -105,23 +105,20 @@ TEST(Checker, AcceptsOneForwardOneBackwardOverTwoStages) {
   }
 }
 
-TEST(Checker, AcceptsWeightGradientsThatComeLater) {
-  StepProgram program = build_step(small_model(2), small_options(2));
-  std::vector<Insertion> later;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    Operation& operation = program.operations[i];
-    if (operation.kind == OpKind::backward) {
-      Operation weight = operation;
-      weight.kind = OpKind::backward_weight;
-      weight.allocates.clear();
-      weight.needs.clear();
-      operation.kind = OpKind::backward_input;
-      operation.frees.clear();
-      later.push_back({find(program, {OpKind::gradient_norm}), weight});
+TEST(Checker, AcceptsEveryScheduleOverAnyNumberOfStagesAndMicroBatches) {
+  for (const std::string& name : schedule_names()) {
+    const ScheduleKind kind = parse_schedule_name(name);
+    const auto [min, max] = stages_per_rank(kind);
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      for (int stages = min; stages <= std::min(max, 3); ++stages) {
+        for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+          SCOPED_TRACE(
+              format("{}, {} ranks, {} stages each, {} micro-batches", name, ranks, stages, micro_batches));
+          EXPECT_NO_THROW(check_programs(pipeline(kind, ranks, stages, micro_batches, 11)));
+        }
+      }
     }
   }
-  insert_operations(program.operations, later);
-  EXPECT_NO_THROW(check_programs({&program, 1}));
 }
 
 TEST(Checker, FindsThePeakOfLiveBytes) {

@@ -460,7 +460,7 @@ TEST(Symmetry, MembersOfAGroupMustHaveThatGroup) {
                "rank 0", "its program has the group");
 }
 
-TEST(Symmetry, RefusesMessagesToASinglePeer) {
+TEST(Symmetry, RefusesMessagesWithinAClass) {
   const Programs programs = pipeline_1f1b(1);
   EXPECT_THROW(
       check_symmetric(programs[0], 2,

@@ -17,152 +17,16 @@
 #include "stepforge/step/program.h"
 #include "tests/step/data_parallel.h"
 #include "tests/step/fixture.h"
+#include "tests/step/pipeline.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
 
 using Programs = std::vector<StepProgram>;
 
-/// Writes a program operation by operation, with the buffers that build_step() would allocate.
-class Script {
- public:
-  explicit Script(int rank, int micro_batches) {
-    program.rank = rank;
-    program.micro_batches = micro_batches;
-  }
-
-  StepProgram program;
-
-  int add(Operation operation) {
-    program.operations.push_back(std::move(operation));
-    return static_cast<int>(program.operations.size()) - 1;
-  }
-  int add_unit(OpKind kind, int unit, Lane lane = Lane::compute, int group = -1,
-               std::vector<int> needs = {}) {
-    Operation operation;
-    operation.kind = kind;
-    operation.unit = unit;
-    operation.lane = lane;
-    operation.group = group;
-    operation.needs = std::move(needs);
-    return add(std::move(operation));
-  }
-  /// `allocates` and `reads` are (kind, name of the value).
-  using Value = std::pair<BufferKind, std::string>;
-  int add_block(OpKind kind, int block, int micro_batch, const std::vector<Value>& allocates,
-                const std::vector<Value>& reads, std::vector<int> needs = {}) {
-    Operation operation;
-    operation.kind = kind;
-    operation.block = block;
-    operation.micro_batch = micro_batch;
-    operation.keep_graph = kind == OpKind::forward;
-    operation.needs = std::move(needs);
-    for (const Value& value : allocates) {
-      values_[value] = static_cast<int>(program.buffers.size());
-      operation.allocates.push_back(values_[value]);
-      program.buffers.push_back({value.second, value.first, 64, false});
-    }
-    for (const Value& value : reads) operation.reads.push_back(values_.at(value));
-    return add(std::move(operation));
-  }
-  /// A message on the peer lane of what the operation allocates or reads.
-  int message(OpKind kind, int block, int micro_batch, int peer, int tag, const Value& value,
-              std::vector<int> needs = {}) {
-    const bool sends = kind == OpKind::send;
-    const int index =
-        add_block(kind, block, micro_batch, sends ? std::vector<Value>{} : std::vector<Value>{value},
-                  sends ? std::vector<Value>{value} : std::vector<Value>{}, std::move(needs));
-    Operation& operation = program.operations.back();
-    operation.lane = Lane::peer;
-    operation.peer = peer;
-    operation.tag = tag;
-    operation.bytes = 64;
-    operation.keep_graph = false;
-    return index;
-  }
-
-  StepProgram finish() {
-    free_after_last_use(program);
-    return program;
-  }
-
- private:
-  std::map<Value, int> values_;
-};
-
 /// Two pipeline stages in a 1F1B schedule: rank 0 has the embedding and a layer, rank 1 a layer and the head.
-/// Each micro-batch's hidden states have tag 2m, their gradients 2m + 1.
 inline Programs pipeline_1f1b(int micro_batches) {
-  using K = BufferKind;
-  const auto at = [](const char* name, int m) { return format("{} m{}", name, m); };
-  Script first(0, micro_batches);
-  first.program.units.resize(2);
-  first.program.units[0].name = "embedding";
-  first.program.units[1].name = "layers.0";
-  first.program.blocks.resize(2);
-  first.program.blocks[0] = {"embedding", {0}, true, false, true, {}};
-  first.program.blocks[1] = {"layers.0", {1}, false, false, true, {}};
-  first.add_unit(OpKind::start_gradient, 0);
-  first.add_unit(OpKind::start_gradient, 1);
-  const auto first_forward = [&](int m) {
-    first.add_block(OpKind::load_batch, -1, m, {{K::batch, at("batch", m)}}, {});
-    first.program.operations.back().keep_graph = false;
-    first.add_block(OpKind::forward, 0, m, {{K::bundle, at("b0", m)}, {K::graph, at("g0", m)}},
-                    {{K::batch, at("batch", m)}});
-    const int last =
-        first.add_block(OpKind::forward, 1, m, {{K::bundle, at("b1", m)}, {K::graph, at("g1", m)}},
-                        {{K::bundle, at("b0", m)}});
-    first.message(OpKind::send, 1, m, 1, 2 * m, {K::bundle, at("b1", m)}, {last});
-  };
-  const auto first_backward = [&](int m) {
-    const int got = first.message(OpKind::receive, 1, m, 1, 2 * m + 1, {K::bundle_gradient, at("d1", m)});
-    first.add_block(OpKind::backward, 1, m, {{K::bundle_gradient, at("d0", m)}},
-                    {{K::bundle, at("b0", m)}, {K::graph, at("g1", m)}, {K::bundle_gradient, at("d1", m)}},
-                    {got});
-    first.add_block(OpKind::backward, 0, m, {},
-                    {{K::batch, at("batch", m)}, {K::graph, at("g0", m)}, {K::bundle_gradient, at("d0", m)}});
-  };
-  Script second(1, micro_batches);
-  second.program.units.resize(2);
-  second.program.units[0].name = "layers.1";
-  second.program.units[1].name = "head";
-  second.program.blocks.resize(2);
-  second.program.blocks[0] = {"layers.1", {0}, false, false, true, {}};
-  second.program.blocks[1] = {"head", {1}, false, true, true, {}};
-  second.add_unit(OpKind::start_gradient, 0);
-  second.add_unit(OpKind::start_gradient, 1);
-  first_forward(0);
-  for (int m = 0; m < micro_batches; ++m) {
-    if (m + 1 < micro_batches) first_forward(m + 1);
-    first_backward(m);
-    second.add_block(OpKind::load_batch, -1, m, {{K::batch, at("batch", m)}}, {});
-    second.program.operations.back().keep_graph = false;
-    const int got = second.message(OpKind::receive, 0, m, 0, 2 * m, {K::bundle, at("in", m)});
-    second.add_block(OpKind::forward, 0, m, {{K::bundle, at("b0", m)}, {K::graph, at("g0", m)}},
-                     {{K::bundle, at("in", m)}}, {got});
-    second.add_block(OpKind::loss_forward_backward, 1, m, {{K::bundle_gradient, at("d0", m)}},
-                     {{K::batch, at("batch", m)}, {K::bundle, at("b0", m)}});
-    const int done = second.add_block(
-        OpKind::backward, 0, m, {{K::bundle_gradient, at("din", m)}},
-        {{K::bundle, at("in", m)}, {K::graph, at("g0", m)}, {K::bundle_gradient, at("d0", m)}});
-    second.message(OpKind::send, 0, m, 0, 2 * m + 1, {K::bundle_gradient, at("din", m)}, {done});
-  }
-  Programs programs;
-  for (Script* script : {&first, &second}) {
-    script->program.groups.push_back({"pp", {0, 1}});
-    Operation norm;
-    norm.kind = OpKind::gradient_norm;
-    norm.group = 0;
-    norm.bytes = 8;
-    script->add(norm);
-    Operation check;
-    check.kind = OpKind::check_finite;
-    script->add(check);
-    script->add_unit(OpKind::update, 0);
-    script->add_unit(OpKind::update, 1);
-    programs.push_back(script->finish());
-  }
-  return programs;
+  return pipeline(ScheduleKind::one_f_one_b, 2, 1, micro_batches, 2);
 }
 
 /// The programs of `shards` x `replicas` ranks.

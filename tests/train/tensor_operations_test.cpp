@@ -129,7 +129,7 @@ class OutputHead : public Head {
 
 void use_operations(TestRun& run, bool tied) {
   run.trainer().replace_build_step("specification", [tied](Trainer& trainer) {
-    trainer.model_spec = trainer.rank_model = operations_spec(tied);
+    trainer.model_spec = trainer.divided_model = operations_spec(tied);
   });
   run.trainer().replace_build_step("model", [tied](Trainer& trainer) {
     const auto parameter = trainer.store->lookup();

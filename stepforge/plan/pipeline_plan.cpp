@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/plan/pipeline_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/catalog/pipeline_stages.h"
+#include "stepforge/modelspec/stage_part.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/schedule/check.h"
+#include "stepforge/schedule/csv.h"
+#include "stepforge/schedule/generators.h"
+
+namespace stepforge {
+
+namespace {
+
+ScheduleKind kind_of(PipelineSchedule schedule) {
+  return parse_schedule_name(choice_name(schedule));
+}
+
+/// The schedule of the file, which must have the ranks and micro-batches of the job.
+Schedule schedule_of_file(const ParallelismConfig& parallelism, int micro_batches) {
+  const std::string& path = parallelism.pipeline_parallel_schedule_csv;
+  Schedule schedule = read_schedule_csv(path);
+  check_schedule(schedule);
+  if (schedule.ranks() != parallelism.pipeline_parallel_degree) {
+    throw UsageError(
+        format("parallelism.pipeline_parallel_schedule_csv = \"{}\" is a schedule for {} ranks, but "
+               "parallelism.pipeline_parallel_degree is {}; a line is a rank",
+               path, schedule.ranks(), parallelism.pipeline_parallel_degree));
+  }
+  if (schedule.micro_batches != micro_batches) {
+    throw UsageError(
+        format("parallelism.pipeline_parallel_schedule_csv = \"{}\" is a schedule for {} micro-batches, but "
+               "a step has {} on "
+               "each rank; change training.global_batch_size or training.local_batch_size",
+               path, schedule.micro_batches, micro_batches));
+  }
+  return schedule;
+}
+
+StagePlan stage_plan(const ParallelismConfig& parallelism) {
+  StagePlan plan;
+  const auto optional = [](int64_t value) { return value < 0 ? std::nullopt : std::optional(value); };
+  plan.layers_per_stage = parallelism.pipeline_parallel_layers_per_stage;
+  plan.first_stage_less_layers = optional(parallelism.pipeline_parallel_first_stage_less_layers);
+  plan.last_stage_less_layers = optional(parallelism.pipeline_parallel_last_stage_less_layers);
+  for (const StageConfig& stage : parallelism.pipeline_parallel_stages) plan.blocks.push_back(stage.blocks);
+  return plan;
+}
+
+/// The stages per rank that the lists or the layers per stage give, or the fewest that the schedule takes.
+int stages_per_rank_of(const ParallelismConfig& parallelism, const ModelSpec& whole, const StagePlan& plan) {
+  const auto ranks = static_cast<int>(parallelism.pipeline_parallel_degree);
+  if (plan.blocks.empty() && plan.layers_per_stage == 0)
+    return stages_per_rank(kind_of(parallelism.pipeline_parallel_schedule)).min;
+  const int stages = planned_stages(whole, plan);
+  if (stages % ranks != 0) {
+    throw UsageError(
+        format("{} pipeline stages do not divide into parallelism.pipeline_parallel_degree = {} ranks; "
+               "change parallelism.pipeline_parallel_layers_per_stage or the list of stages",
+               stages, ranks));
+  }
+  return stages / ranks;
+}
+
+Schedule schedule_of(const Config& config, const ModelSpec& whole, const StagePlan& plan, RankId rank) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const int micro_batches =
+      static_cast<int>(plan_batch(config.training, plan_data_ranks(config, rank.world_size)).micro_batches());
+  if (!parallelism.pipeline_parallel_schedule_csv.empty())
+    return schedule_of_file(parallelism, micro_batches);
+  return make_schedule(kind_of(parallelism.pipeline_parallel_schedule),
+                       static_cast<int>(parallelism.pipeline_parallel_degree),
+                       stages_per_rank_of(parallelism, whole, plan), micro_batches);
+}
+
+int first_trained_stage(const ModelSpec& model) {
+  const auto trained = [&](const BlockSpec& block) {
+    return std::ranges::any_of(block.units, [&](int unit) { return element(model.units, unit).trainable; });
+  };
+  const auto found = std::ranges::find_if(model.blocks, trained);
+  if (found == model.blocks.end())
+    throw UsageError("every unit of the model is frozen: there is nothing to train; unfreeze at least one");
+  return found->stage;
+}
+
+}  // namespace
+
+bool has_stages(const ParallelismConfig& parallelism) {
+  return parallelism.pipeline_parallel_degree > 1 || !parallelism.pipeline_parallel_schedule_csv.empty() ||
+         parallelism.pipeline_parallel_layers_per_stage > 0 ||
+         !parallelism.pipeline_parallel_stages.empty() ||
+         stages_per_rank(kind_of(parallelism.pipeline_parallel_schedule)).min > 1;
+}
+
+std::vector<int> PipelinePlan::stages_of(int member) const {
+  std::vector<int> stages;
+  for (int stage = 0; stage < schedule.stages(); ++stage)
+    if (element(schedule.rank_of_stage, stage) == member) stages.push_back(stage);
+  return stages;
+}
+
+ModelSpec PipelinePlan::part(int member) const {
+  return ranks() <= 1 ? model : stage_part(model, stages_of(member));
+}
+
+PipelineOptions PipelinePlan::options() const {
+  return {.schedule = schedule, .first_trained_stage = first_trained_stage};
+}
+
+TiedUnit PipelinePlan::tied_unit() const {
+  if (ranks() <= 1) return {};
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    std::vector<int> members;
+    for (const BlockSpec& block : model.blocks)
+      if (std::ranges::count(block.units, static_cast<int>(u)) > 0)
+        members.push_back(element(schedule.rank_of_stage, block.stage));
+    if (!members.empty() && members.front() != members.back())
+      return {model.units[u].name, members.front(), members.back()};
+  }
+  return {};
+}
+
+PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank) {
+  PipelinePlan plan;
+  plan.model = std::move(divided);
+  const ParallelismConfig& parallelism = config.parallelism;
+  if (!has_stages(parallelism)) return plan;
+  StagePlan stages = stage_plan(parallelism);
+  plan.schedule = schedule_of(config, whole, stages, rank);
+  stages.stages = plan.schedule.stages();
+  if (stages.stages > 1) {
+    set_stages(plan.model, stages_of_blocks(whole, stages, block_flops(whole, config.training.seq_len)));
+    plan.first_trained_stage = first_trained_stage(plan.model);
+  }
+  if (config.training.reduction == ReductionMode::ordered && plan.ranks() > 1 && !whole.ties.empty()) {
+    throw UsageError(
+        "training.reduction = \"ordered\" does not work with a tied embedding in a pipeline: the gradients "
+        "of its two "
+        "uses are summed at the end of the step, not in each micro-batch; set model.tie_embeddings to false, "
+        "or "
+        "reduction = \"fast\"");
+  }
+  return plan;
+}
+
+PipelinePlan plan_pipeline(const Config& config, RankId rank) {
+  const ModelSpec whole = plan_model(config);
+  const ParallelismConfig& parallelism = config.parallelism;
+  const bool divided = parallelism.tensor_parallel_degree > 1 || parallelism.context_parallel_degree > 1 ||
+                       !parallelism.tensor_parallel_plan.empty();
+  return plan_pipeline(config, whole, divided ? plan_divided_model(config, rank) : whole, rank);
+}
+
+}  // namespace stepforge

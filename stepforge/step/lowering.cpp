@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/step/lowering.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/step/stage_messages.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Every micro-batch forward, then backward, through one stage.
+Schedule one_stage(int micro_batches) {
+  Schedule schedule{micro_batches, {0}, {{}}};
+  for (int m = 0; m < micro_batches; ++m)
+    for (const ActionKind kind : {ActionKind::forward, ActionKind::backward})
+      schedule.actions[0].push_back({kind, 0, m});
+  return schedule;
+}
+
+/// The forwards of all stages, micro-batch by micro-batch.
+Schedule forward_only(const Schedule& schedule, int micro_batches) {
+  Schedule result{micro_batches, schedule.rank_of_stage, {}};
+  result.actions.resize(schedule.actions.size());
+  for (int m = 0; m < micro_batches; ++m)
+    for (int stage = 0; stage < result.stages(); ++stage)
+      element(result.actions, element(result.rank_of_stage, stage))
+          .push_back({ActionKind::forward, stage, m});
+  return result;
+}
+
+class Lowering {
+ public:
+  Lowering(StepProgram& program, const RankLayout& layout, Schedule schedule, const PipelineOptions& pipeline)
+      : program_(program),
+        pipeline_(pipeline),
+        schedule_(std::move(schedule)),
+        messages_(schedule_, trains() ? pipeline.first_trained_stage : schedule_.stages()),
+        group_(layout.pipeline_group),
+        self_(layout.index_in(group_)) {
+    if (schedule_.ranks() != layout.size_of(group_)) {
+      throw UsageError(format("a schedule for {} pipeline ranks does not fit a pipeline of {}",
+                              schedule_.ranks(), layout.size_of(group_)));
+    }
+    if (schedule_.micro_batches != program.micro_batches) {
+      throw UsageError(format("a schedule for {} micro-batches does not fit a step of {}",
+                              schedule_.micro_batches, program.micro_batches));
+    }
+    for (const Action& action : own_actions())
+      loss_is_listed_ = loss_is_listed_ || action.kind == ActionKind::loss;
+    loaded_.resize(static_cast<std::size_t>(program.micro_batches), false);
+    losses_.resize(static_cast<std::size_t>(program.micro_batches), -1);
+    stages_.resize(static_cast<std::size_t>(schedule_.stages()));
+    for (int b = 0; b < std::ssize(program.blocks); ++b) {
+      const int stage = element(program.blocks, b).stage;
+      if (stage < 0 || stage >= schedule_.stages()) {
+        throw UsageError(format("block {} is in stage {}, but the schedule has {} stages",
+                                element(program.blocks, b).name, stage, schedule_.stages()));
+      }
+      element(stages_, stage).push_back(b);
+    }
+  }
+
+  void write() {
+    const std::vector<Action>& actions = own_actions();
+    const auto incoming = messages_.incoming(self_);
+    std::map<int, std::size_t> next;  // of each sender
+    // In generation, the batch says how many tokens a message has.
+    if (program_.kind == ProgramKind::generate)
+      for (int m = 0; m < program_.micro_batches; ++m) load(m);
+    for (std::size_t k = 0; k < actions.size(); ++k) {
+      for (const auto& [sender, messages] : incoming)
+        for (std::size_t& i = next[sender]; i < messages.size() && messages[i].position <= k; ++i)
+          receive(messages[i].message);
+      compute(actions[k]);
+    }
+  }
+
+ private:
+  const std::vector<Action>& own_actions() const { return element(schedule_.actions, self_); }
+  bool trains() const { return program_.kind == ProgramKind::train; }
+  bool is_last(int stage) const { return stage + 1 == schedule_.stages(); }
+  bool runs_backward(int stage) const { return trains() && stage >= pipeline_.first_trained_stage; }
+  const ProgramBlock& block(int b) const { return element(program_.blocks, b); }
+
+  void receive(const StageMessage& message) {
+    Operation& operation =
+        message.is_gradient()
+            ? add_message(OpKind::receive_gradient, last_block(message.stage() - 1), message)
+            : add_message(OpKind::receive, element(stages_, message.stage()).front(), message);
+    if (last_computation_ >= 0) operation.needs.push_back(last_computation_);
+    received_[message] = last();
+  }
+
+  /// The last block of a stage that has an output.
+  int last_block(int stage) const { return element(stages_, stage).back(); }
+
+  int last() const { return static_cast<int>(program_.operations.size()) - 1; }
+
+  Operation& add_message(OpKind kind, int block, const StageMessage& message) {
+    Operation& operation = program_.operations.emplace_back(make_operation(kind, -1, group_));
+    const int peer = sends_message(kind) ? message.to : message.from;
+    operation.block = block;
+    operation.micro_batch = message.micro_batch;
+    operation.peer = element(element(program_.groups, group_).ranks, peer);
+    operation.tag = message.tag;
+    operation.lane = pipeline_lane(self_, peer, schedule_.ranks(), sends_message(kind));
+    return operation;
+  }
+
+  Operation& add_block(OpKind kind, int b, int m) {
+    Operation& operation = program_.operations.emplace_back(make_operation(kind));
+    operation.block = b;
+    operation.micro_batch = m;
+    last_computation_ = last();
+    return operation;
+  }
+
+  /// The operation needs what another rank has sent for the action.
+  void need_message(Operation& operation, const Action& action) {
+    const std::optional<StageMessage> message = messages_.needed_by(action);
+    if (!message) return;
+    if (const auto found = received_.find(*message); found != received_.end())
+      operation.needs.push_back(found->second);
+  }
+
+  /// Sends what operation `made` has made. With it, the next computations for this neighbour wait for a message
+  /// that is `sends_in_flight` older.
+  void send(OpKind kind, int block, const Action& action, int made) {
+    const std::optional<StageMessage> message = messages_.sent_by(action);
+    if (!message || message->to == self_) return;
+    Operation& operation = add_message(kind, block, *message);
+    operation.needs.push_back(made);
+    std::vector<int>& sent = sent_[operation.lane];
+    // What was made with a loss may be older than that message.
+    const auto window = static_cast<std::size_t>(pipeline_.sends_in_flight);
+    if (sent.size() >= window && sent[sent.size() - window] < made)
+      element(program_.operations, made).needs.push_back(sent[sent.size() - window]);
+    sent.push_back(last());
+  }
+
+  void load(int m) {
+    if (element(loaded_, m)) return;
+    element(loaded_, m) = true;
+    program_.operations.emplace_back(make_operation(OpKind::load_batch)).micro_batch = m;
+    last_computation_ = last();
+  }
+
+  void compute(const Action& action) {
+    switch (action.kind) {
+      case ActionKind::forward:
+        return forward(action);
+      case ActionKind::loss:
+        return loss(action.stage, action.micro_batch);
+      case ActionKind::backward:
+      case ActionKind::backward_input:
+      case ActionKind::backward_weight:
+        if (runs_backward(action.stage)) backward(action);
+    }
+  }
+
+  void forward(const Action& action) {
+    const auto [kind, stage, m] = action;
+    load(m);
+    for (const int b : element(stages_, stage)) {
+      if (block(b).last) continue;
+      Operation& operation = add_block(OpKind::forward, b, m);
+      operation.keep_graph = trains() && keeps_graph(b);
+      if (b == element(stages_, stage).front()) need_message(operation, action);
+    }
+    send(OpKind::send, last_block(stage), action, last_computation_);
+    if (is_last(stage) && !loss_is_listed_) loss(stage, m);
+  }
+
+  void loss(int stage, int m) {
+    const int head = last_block(stage);
+    const OpKind kind = trains()                                 ? OpKind::loss_forward_backward
+                        : program_.kind == ProgramKind::evaluate ? OpKind::loss
+                                                                 : OpKind::logits;
+    Operation& operation = add_block(kind, head, m);
+    element(losses_, m) = last();
+    if (element(stages_, stage).size() == 1) need_message(operation, {ActionKind::forward, stage, m});
+  }
+
+  bool is_trained(int b) const {
+    return std::ranges::any_of(block(b).units, [&](int u) { return element(program_.units, u).trainable; });
+  }
+
+  /// The blocks below the first trained one of the first trained stage run no backward.
+  bool keeps_graph(int b) const {
+    const int stage = block(b).stage;
+    if (stage != pipeline_.first_trained_stage) return stage > pipeline_.first_trained_stage;
+    return std::ranges::any_of(element(stages_, stage),
+                               [&](int below) { return below <= b && is_trained(below); });
+  }
+
+  /// Whether the backward of a block computes the gradient of its input.
+  bool passes_gradient(int b) const {
+    const auto& own = element(stages_, block(b).stage);
+    if (block(b).first) return false;
+    return b == own.front() ? block(b).stage > pipeline_.first_trained_stage : keeps_graph(b - 1);
+  }
+
+  /// Input gradients may run before weight gradients only where there are both; other backwards run whole, with the
+  /// part that they have.
+  OpKind backward_kind(ActionKind action, int b) const {
+    const bool split = passes_gradient(b) && is_trained(b);
+    if (action == ActionKind::backward || !split) return OpKind::backward;
+    return action == ActionKind::backward_input ? OpKind::backward_input : OpKind::backward_weight;
+  }
+  bool runs(ActionKind action, int b) const {
+    if (action == ActionKind::backward_input) return passes_gradient(b);
+    return action == ActionKind::backward || is_trained(b);
+  }
+
+  void backward(const Action& action) {
+    const auto [kind, stage, m] = action;
+    const std::vector<int>& blocks = element(stages_, stage);
+    for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
+      if (block(*b).last || !keeps_graph(*b) || !runs(kind, *b)) continue;
+      Operation& operation = add_block(backward_kind(kind, *b), *b, m);
+      if (b == blocks.rbegin() && operation.kind != OpKind::backward_weight)
+        need_message(operation, {ActionKind::backward, stage, m});
+    }
+    // A stage of the head alone has made its gradient with the loss.
+    const int made = blocks.size() == 1 && is_last(stage) ? element(losses_, m) : last_computation_;
+    send(OpKind::send_gradient, blocks.front(), action, made);
+  }
+
+  StepProgram& program_;
+  const PipelineOptions& pipeline_;
+  Schedule schedule_;
+  StageMessages messages_;
+  int group_;
+  int self_;  // member of the pipeline
+  bool loss_is_listed_ = false;
+  std::vector<std::vector<int>> stages_;  // the blocks of each stage that this rank has
+  std::vector<bool> loaded_;              // of each micro-batch
+  std::vector<int> losses_;               // the operation of the loss of each micro-batch
+  int last_computation_ = -1;
+  std::map<StageMessage, int> received_;   // the operation of each receipt
+  std::map<Lane, std::vector<int>> sent_;  // operations
+};
+
+}  // namespace
+
+void lower_schedule(StepProgram& program, const RankLayout& layout, const PipelineOptions& pipeline) {
+  const Schedule& given = pipeline.schedule;
+  Lowering(program, layout, given.ranks() > 0 ? given : one_stage(program.micro_batches), pipeline).write();
+}
+
+void lower_forward(StepProgram& program, const RankLayout& layout, const PipelineOptions& pipeline) {
+  const Schedule& given = pipeline.schedule;
+  Lowering(program, layout, forward_only(given.ranks() > 0 ? given : one_stage(1), program.micro_batches),
+           pipeline)
+      .write();
+}
+
+}  // namespace stepforge

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The programs of pipelines of the small model.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "stepforge/layout/rank_layout.h"
+#include "stepforge/schedule/generators.h"
+#include "stepforge/step/build.h"
+#include "tests/step/fixture.h"
+
+namespace stepforge::testing {
+
+/// `stages` of about equally many blocks.
+inline ModelSpec staged(ModelSpec model, int stages) {
+  const auto blocks = static_cast<int>(model.blocks.size());
+  for (int b = 0; b < blocks; ++b) element(model.blocks, b).stage = b * stages / blocks;
+  return model;
+}
+
+/// The blocks of the stages that `schedule` gives to a rank, and their units.
+inline ModelSpec part_of(const ModelSpec& whole, const Schedule& schedule, int rank) {
+  ModelSpec part = whole;
+  std::erase_if(part.blocks,
+                [&](const BlockSpec& block) { return element(schedule.rank_of_stage, block.stage) != rank; });
+  std::vector<int> kept;
+  for (const BlockSpec& block : part.blocks) kept.insert(kept.end(), block.units.begin(), block.units.end());
+  std::ranges::sort(kept);
+  kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
+  part.units.clear();
+  for (const int unit : kept) part.units.push_back(element(whole.units, unit));
+  for (BlockSpec& block : part.blocks)
+    for (int& unit : block.units) unit = static_cast<int>(std::ranges::find(kept, unit) - kept.begin());
+  return part;
+}
+
+/// The program of each rank. `options` has the plan of one stage; `schedule` has options.micro_batches.
+inline std::vector<StepProgram> pipeline_programs(const ModelSpec& whole, RankOptions options,
+                                                  const Schedule& schedule) {
+  const ModelSpec model = staged(whole, schedule.stages());
+  options.plan.dims.pp = schedule.ranks();
+  options.pipeline.schedule = schedule;
+  for (const UnitSpec& unit : model.units) options.plan.units.push_back(unit.name);
+  const ParallelDims& dims = options.plan.dims;
+  const auto in_stage = static_cast<int>(dims.dp_replicate * dims.dp_shard * dims.cp * dims.tp);
+  std::vector<StepProgram> programs;
+  for (int rank = 0; rank < in_stage * schedule.ranks(); ++rank) {
+    const ModelSpec part = part_of(model, schedule, rank / in_stage);
+    programs.push_back(build_step(
+        part, rank_layout(part.units, options.plan, {rank, in_stage * schedule.ranks()}), options));
+  }
+  return programs;
+}
+
+/// Of one rank per stage, or of several stages on each rank.
+inline std::vector<StepProgram> pipeline(ScheduleKind kind, int ranks, int stages_per_rank, int micro_batches,
+                                         int layers) {
+  RankOptions options = small_options(micro_batches);
+  options.plan.dims.dp_shard = 1;
+  return pipeline_programs(small_model(layers), options,
+                           make_schedule(kind, ranks, stages_per_rank, micro_batches));
+}
+
+}  // namespace stepforge::testing
