@@ -380,7 +380,11 @@ class CommandLine {
                         "Memory of each rank, such as 80GiB [free memory of this machine]");
     command->add_option("--machine", plan->machine,
                         "Rates of each rank for the predicted time: GFLOP/s[,memory GB/s[,network GB/s]]");
+    command->add_flag("--compare", plan->compare,
+                      "Only compare the pipeline schedules: bubble, time of a step, peak memory");
     command->add_option("--trace", plan->trace, "Write the predicted step as a Chrome/Perfetto trace");
+    command->add_option("--schedule", plan->schedule, "Write the pipeline schedule as CSV");
+    command->add_option("--picture", plan->picture, "Draw the predicted pipeline as SVG");
     on(command, [=] { return plan_command(config_args(*command, *preset), *plan); });
   }
 

@@ -30,12 +30,16 @@ struct PlanOptions {
   bool all = false;  ///< every operation instead of folded repetitions
   int world_size = 1;
   int rank = 0;
-  bool layout = false;          ///< also what the rank holds of each tensor
-  std::filesystem::path trace;  ///< file for the trace of the predicted step, "" for none
-  std::string memory;           ///< of each rank: "80GiB"; "" for the free memory of this machine
+  bool layout = false;             ///< also what the rank holds of each tensor
+  bool compare = false;            ///< only a table of all pipeline schedules
+  std::filesystem::path trace;     ///< file for the trace of the predicted step, "" for none
+  std::filesystem::path schedule;  ///< file for the pipeline schedule as CSV, "" for none
+  std::filesystem::path picture;   ///< file for its picture, "" for none
+  std::string memory;              ///< of each rank: "80GiB"; "" for the free memory of this machine
   std::string machine;  ///< of each rank: "GFLOP/s[,memory GB/s[,network GB/s]]"; "" for the model machine
 };
-/// Prints parameters, memory and operations of a run, without allocating a tensor.
+/// Prints parameters, memory and operations of a run, without allocating a tensor, and writes the files that
+/// `options` names.
 int plan_command(const ConfigArgs& args, const PlanOptions& options);
 
 int config_show_command(const ConfigArgs& args);

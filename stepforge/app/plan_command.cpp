@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepforge plan`.
+#include <algorithm>
 #include <iostream>
+#include <string>
 
 #include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
@@ -11,46 +13,105 @@
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/plan/layout_text.h"
 #include "stepforge/plan/memory_fit.h"
+#include "stepforge/plan/pipeline_forecast.h"
+#include "stepforge/schedule/csv.h"
+#include "stepforge/schedule/picture.h"
 #include "stepforge/step/draw.h"
 #include "stepforge/step/plan_text.h"
+#include "stepforge/step/run_timeline.h"
 #include "stepforge/step/simulate.h"
+#include "stepforge/step/simulate_pipeline.h"
 
 namespace stepforge {
 
-int plan_command(const ConfigArgs& args, const PlanOptions& options) {
+namespace {
+
+/// The config as planned: its vocabulary is known, and the rank exists.
+Config planned_config(const ConfigArgs& args, const PlanOptions& options) {
   if (options.rank >= options.world_size) {
     throw UsageError(format("--rank {} does not exist in a job of {} ranks; the last one is {}", options.rank,
                             options.world_size, options.world_size - 1));
   }
   Config config = args.load().config;
   config.model.vocab_size = planned_vocabulary(config);
-  const ModelSpec model = plan_model(config);
+  return config;
+}
+
+MemoryBudget memory_budget(const PlanOptions& options) {
+  if (!options.memory.empty()) return {parse_bytes(options.memory), "are given by --memory", false};
+  return {read_machine_facts().memory.available, "are free on this machine"};
+}
+
+/// Of the rank of the pipeline that needs most: if it fits, the job does.
+std::string verdict_text(const Config& config, const ModelSpec& part, const ProvedStep& step,
+                         const MemoryBudget& budget) {
+  const auto largest = std::ranges::max_element(step.proof.class_peaks) - step.proof.class_peaks.begin();
+  const StepProgram& program = element(step.stages, static_cast<int>(largest));
+  return memory_verdict(config, part, {program.rank, step.proof.world_size}, account(program), budget);
+}
+
+/// The files that the options name.
+void write_files(const PlanOptions& options, const Config& config, const PipelinePlan& pipeline,
+                 const ProvedStep& step, const PipelineRun& run, const MachineModel& machine) {
+  if (!options.trace.empty()) {
+    write_file_atomic(options.trace,
+                      trace_json(step.stages, "predicted with " + machine_text(machine), run.times));
+    std::cout << format("\nTrace of the predicted step: {} (open it in ui.perfetto.dev)\n",
+                        options.trace.string());
+  }
+  if (!options.schedule.empty()) {
+    write_file_atomic(options.schedule, schedule_csv(pipeline.schedule));
+    std::cout << format("\nPipeline schedule: {} (parallelism.pipeline_parallel_schedule_csv reads it)\n",
+                        options.schedule.string());
+  }
+  if (!options.picture.empty()) {
+    const std::string title = schedule_title(config.parallelism);
+    write_file_atomic(options.picture, schedule_svg(pipeline.schedule,
+                                                    timeline_of(step.stages, run, pipeline.schedule), title));
+    std::cout << format("\nPicture of the pipeline: {}\n", options.picture.string());
+  }
+}
+
+int compare_schedules(const Config& config, RankId rank, const MachineModel& machine) {
+  std::cout << schedule_comparison(config, rank, machine)
+            << format("\nPredicted on ranks of {}\n", machine_text(machine));
+  return 0;
+}
+
+}  // namespace
+
+int plan_command(const ConfigArgs& args, const PlanOptions& options) {
+  const Config config = planned_config(args, options);
   const RankId rank{options.rank, options.world_size};
+  const MachineModel machine = options.machine.empty() ? MachineModel{} : parse_machine(options.machine);
+  if (options.compare) return compare_schedules(config, rank, machine);
+  const bool staged = has_stages(config.parallelism);
+  if (!staged && (!options.schedule.empty() || !options.picture.empty())) {
+    throw UsageError(
+        "--schedule and --picture: the job has no pipeline; set parallelism.pipeline_parallel_degree to a "
+        "number "
+        "above 1");
+  }
   const PipelinePlan pipeline = plan_pipeline(config, rank);
   const ModelSpec part = plan_rank_model(pipeline, rank);
   const RankLayout layout = plan_layout(config, part, rank, pipeline);
   const ProvedStep step = prove_train_step(config, part, layout, pipeline);
+  const PipelineRun run = simulate_pipeline(step.stages, machine);
   PlanText text;
   text.proof = step.proof;
   text.title = args.file ? args.file->string() : (config.preset.empty() ? "defaults" : config.preset);
   text.seq_len = config.training.seq_len;
   text.tokens_per_step = plan_batch(config, layout).tokens_per_step();
-  const MemoryBudget budget =
-      options.memory.empty() ? MemoryBudget{read_machine_facts().memory.available, "are free on this machine"}
-                             : MemoryBudget{parse_bytes(options.memory), "are given by --memory", false};
-  text.verdict = memory_verdict(config, part, layout.id, account(step.program), budget);
-  if (!options.machine.empty()) text.machine = parse_machine(options.machine);
+  text.verdict = verdict_text(config, part, step, memory_budget(options));
+  text.machine = machine;
+  text.times = element(run.times, step.member);
+  if (staged) text.pipeline = pipeline_text(schedule_title(config.parallelism), pipeline, step, run);
   text.table.all_micro_batches = options.all;
   text.table.all_repetitions = options.all;
   if (options.layout)
     std::cout << layout_text(part, layout, TensorPlan(config.parallelism.tensor_parallel_plan)) << "\n";
-  std::cout << render_plan(model, step.program, text);
-  if (options.trace.empty()) return 0;
-  const TracedRun predicted{"predicted with " + machine_text(text.machine),
-                            simulate(step.program, text.machine)};
-  write_file_atomic(options.trace, trace_json(step.program, {predicted}));
-  std::cout << format("\nTrace of the predicted step: {} (open it in ui.perfetto.dev)\n",
-                      options.trace.string());
+  std::cout << render_plan(plan_model(config), part, step.program(), text);
+  write_files(options, config, pipeline, step, run, machine);
   return 0;
 }
 

@@ -11,6 +11,7 @@
 #include "stepforge/base/threads.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/plan/job_checks.h"
+#include "stepforge/plan/stage_names.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
 
@@ -140,8 +141,9 @@ Partition partition_of(const ParallelismConfig& parallelism) {
   return {};
 }
 
-StepOptions common_options(const Config& config, ProgramKind kind, const RankLayout& layout,
-                           const PipelinePlan& pipeline) {
+/// `model`: what the rank of `layout` holds.
+StepOptions common_options(const Config& config, ProgramKind kind, const ModelSpec& model,
+                           const RankLayout& layout, const PipelinePlan& pipeline) {
   const BatchLayout batch = plan_batch(config, layout);
   StepOptions options;
   options.pipeline = pipeline.options();
@@ -154,7 +156,11 @@ StepOptions common_options(const Config& config, ProgramKind kind, const RankLay
                   layout.dims.cp,
                   layout.dims.tp};
   options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
-  options.micro_batches = kind == ProgramKind::train ? static_cast<int>(batch.micro_batches()) : 1;
+  if (kind == ProgramKind::train) {
+    options.micro_batches = static_cast<int>(batch.micro_batches());
+    options.recompute = recompute_policy(config.activation_checkpoint);
+  }
+  if (pipeline.ranks() > 1) keep_names_of_part(options, pipeline.model, model);
   return options;
 }
 
@@ -166,24 +172,27 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   return options;
 }
 
-/// The program of this rank, and the proof for the programs of all ranks: those of the other stages of its pipeline
-/// are written too.
+/// Writes the programs of all stages of this rank's pipeline, and proves those of all ranks.
 template <typename Write>
 ProvedStep prove(const Config& config, const ModelSpec& model, const RankLayout& layout,
                  const PipelinePlan& pipeline, const Write& write) {
-  std::vector<StepProgram> programs;
-  const int self = layout.index_in(layout.pipeline_group);
+  ProvedStep step;
+  step.member = layout.index_in(layout.pipeline_group);
   for (int member = 0; member < layout.size_of(layout.pipeline_group); ++member) {
-    if (member == self) {
-      programs.push_back(write(model, layout));
+    if (member == step.member) {
+      step.stages.push_back(write(model, layout));
       continue;
     }
     const ModelSpec part = pipeline.part(member);
     const int rank = element(element(layout.groups, layout.pipeline_group).ranks, member);
-    programs.push_back(write(part, plan_layout(config, part, {rank, layout.id.world_size}, pipeline)));
+    step.stages.push_back(write(part, plan_layout(config, part, {rank, layout.id.world_size}, pipeline)));
   }
-  const SymmetryProof proof = prove_programs(programs, layout);
-  return {std::move(element(programs, self)), proof};
+  step.proof = prove_programs(step.stages, layout);
+  return step;
+}
+
+StepProgram own_program(ProvedStep step) {
+  return std::move(element(step.stages, step.member));
 }
 
 LabelWeights label_weights(LossReduction reduction) {
@@ -287,9 +296,8 @@ RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank
 
 StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
                              const PipelinePlan& pipeline) {
-  StepOptions options = common_options(config, ProgramKind::train, layout, pipeline);
+  StepOptions options = common_options(config, ProgramKind::train, model, layout, pipeline);
   options.ordered = config.training.reduction == ReductionMode::ordered;
-  options.recompute = recompute_policy(config.activation_checkpoint);
   options.reduce = reduce_policy(config);
   return build_step(model, layout, options);
 }
@@ -304,17 +312,16 @@ ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const 
 
 StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
                             const PipelinePlan& pipeline) {
-  return prove_train_step(config, model, layout, pipeline).program;
+  return own_program(prove_train_step(config, model, layout, pipeline));
 }
 
 StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const RankLayout& layout,
                             const PipelinePlan& pipeline) {
-  return prove(config, model, layout, pipeline,
-               [&](const ModelSpec& part, const RankLayout& of_part) {
-                 return build_step(part, of_part,
-                                   common_options(config, ProgramKind::evaluate, of_part, pipeline));
-               })
-      .program;
+  return own_program(
+      prove(config, model, layout, pipeline, [&](const ModelSpec& part, const RankLayout& of_part) {
+        return build_step(part, of_part,
+                          common_options(config, ProgramKind::evaluate, part, of_part, pipeline));
+      }));
 }
 
 StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache_tokens) {
@@ -328,11 +335,9 @@ StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t c
                          const RankLayout& layout, const PipelinePlan& pipeline) {
   StepOptions options = generation_options(config.precision.compute, cache_tokens);
   options.pipeline = pipeline.options();
-  return prove(config, model, layout, pipeline,
-               [&](const ModelSpec& part, const RankLayout& of_part) {
-                 return build_step(part, of_part, options);
-               })
-      .program;
+  return own_program(prove(
+      config, model, layout, pipeline,
+      [&](const ModelSpec& part, const RankLayout& of_part) { return build_step(part, of_part, options); }));
 }
 
 }  // namespace stepforge

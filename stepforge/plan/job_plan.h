@@ -58,10 +58,14 @@ ModelSpec plan_rank_model(const Config& config, RankId rank);
 RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank = {},
                        const PipelinePlan& pipeline = {});
 
-/// The program of one rank, and the proof for the programs of all ranks.
+/// The programs of one pipeline, by its ranks, and the proof for the programs of all ranks. Without a
+/// pipeline there is one program.
 struct ProvedStep {
-  StepProgram program;
+  std::vector<StepProgram> stages;
+  int member = 0;  ///< that of the rank for which it was planned
   SymmetryProof proof;
+
+  const StepProgram& program() const { return element(stages, member); }
 };
 
 /// The training program of the rank of `layout`, not checked.

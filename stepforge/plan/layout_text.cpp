@@ -121,6 +121,12 @@ std::string unit_table(const ModelSpec& part, const RankLayout& layout) {
   return table.text();
 }
 
+/// Which rank counts a parameter in norms and saves it.
+std::string counted_text(const RankLayout& layout, const UnitLayout& unit, std::size_t parameter) {
+  if (unit.counts(parameter)) return "yes";
+  return layout.index_in(unit.tie_group) > 0 ? "first stage" : "first rank of tp";
+}
+
 std::string tensor_table(const ModelSpec& part, const RankLayout& layout, const TensorPlan& plan) {
   Table table({"tensor", "shape", "style", "this rank has", "norm and checkpoint"});
   for (std::size_t u = 0; u < part.units.size(); ++u) {
@@ -128,12 +134,11 @@ std::string tensor_table(const ModelSpec& part, const RankLayout& layout, const 
       const ParameterSpec& parameter = part.units[u].parameters[p];
       for (std::size_t s = 0; s < parameter.sub_tensors.size(); ++s) {
         const std::vector<int64_t> shape = parameter.tensor_shape(s);
-        const bool counts = layout.units[u].counts(p);
         table.add(
             {parameter.name + (parameter.sub_tensors.size() > 1 ? " " + parameter.sub_tensors[s].name : ""),
              shape_text(shape),
              layout.dims.tp > 1 ? std::string(style_name(plan.style_of(parameter.name))) : "-",
-             slice_text(parameter.slice_of(s), shape), counts ? "yes" : "first rank of tp"});
+             slice_text(parameter.slice_of(s), shape), counted_text(layout, layout.units[u], p)});
       }
     }
   }

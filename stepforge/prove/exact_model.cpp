@@ -299,11 +299,11 @@ class Snap : public Callback {
 
 void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("specification", [model](Trainer& built) {
-    built.model_spec = exact_spec(model, {}, {}, {});
+    built.model_spec = exact_spec(model, built.config.model.n_layers, {}, {}, {});
     const ParallelismConfig& parallelism = built.config.parallelism;
     built.divided_model =
-        exact_spec(model, plan_tensor(built.config, built.place), plan_context(built.config),
-                   TensorPlan(parallelism.tensor_parallel_plan));
+        exact_spec(model, built.config.model.n_layers, plan_tensor(built.config, built.place),
+                   plan_context(built.config), TensorPlan(parallelism.tensor_parallel_plan));
   });
   trainer.replace_build_step("model", [model](Trainer& built) {
     built.model = make_exact_model(model, built.rank_model.blocks, built.store->lookup(),

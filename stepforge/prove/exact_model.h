@@ -19,9 +19,9 @@ namespace stepforge {
 inline constexpr int64_t kExactRows = 24;     ///< per step, divisible by 1, 2, 3, 4, 6 and 8 ranks
 inline constexpr int64_t kExactLabels = 128;  ///< valid labels per step; three consecutive rows have none
 
-/// Makes a trainer train an exact model: its specification, forward code and labels, and the rounding after
-/// each update. Call it before the trainer is built. A step has kExactRows rows of at least 7 tokens, whose
-/// number is no multiple of 5. A step with another number of valid labels throws Error.
+/// Makes a trainer train an exact model of model.n_layers layers: its specification, forward code and labels,
+/// and the rounding after each update. Call it before the trainer is built. A step has kExactRows rows of at
+/// least 7 tokens, whose number is no multiple of 5. A step with another number of valid labels throws Error.
 void use_exact_model(Trainer& trainer, ExactModel model);
 
 }  // namespace stepforge

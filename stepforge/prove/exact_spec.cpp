@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kWidth = 37;
 constexpr int64_t kHidden = 53;
-constexpr int64_t kVocabulary = 257;  // the tokenizer's
 
 ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
   const Initializer spread{Initializer::Kind::normal, 0.4};
@@ -104,7 +103,7 @@ RegionSpec embedding_region(const TensorParallel& tensor) {
 RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) {
   RegionSpec region{.name = "head"};
   add_enter(region.calls, kWidth, tensor);
-  region.calls.push_back(call(CallKind::loss, weight, kVocabulary));
+  region.calls.push_back(call(CallKind::loss, weight, kExactVocabulary));
   if (tensor.degree > 1 && tensor.divided)
     region.calls.back().forward_exchanges = {over_tensor(ExchangeKind::sum, {2})};
   return region;
@@ -112,24 +111,24 @@ RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) 
 
 }  // namespace
 
-ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const ContextParallel& context,
-                     const TensorPlan& plan) {
+ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor,
+                     const ContextParallel& context, const TensorPlan& plan) {
   const bool shared = model == ExactModel::shared;
   ModelSpec spec;
   spec.family = "exact";
-  spec.vocab_size = kVocabulary;
+  spec.vocab_size = kExactVocabulary;
   spec.width = kWidth;
-  spec.layers = kExactLayers;
+  spec.layers = layers;
   spec.max_position = 4096;
   spec.degrees = {tensor.degree, context.across(), context.heads()};
   const TensorParallel embedding = plan.of_layer(tensor, {"embedding.weight"});
   const TensorParallel head_part = plan.of_layer(tensor, {shared ? "embedding.weight" : "head.weight"});
   const BundleEntry stream{"hidden", kWidth, tensor.sequence};
   spec.units.push_back(
-      {"embedding", {divided(matrix("embedding.weight", kVocabulary, kWidth), 0, embedding)}});
+      {"embedding", {divided(matrix("embedding.weight", kExactVocabulary, kWidth), 0, embedding)}});
   spec.blocks.push_back(
       {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {embedding_region(embedding)}});
-  for (int layer = 0; layer < kExactLayers; ++layer) {
+  for (int layer = 0; layer < layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     const TensorParallel mlp = plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"});
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
@@ -160,7 +159,7 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const Conte
     spec.ties.push_back({"embedding.weight", "head", "head.weight"});
   } else {
     head.units = {static_cast<int>(spec.units.size())};
-    spec.units.push_back({"head", {divided(matrix("head.weight", kVocabulary, kWidth), 0, head_part)}});
+    spec.units.push_back({"head", {divided(matrix("head.weight", kExactVocabulary, kWidth), 0, head_part)}});
   }
   spec.blocks.push_back(std::move(head));
   return spec;

@@ -8,17 +8,19 @@
 
 namespace stepforge {
 
+/// The layers of an exact model, unless a pipeline of many stages needs more.
 inline constexpr int kExactLayers = 3;
+inline constexpr int64_t kExactVocabulary = 257;  ///< that of the bytes tokenizer
 
-/// Two models of three layers in odd sizes (widths 37 and 53, vocabulary 257).
+/// Two models in odd sizes (widths 37 and 53, vocabulary 257).
 enum class ExactModel {
   plain,   ///< every block has its own unit
   shared,  ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
 };
 
-/// The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
+/// `layers`: any number from 1 on. The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
 /// place they stand; `mix` is whole on every rank.
-ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const ContextParallel& context,
-                     const TensorPlan& plan);
+ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor,
+                     const ContextParallel& context, const TensorPlan& plan);
 
 }  // namespace stepforge

@@ -17,6 +17,7 @@
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/pipeline_plan.h"
 #include "stepforge/prove/exact_model.h"
 #include "stepforge/tensorfile/tensor_folder.h"
 
@@ -31,7 +32,7 @@ constexpr int64_t kSteps = 4;
 ParallelDims small_dims(ParallelDims dims) {
   bool has_three = false;
   const bool hybrid = dims.cp_heads > 1 && dims.cp_heads < dims.cp;
-  for (int64_t* degree : {&dims.dp_replicate, &dims.dp_shard, &dims.cp, &dims.tp}) {
+  for (int64_t* degree : {&dims.dp_replicate, &dims.dp_shard, &dims.cp, &dims.tp, &dims.pp}) {
     if (*degree == 1) continue;
     const bool three = !has_three && *degree % 2 != 0 && *degree % 3 == 0;
     has_three = has_three || three;
@@ -50,6 +51,7 @@ ParallelDims dims_of(const Config& job) {
           .dp_shard = parallelism.data_parallel_shard_degree,
           .cp = parallelism.context_parallel_degree,
           .tp = parallelism.tensor_parallel_degree,
+          .pp = parallelism.pipeline_parallel_degree,
           .cp_heads = plan_context(job).heads()};
 }
 
@@ -59,6 +61,36 @@ Config with_dims(Config job, const ParallelDims& dims) {
   job.parallelism.context_parallel_degree = dims.cp;
   if (dims.cp_heads > 1) job.parallelism.ulysses_degree = dims.cp_heads;
   job.parallelism.tensor_parallel_degree = dims.tp;
+  job.parallelism.pipeline_parallel_degree = dims.pp;
+  return job;
+}
+
+/// Cuts the exact model into as many stages for each rank as the job has, of about equally many blocks. `stages`: 1 of
+/// a job without stages.
+void set_small_stages(Config& job, int64_t stages) {
+  ParallelismConfig& parallelism = job.parallelism;
+  parallelism.pipeline_parallel_layers_per_stage = 0;
+  parallelism.pipeline_parallel_first_stage_less_layers = -1;
+  parallelism.pipeline_parallel_last_stage_less_layers = -1;
+  parallelism.pipeline_parallel_stages.clear();
+  job.model.n_layers = std::max<int64_t>(kExactLayers, stages - 2);
+  if (stages == 1) return;
+  std::vector<std::string> blocks = {"embedding"};
+  for (int64_t layer = 0; layer < job.model.n_layers; ++layer) blocks.push_back(format("layers.{}", layer));
+  blocks.emplace_back("head");
+  parallelism.pipeline_parallel_stages.resize(static_cast<size_t>(stages));
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const size_t stage = b * static_cast<size_t>(stages) / blocks.size();
+    parallelism.pipeline_parallel_stages[stage].blocks.push_back(blocks[b]);
+  }
+}
+
+/// The same job without a pipeline, on one rank.
+Config on_one_rank(Config job) {
+  job = with_dims(std::move(job), {.dp_shard = 1});
+  job.parallelism.pipeline_parallel_schedule = ParallelismConfig().pipeline_parallel_schedule;
+  job.parallelism.pipeline_parallel_schedule_csv.clear();
+  job.parallelism.pipeline_parallel_stages.clear();
   return job;
 }
 
@@ -67,10 +99,10 @@ ExactModel exact_model_of(const Config& job) {
 }
 
 /// Without lists that name other units than those of the exact model.
-void keep_known_units(ParallelismConfig& parallelism, bool tied) {
+void keep_known_units(ParallelismConfig& parallelism, bool tied, int64_t layers) {
   std::vector<std::string> known = {"embedding"};
   if (!tied) known.emplace_back("head");
-  for (int64_t layer = 0; layer < kExactLayers; ++layer) known.push_back(format("layers.{}", layer));
+  for (int64_t layer = 0; layer < layers; ++layer) known.push_back(format("layers.{}", layer));
   const auto unknown = [&](const std::string& unit) { return std::ranges::find(known, unit) == known.end(); };
   auto& lists = parallelism.fsdp_prefetch_lists;
   for (PrefetchListConfig& list : lists) {
@@ -82,9 +114,9 @@ void keep_known_units(ParallelismConfig& parallelism, bool tied) {
   });
 }
 
-void keep_known_blocks(ActivationCheckpointConfig& recompute) {
+void keep_known_blocks(ActivationCheckpointConfig& recompute, int64_t layers) {
   if (recompute.mode != RecomputeMode::blocks) return;
-  std::erase_if(recompute.blocks, [](int64_t block) { return block >= kExactLayers; });
+  std::erase_if(recompute.blocks, [&](int64_t block) { return block >= layers; });
   if (recompute.blocks.empty()) recompute.blocks = {0};
 }
 
@@ -184,8 +216,27 @@ std::string tensor_difference(const TensorFolder& many, const TensorFolder& one)
   return "";
 }
 
+/// The micro-batches of a step of `rows` rows on each rank, if the job has `micro_batches`: more than one where it has.
+int64_t small_micro_batches(int64_t micro_batches, int64_t rows, bool in_pipeline) {
+  if (micro_batches == 1) return 1;
+  return in_pipeline && rows % 4 == 0 ? 4 : in_pipeline && rows % 3 == 0 ? 3 : 2;
+}
+
+/// The vocabulary may be unknown yet; it changes no schedule.
+PipelinePlan pipeline_of(Config config, int world_size) {
+  if (!has_stages(config.parallelism)) return {};
+  if (config.model.vocab_size == 0) config.model.vocab_size = kExactVocabulary;
+  return plan_pipeline(config, {0, world_size});
+}
+
+/// The file of a schedule can be used only as it is.
+bool keeps_schedule_file(const Config& config, const PipelinePlan& pipeline, int64_t rows) {
+  return !config.parallelism.pipeline_parallel_schedule_csv.empty() &&
+         rows % pipeline.schedule.micro_batches == 0;
+}
+
 /// Options of `config` that the small job does not have.
-std::vector<std::string> options_left_out(const Config& config) {
+std::vector<std::string> options_left_out(const Config& config, const Config& job) {
   std::vector<std::string> left_out;
   const auto add = [&](bool differs, std::string_view key, std::string_view value) {
     if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
@@ -196,6 +247,9 @@ std::vector<std::string> options_left_out(const Config& config) {
       choice_name(config.training.loss_reduction));
   add(config.training.loss_aggregation != LossAggregation::token_mean, "training.loss_aggregation",
       choice_name(config.training.loss_aggregation));
+  const std::string& schedule = config.parallelism.pipeline_parallel_schedule_csv;
+  add(job.parallelism.pipeline_parallel_schedule_csv != schedule,
+      "parallelism.pipeline_parallel_schedule_csv", schedule);
   add(config.precision.compute != DType::f32, "precision.compute", dtype_name(config.precision.compute));
   add(config.precision.reduce != DType::f32, "precision.reduce", dtype_name(config.precision.reduce));
   return left_out;
@@ -205,24 +259,37 @@ std::vector<std::string> options_left_out(const Config& config) {
 
 Config small_exact_job(const Config& config, int world_size) {
   const RankLayout layout = plan_layout(config, {}, {0, world_size});
+  const PipelinePlan pipeline = pipeline_of(config, world_size);
   Config job;
-  job.model.vocab_size = 257;
+  job.model.vocab_size = kExactVocabulary;
   job.model.tie_embeddings = config.model.tie_embeddings;
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
-  const ParallelDims dims = small_dims(layout.dims);
+  ParallelDims dims = small_dims(layout.dims);
+  const int64_t rows = kExactRows / (dims.dp_replicate * dims.dp_shard);
+  int64_t micro_batches = small_micro_batches(plan_batch(config, layout).micro_batches(), rows, dims.pp > 1);
+  int64_t stages = dims.pp * std::max(1, pipeline.schedule.stages()) / std::max(1, pipeline.ranks());
+  if (keeps_schedule_file(config, pipeline, rows)) {
+    dims.pp = layout.dims.pp;
+    micro_batches = pipeline.schedule.micro_batches;
+    stages = pipeline.schedule.stages();
+  } else if (!config.parallelism.pipeline_parallel_schedule_csv.empty()) {
+    job.parallelism.pipeline_parallel_schedule_csv.clear();
+    job.parallelism.pipeline_parallel_schedule = PipelineSchedule::one_f_one_b;
+    stages = dims.pp;
+  }
   job = with_dims(job, dims);
-  keep_known_units(job.parallelism, job.model.tie_embeddings);
+  set_small_stages(job, stages);
+  keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
-  keep_known_blocks(job.activation_checkpoint);
+  keep_known_blocks(job.activation_checkpoint, job.model.n_layers);
   job.data.sources.emplace_back().format = DataFormat::synthetic;
   job.data.synthetic_tokens = 8192;
   job.tokenizer.type = TokenizerType::bytes;
-  const bool accumulates = plan_batch(config, layout).micro_batches() > 1;
   auto& training = job.training;
   training.seq_len = dims.tp == 3 ? 24 : dims.cp == 3 ? 18 : 16;
   training.global_batch_size = kExactRows;
-  training.local_batch_size = kExactRows / (dims.dp_replicate * dims.dp_shard) / (accumulates ? 2 : 1);
+  training.local_batch_size = rows / micro_batches;
   training.steps = kSteps;
   training.threads = 1;
   job.optimizer.lr = 0.25;
@@ -237,11 +304,11 @@ Config small_exact_job(const Config& config, int world_size) {
 LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder) {
   Config many = job;
   many.run_dir = (folder / "many").string();
-  Config one = with_dims(job, {.dp_shard = 1});
+  Config one = on_one_rank(job);
   one.run_dir = (folder / "one").string();
   many.data.cache_dir = one.data.cache_dir = (folder / "cache").string();
   const ParallelDims dims = dims_of(job);
-  const auto ranks = static_cast<int>(dims.dp_replicate * dims.dp_shard * dims.cp * dims.tp);
+  const auto ranks = static_cast<int>(dims.dp_replicate * dims.dp_shard * dims.cp * dims.tp * dims.pp);
   const std::vector<TrainedRank> expected = train(one, 1);
   const std::vector<TrainedRank> actual = train(many, ranks);
   const auto saved = [](const Config& config) {
@@ -264,9 +331,10 @@ LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder)
 LayoutProof prove_layout_of(const Config& config, int world_size) {
   const TemporaryFolder folder("prove");
   const int threads = at::get_num_threads();
-  LayoutProof proof = prove_layout(small_exact_job(config, world_size), folder.path());
+  const Config job = small_exact_job(config, world_size);
+  LayoutProof proof = prove_layout(job, folder.path());
   at::set_num_threads(threads);
-  proof.left_out = options_left_out(config);
+  proof.left_out = options_left_out(config, job);
   return proof;
 }
 

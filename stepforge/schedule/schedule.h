@@ -28,7 +28,7 @@ struct Action {
 
 struct Schedule {
   int micro_batches = 1;
-  std::vector<int> rank_of_stage;             ///< the pipeline rank that has each stage, in forward order
+  std::vector<int> rank_of_stage;            ///< the pipeline rank that has each stage, in forward order
   std::vector<std::vector<Action>> actions;  ///< of each pipeline rank, in order
 
   int stages() const { return static_cast<int>(rank_of_stage.size()); }

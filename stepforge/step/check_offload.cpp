@@ -53,6 +53,9 @@ class Offload : RuleWalk {
         return wait(operation);
       case OpKind::gradient_norm:
         return norm();
+      case OpKind::tie_reduce:
+        if (offloaded) require_on_host(u);
+        return;
       case OpKind::gather_start:
         if (offloaded) take(operation, BufferKind::weights);
         return;
@@ -165,15 +168,17 @@ class Offload : RuleWalk {
     require_order(found->second);
   }
 
-  /// The norm is computed on the host.
+  /// The norm is computed on the host, and copies of a tied unit are summed there.
   void norm() {
-    for (int u = 0; u < std::ssize(units_); ++u) {
-      if (!unit(u).offloaded || !unit(u).trainable) continue;
-      const Part& gradients = part(u, BufferKind::gradients);
-      if (gradients.written == kNever || gradients.changed)
-        fail(format("unit {}: the host does not have its gradients", unit(u).name));
-      require_order(gradients.written);
-    }
+    for (int u = 0; u < std::ssize(units_); ++u)
+      if (unit(u).offloaded && unit(u).trainable) require_on_host(u);
+  }
+
+  void require_on_host(int u) {
+    const Part& gradients = part(u, BufferKind::gradients);
+    if (gradients.written == kNever || gradients.changed)
+      fail(format("unit {}: the host does not have its gradients", unit(u).name));
+    require_order(gradients.written);
   }
 
   std::vector<std::array<Part, kAllKinds.size()>> units_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
@@ -168,6 +169,17 @@ void add_live_bytes(const StepProgram& program, int process, const std::vector<O
   }
 }
 
+void add_run(const StepProgram& program, int process, const TracedRun& run, Json& events) {
+  add_names(process, format("rank {}, {}", program.rank, run.name), events);
+  for (std::size_t i = 0; i < program.operations.size(); ++i)
+    events.push_back(operation_event(program, process, i, run.times[i]));
+  add_live_bytes(program, process, run.times, events);
+}
+
+std::string trace_text(Json events) {
+  return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
+}
+
 }  // namespace
 
 std::string operation_table(const StepProgram& program, const TableOptions& options) {
@@ -176,14 +188,17 @@ std::string operation_table(const StepProgram& program, const TableOptions& opti
 
 std::string trace_json(const StepProgram& program, const std::vector<TracedRun>& runs) {
   Json events = Json::array();
-  for (std::size_t run = 0; run < runs.size(); ++run) {
-    const int process = program.rank * static_cast<int>(runs.size()) + static_cast<int>(run);
-    add_names(process, format("rank {}, {}", program.rank, runs[run].name), events);
-    for (std::size_t i = 0; i < program.operations.size(); ++i)
-      events.push_back(operation_event(program, process, i, runs[run].times[i]));
-    add_live_bytes(program, process, runs[run].times, events);
-  }
-  return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
+  for (std::size_t run = 0; run < runs.size(); ++run)
+    add_run(program, program.rank * static_cast<int>(runs.size()) + static_cast<int>(run), runs[run], events);
+  return trace_text(std::move(events));
+}
+
+std::string trace_json(std::span<const StepProgram> programs, const std::string& name,
+                       const std::vector<std::vector<OperationTime>>& times) {
+  Json events = Json::array();
+  for (std::size_t p = 0; p < programs.size(); ++p)
+    add_run(programs[p], programs[p].rank, {name, times[p]}, events);
+  return trace_text(std::move(events));
 }
 
 }  // namespace stepforge

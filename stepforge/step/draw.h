@@ -2,6 +2,7 @@
 // A step program as a table for the terminal, and as a trace for chrome://tracing or ui.perfetto.dev.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,5 +27,9 @@ struct TracedRun {
 
 /// Trace-event JSON: for each run a process with one thread per lane and a counter track of live bytes.
 std::string trace_json(const StepProgram& program, const std::vector<TracedRun>& runs);
+
+/// The same for programs that ran together: a process for each. `times` are those of each program.
+std::string trace_json(std::span<const StepProgram> programs, const std::string& name,
+                       const std::vector<std::vector<OperationTime>>& times);
 
 }  // namespace stepforge

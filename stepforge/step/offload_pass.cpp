@@ -83,7 +83,9 @@ class Copies {
     const auto reload = [&](const StateParts& parts) {
       operation.needs.push_back(add_copy(OpKind::reload_start, operation.unit, parts, operation.needs));
     };
-    if (operation.kind == OpKind::gradient_norm)
+    // Both read gradients on the host.
+    const bool needs_host = operation.kind == OpKind::tie_reduce || operation.kind == OpKind::gradient_norm;
+    if (needs_host && !std::exchange(gradients_on_host_, true))
       for (const int unit : updated_) add_copy(OpKind::offload_wait, unit, {}, {element(under_way_, unit)});
     if (!is_offloaded(operation)) return;
     if (operation.kind == OpKind::gather_start) reload(kWeights);
@@ -126,6 +128,7 @@ class Copies {
   const OffloadPolicy& policy_;
   std::vector<bool> is_all_reduced_next_;  // of each reduction: an all-reduce of the same gradient follows
   std::vector<int> updated_;               // units, in the order of their updates
+  bool gradients_on_host_ = false;         // the compute lane has waited for their copies
   std::size_t updates_ = 0;                // number of updates so far
   std::size_t reloaded_ = 0;               // number of updated_ whose reload has been added
   std::deque<Reduced> reduced_;            // gradients that are not offloaded yet

@@ -2,6 +2,7 @@
 #include "stepforge/step/plan_text.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "stepforge/base/format.h"
@@ -14,10 +15,11 @@ namespace stepforge {
 
 namespace {
 
-/// A line of a table. Lines with equal cells are alike.
+/// A line of a table. Lines with equal cells of one stage are alike.
 struct Row {
   std::string name;
   std::vector<std::string> cells;
+  int stage = 0;
 };
 
 void add_line(std::string& text, const std::string& name, const std::vector<std::string>& cells,
@@ -30,7 +32,9 @@ void add_line(std::string& text, const std::string& name, const std::vector<std:
 /// A table in which rows that repeat, alone or in a pattern, are one line: "layers.0 to layers.125, each of
 /// 126", "layers.0, layers.2 to layers.30, each of 16".
 std::string folded(const std::vector<std::string>& headings, const std::vector<Row>& rows) {
-  const auto alike = [&](std::size_t i, std::size_t j) { return rows[i].cells == rows[j].cells; };
+  const auto alike = [&](std::size_t i, std::size_t j) {
+    return rows[i].cells == rows[j].cells && rows[i].stage == rows[j].stage;
+  };
   std::vector<Row> lines{{"", headings}};
   for (std::size_t begin = 0; begin < rows.size();) {
     const auto [length, times] = find_repetition(begin, rows.size(), 2, alike);
@@ -50,6 +54,13 @@ std::string folded(const std::vector<std::string>& headings, const std::vector<R
   return text;
 }
 
+/// The stage of the first block that uses it.
+int stage_of_unit(const StepProgram& program, int unit) {
+  for (const ProgramBlock& block : program.blocks)
+    if (std::ranges::count(block.units, unit) > 0) return block.stage;
+  return 0;
+}
+
 std::string unit_table(const ModelSpec& model, const StepProgram& program) {
   std::vector<Row> rows;
   for (std::size_t u = 0; u < model.units.size(); ++u) {
@@ -58,7 +69,8 @@ std::string unit_table(const ModelSpec& model, const StepProgram& program) {
     rows.push_back({unit.name,
                     {human_count(unit.elements()), human_bytes(flat_layout(unit).size * 4),
                      !unit.trainable ? "frozen" : (has_gradient ? "yes" : "-"),
-                     program.units[u].resident ? "resident" : "gathered"}});
+                     program.units[u].resident ? "resident" : "gathered"},
+                    stage_of_unit(program, static_cast<int>(u))});
   }
   return folded({"parameters", "fp32 bytes", "trained", "when used"}, rows);
 }
@@ -79,13 +91,15 @@ std::vector<BlockRow> block_rows(const StepProgram& program) {
     return buffer < 0 ? 0 : element(program.buffers, buffer).bytes;
   };
   for (const Operation& operation : program.operations) {
-    if (!has_trait(operation.kind, kUsesUnits) || operation.micro_batch != 0) continue;
+    if (operation.block < 0 || operation.micro_batch != 0) continue;
     BlockRow& row = element(rows, operation.block);
     row.saved += bytes(operation, BufferKind::graph) + bytes(operation, BufferKind::weight_inputs);
     row.recomputed = row.recomputed || operation.kind == OpKind::recompute;
-    if (operation.kind == OpKind::backward || operation.kind == OpKind::backward_input) {
-      row.backward_workspace = operation.workspace;
-    } else if (operation.kind != OpKind::recompute) {
+    const bool backward = operation.kind == OpKind::backward || operation.kind == OpKind::backward_input ||
+                          operation.kind == OpKind::backward_weight;
+    if (backward) {
+      row.backward_workspace = std::max(row.backward_workspace, operation.workspace);
+    } else if (has_trait(operation.kind, kUsesUnits) && operation.kind != OpKind::recompute) {
       row.output = bytes(operation, BufferKind::bundle);
       row.forward_workspace = operation.workspace;
       row.forward_flops = operation.flops;
@@ -103,7 +117,8 @@ std::string block_table(const StepProgram& program) {
     rows.push_back({program.blocks[b].name,
                     {format("{:.3g}", block.forward_flops / 1e9), human_bytes(block.output),
                      human_bytes(block.saved), human_bytes(block.forward_workspace),
-                     human_bytes(block.backward_workspace), again.empty() ? "-" : std::move(again)}});
+                     human_bytes(block.backward_workspace), again.empty() ? "-" : std::move(again)},
+                    program.blocks[b].stage});
   }
   return folded({"fwd GFLOP", "result", "saved", "fwd work", "bwd work", "recomputed"}, rows);
 }
@@ -142,10 +157,13 @@ std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
     groups.push_back(
         format("{} of {}", group.name, with_thousands(static_cast<int64_t>(group.ranks.size()))));
   }
+  const std::string alike =
+      proof.class_peaks.size() > 1
+          ? format("{} programs, one for each rank of a pipeline,", proof.class_peaks.size())
+          : "the same operations";
   return format(
-      "Rank {} of {}, in groups {}\nProved for all ranks: they run the same operations over {} groups (by "
-      "symmetry)\n",
-      program.rank, with_thousands(proof.world_size), join(groups, ", "),
+      "Rank {} of {}, in groups {}\nProved for all ranks: they run {} over {} groups (by symmetry)\n",
+      program.rank, with_thousands(proof.world_size), join(groups, ", "), alike,
       with_thousands(static_cast<int64_t>(proof.groups)));
 }
 
@@ -171,7 +189,8 @@ std::string collective_table(const StepProgram& program) {
 
 }  // namespace
 
-std::string render_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text) {
+std::string render_plan(const ModelSpec& model, const ModelSpec& part, const StepProgram& program,
+                        const PlanText& text) {
   std::string plan = format("{}: {} parameters ({}), {} units, {} blocks, family {}\n", text.title,
                             human_count(model.parameter_count()), with_thousands(model.parameter_count()),
                             model.units.size(), model.blocks.size(), model.family);
@@ -181,11 +200,15 @@ std::string render_plan(const ModelSpec& model, const StepProgram& program, cons
       with_thousands(text.tokens_per_step), program.micro_batches, program.micro_batches == 1 ? "" : "es");
   plan += ranks_text(program, text.proof);
   if (!text.verdict.empty()) plan += text.verdict + "\n";
-  const std::vector<OperationTime> times = simulate(program, text.machine);
+  const std::vector<OperationTime> times = text.times.empty() ? simulate(program, text.machine) : text.times;
+  LaneReport report = lane_report(program, times);
+  // A simulated operation is late only if its partners on other ranks are.
+  report.waiting += std::exchange(report.outside, 0.0);
   plan += format("Predicted step: {:.3g} s; {}\n  on a rank of {}\n\n", step_seconds(times),
-                 lane_report_text(lane_report(program, times)), machine_text(text.machine));
+                 lane_report_text(report), machine_text(text.machine));
+  if (!text.pipeline.empty()) plan += text.pipeline + "\n";
   plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";
-  plan += "Units\n" + unit_table(model, program) + "\n";
+  plan += "Units\n" + unit_table(part, program) + "\n";
   plan += "Blocks, per micro-batch\n" + block_table(program) + "\n";
   plan += collective_table(program);
   plan +=

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/checker.h"
@@ -20,11 +21,16 @@ struct PlanText {
   SymmetryProof proof;          ///< of the programs of all ranks
   std::string verdict;          ///< whether the run fits into memory; may be empty
   MachineModel machine;         ///< for the predicted time
+  /// When the operations of the program run, if other ranks are simulated too; otherwise empty.
+  std::vector<OperationTime> times;
+  std::string pipeline;  ///< what there is to say of the pipeline; may be empty
   TableOptions table;
 };
 
 /// A summary (parameters, FLOPs, ranks, verdict, predicted time, peak memory), then tables of units, blocks,
-/// collectives and operations. Repeated lines are folded. `program` must be built from `model`.
-std::string render_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text);
+/// collectives and operations. Repeated lines are folded. `program` must be built from `part`, which is
+/// `model` or, in a pipeline, this rank's part of it.
+std::string render_plan(const ModelSpec& model, const ModelSpec& part, const StepProgram& program,
+                        const PlanText& text);
 
 }  // namespace stepforge

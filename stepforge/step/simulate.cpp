@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <span>
 #include <sstream>
 #include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/step/simulate_pipeline.h"
 
 namespace stepforge {
 
@@ -16,16 +18,6 @@ namespace {
 
 bool is_message(const Operation& operation) {
   return operation.group >= 0 || operation.peer >= 0;
-}
-
-double duration(const Operation& operation, const MachineModel& machine) {
-  const double rate =
-      is_message(operation) ? machine.network_bytes_per_second : machine.memory_bytes_per_second;
-  const int64_t alone = total_bytes(operation) - operation.bytes - operation.beside;
-  const double computing = std::max(operation.flops / machine.flops_per_second,
-                                    static_cast<double>(operation.beside) / machine.network_bytes_per_second);
-  return machine.seconds_per_operation + computing + static_cast<double>(operation.bytes) / rate +
-         static_cast<double>(alone) / machine.network_bytes_per_second;
 }
 
 }  // namespace
@@ -63,18 +55,18 @@ std::string machine_text(const MachineModel& machine) {
                 machine.network_bytes_per_second / 1e9, machine.seconds_per_operation * 1e6);
 }
 
+double operation_seconds(const Operation& operation, const MachineModel& machine) {
+  const double rate =
+      is_message(operation) ? machine.network_bytes_per_second : machine.memory_bytes_per_second;
+  const int64_t alone = total_bytes(operation) - operation.bytes - operation.beside;
+  const double computing = std::max(operation.flops / machine.flops_per_second,
+                                    static_cast<double>(operation.beside) / machine.network_bytes_per_second);
+  return machine.seconds_per_operation + computing + static_cast<double>(operation.bytes) / rate +
+         static_cast<double>(alone) / machine.network_bytes_per_second;
+}
+
 std::vector<OperationTime> simulate(const StepProgram& program, const MachineModel& machine) {
-  std::vector<OperationTime> times;
-  times.reserve(program.operations.size());
-  std::array<double, kLanes> lane_free{};
-  for (const Operation& operation : program.operations) {
-    double& free = lane_free.at(static_cast<std::size_t>(operation.lane));
-    double start = free;
-    for (const int needed : operation.needs) start = std::max(start, element(times, needed).end);
-    free = start + duration(operation, machine);
-    times.push_back({start, free});
-  }
-  return times;
+  return std::move(simulate_pipeline(std::span(&program, 1), machine).times.front());
 }
 
 double step_seconds(const std::vector<OperationTime>& times) {

@@ -32,8 +32,12 @@ struct OperationTime {
   double end = 0;
 };
 
+/// How long an operation runs.
+double operation_seconds(const Operation& operation, const MachineModel& machine);
+
 /// Simulates one rank that never waits for other ranks. Operations of a lane run one after the other; each
-/// starts when its lane is free and its `needs` have finished.
+/// starts when its lane is free and its `needs` have finished. simulate_pipeline() lets ranks wait for each
+/// other.
 std::vector<OperationTime> simulate(const StepProgram& program, const MachineModel& machine);
 
 /// When the last operation ends.

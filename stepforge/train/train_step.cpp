@@ -122,6 +122,13 @@ std::string nonfinite_gradient(const ModelStore& store) {
   return "";
 }
 
+/// What comes before all of the next stage in forward, and of the stage before in backward.
+int64_t stage_order(int stage, bool is_gradient) {
+  constexpr int64_t kStages = int64_t{1} << 20;
+  constexpr int64_t kInspections = int64_t{1} << 32;
+  return kInspections * (is_gradient ? 2 * kStages - stage : stage);
+}
+
 }  // namespace
 
 std::string TrainStep::find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs) {
@@ -138,13 +145,14 @@ std::string TrainStep::find_first_nonfinite(const std::vector<Batch>& micro_batc
 NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   NonfiniteFinding first;
   int64_t inspections = 0;
-  inputs.inspect = [&first, &inspections, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
-                                                                    bool is_gradient) {
+  const bool in_pipeline = store_.groups().layout().pipeline_group >= 0;
+  inputs.inspect = [&first, &inspections, in_pipeline, planted = inputs.inspect](
+                       const ProgramBlock& block, Bundle& bundle, bool is_gradient) {
     if (planted) planted(block, bundle, is_gradient);
     ++inspections;
     for (const auto& tensor : bundle) {
       if (!first.place.empty() || finite(tensor)) continue;
-      first = {inspections,
+      first = {inspections + (in_pipeline ? stage_order(block.stage, is_gradient) : 0),
                format("block {} ({})", block.name, is_gradient ? "gradient of its input" : "output")};
     }
   };

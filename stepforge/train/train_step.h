@@ -35,7 +35,8 @@ struct StepContext {
 
 /// A value that is not finite, as one rank found it.
 struct NonfiniteFinding {
-  int64_t order = 0;  ///< number of inspections before it: equal at the same place of all ranks
+  /// Inspections before it, equal at the same place of all ranks; in a pipeline, first by stage.
+  int64_t order = 0;
   std::string place;  ///< "" if there is none
 };
 

@@ -204,5 +204,63 @@ TEST(DataPage, EverySourceCanBeShown) {
   EXPECT_CONTAINS(sample.out, ">>it is 0<|endoftext|><<");
 }
 
+constexpr const char* kPipelines = "docs/pipelines.md";
+
+TEST(PipelinesPage, TheComparisonIsThatOfTheProgram) {
+  const TempFolder folder;
+  const ProgramResult result =
+      run_script(folder.path(), block_that_starts(kPipelines, "stepforge plan --preset llama2-70b"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_CONTAINS(result.out, block_that_starts(kPipelines, "  schedule"));
+}
+
+/// If one differs, run the block in docs/pictures.
+TEST(PipelinesPage, PicturesAreThoseOfTheProgram) {
+  const TempFolder folder;
+  const ProgramResult result = run_script(folder.path(), block_that_starts(kPipelines, "plan="));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  int pictures = 0;
+  for (const fs::directory_entry& file : fs::directory_iterator(source_dir() / "docs/pictures")) {
+    EXPECT_EQ(read_file(folder / file.path().filename()), read_file(file.path())) << file.path();
+    ++pictures;
+  }
+  EXPECT_EQ(pictures, 7);
+}
+
+TEST(PipelinesPage, TheFirstCommandTrains) {
+  const TempFolder folder;
+  const std::string command = block_that_starts(kPipelines, "stepforge launch");
+  const ProgramResult result =
+      run_script(folder.path(), replaced(command, "--preset debug", "--preset debug training.steps=1"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(PipelinesPage, AScheduleOfOnesOwnIsPlannedAndTrained) {
+  const TempFolder folder;
+  write_text(folder / "eager.py", block_that_starts(kPipelines, "# 1F1B with about twice"));
+  const std::string commands = block_that_starts(kPipelines, "python3 eager.py");
+  const ProgramResult result =
+      run_script(folder.path(), replaced(commands, "train $settings", "train $settings training.steps=1"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(fs::exists(folder / "eager.svg"));
+  EXPECT_CONTAINS(result.out, "\n  eager.csv ");
+}
+
+TEST(PipelinesPage, ACycleIsRefusedWithTheMessageOfThePage) {
+  const TempFolder folder;
+  const std::string page = read_file(source_dir() / kPipelines);
+  const Strings lines = {"0F0,0B0,0F1,0B1", "1F1,1F0,1B0,1B1"};
+  for (const std::string& line : lines) EXPECT_CONTAINS(page, "`" + line + "`");
+  const std::string path = (folder / "cycle.csv").string();
+  write_text(path, lines[0] + "\n" + lines[1] + "\n");
+  const std::string refusal =
+      refusal_of({"plan", "--preset", "debug", "--world-size", "2", "parallelism.pipeline_parallel_degree=2",
+                  "parallelism.pipeline_parallel_schedule_csv=" + path, "training.global_batch_size=2",
+                  "training.local_batch_size=1"});
+  std::string shown = block_that_starts(kPipelines, "pipeline schedule");
+  shown.pop_back();
+  EXPECT_CONTAINS(refusal, shown);
+}
+
 }  // namespace
 }  // namespace stepforge::testing

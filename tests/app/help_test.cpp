@@ -243,5 +243,51 @@ TEST(Plan, WritesATraceOfThePredictedStep) {
   EXPECT_FALSE(Json::parse(read_file(trace))["traceEvents"].empty());
 }
 
+/// Four micro-batches of the tiny model through two ranks.
+Strings plan_of_pipeline(const Strings& options) {
+  return Strings{"plan",
+                 "--preset",
+                 "debug",
+                 "--world-size",
+                 "2",
+                 "parallelism.pipeline_parallel_degree=2",
+                 "training.local_batch_size=1",
+                 "training.global_batch_size=4"} +
+         options;
+}
+
+TEST(Plan, SaysWhatIsPredictedOfAPipeline) {
+  const std::string text = output_of(plan_of_pipeline({"--layout"}));
+  EXPECT_CONTAINS(text, "Pipeline: 1F1B, 2 stages on 2 ranks, 4 micro-batches\n");
+  EXPECT_CONTAINS(text, "critical path: ");
+  EXPECT_CONTAINS(text, "Proved for all ranks: they run 2 programs, one for each rank of a pipeline, over ");
+}
+
+TEST(Plan, ComparesSchedules) {
+  const std::string text = output_of(plan_of_pipeline({"--compare"}));
+  EXPECT_CONTAINS(text, "\n  GPipe ");
+  EXPECT_CONTAINS(text, "\n  DualPipeV ");
+  EXPECT_EQ(text.find("Step program"), std::string::npos);
+  EXPECT_CONTAINS(refusal_of({"plan", "--preset", "debug", "--compare"}),
+                  "set parallelism.pipeline_parallel_degree to a number above 1");
+}
+
+TEST(Plan, WritesTheScheduleItsPictureAndTheTraceOfAllRanks) {
+  const TempFolder folder;
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  output_of(
+      plan_of_pipeline({"--schedule", path("a.csv"), "--picture", path("a.svg"), "--trace", path("a.json")}));
+  EXPECT_EQ(read_file(path("a.csv")), "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n");
+  EXPECT_TRUE(read_file(path("a.svg")).starts_with("<svg"));
+  const std::string trace = read_file(path("a.json"));
+  EXPECT_CONTAINS(trace, "rank 0, predicted with");
+  EXPECT_CONTAINS(trace, "rank 1, predicted with");
+  output_of(plan_of_pipeline(
+      {"--schedule", path("b.csv"), "parallelism.pipeline_parallel_schedule_csv=" + path("a.csv")}));
+  EXPECT_EQ(read_file(path("a.csv")), read_file(path("b.csv")));
+  EXPECT_CONTAINS(refusal_of({"plan", "--preset", "debug", "--picture", path("c.svg")}),
+                  "the job has no pipeline");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

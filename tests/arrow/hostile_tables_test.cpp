@@ -94,7 +94,9 @@ TEST_P(HostileTables, ACorruptByteIsAnErrorOrAnotherValue) {
       std::string corrupt = bytes_;
       corrupt[at] = static_cast<char>(static_cast<unsigned char>(corrupt[at]) ^ flip);
       const std::string fault = fault_of(folder_.write("bad", corrupt));
-      if (!fault.empty()) EXPECT_CONTAINS(fault, "bad");
+      if (!fault.empty()) {
+        EXPECT_CONTAINS(fault, "bad");
+      }
       faults += fault.empty() ? 0 : 1;
       ++count;
     }

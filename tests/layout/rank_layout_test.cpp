@@ -140,7 +140,8 @@ TEST(RankLayout, AParameterThatAllPartsHoldCountsOnTheFirstOnly) {
 }
 
 TEST(RankLayout, StagesOfAPipelineShareATieAndCountItsUnitOnce) {
-  const std::vector<UnitSpec> specs = {{"embedding", {ParameterSpec{"w", {4, 4}, {{"weight", "w", 4, {}}}}}, true}};
+  const std::vector<UnitSpec> specs = {
+      {"embedding", {ParameterSpec{"w", {4, 4}, {{"weight", "w", 4, {}}}}}, true}};
   const ParallelPlan plan{
       .dims = {.dp_shard = 2, .pp = 3}, .tied = {"embedding", 0, 2}, .units = {"other", "embedding"}};
   const RankLayout owner = rank_layout(specs, plan, {1, 6});

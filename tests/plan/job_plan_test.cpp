@@ -169,16 +169,16 @@ TEST(PlanTrainStep, OneRankIgnoresOptionsOfSharding) {
   const Config moved =
       with({"precision.compute=bf16", "parallelism.fsdp_reshard_after_forward=always",
             "parallelism.fsdp_forward_prefetch=3", "parallelism.fsdp_reduce_each_micro_batch=true"});
-  const StepProgram program = proved_step(plain).program;
+  const StepProgram program = proved_step(plain).program();
   EXPECT_EQ(count(program, OpKind::gather_start), 4);
-  EXPECT_EQ(program.operations.size(), proved_step(moved).program.operations.size());
+  EXPECT_EQ(program.operations.size(), proved_step(moved).program().operations.size());
 }
 
 TEST(PlanTrainStep, ShardingOptionsReachTheProgram) {
   const auto program = [](std::vector<std::string> settings) {
     settings.push_back("training.global_batch_size=8");
     const Config config = with(settings);
-    return proved_step(config, {1, 2}).program;
+    return proved_step(config, {1, 2}).program();
   };
   const StepProgram usual = program({});
   EXPECT_EQ(usual.rank, 1);
@@ -208,7 +208,7 @@ TEST(PlanTrainStep, ShardingOptionsReachTheProgram) {
 
 TEST(PlanTrainStep, OneRankReleasesUnitsWithOffloadedState) {
   const Config config = with({"parallelism.fsdp_cpu_offload=true"});
-  const StepProgram program = proved_step(config).program;
+  const StepProgram program = proved_step(config).program();
   EXPECT_EQ(count(program, OpKind::gather_start), 6);
   EXPECT_EQ(count(program, OpKind::reduce_start), 4);
   EXPECT_EQ(account(program).persistent_bytes(), 0);
@@ -218,7 +218,7 @@ TEST(PlanTrainStep, OneRankReleasesUnitsWithOffloadedState) {
 TEST(PlanTrainStep, ReplicasAllReduceWithoutGathers) {
   const Config config =
       with({"parallelism.data_parallel_replicate_degree=-1", "parallelism.data_parallel_shard_degree=1"});
-  const StepProgram program = proved_step(config, {2, 3}).program;
+  const StepProgram program = proved_step(config, {2, 3}).program();
   EXPECT_EQ(count(program, OpKind::gather_start), 0);
   EXPECT_EQ(count(program, OpKind::all_reduce_start), 4);
 }
@@ -232,7 +232,33 @@ TEST(PlanTrainStep, ProvesAJobOf16384Ranks) {
   const ProvedStep step = proved_step(config, {16383, 16384});
   EXPECT_EQ(step.proof.world_size, 16384);
   EXPECT_EQ(step.proof.groups, 32U + 512U + 1U);
-  EXPECT_EQ(step.proof.peak_bytes, account(step.program).peak_bytes);
+  EXPECT_EQ(step.proof.peak_bytes, account(step.program()).peak_bytes);
+}
+
+TEST(PlanTrainStep, ProvesAPipelineOf16384Ranks) {
+  std::vector<std::string> settings = {"preset=llama3-405b", "parallelism.tensor_parallel_degree=8",
+                                       "parallelism.pipeline_parallel_schedule=Interleaved1F1B",
+                                       "training.local_batch_size=1"};
+  const std::vector<std::string> large = {"parallelism.pipeline_parallel_degree=16",
+                                          "training.global_batch_size=2048"};
+  const std::vector<std::string> small = {"parallelism.pipeline_parallel_degree=4", "model.n_layers=14",
+                                          "training.global_batch_size=64"};
+  const std::vector<std::string>& size = kSanitizer ? small : large;
+  settings.insert(settings.end(), size.begin(), size.end());
+  const int ranks = kSanitizer ? 256 : 16384;
+  const Config config = load_config({}, settings).config;
+  const RankId rank{ranks - 1, ranks};
+  const PipelinePlan pipeline = plan_pipeline(config, rank);
+  const ModelSpec part = plan_rank_model(pipeline, rank);
+  const ProvedStep step = prove_train_step(config, part, plan_layout(config, part, rank, pipeline), pipeline);
+  const int stages = pipeline.ranks();
+  EXPECT_EQ(step.proof.world_size, ranks);
+  EXPECT_EQ(std::ssize(step.stages), stages);
+  EXPECT_EQ(step.member, stages - 1);
+  EXPECT_EQ(step.program().rank, ranks - 1);
+  ASSERT_EQ(std::ssize(step.proof.class_peaks), stages);
+  for (int member = 0; member < stages; ++member)
+    EXPECT_EQ(element(step.proof.class_peaks, member), account(element(step.stages, member)).peak_bytes);
 }
 
 TEST(PlanTrainStep, HybridAttentionExchangesOverBothItsGroups) {
@@ -242,9 +268,9 @@ TEST(PlanTrainStep, HybridAttentionExchangesOverBothItsGroups) {
   const RankId rank{5, 16};
   const ModelSpec part = plan_rank_model(config, rank);
   const ProvedStep step = prove_train_step(config, part, plan_layout(config, part, rank));
-  ProgramBlock layer = step.program.blocks.at(1);
-  EXPECT_EQ(layer.group(BlockAxis::heads), find_group(step.program.groups, kHeadsGroup));
-  EXPECT_EQ(layer.group(BlockAxis::context), find_group(step.program.groups, kRingGroup));
+  ProgramBlock layer = step.program().blocks.at(1);
+  EXPECT_EQ(layer.group(BlockAxis::heads), find_group(step.program().groups, kHeadsGroup));
+  EXPECT_EQ(layer.group(BlockAxis::context), find_group(step.program().groups, kRingGroup));
   EXPECT_EQ(step.proof.world_size, 16);
 }
 

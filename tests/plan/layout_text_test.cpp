@@ -17,8 +17,9 @@ std::string text_of(Config config, RankId rank) {
   config.model.n_kv_heads = 2;
   config.model.ffn_dim = 50;
   config.model.vocab_size = 101;
-  const ModelSpec part = plan_rank_model(config, rank);
-  return layout_text(part, plan_layout(config, part, rank),
+  const PipelinePlan pipeline = plan_pipeline(config, rank);
+  const ModelSpec part = plan_rank_model(pipeline, rank);
+  return layout_text(part, plan_layout(config, part, rank, pipeline),
                      TensorPlan(config.parallelism.tensor_parallel_plan));
 }
 
@@ -32,6 +33,24 @@ TEST(LayoutText, StatesTheGroupsOfTheRank) {
   EXPECT_CONTAINS(text, "fsdp          4      1 3 5 7                 number 2");
   EXPECT_CONTAINS(text, "tp            2      4 5                     number 1");
   EXPECT_CONTAINS(text, "world         16     0 1 2 3 4 5 6 7 ... 15  number 5");
+}
+
+TEST(LayoutText, OfAPipelineStatesTheUnitsOfTheRanksStages) {
+  Config config;
+  config.parallelism.pipeline_parallel_degree = 2;
+  config.parallelism.tensor_parallel_degree = 2;
+  config.model.tie_embeddings = true;
+  config.training.local_batch_size = 1;
+  config.training.global_batch_size = 4;
+  const std::string first = text_of(config, {1, 8});
+  EXPECT_CONTAINS(first,
+                  "Layout of rank 1 of 8: dp_shard 2 x tp 2 x pp 2; it reads rows as data rank 0 of 2");
+  EXPECT_CONTAINS(first, "pp     2      1 5              number 0");
+  EXPECT_CONTAINS(first, "embedding");
+  EXPECT_EQ(first.find("first stage"), std::string::npos) << first;
+  const std::string last = text_of(config, {5, 8});
+  EXPECT_CONTAINS(last, "head");
+  EXPECT_CONTAINS(last, "first stage");
 }
 
 TEST(LayoutText, StatesHowUnitsAreShardedAndReduced) {

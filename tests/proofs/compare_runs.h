@@ -42,6 +42,17 @@ inline const Strings kByDim{"parallelism.fsdp_partition=by_dim",
                             "parallelism.fsdp_reduce_each_micro_batch=true"};
 inline const Strings kOffloaded{"parallelism.fsdp_cpu_offload=true", "parallelism.fsdp_partition=by_tensor"};
 
+/// Calls a function at the end of each validation.
+class CallAtValidation : public Callback {
+ public:
+  explicit CallAtValidation(std::function<void(Trainer&)> at_end) : at_end_(std::move(at_end)) {}
+  std::string_view name() const override { return "validation"; }
+  void evaluate(Trainer& trainer) override { at_end_(trainer); }
+
+ private:
+  std::function<void(Trainer&)> at_end_;
+};
+
 /// All of `cases` in the long set. In the fast set each of the two families takes every second one.
 template <typename Case>
 std::vector<Case> cases_of(const std::string& family, const std::vector<Case>& cases) {

@@ -21,17 +21,6 @@ const Strings kOneRange{"parallelism.context_parallel_load_balance=none"};
 const Strings kTokenRegions{"activation_checkpoint.mode=regions",
                             "activation_checkpoint.regions=[\"attention\"]", "model.dropout=0.1"};
 
-/// Calls a function at the end of each validation.
-class CallAtValidation : public Callback {
- public:
-  explicit CallAtValidation(std::function<void(Trainer&)> at_end) : at_end_(std::move(at_end)) {}
-  std::string_view name() const override { return "validation"; }
-  void evaluate(Trainer& trainer) override { at_end_(trainer); }
-
- private:
-  std::function<void(Trainer&)> at_end_;
-};
-
 class ContextParallelTraining : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ContextParallelTraining, LossesAndNormsAreThoseOfOneRank) {

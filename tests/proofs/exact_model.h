@@ -18,6 +18,7 @@ inline Strings exact_job(const std::filesystem::path& run_dir) {
   return trainer_run(run_dir) + Strings{format("training.seq_len={}", kExactSeqLen),
                                         "training.local_batch_size=1",
                                         format("training.global_batch_size={}", kExactRows),
+                                        format("model.n_layers={}", kExactLayers),
                                         "training.steps=10",
                                         "model.dropout=0.5",
                                         "optimizer.lr=0.25",

@@ -26,7 +26,7 @@ struct Case {
   Strings overrides;
 };
 
-/// Together their programs have every kind of operation of a training step without pipelines.
+/// Together their programs have every kind of operation of a training step.
 const std::vector<Case> kCases = {
     {2,
      {"parallelism.fsdp_forward_prefetch=2", "parallelism.fsdp_backward_prefetch=2",
@@ -38,6 +38,10 @@ const std::vector<Case> kCases = {
     {2,
      {"training.reduction=ordered", "training.global_batch_size=8", "parallelism.fsdp_forward_prefetch=0"}},
     {4, {"parallelism.tensor_parallel_degree=2", "model.n_kv_heads=2", "activation_checkpoint.mode=full"}},
+    {2,
+     {"parallelism.pipeline_parallel_degree=2",
+      "parallelism.pipeline_parallel_schedule=InterleavedZeroBubble",
+      "parallelism.pipeline_parallel_layers_per_stage=1", "model.tie_embeddings=true"}},
 };
 
 Strings job(const TempFolder& folder, const std::string& name, const Case& layout) {
@@ -53,16 +57,10 @@ std::set<OpKind> kinds_of(const StepProgram& program) {
   return kinds;
 }
 
-std::set<OpKind> kinds_without_pipelines() {
+std::set<OpKind> kinds_of_training() {
   std::set<OpKind> kinds;
-  for (int kind = 0; kind <= static_cast<int>(OpKind::reload_wait); ++kind) {
-    kinds.insert(static_cast<OpKind>(kind));
-  }
-  for (const OpKind kind : {OpKind::loss, OpKind::logits}) kinds.erase(kind);  // of other programs
-  for (const OpKind kind :
-       {OpKind::backward_input, OpKind::backward_weight, OpKind::tie_reduce, OpKind::send, OpKind::receive}) {
-    kinds.erase(kind);  // of pipelines
-  }
+  for (int kind = 0; kind <= static_cast<int>(OpKind::reload_wait); ++kind)
+    if (!has_trait(static_cast<OpKind>(kind), kNeverTrains)) kinds.insert(static_cast<OpKind>(kind));
   return kinds;
 }
 
@@ -103,7 +101,7 @@ TEST(FaultInjection, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
       }
     }
   }
-  EXPECT_EQ(delayed, kinds_without_pipelines());
+  EXPECT_EQ(delayed, kinds_of_training());
 }
 
 /// Runs as many steps as the program has operations before the first update, like a custom loop around the

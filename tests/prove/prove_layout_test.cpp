@@ -6,9 +6,12 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/config/load.h"
+#include "stepforge/schedule/csv.h"
+#include "stepforge/schedule/generators.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge::testing {
 namespace {
@@ -70,6 +73,49 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
     EXPECT_EQ(proof.facts.size(), 2U);
     EXPECT_EQ(proof.left_out, Strings{});
   }
+}
+
+TEST(ProveLayout, PipelinesOfEveryScheduleAreThoseOfOneRank) {
+  const Strings pipeline{"parallelism.pipeline_parallel_degree=4", "training.local_batch_size=1",
+                         "training.global_batch_size=32"};
+  for (const std::string& name : schedule_names()) {
+    const bool even = stages_per_rank(parse_schedule_name(name)).min == 1;
+    const Config config = config_of(
+        pipeline + Strings{"model.n_layers=6", "model.tie_embeddings=" + std::string(even ? "true" : "false"),
+                           "parallelism.pipeline_parallel_schedule=" + name,
+                           "activation_checkpoint.mode=blocks", "activation_checkpoint.blocks=[0, 2]"});
+    const LayoutProof proof = prove_layout_of(config, 8);
+    EXPECT_EQ(proof.difference, "") << name;
+    ASSERT_EQ(proof.facts.size(), 2U);
+    EXPECT_CONTAINS(proof.facts[0], "on 4 ranks (dp_shard 2 x pp 2)");
+  }
+}
+
+TEST(SmallExactJob, KeepsTheStagesOfEachRankAndTheFileOfASchedule) {
+  const Config interleaved = small_exact_job(
+      config_of({"parallelism.pipeline_parallel_degree=3", "parallelism.pipeline_parallel_schedule=LoopedBFS",
+                 "parallelism.pipeline_parallel_layers_per_stage=1", "model.n_layers=13",
+                 "training.local_batch_size=1", "training.global_batch_size=6"}),
+      3);
+  EXPECT_EQ(interleaved.parallelism.pipeline_parallel_degree, 3);
+  EXPECT_EQ(interleaved.parallelism.pipeline_parallel_stages.size(), 15U);
+  EXPECT_EQ(interleaved.model.n_layers, 13);
+  EXPECT_EQ(interleaved.training.local_batch_size, 6);  // four micro-batches
+
+  const TempFolder folder;
+  const auto with_file = [&](int micro_batches) {
+    write_text(folder / "own.csv", schedule_csv(make_schedule(ScheduleKind::gpipe, 4, 1, micro_batches)));
+    return config_of({"parallelism.pipeline_parallel_degree=4", "model.n_layers=3",
+                      "parallelism.pipeline_parallel_schedule_csv=" + (folder / "own.csv").string(),
+                      "training.local_batch_size=1", format("training.global_batch_size={}", micro_batches)});
+  };
+  const Config kept = small_exact_job(with_file(8), 4);
+  EXPECT_EQ(kept.parallelism.pipeline_parallel_degree, 4);
+  EXPECT_EQ(kept.training.local_batch_size, 3);
+  const LayoutProof proof = prove_layout_of(with_file(5), 4);
+  EXPECT_EQ(proof.difference, "");
+  ASSERT_EQ(proof.left_out.size(), 1U);
+  EXPECT_CONTAINS(proof.left_out[0], "parallelism.pipeline_parallel_schedule_csv");
 }
 
 /// Sums of rounded gradients depend on the layout.

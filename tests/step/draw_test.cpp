@@ -2,12 +2,14 @@
 #include "stepforge/step/draw.h"
 
 #include <algorithm>
+#include <map>
 
 #include <gtest/gtest.h>
 
 #include "stepforge/base/json.h"
 #include "stepforge/step/memory.h"
-#include "tests/step/fixture.h"
+#include "stepforge/step/simulate_pipeline.h"
+#include "tests/step/pipeline.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -70,6 +72,17 @@ TEST(TraceJson, HasOneEventPerOperationAndEndsWithThePersistentBytes) {
   }
   EXPECT_EQ(operations, program.operations.size());
   EXPECT_EQ(live, account(program).persistent_bytes());
+}
+
+TEST(TraceJson, HasAProcessForEachRankOfAPipeline) {
+  const std::vector<StepProgram> programs = pipeline(ScheduleKind::one_f_one_b, 2, 1, 2, 4);
+  const PipelineRun run = simulate_pipeline(programs, MachineModel{});
+  const Json trace = parse_json(trace_json(programs, "predicted", run.times), "trace");
+  std::map<int, std::size_t> operations;
+  for (const Json& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X") ++operations[event.at("pid").get<int>()];
+  EXPECT_EQ(operations, (std::map<int, std::size_t>{{0, programs[0].operations.size()},
+                                                    {1, programs[1].operations.size()}}));
 }
 
 }  // namespace

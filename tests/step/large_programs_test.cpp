@@ -25,7 +25,7 @@ size_t bytes_for(int layers) {
   const AllocationMeter meter;
   const Programs programs = {build_step(model, every_pass(0)), build_step(model, every_pass(1))};
   check_programs(programs);
-  render_plan(model, programs[0], {});
+  render_plan(model, model, programs[0], {});
   return meter.total();
 }
 

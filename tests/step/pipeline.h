@@ -42,7 +42,7 @@ inline std::vector<StepProgram> pipeline_programs(const ModelSpec& whole, RankOp
   const ModelSpec model = staged(whole, schedule.stages());
   options.plan.dims.pp = schedule.ranks();
   options.pipeline.schedule = schedule;
-  for (const UnitSpec& unit : model.units) options.plan.units.push_back(unit.name);
+  for (const UnitSpec& unit : whole.units) options.plan.units.push_back(unit.name);
   const ParallelDims& dims = options.plan.dims;
   const auto in_stage = static_cast<int>(dims.dp_replicate * dims.dp_shard * dims.cp * dims.tp);
   std::vector<StepProgram> programs;

@@ -7,6 +7,7 @@
 
 #include "stepforge/step/build.h"
 #include "stepforge/step/memory.h"
+#include "tests/step/pipeline.h"
 #include "tests/step/programs.h"
 #include "tests/support/throws.h"
 
@@ -18,7 +19,7 @@ std::string plan_of(const ModelSpec& model, const RankOptions& options) {
   text.title = "tiny";
   text.seq_len = 16;
   text.tokens_per_step = 4096;
-  return render_plan(model, build_step(model, options), text);
+  return render_plan(model, model, build_step(model, options), text);
 }
 
 TEST(RenderPlan, ShowsParametersFlopsTokensAndPeak) {
@@ -40,6 +41,22 @@ TEST(RenderPlan, FoldsAlikeUnitsAndBlocks) {
   EXPECT_LT(std::count(plan.begin(), plan.end(), '\n'), 60);
 }
 
+TEST(RenderPlan, OfAPipelineRankHasTheUnitsAndBlocksOfItsStages) {
+  const Schedule schedule = make_schedule(ScheduleKind::interleaved_1f1b, 2, 2, 4);
+  const ModelSpec model = staged(small_model(10), 4);
+  RankOptions options = small_options(4);
+  options.plan.dims.dp_shard = 1;
+  const std::vector<StepProgram> programs = pipeline_programs(model, options, schedule);
+  PlanText text;
+  text.pipeline = "Pipeline: two ranks\n";
+  const std::string plan = render_plan(model, part_of(model, schedule, 1), programs[1], text);
+  EXPECT_CONTAINS(plan, "12 units, 12 blocks");
+  EXPECT_CONTAINS(plan, "Pipeline: two ranks\n");
+  EXPECT_CONTAINS(plan, "  layers.2 to layers.4, each of 3 ");
+  EXPECT_CONTAINS(plan, "  layers.8 to layers.9, each of 2 ");
+  EXPECT_EQ(plan.find("  embedding "), std::string::npos) << plan;
+}
+
 TEST(RenderPlan, FoldsBlocksThatAlternate) {
   RankOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::every_n;
@@ -55,7 +72,7 @@ TEST(RenderPlan, PrintsTheSummaryBeforeTheTables) {
   PlanText text;
   text.verdict = "Memory: it fits";
   text.machine.name = "my machine";
-  const std::string plan = render_plan(model, build_step(model, small_options(1)), text);
+  const std::string plan = render_plan(model, model, build_step(model, small_options(1)), text);
   const auto at = [&](const char* part) {
     const std::size_t found = plan.find(part);
     EXPECT_NE(found, std::string::npos) << part << "\n" << plan;
@@ -87,7 +104,7 @@ TEST(RenderPlan, ShowsTheCollectivesOfOneOfManyRanks) {
   const StepProgram program = build_step(model, options);
   GroupPool pool;
   text.proof = check_symmetric(program, 8, [&](int rank) { return pool(groups_of(rank, 4, 2)); });
-  const std::string plan = render_plan(model, program, text);
+  const std::string plan = render_plan(model, model, program, text);
   EXPECT_CONTAINS(plan, "Rank 5 of 8, in groups fsdp of 4, dp_replicate of 2, loss of 8");
   EXPECT_CONTAINS(plan, "over 7 groups (by symmetry)");
   for (const char* line : {"fsdp gather_start                              4      64.0 KiB        65,536",

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/plan/pipeline_forecast.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/config/load.h"
+#include "stepforge/schedule/csv.h"
+#include "stepforge/schedule/generators.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
+
+namespace stepforge::testing {
+namespace {
+
+constexpr RankId kSecond{1, 4};
+
+Config four_ranks(std::vector<std::string> settings) {
+  settings.insert(settings.begin(), {"model.n_layers=6", "model.vocab_size=256", "training.seq_len=16",
+                                     "training.local_batch_size=1", "training.global_batch_size=8",
+                                     "parallelism.pipeline_parallel_degree=4"});
+  return load_config({}, settings).config;
+}
+
+std::string text_of(const Config& config) {
+  const PipelinePlan pipeline = plan_pipeline(config, kSecond);
+  const ModelSpec part = plan_rank_model(pipeline, kSecond);
+  const ProvedStep step =
+      prove_train_step(config, part, plan_layout(config, part, kSecond, pipeline), pipeline);
+  return pipeline_text(schedule_title(config.parallelism), pipeline, step,
+                       simulate_pipeline(step.stages, {}));
+}
+
+std::string line_of(const std::string& text, const std::string& start) {
+  const std::size_t at = text.find("\n  " + start);
+  return at == std::string::npos ? "" : text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+}
+
+TEST(PipelineText, SaysWhatEachRankHas) {
+  const std::string text = text_of(four_ranks({"parallelism.pipeline_parallel_schedule=ZBVZeroBubble"}));
+  EXPECT_CONTAINS(text, "Pipeline: ZBVZeroBubble, 8 stages on 4 ranks, 8 micro-batches\n");
+  EXPECT_CONTAINS(text, "0, 7    embedding, head ");
+  EXPECT_CONTAINS(text, "3, 4    layers.2, layers.3 ");
+  EXPECT_CONTAINS(text, "bubble of all ranks: ");
+  EXPECT_CONTAINS(text, "critical path: ");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7);
+}
+
+TEST(PipelineText, FlopsAreSharesOfAllStages) {
+  const std::string text = text_of(four_ranks({}));
+  double sum = 0;
+  for (std::size_t at = text.find(" %"); at < text.find("bubble of all"); at = text.find(" %", at + 1)) {
+    sum += std::stod(text.substr(text.rfind(' ', at - 1), at));
+    at = text.find(" %", at + 1);  // the bubble of the rank
+  }
+  EXPECT_NEAR(sum, 100, 0.2) << text;
+}
+
+TEST(ScheduleComparison, HasARowForEveryScheduleAndTheReasonIfItDoesNotFit) {
+  const std::string text = schedule_comparison(four_ranks({"model.n_layers=4"}), kSecond, {});
+  for (const std::string_view name : choice_names(PipelineSchedule{}))
+    EXPECT_NE(line_of(text, std::string(name) + " "), "") << name;
+  EXPECT_CONTAINS(line_of(text, "1F1B"), " s ");
+  EXPECT_CONTAINS(line_of(text, "ZBVZeroBubble"), "does not fit: 8 pipeline stages for 6 blocks");
+}
+
+TEST(ScheduleComparison, HasTheScheduleOfTheFileToo) {
+  const TempFolder folder;
+  const std::string path = (folder / "own.csv").string();
+  write_text(path, schedule_csv(make_schedule(ScheduleKind::gpipe, 4, 1, 8)));
+  const std::string text =
+      schedule_comparison(four_ranks({"parallelism.pipeline_parallel_schedule_csv=" + path}), kSecond, {});
+  const auto numbers = [&](const std::string& name) {
+    const std::string line = line_of(text, name);
+    return line.substr(line.find(" 1 "));
+  };
+  EXPECT_EQ(numbers(path), numbers("GPipe"));
+}
+
+TEST(ScheduleComparison, AJobWithoutAPipelineIsRefused) {
+  EXPECT_CONTAINS(message_of<UsageError>([] {
+                    schedule_comparison(four_ranks({"parallelism.pipeline_parallel_degree=1"}), kSecond, {});
+                  }),
+                  "set parallelism.pipeline_parallel_degree to a number above 1");
+}
+
+}  // namespace
+}  // namespace stepforge::testing

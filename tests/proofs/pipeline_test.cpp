@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// With pipelines of every schedule, training and checkpoints are those of one rank.
+#include "stepforge/schedule/csv.h"
+#include "tests/proofs/exact_choices.h"
+#include "tests/proofs/odd_job.h"
+#include "tests/proofs/pipeline_choices.h"
+#include "tests/schedule/random_schedule.h"
+
+namespace stepforge::testing {
+namespace {
+
+class ExactPipeline : public ExactRuns {
+ protected:
+  /// Rows that divide into slices and chunks.
+  const Strings even_rows_{"training.seq_len=24", "checkpoint.enable=true"};
+};
+
+/// A layout of up to 8 ranks around a pipeline, and options.
+struct DrawnRun {
+  int ranks = 1;
+  std::string name;
+  Strings args;
+};
+
+DrawnRun draw_run(ScheduleDice& dice, const PipelineCase& pipeline) {
+  int left = 8 / pipeline.ranks;
+  const auto degree = [&] {
+    const int drawn = 1 << dice.below(3);
+    const int taken = std::min(drawn, left);
+    left /= taken;
+    return taken;
+  };
+  const int tensor = degree();
+  const int context = degree();
+  const int replicas = degree();
+  const int shards = degree();
+  const int data_ranks = replicas * shards;
+  std::vector<int> counts;  // of micro-batches
+  for (int m = 1; m <= 9; ++m)
+    if (kExactRows / data_ranks % m == 0) counts.push_back(m);
+  const int micro_batches = counts.at(static_cast<size_t>(dice.below(static_cast<int>(counts.size()))));
+  DrawnRun run;
+  run.ranks = pipeline.ranks * tensor * context * data_ranks;
+  run.args = exact_choice(data_ranks, dice.below(static_cast<int>(combinations()))) +
+             overrides_of({run.ranks, context, tensor, replicas, {}}) + overrides_of(pipeline) +
+             Strings{format("training.local_batch_size={}", kExactRows / data_ranks / micro_batches)};
+  run.name = format("{} ranks, {}", run.ranks, join(run.args, " "));
+  return run;
+}
+
+// Finds what went wrong in torchtitan#2972 (gradients times tokens), #1732 (moving average of gradients),
+// Megatron-LM#844 (tied weights), AutoModel#3530 (gradients cleared between micro-batches).
+TEST_P(ExactPipeline, EveryScheduleGivesTheBitsOfOneRankInEveryLayout) {
+  const TempFolder folder;
+  std::map<int, std::pair<Records, std::map<std::string, std::string>>> expected;  // by layers
+  std::vector<PipelineCase> cases = pipeline_cases({1, 2, 4});
+  uint64_t seed = GetParam() == ExactModel::plain ? 0 : 1;
+  for (size_t c = 0; c < cases.size(); ++c) {
+    if (!long_tests() && c % 2 != seed % 2) continue;
+    const PipelineCase& pipeline = cases[c];
+    const int layers = pipeline.layers();
+    if (!expected.contains(layers)) {
+      const std::filesystem::path one = folder / format("one-{}", layers);
+      const Records records = run_one(one, even_rows_ + Strings{format("model.n_layers={}", layers)});
+      expected[layers] = {records, saved_tensors(one, 10)};
+    }
+    ScheduleDice dice(1000 * seed + c);
+    for (int i = 0; i < (long_tests() ? 20 : 1); ++i) {
+      const DrawnRun run = draw_run(dice, pipeline);
+      const Strings job = exact_job(folder / "many") + even_rows_ + run.args;
+      expect_same_steps(run_many(run.ranks, job), expected[layers].first, run.name);
+      expect_same_tensors(saved_tensors(folder / "many", 10), expected[layers].second, run.name);
+      std::filesystem::remove_all(folder / "many");
+    }
+  }
+}
+
+TEST_P(ExactPipeline, ARunMovesFromFourStagesToTensorParallelStagesToOneRank) {
+  const TempFolder folder;
+  const Strings layers{"model.n_layers=3"};
+  run_one(folder / "one", even_rows_ + layers);
+  const auto degrees = [](int pipeline, int tensor) {
+    return Strings{format("parallelism.pipeline_parallel_degree={}", pipeline),
+                   format("parallelism.tensor_parallel_degree={}", tensor)};
+  };
+  const std::vector<std::pair<int, Strings>> moves = {{4, degrees(4, 1)},
+                                                      {4, degrees(2, 2)},
+                                                      {1, {}},
+                                                      {8, degrees(2, 1)},
+                                                      {2, overrides_of(PipelineCase{"ZBVZeroBubble", 2, 2})}};
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const Strings job = exact_job(folder / "many") + even_rows_ + moves[i].second +
+                        Strings{"parallelism.pipeline_parallel_layers_per_stage=0"} + layers;
+    run_many(moves[i].first, job, static_cast<int64_t>(2 * i + 2));
+  }
+  expect_same_tensors(saved_tensors(folder / "many", 10), saved_tensors(folder / "one", 10), "moved");
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ExactPipeline, ::testing::Values(ExactModel::plain, ExactModel::shared),
+                         [](const auto& model) {
+                           return model.param == ExactModel::plain ? "plain" : "shared";
+                         });
+
+/// An ordinary model of six layers; micro-batches of one row.
+Strings staged_job(const std::filesystem::path& run_dir, const std::string& family, int rows) {
+  return odd_job(
+      run_dir, family, 4,
+      {"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=6", "model.n_layers=6",
+       "model.tie_embeddings=false", "model.dropout=0.1", format("training.global_batch_size={}", rows)});
+}
+
+Strings pipeline_of(const PipelineCase& pipeline) {
+  return overrides_of(pipeline) +
+         Strings{"model.n_layers=6",
+                 format("parallelism.pipeline_parallel_layers_per_stage={}", 8 / pipeline.stages())};
+}
+
+/// One case of each schedule, on 2 and on 4 ranks.
+std::vector<PipelineCase> six_layer_cases() {
+  std::vector<PipelineCase> cases;
+  for (const std::string& name : schedule_names()) {
+    const int stages = stages_per_rank(parse_schedule_name(name)).min;
+    for (const int ranks : {2, 4}) cases.push_back({name, ranks, stages});
+  }
+  return cases;
+}
+
+const Strings kOrdered{"training.reduction=ordered", "checkpoint.enable=true"};
+
+class PipelineTraining : public ::testing::TestWithParam<const char*> {
+ protected:
+  Strings job(const std::string& name, int rows) const {
+    return staged_job(folder_ / name, GetParam(), rows);
+  }
+  Records run_one(int rows, const Strings& more = {}) const { return TestRun(job("one", rows) + more).run(); }
+
+  TempFolder folder_;
+};
+
+TEST_P(PipelineTraining, InOrderedModeEveryScheduleGivesTheBitsOfOneRank) {
+  // Trees of 5 and 8 micro-batches; dp 2 with 4 each.
+  struct Ordered {
+    int rows;
+    int data_ranks;
+  };
+  for (const Ordered& ordered : {Ordered{5, 1}, Ordered{8, 2}}) {
+    const Records one = run_one(ordered.rows, kOrdered);
+    const auto expected = saved_tensors(folder_ / "one", 4);
+    for (const PipelineCase& pipeline : cases_of(GetParam(), six_layer_cases())) {
+      const Strings more = kOrdered + pipeline_of(pipeline);
+      const std::string name = format("{} rows, {}", ordered.rows, join(more, " "));
+      const auto many =
+          RankThreads(pipeline.ranks * ordered.data_ranks).run(job("many", ordered.rows) + more);
+      expect_same_steps(many, one, name);
+      expect_same_tensors(saved_tensors(folder_ / "many", 4), expected, name);
+      std::filesystem::remove_all(folder_ / "many");
+    }
+    std::filesystem::remove_all(folder_ / "one");
+  }
+}
+
+/// A schedule as a file.
+Strings own_schedule(const std::filesystem::path& file, const Schedule& schedule) {
+  write_text(file, schedule_csv(schedule));
+  return {format("parallelism.pipeline_parallel_degree={}", schedule.ranks()),
+          "parallelism.pipeline_parallel_schedule_csv=" + file.string()};
+}
+
+TEST_P(PipelineTraining, AFileWithAnyLegalOrderGivesTheSameBits) {
+  const Records one = run_one(5, kOrdered);
+  const auto expected = saved_tensors(folder_ / "one", 4);
+  for (uint64_t seed = 0; seed < (long_tests() ? 40 : 4); ++seed) {
+    ScheduleDice dice(seed);
+    const int ranks = 2 + dice.below(2);
+    const Schedule schedule =
+        random_schedule(dice, 5, random_stages(dice, ranks, ranks + dice.below(2)), ranks, dice.toss());
+    const std::string name = schedule_csv(schedule);
+    const Strings more = kOrdered + own_schedule(folder_ / "own.csv", schedule);
+    RankThreads threads(ranks);
+    const auto many = threads.run([&](int) { return job("many", 5) + more; });
+    for (const std::string& failure : threads.failures) ASSERT_EQ(failure, "") << name;
+    expect_same_steps(many, one, name);
+    expect_same_tensors(saved_tensors(folder_ / "many", 4), expected, name);
+    std::filesystem::remove_all(folder_ / "many");
+  }
+}
+
+TEST_P(PipelineTraining, ValidationIsThatOfOneRank) {
+  const Strings validated =
+      kNoCheckpoint + Strings{"training.reduction=ordered", "data.validation=[{format=\"synthetic\"}]",
+                              "data.synthetic_tokens=4800", "validation.freq=2"};
+  TestRun one(job("one", 6) + validated);
+  one.run();
+  const EvaluationResult expected = one.trainer().last_validation;
+  EXPECT_GT(expected.valid_labels, 1000);
+  for (const PipelineCase& pipeline : {PipelineCase{"1F1B", 4, 1}, PipelineCase{"ZBVZeroBubble", 2, 2}}) {
+    std::vector<EvaluationResult> results(static_cast<size_t>(pipeline.ranks));
+    const auto keep = [&](TestRun& run, int rank) {
+      run.trainer().add_callback(std::make_unique<CallAtValidation>(
+          [&results, rank](Trainer& at) { results[static_cast<size_t>(rank)] = at.last_validation; }));
+    };
+    RankThreads threads(pipeline.ranks);
+    threads.run([&](int) { return job("many", 6) + validated + pipeline_of(pipeline); }, keep);
+    for (size_t rank = 0; rank < results.size(); ++rank) {
+      EXPECT_EQ(threads.failures[rank], "");
+      EXPECT_EQ(results[rank].loss, expected.loss) << pipeline.schedule << ", rank " << rank;
+      EXPECT_EQ(results[rank].valid_labels, expected.valid_labels);
+      EXPECT_EQ(results[rank].tokens, expected.tokens);
+    }
+  }
+}
+
+/// The lines with samples of a log.
+std::string samples_of(const std::filesystem::path& log) {
+  std::string all;
+  std::ifstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find("sample at step");
+    if (at != std::string::npos) all += line.substr(at) + "\n";
+  }
+  return all;
+}
+
+TEST_P(PipelineTraining, SampledTextIsThatOfOneRank) {
+  const Strings sampling = kNoCheckpoint + Strings{"training.reduction=ordered", "sampling.freq=2",
+                                                   "sampling.prompt=Once", "sampling.max_tokens=12"};
+  run_one(4, sampling);
+  const std::string expected = samples_of(folder_ / "one" / "log.txt");
+  EXPECT_NE(expected, "");
+  for (const PipelineCase& pipeline :
+       {PipelineCase{"1F1B", 4, 1}, PipelineCase{"DualPipeV", 2, 2}, PipelineCase{"Interleaved1F1B", 2, 2}}) {
+    RankThreads(pipeline.ranks).run(job("many", 4) + sampling + pipeline_of(pipeline));
+    EXPECT_EQ(samples_of(folder_ / "many" / "log.txt"), expected) << pipeline.schedule;
+    EXPECT_EQ(samples_of(folder_ / "many" / "logs" / "rank-1.txt"), expected) << pipeline.schedule;
+    std::filesystem::remove_all(folder_ / "many");
+  }
+}
+
+TEST_P(PipelineTraining, AValueThatIsNotFiniteInAMiddleStageIsNamedOnAllRanks) {
+  const Strings planted{"debug.plant_nan_step=2", "debug.plant_nan_block=layers.2"};
+  RankThreads threads(4);
+  threads.run([&](int) { return job("run", 4) + kNoCheckpoint + planted + pipeline_of({"1F1B", 4, 1}); });
+  for (const std::string& failure : threads.failures)
+    EXPECT_CONTAINS(failure, "first not finite in block layers.2 (output) on rank");
+}
+
+TEST_P(PipelineTraining, AFailureInTheMiddleOfAPipelineEndsAllRanksAndIsNamed) {
+  for (const OpKind kind : {OpKind::send, OpKind::receive, OpKind::receive_gradient, OpKind::send_gradient,
+                            OpKind::backward_input, OpKind::backward_weight, OpKind::share_loss}) {
+    for (const int failing : {0, 1, 3}) {
+      const auto fail = [&](TestRun& run, int rank) {
+        if (rank != failing) return;
+        after_build_step(run.trainer(), "executor", [kind](Trainer& trainer) {
+          trainer.train_step->on_operation = [kind](const Operation& operation, bool ended) {
+            if (operation.kind == kind && !ended) throw Error("planted failure");
+          };
+        });
+      };
+      RankThreads threads(4);
+      threads.run(
+          [&](int) { return job("run", 4) + kNoCheckpoint + pipeline_of({"InterleavedZeroBubble", 4, 2}); },
+          fail);
+      for (const std::string& failure : threads.failures) {
+        EXPECT_CONTAINS(failure, "planted failure");
+        EXPECT_CONTAINS(failure, std::string(op_name(kind)));
+      }
+      std::filesystem::remove_all(folder_ / "run");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, PipelineTraining, ::testing::Values("llama", "qwen3"),
+                         [](const auto& family) { return std::string(family.param); });
+
+}  // namespace
+}  // namespace stepforge::testing
