@@ -259,6 +259,12 @@ void build_groups(Trainer& trainer) {
     return;
   }
   std::vector<GroupLane> lanes = group_lanes(trainer.train_program);
+  // A stage without layers exchanges nothing inside its blocks, but its forward code has the functions for it.
+  for (const int group :
+       {trainer.layout.tensor_group, trainer.layout.keys_group, trainer.layout.heads_group}) {
+    const GroupLane lane{group, Lane::compute};
+    if (group >= 0 && std::ranges::find(lanes, lane) == lanes.end()) lanes.push_back(lane);
+  }
   if (plan_context(trainer.config).has_ring()) lanes.push_back({trainer.layout.keys_group, Lane::peer});
   if (plan_tensor(trainer.config, trainer.place).async)
     lanes.push_back({trainer.layout.tensor_group, Lane::peer});

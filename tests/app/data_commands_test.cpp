@@ -163,8 +163,10 @@ TEST(DataBuild, LeavesOutOrRefusesLongDocuments) {
                          "--documents", "line",  "--output-prefix", (folder / "tale").string()};
   EXPECT_CONTAINS(output_of(build + Strings{"--too-long", "drop", "--seq-len", "4"}), "2 documents, 8 tokens",
                   "too long");
-  EXPECT_CONTAINS(refusal_of(build + Strings{"--overwrite", "--too-long", "error", "--seq-len", "4"}),
-                  "tale.txt: the document at byte 4: ");
+  const ProgramResult result =
+      run_program(build + Strings{"--overwrite", "--too-long", "error", "--seq-len", "4"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_CONTAINS(result.err, "tale.txt: the document at byte 4: ");
   EXPECT_CONTAINS(refusal_of(build + Strings{"--too-long", "drop"}), "--seq-len");
   EXPECT_CONTAINS(refusal_of(build + Strings{"--seq-len", "4"}), "--too-long");
 }

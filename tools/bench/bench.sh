@@ -3,7 +3,7 @@
 # Takes about twenty minutes on an otherwise idle machine, and 5 GB of disk (tools/oracle/environment.sh). Measures
 # - the fused kernels against libtorch's
 # - speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work
-# - two and four ranks against FSDP2, tensor and context parallelism
+# - two and four ranks against FSDP2, tensor and context parallelism, and pipelines
 # - the overlap of communication with compute
 # - sums and gathers over Gloo against PyTorch's
 #

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares Stepforge on several ranks of one machine with PyTorch over Gloo, in turn, on the same work.
 
-    tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--kinds fsdp,tensor,context] [--ranks 2,4] [--rounds 3]
+    tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--ranks 2,4] [--rounds 3]
+                         [--kinds fsdp,tensor,context,1F1B,Interleaved1F1B]
 
 The work is the model of tools/bench/small.toml with one thread per rank. fsdp: its eight rows per step are divided over the ranks, so
 that matrix products dominate; then each rank has one row, so that communication matters more. tensor: all ranks share the eight rows,
-with sequence and loss parallelism. context: each row is divided over the ranks, in a ring; then the tokens of the step are one row. Memory is the peak resident size of a rank
-(Stepforge: rank 0, which also writes the run; PyTorch: the largest). Noise is the spread of the rounds of one program.
+with sequence and loss parallelism. context: each row is divided over the ranks, in a ring; then the tokens of the step are one row.
+1F1B, Interleaved1F1B: eight layers in pipelines of one or two stages per rank, the same ones for both, and micro-batches of one row.
+Memory is the peak resident size of the largest rank. Noise is the spread of the rounds of one program.
 """
 import argparse
 import json
@@ -22,8 +24,9 @@ import time
 import tomllib
 from pathlib import Path
 
+from compare import WARMUP_STEPS, measured
+
 HERE = Path(__file__).resolve().parent
-WARMUP_STEPS = 2
 TOKENS = 24576  # per run, so that all runs take about the same time
 
 
@@ -33,6 +36,19 @@ def free_port():
         return server.getsockname()[1]
 
 
+PIPELINE_LAYERS = 8  # what four ranks with two stages each need
+
+
+def pipeline(name):
+    return "pipelining, Gloo", lambda ranks, rows: [
+        "training.local_batch_size=1", f"model.n_layers={PIPELINE_LAYERS}",
+        f"parallelism.pipeline_parallel_degree={ranks}", f"parallelism.pipeline_parallel_schedule={name}",
+        # Layers divide evenly, as they do for the peer.
+        "parallelism.pipeline_parallel_first_stage_less_layers=0", "parallelism.pipeline_parallel_last_stage_less_layers=0",
+    ]  # fmt: skip
+
+
+PIPELINES = {name: pipeline(name) for name in ("1F1B", "Interleaved1F1B")}
 # The peer, and Stepforge's options.
 KINDS = {
     "fsdp": ("FSDP2, Gloo", lambda ranks, rows: [f"training.local_batch_size={rows // ranks}"]),
@@ -43,6 +59,7 @@ KINDS = {
         f"training.local_batch_size={rows}", f"parallelism.context_parallel_degree={ranks}",
         "parallelism.context_parallel_method=ring",
     ]),
+    **PIPELINES,
 }  # fmt: skip
 
 
@@ -63,16 +80,14 @@ def run_stepforge(options, kind, ranks, rows, seq_len, steps):
             f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", f"training.seq_len={seq_len}", "training.threads=1",
             *KINDS[kind][1](ranks, rows),
         ]  # fmt: skip
-        began = time.time()
-        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+        # The launcher's peak is that of its largest rank.
+        _, began, peak = measured(command, {**os.environ, "OMP_NUM_THREADS": "1"})
         lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         steps = [line for line in lines if line["kind"] == "train"]
         return {
             "step_seconds": [step["time_metrics/end_to_end(s)"] for step in steps],
             "first_step_end": steps[0]["wall_time"] - began,
-            "peak_bytes": max(int(line["memory/max_resident(GiB)"] * 2**30) for line in steps),
+            "peak_bytes": peak,
         }
     finally:
         shutil.rmtree(folder)
@@ -83,7 +98,8 @@ def run_peer(options, kind, ranks, rows, seq_len, steps):
                    "WORLD_SIZE": str(ranks), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
     began = time.time()
     processes = [
-        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, HERE / "small.toml", str(rows), str(seq_len), str(steps)],
+        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, HERE / "small.toml", str(rows), str(seq_len), str(steps),
+                          *[str(PIPELINE_LAYERS)] * (kind in PIPELINES)],
                          env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]  # fmt: skip

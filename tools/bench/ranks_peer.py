@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a training run in PyTorch over Gloo, the peers in tools/bench/ranks.py.
 
-    RANK=… WORLD_SIZE=… MASTER_ADDR=… MASTER_PORT=… tools/bench/ranks_peer.py fsdp|tensor|context CONFIG.toml ROWS SEQ_LEN STEPS
+    RANK=… WORLD_SIZE=… MASTER_ADDR=… MASTER_PORT=… tools/bench/ranks_peer.py KIND CONFIG.toml ROWS SEQ_LEN STEPS [LAYERS]
+
+KIND is fsdp, tensor, context, or the name of a pipeline schedule.
 
 fsdp: FSDP2, every block and the root are units. tensor: `parallelize_module` with sequence and loss parallelism, the plan that torchtitan
-uses. context: PyTorch's load-balanced ring attention around its CPU attention, weights sharded with FSDP2 over the same ranks. fp32,
-clip_grad_norm_, fused AdamW. Prints one JSON line.
+uses. context: PyTorch's load-balanced ring attention around its CPU attention, weights sharded with FSDP2 over the same ranks. A schedule:
+pipeline_peer.py. fp32, clip_grad_norm_, fused AdamW. LAYERS: other than the config's. Prints one JSON line.
 """
 import contextlib
 import functools
@@ -28,6 +30,7 @@ from torch.distributed.tensor.parallel import (
 )  # fmt: skip
 
 from peer import Llama
+from pipeline_peer import Pipeline
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "oracle"))
 
@@ -71,44 +74,59 @@ def divide_rows(model, mesh, positions):
     shard(model, mesh)
 
 
+class Whole(torch.nn.Module):
+    """A model of which each rank runs every layer, on its rows, features or positions."""
+
+    def __init__(self, kind, m, rows, length):
+        super().__init__()
+        rank, world = dist.get_rank(), dist.get_world_size()
+        self.model, self.vocabulary = Llama(m, length), m["vocab_size"]
+        self.context = loss_parallel if kind == "tensor" else contextlib.nullcontext
+        self.rows, self.positions = slice(rows), torch.arange(length)
+        mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
+        if kind == "fsdp":
+            self.rows = slice(rows // world * rank, rows // world * (rank + 1))
+            shard(self.model, mesh)
+        elif kind == "tensor":
+            divide(self.model, mesh)
+        else:
+            chunks = self.positions.chunk(2 * world)
+            self.positions = torch.cat((chunks[rank], chunks[2 * world - 1 - rank]))
+            divide_rows(self.model, mesh, self.positions)
+
+    def step(self, inputs, labels, max_norm):
+        """Clipped gradients; returns the loss."""
+        inputs, labels = inputs[self.rows, self.positions], labels[self.rows, self.positions]
+        with self.context():
+            loss = F.cross_entropy(self.model(inputs).reshape(-1, self.vocabulary), labels.reshape(-1))
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters(), max_norm)
+        return loss.item()
+
+
 def main():
     kind = sys.argv[1]
     with open(sys.argv[2], "rb") as file:
         config = tomllib.load(file)
-    rows, length, steps = map(int, sys.argv[3:6])
+    rows, length, steps, *layers = map(int, sys.argv[3:])
     m, training, optimizer = config["model"], config["training"], config["optimizer"]
+    if layers:
+        m["n_layers"] = layers[0]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    model = Llama(m, length)
-    mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
-    own_rows, seed, positions = rows, 1, torch.arange(length)
-    if kind == "fsdp":
-        own_rows, seed = rows // world, 1 + rank
-        shard(model, mesh)
-    elif kind == "tensor":
-        divide(model, mesh)
-    else:
-        chunks = positions.chunk(2 * world)
-        positions = torch.cat((chunks[rank], chunks[2 * world - 1 - rank]))
-        divide_rows(model, mesh, positions)
+    model = (Whole if kind in ("fsdp", "tensor", "context") else Pipeline)(kind, m, rows, length)
     update = torch.optim.AdamW(
         model.parameters(), lr=optimizer["lr"], betas=(0.9, 0.95), weight_decay=optimizer["weight_decay"], fused=kind != "tensor"
     )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(1)
     seconds, first_end = [], None
     for _ in range(steps):
-        tokens = torch.randint(0, m["vocab_size"], (own_rows, length + 1), generator=generator)
-        inputs, labels = tokens[:, :-1][:, positions], tokens[:, 1:][:, positions]
+        tokens = torch.randint(0, m["vocab_size"], (rows, length + 1), generator=generator)
         began = time.perf_counter()
-        with loss_parallel() if kind == "tensor" else contextlib.nullcontext():
-            loss = F.cross_entropy(model(inputs).reshape(-1, m["vocab_size"]), labels.reshape(-1))
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), training["max_norm"])
+        model.step(tokens[:, :-1], tokens[:, 1:], training["max_norm"])
         update.step()
         update.zero_grad(set_to_none=True)
-        loss.item()
         seconds.append(time.perf_counter() - began)
         first_end = first_end or time.time()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -78,14 +78,14 @@ def peer(folder, replicas, rates):
     dist.destroy_process_group()
 
 
-def run_processes(script, folder, ranks, degree, rates):
-    """Runs `script --peer folder degree rates` as each of the ranks; returns what rank 0 wrote."""
+def run_processes(script, folder, ranks, choice, rates):
+    """Runs `script --peer folder choice rates` as each of the ranks; returns what rank 0 wrote. `choice`: any JSON value."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                    "WORLD_SIZE": str(ranks)}  # fmt: skip
-    command = [sys.executable, script, "--peer", folder, str(degree), json.dumps(rates)]
+    command = [sys.executable, script, "--peer", folder, json.dumps(choice), json.dumps(rates)]
     processes = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
     if any([process.wait() != 0 for process in processes]):
         sys.exit("the peer failed")
@@ -93,16 +93,17 @@ def run_processes(script, folder, ranks, degree, rates):
     return losses, norms, load_file(folder / "peer.safetensors")
 
 
-def compare_with_peers(script, program, seed, name, ranks, degree, label, settings):
-    """Trains the model on `ranks` ranks with `settings` and with the peers of `script`; returns the number of differing runs."""
+def compare_with_peers(script, program, seed, name, ranks, choice, label, settings, **sizes):
+    """Trains the model on `ranks` ranks with `settings` and with the peers of `script`, which get `choice`; returns the number of
+    differing runs. `sizes`: other than train_oracle.SIZES."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        write_inputs(folder, name, seed, ROWS)
+        write_inputs(folder, name, seed, ROWS, **sizes)
         steps, weights = stepforge_steps(program, folder, [
             "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", folder / "run.toml",
             f"training.global_batch_size={ROWS}", "training.threads=1", *settings,
         ])  # fmt: skip
-        peers = run_processes(script, folder, ranks, degree, [step["lr"] for step in steps])
+        peers = run_processes(script, folder, ranks, choice, [step["lr"] for step in steps])
         return 0 if compare(f"{name}, {label}", steps, weights, *peers) else 1
 
 
@@ -110,7 +111,7 @@ def run_oracle(usage, peer, check, layouts):
     """The main function of an oracle of several ranks: `check(program, seed, *layout)` for each layout, or one of its peers."""
     logging.disable_progress_bar()
     if len(sys.argv) == 5 and sys.argv[1] == "--peer":
-        return peer(Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
+        return peer(Path(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4]))
     if len(sys.argv) != 2:
         sys.exit(usage)
     program = Path(sys.argv[1]).resolve()

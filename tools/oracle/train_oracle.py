@@ -27,10 +27,10 @@ TOLERANCE, WEIGHT_TOLERANCE = 1e-5, 1e-4
 BYTE_VOCABULARY = 257
 SIZES = {"hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 3, "vocab_size": BYTE_VOCABULARY}
 MODELS = {
-    "llama": lambda: llama(4, 2, False, **SIZES),
-    "llama, tied": lambda: llama(4, 2, True, **SIZES),
-    "qwen3": lambda: qwen3(4, 2, 32, False, **SIZES),
-    "qwen3, tied": lambda: qwen3(4, 2, 16, True, **SIZES),
+    "llama": lambda **sizes: llama(4, 2, False, **{**SIZES, **sizes}),
+    "llama, tied": lambda **sizes: llama(4, 2, True, **{**SIZES, **sizes}),
+    "qwen3": lambda **sizes: qwen3(4, 2, 32, False, **{**SIZES, **sizes}),
+    "qwen3, tied": lambda **sizes: qwen3(4, 2, 16, True, **{**SIZES, **sizes}),
 }
 
 
@@ -93,11 +93,11 @@ log_freq = 1
 """)
 
 
-def adamw(model):
+def adamw(model, eps=1e-8):
     decayed = [p for p in model.parameters() if p.dim() == 2]
     spared = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": spared, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=eps)
 
 
 def pytorch_steps(model, letters, rates):
@@ -149,9 +149,9 @@ def compare(name, steps, weights, losses, norms, peer_weights):
     return good
 
 
-def write_inputs(folder, name, seed, rows=ROWS):
+def write_inputs(folder, name, seed, rows=ROWS, **sizes):
     """The model, its text and the configuration of its training; returns the model and the text."""
-    model = randomize(MODELS[name](), seed)
+    model = randomize(MODELS[name](**sizes), seed)
     save_model(model, folder / "model")
     letters = make_letters(rows)
     write_text(folder / "text.txt", letters)
