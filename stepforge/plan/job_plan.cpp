@@ -274,10 +274,6 @@ ModelSpec plan_rank_model(const PipelinePlan& pipeline, RankId rank) {
   return pipeline.part(rank.rank / std::max(1, rank.world_size / std::max(1, pipeline.ranks())));
 }
 
-ModelSpec plan_rank_model(const Config& config, RankId rank) {
-  return plan_rank_model(plan_pipeline(config, rank), rank);
-}
-
 int plan_data_ranks(const Config& config, int world_size) {
   return Mesh(dims_of(config, world_size), world_size).size("batch");
 }

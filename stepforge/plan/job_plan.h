@@ -52,7 +52,6 @@ ModelSpec plan_divided_model(const Config& config, RankId rank);
 /// This rank's part of the model: its parts of divided tensors, and in a pipeline the blocks of its stages. The
 /// functions below take it as `model`, and the plan of the pipeline if the job has one.
 ModelSpec plan_rank_model(const PipelinePlan& pipeline, RankId rank);
-ModelSpec plan_rank_model(const Config& config, RankId rank);
 
 /// What a rank holds of the model. Throws UsageError as plan_data_ranks() does.
 RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank = {},

@@ -35,8 +35,7 @@ Schedule schedule_of_file(const ParallelismConfig& parallelism, int micro_batche
   if (schedule.micro_batches != micro_batches) {
     throw UsageError(
         format("parallelism.pipeline_parallel_schedule_csv = \"{}\" is a schedule for {} micro-batches, but "
-               "a step has {} on "
-               "each rank; change training.global_batch_size or training.local_batch_size",
+               "a step has {} on each rank; change training.global_batch_size or training.local_batch_size",
                path, schedule.micro_batches, micro_batches));
   }
   return schedule;
@@ -140,20 +139,14 @@ PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSp
   if (config.training.reduction == ReductionMode::ordered && plan.ranks() > 1 && !whole.ties.empty()) {
     throw UsageError(
         "training.reduction = \"ordered\" does not work with a tied embedding in a pipeline: the gradients "
-        "of its two "
-        "uses are summed at the end of the step, not in each micro-batch; set model.tie_embeddings to false, "
-        "or "
-        "reduction = \"fast\"");
+        "of its two uses are summed at the end of the step, not in each micro-batch; set "
+        "model.tie_embeddings to false, or reduction = \"fast\"");
   }
   return plan;
 }
 
 PipelinePlan plan_pipeline(const Config& config, RankId rank) {
-  const ModelSpec whole = plan_model(config);
-  const ParallelismConfig& parallelism = config.parallelism;
-  const bool divided = parallelism.tensor_parallel_degree > 1 || parallelism.context_parallel_degree > 1 ||
-                       !parallelism.tensor_parallel_plan.empty();
-  return plan_pipeline(config, whole, divided ? plan_divided_model(config, rank) : whole, rank);
+  return plan_pipeline(config, plan_model(config), plan_divided_model(config, rank), rank);
 }
 
 }  // namespace stepforge

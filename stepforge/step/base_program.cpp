@@ -131,10 +131,10 @@ void add_values(StepProgram& program, const ModelSpec& model, const CostContext&
     if (b > 0 && block.stage - element(model.blocks, b - 1).stage <= 1) {
       added.input = element(program.blocks, b - 1).output;
       element(program.values, added.input).consumer = b;
-    } else if (!added.first) {
+    } else if (block.kind != BlockKind::embedding) {
       added.input = add("input of " + block.name, -1, b, block.inputs);
     }
-    if (!added.last) added.output = add(block.name, b, -1, block.outputs);
+    if (block.kind != BlockKind::head) added.output = add(block.name, b, -1, block.outputs);
   }
 }
 
@@ -157,8 +157,6 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.name = block.name;
     added.units = block.units;
     added.stage = block.stage;
-    added.first = block.kind == BlockKind::embedding;
-    added.last = block.kind == BlockKind::head;
     added.weights_in_backward = block.kind != BlockKind::embedding;
     if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
     if (options.kind == ProgramKind::generate) continue;  // of whole rows, on every rank

@@ -59,9 +59,9 @@ class Dataflow : RuleWalk {
 
   /// The input of the block on this micro-batch must exist: the batch, or a value that was computed or received.
   void use_input(const Operation& operation) {
-    if (block(operation).first || block(operation).last)
+    if (block(operation).first() || block(operation).last())
       use(element(batches_, operation.micro_batch), BufferKind::batch, "its micro-batch has not been loaded");
-    if (block(operation).first) return;
+    if (block(operation).first()) return;
     const int value = block(operation).input;
     use(value < 0 ? kNever : made(value, operation).value, BufferKind::bundle,
         "its input is missing: neither computed by the block below nor received");
@@ -125,7 +125,7 @@ class Dataflow : RuleWalk {
   }
 
   void forward(const Operation& operation) {
-    if (block(operation).last) fail("the head must run as loss, loss_forward_backward or logits");
+    if (block(operation).last()) fail("the head must run as loss, loss_forward_backward or logits");
     use_input(operation);
     Computed& at = computed(operation);
     once(at.forward, "this forward was already done");
@@ -145,7 +145,7 @@ class Dataflow : RuleWalk {
   }
 
   void loss(const Operation& operation) {
-    if (!block(operation).last) fail("only the head computes a loss or logits");
+    if (!block(operation).last()) fail("only the head computes a loss or logits");
     use_input(operation);
     once(computed(operation).loss, "the head on this micro-batch was already done");
   }
@@ -156,6 +156,7 @@ class Dataflow : RuleWalk {
     use(at.graph, BufferKind::graph,
         at.forward == kNever ? "its forward has not run"
                              : "its graph is missing: forward kept none and nothing recomputed it");
+    use(at.graph, BufferKind::weight_inputs, "its graph is missing");
     use_output_gradient(operation);
     use_input(operation);
     make_input_gradient(operation);
@@ -166,6 +167,7 @@ class Dataflow : RuleWalk {
     Computed& at = computed(operation);
     if (!at.weight_queued && at.backward_weight == kNever) fail("no backward_input has queued it");
     once(at.backward_weight, "this weight gradient was already done");
+    use(at.graph, BufferKind::weight_inputs, "its graph is missing");
     use(at.backward, BufferKind::weight_queue, "its queue is missing");
     at.weight_queued = false;
   }
@@ -176,7 +178,7 @@ class Dataflow : RuleWalk {
       for (int m = 0; m < program_.micro_batches; ++m) {
         const Computed& at = computed(b, m);
         const ProgramBlock& block = element(program_.blocks, b);
-        if ((block.last ? at.loss : at.forward) == kNever)
+        if ((block.last() ? at.loss : at.forward) == kNever)
           fail(format("block {} never runs on micro-batch {}", block.name, m));
         if (at.graph != kNever && at.backward == kNever) fail_at(at.graph, "no backward uses its graph");
         if (at.weight_queued) fail_at(at.backward, "the weight gradient it queued is never computed");

@@ -83,7 +83,4 @@ struct SymmetryProof {
 SymmetryProof check_classes(std::span<const StepProgram> classes, int world_size,
                             const std::function<int(int rank)>& class_of, const GroupsOfRank& groups_of);
 
-/// check_classes for ranks that all run the operations of `program`. There must be no messages to single peers.
-SymmetryProof check_symmetric(const StepProgram& program, int world_size, const GroupsOfRank& groups_of);
-
 }  // namespace stepforge

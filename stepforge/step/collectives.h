@@ -22,12 +22,12 @@ struct GroupLane {
 /// Those that a program uses, ascending: the same on all ranks that run the same program.
 std::vector<GroupLane> group_lanes(const StepProgram& program);
 
-/// All collectives of one kind over one group.
+/// All collectives of one kind over one group, or all messages that a stage sends in its pipeline.
 struct CollectiveTotal {
   int group = 0;  ///< index into StepProgram::groups
   OpKind kind = OpKind::gather_start;
   int64_t count = 0;
-  int64_t bytes = 0;  ///< of the whole messages: all shards of what is gathered or summed
+  int64_t bytes = 0;  ///< as a whole: all shards of what is gathered or summed
 };
 
 /// The collectives of one step, ordered by group, then by first appearance.

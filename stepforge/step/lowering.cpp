@@ -169,7 +169,7 @@ class Lowering {
     const auto [kind, stage, m] = action;
     load(m);
     for (const int b : element(stages_, stage)) {
-      if (block(b).last) continue;
+      if (block(b).last()) continue;
       Operation& operation = add_block(OpKind::forward, b, m);
       operation.keep_graph = trains() && keeps_graph(b);
       if (b == element(stages_, stage).front()) need_message(operation, action);
@@ -203,7 +203,7 @@ class Lowering {
   /// Whether the backward of a block computes the gradient of its input.
   bool passes_gradient(int b) const {
     const auto& own = element(stages_, block(b).stage);
-    if (block(b).first) return false;
+    if (block(b).first()) return false;
     return b == own.front() ? block(b).stage > pipeline_.first_trained_stage : keeps_graph(b - 1);
   }
 
@@ -223,7 +223,7 @@ class Lowering {
     const auto [kind, stage, m] = action;
     const std::vector<int>& blocks = element(stages_, stage);
     for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
-      if (block(*b).last || !keeps_graph(*b) || !runs(kind, *b)) continue;
+      if (block(*b).last() || !keeps_graph(*b) || !runs(kind, *b)) continue;
       Operation& operation = add_block(backward_kind(kind, *b), *b, m);
       if (b == blocks.rbegin() && operation.kind != OpKind::backward_weight)
         need_message(operation, {ActionKind::backward, stage, m});

@@ -119,9 +119,9 @@ struct BufferUse {
   BufferOwner owner = BufferOwner::unit;
 };
 
-/// A list of at most four.
+/// A list of at most five.
 struct BufferUses {
-  std::array<BufferUse, 4> items = {};
+  std::array<BufferUse, 5> items = {};
   std::size_t count = 0;
 
   constexpr BufferUses() = default;
@@ -198,7 +198,7 @@ inline constexpr std::array kRows = {
            kComputes | kContributes | kRunsBackward | kTrains, {kBatch, kInput}, {kInputGradient}},
     OpInfo{logits, "logits", compute, kComputes | kNeverTrains, {kBatch, kInput}},
     OpInfo{backward, "backward", compute, kComputes | kContributes | kRunsBackward | kTrains,
-           {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient}},
+           {kBatch, kInput, kGraph, kWeightInputs, kOutputGradient}, {kInputGradient}},
     OpInfo{backward_input, "backward_input", compute, kComputes | kRunsBackward | kTrains,
            {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient, kQueue}},
     // It multiplies activations by gradients, so it does not use the weights of its units.

@@ -111,18 +111,18 @@ struct ProgramBlock {
   int stage = 0;                                ///< of the pipeline
   int input = -1;                               ///< value; -1: a batch
   int output = -1;                              ///< value; -1: none, of the head
-  bool first = false;                           ///< its input is a batch, not a bundle
-  bool last = false;                            ///< the head: computes the loss
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
   std::array<int, kBlockAxes> groups = {-1, -1, -1};
 
+  bool first() const { return input < 0; }  ///< its input is a batch
+  bool last() const { return output < 0; }  ///< the head: computes the loss
   int& group(BlockAxis axis) { return groups.at(static_cast<std::size_t>(axis)); }
 };
 
-/// The step of one rank. Blocks are those of this rank, in forward order; on a pipeline stage `first` and
-/// `last` may be false for all.
+/// The step of one rank. Blocks are those of this rank, in forward order; on a pipeline stage none may be the first
+/// or the last of the model.
 struct StepProgram {
   ProgramKind kind = ProgramKind::train;
   int rank = 0;

@@ -6,27 +6,12 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/schedule/dependencies.h"
+#include "stepforge/schedule/timeline.h"
 #include "stepforge/step/program.h"
 
 namespace stepforge {
 
 namespace {
-
-/// When each action of each rank ends, if forwards and halves of backwards take equally long.
-std::vector<std::vector<double>> end_times(const Schedule& schedule) {
-  const ActionTable table(schedule);
-  std::vector<std::vector<double>> ends(schedule.actions.size());
-  for (const ActionPlace& place : run_order(schedule, table)) {
-    const Action& action = element(element(schedule.actions, place.rank), place.position);
-    std::vector<double>& own = element(ends, place.rank);
-    double start = own.empty() ? 0.0 : own.back();
-    if (const auto needed = table.need(action))
-      start = std::max(start, element(element(ends, needed->rank), needed->position));
-    own.push_back(start + (action.kind == ActionKind::backward ? 2.0 : 1.0));
-  }
-  return ends;
-}
 
 bool makes_input_gradient(ActionKind kind) {
   return kind == ActionKind::backward || kind == ActionKind::backward_input;
@@ -56,8 +41,9 @@ std::optional<StageMessage> StageMessages::needed_by(const Action& action) const
 }
 
 std::map<int, std::vector<StageMessages::Incoming>> StageMessages::incoming(int self) const {
-  const std::vector<std::vector<double>> ends = end_times(schedule_);
-  const std::vector<double>& own_ends = element(ends, self);
+  // Forwards and both halves of backwards take about equally long.
+  const Timeline expected = simulate(schedule_, uniform_times(schedule_.stages(), 1, 1, 1));
+  const std::vector<ActionTime>& own_times = element(expected.actions, self);
   const std::vector<Action>& own = element(schedule_.actions, self);
   std::map<int, std::vector<Incoming>> result;
   for (int rank = 0; rank < schedule_.ranks(); ++rank) {
@@ -65,8 +51,9 @@ std::map<int, std::vector<StageMessages::Incoming>> StageMessages::incoming(int 
     for (std::size_t i = 0; rank != self && i < actions.size(); ++i) {
       const std::optional<StageMessage> message = sent_by(actions[i]);
       if (!message || message->to != self) continue;
-      const auto running = std::ranges::upper_bound(own_ends, element(ends, rank)[i]);
-      result[rank].push_back({*message, static_cast<std::size_t>(running - own_ends.begin())});
+      const double sent = element(expected.actions, rank)[i].end;
+      const auto running = std::ranges::upper_bound(own_times, sent, {}, &ActionTime::end);
+      result[rank].push_back({*message, static_cast<std::size_t>(running - own_times.begin())});
     }
   }
   std::map<StageMessage, std::size_t> latest;

@@ -200,7 +200,7 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
 
 void Executor::forward(const Operation& operation, const StepInputs& inputs) {
   const Context context = context_for(operation, inputs);
-  const bool first = program_block(operation).first;
+  const bool first = program_block(operation).first();
   const bool keep = operation.keep_graph || operation.kind == OpKind::recompute;
   Bundle leaves;
   if (!first) leaves = as_leaves(read(operation, BufferKind::bundle).bundle, keep);

@@ -44,7 +44,7 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
     inputs.inspect = [name = debug.plant_nan_block](const ProgramBlock& block, Bundle& bundle,
                                                     bool is_gradient) {
       // The head has no outputs, only gradients; in any other block the value is planted in forward.
-      if (block.name != name || is_gradient != block.last) return;
+      if (block.name != name || is_gradient != block.last()) return;
       constexpr float nan = std::numeric_limits<float>::quiet_NaN();
       if (bundle.at(0).scalar_type() == at::kBFloat16) {
         bundle.at(0).data_ptr<at::BFloat16>()[0] = at::BFloat16(nan);

@@ -266,7 +266,7 @@ TEST(PlanTrainStep, HybridAttentionExchangesOverBothItsGroups) {
       with({"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid",
             "model.n_heads=4", "model.n_kv_heads=2"});
   const RankId rank{5, 16};
-  const ModelSpec part = plan_rank_model(config, rank);
+  const ModelSpec part = plan_rank_model(plan_pipeline(config, rank), rank);
   const ProvedStep step = prove_train_step(config, part, plan_layout(config, part, rank));
   ProgramBlock layer = step.program().blocks.at(1);
   EXPECT_EQ(layer.group(BlockAxis::heads), find_group(step.program().groups, kHeadsGroup));

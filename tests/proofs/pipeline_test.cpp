@@ -22,7 +22,7 @@ struct DrawnRun {
   Strings args;
 };
 
-DrawnRun draw_run(ScheduleDice& dice, const PipelineCase& pipeline) {
+DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
   int left = 8 / pipeline.ranks;
   const auto degree = [&] {
     const int drawn = 1 << dice.below(3);
@@ -64,7 +64,7 @@ TEST_P(ExactPipeline, EveryScheduleGivesTheBitsOfOneRankInEveryLayout) {
       const Records records = run_one(one, even_rows_ + Strings{format("model.n_layers={}", layers)});
       expected[layers] = {records, saved_tensors(one, 10)};
     }
-    ScheduleDice dice(1000 * seed + c);
+    Dice dice(1000 * seed + c);
     for (int i = 0; i < (long_tests() ? 20 : 1); ++i) {
       const DrawnRun run = draw_run(dice, pipeline);
       const Strings job = exact_job(folder / "many") + even_rows_ + run.args;
@@ -170,7 +170,7 @@ TEST_P(PipelineTraining, AFileWithAnyLegalOrderGivesTheSameBits) {
   const Records one = run_one(5, kOrdered);
   const auto expected = saved_tensors(folder_ / "one", 4);
   for (uint64_t seed = 0; seed < (long_tests() ? 40 : 4); ++seed) {
-    ScheduleDice dice(seed);
+    Dice dice(seed);
     const int ranks = 2 + dice.below(2);
     const Schedule schedule =
         random_schedule(dice, 5, random_stages(dice, ranks, ranks + dice.below(2)), ranks, dice.toss());

@@ -7,29 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "stepforge/base/random.h"
 #include "stepforge/schedule/schedule.h"
+#include "tests/support/dice.h"
 
 namespace stepforge::testing {
 
-/// Random choices from a seed.
-class ScheduleDice {
- public:
-  explicit ScheduleDice(uint64_t seed) : seed_(seed) {}
-
-  /// A number from 0 to `count` - 1.
-  int below(int count) {
-    return static_cast<int>(mix_bits(seed_ ^ mix_bits(++drawn_)) % static_cast<uint64_t>(count));
-  }
-  bool toss() { return below(2) == 1; }
-
- private:
-  uint64_t seed_;
-  uint64_t drawn_ = 0;
-};
-
 /// Neighbouring stages are on one rank or on neighbouring ranks of the ring; every rank has one.
-inline std::vector<int> random_stages(ScheduleDice& dice, int ranks, int stages) {
+inline std::vector<int> random_stages(Dice& dice, int ranks, int stages) {
   while (true) {
     std::vector<int> rank_of_stage = {dice.below(ranks)};
     while (static_cast<int>(rank_of_stage.size()) < stages)
@@ -42,8 +26,8 @@ inline std::vector<int> random_stages(ScheduleDice& dice, int ranks, int stages)
 
 /// The actions of all ranks come in one random order that respects what they need, so a runtime with buffers
 /// can run it. One that is `hasty` prefers backwards, like 1F1B.
-inline Schedule random_schedule(ScheduleDice& dice, int micro_batches, std::vector<int> rank_of_stage,
-                                int ranks, bool hasty) {
+inline Schedule random_schedule(Dice& dice, int micro_batches, std::vector<int> rank_of_stage, int ranks,
+                                bool hasty) {
   Schedule schedule{micro_batches, std::move(rank_of_stage), {}};
   schedule.actions.resize(static_cast<size_t>(ranks));
   const int stages = schedule.stages();

@@ -2,29 +2,13 @@
 // Random combinations of all options of a step.
 #include <gtest/gtest.h>
 
-#include "stepforge/base/random.h"
 #include "tests/step/programs.h"
+#include "tests/support/dice.h"
 #include "tests/support/long_tests.h"
 #include "tests/support/sanitizer.h"
 
 namespace stepforge::testing {
 namespace {
-
-/// Random choices from a seed.
-class Dice {
- public:
-  explicit Dice(uint64_t seed) : seed_(seed) {}
-
-  /// A number from 0 to `count` - 1.
-  int below(int count) {
-    return static_cast<int>(mix_bits(seed_ ^ mix_bits(++drawn_)) % static_cast<uint64_t>(count));
-  }
-  bool toss() { return below(2) == 1; }
-
- private:
-  uint64_t seed_;
-  uint64_t drawn_ = 0;
-};
 
 PrefetchPolicy some_prefetch(Dice& dice, const ModelSpec& model) {
   PrefetchPolicy prefetch;

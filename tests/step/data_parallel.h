@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,12 @@ inline std::vector<RankGroup> groups_of(int rank, int shards, int replicas) {
   RankOptions options;
   options.set_ranks(rank, shards, replicas);
   return rank_layout({}, options.plan, options.rank).groups;
+}
+
+/// Proves a job whose ranks all run the operations of `program`.
+inline SymmetryProof check_symmetric(const StepProgram& program, int world_size,
+                                     const GroupsOfRank& groups_of) {
+  return check_classes(std::span(&program, 1), world_size, [](int) { return 0; }, groups_of);
 }
 
 /// Keeps the groups that a GroupsOfRank returns alive, equal groups only once.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stepforge/layout/rank_layout.h"
+#include "stepforge/modelspec/stage_part.h"
 #include "stepforge/schedule/generators.h"
 #include "stepforge/step/build.h"
 #include "tests/step/fixture.h"
@@ -20,20 +21,12 @@ inline ModelSpec staged(ModelSpec model, int stages) {
   return model;
 }
 
-/// The blocks of the stages that `schedule` gives to a rank, and their units.
+/// What `schedule` gives to a rank.
 inline ModelSpec part_of(const ModelSpec& whole, const Schedule& schedule, int rank) {
-  ModelSpec part = whole;
-  std::erase_if(part.blocks,
-                [&](const BlockSpec& block) { return element(schedule.rank_of_stage, block.stage) != rank; });
-  std::vector<int> kept;
-  for (const BlockSpec& block : part.blocks) kept.insert(kept.end(), block.units.begin(), block.units.end());
-  std::ranges::sort(kept);
-  kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
-  part.units.clear();
-  for (const int unit : kept) part.units.push_back(element(whole.units, unit));
-  for (BlockSpec& block : part.blocks)
-    for (int& unit : block.units) unit = static_cast<int>(std::ranges::find(kept, unit) - kept.begin());
-  return part;
+  std::vector<int> stages;
+  for (int stage = 0; stage < schedule.stages(); ++stage)
+    if (element(schedule.rank_of_stage, stage) == rank) stages.push_back(stage);
+  return stage_part(whole, stages);
 }
 
 /// The program of each rank. `options` has the plan of one stage; `schedule` has options.micro_batches.

@@ -55,6 +55,22 @@ TEST(PipelinePrograms, SoundProgramsOfEveryScheduleWithFrozenStages) {
   }
 }
 
+/// DualPipeV splits some backwards of a block and runs others whole: what weights need of the graph lives as long.
+TEST(PipelinePrograms, WhatWeightsNeedOfAGraphLivesUntilTheirBackward) {
+  int whole = 0;
+  int split = 0;
+  for (const StepProgram& program : pipeline(ScheduleKind::dual_pipe_v, 4, 2, 16, 14)) {
+    for (const Operation& operation : program.operations) {
+      if (find_buffer(program, operation.frees, BufferKind::weight_inputs) < 0) continue;
+      whole += operation.kind == OpKind::backward ? 1 : 0;
+      split += operation.kind == OpKind::backward_weight ? 1 : 0;
+      EXPECT_TRUE(has_trait(operation.kind, kContributes)) << operation_text(program, operation);
+    }
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_GT(split, 0);
+}
+
 TEST(PipelinePrograms, EvaluationAndGenerationRunForwardThroughAllStages) {
   for (const ProgramKind kind : {ProgramKind::evaluate, ProgramKind::generate}) {
     for (const auto& [schedule, per_rank] :

@@ -243,6 +243,12 @@ std::vector<Fault> buffer_faults() {
          free_early(p, {K::backward_input, -1, kLayer1, 0}, B::bundle, {K::forward, -1, kLayer1, 0});
        },
        0, "backward_input layers.1 m0", "buffer bundle input of layers.1 m0 was freed by"},
+      {"WhatWeightsNeedIsFreedWithTheGraph", split_backwards, plain, kFirst,
+       [](StepProgram& p) {
+         free_early(p, {K::backward_weight, -1, kLayer1, 0}, B::weight_inputs,
+                    {K::backward_input, -1, kLayer1, 0});
+       },
+       0, "backward_weight layers.1 m0", "buffer weight_inputs layers.1 m0 was freed by"},
       {"AGraphIsFreedByAnotherMicroBatch", split_backwards, plain, kFirst,
        [](StepProgram& p) {
          free_early(p, {K::backward_input, -1, kLayer1, 1}, B::graph, {K::backward_input, -1, kLayer1, 0});

@@ -17,7 +17,7 @@
 namespace stepforge::testing {
 namespace {
 
-RankOptions random_options(ScheduleDice& dice, int micro_batches) {
+RankOptions random_options(Dice& dice, int micro_batches) {
   RankOptions options = small_options(micro_batches);
   options.plan.dims.dp_shard = 1 + dice.below(2);
   options.recompute.mode = dice.toss() ? RecomputePolicy::Mode::full : RecomputePolicy::Mode::none;
@@ -37,7 +37,7 @@ TEST(RandomSchedules, AreAcceptedOrRefusedWithTheirCycle) {
   int accepted = 0;
   int refused = 0;
   for (uint64_t seed = 0; seed < seeds; ++seed) {
-    ScheduleDice dice(seed);
+    Dice dice(seed);
     const int ranks = 1 + dice.below(4);
     const int stages = ranks + dice.below(3);
     const int micro_batches = 1 + dice.below(5);
@@ -133,7 +133,7 @@ TEST(OrderedSums, AreTheSameTreeInAnyOrderOfMicroBatches) {
   for (int micro_batches = 1; micro_batches <= 17; ++micro_batches) {
     const std::string expected = expected_tree(micro_batches);
     for (uint64_t seed = 0; seed < 8; ++seed) {
-      ScheduleDice dice(seed * 100 + static_cast<uint64_t>(micro_batches));
+      Dice dice(seed * 100 + static_cast<uint64_t>(micro_batches));
       const int ranks = 1 + dice.below(2);
       const Schedule schedule =
           random_schedule(dice, micro_batches, random_stages(dice, ranks, ranks), ranks, dice.toss());

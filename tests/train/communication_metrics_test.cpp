@@ -73,7 +73,11 @@ INSTANTIATE_TEST_SUITE_P(
         AxisCase{
             "recomputed", {"parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=full"}, "tp"},
         AxisCase{"gathered", context("allgather"), "cp"}, AxisCase{"ring", context("ring"), "cp"},
-        AxisCase{"heads", context("ulysses"), "cp"}),
+        AxisCase{"heads", context("ulysses"), "cp"},
+        AxisCase{"stages",
+                 {"parallelism.pipeline_parallel_degree=2", "training.local_batch_size=1",
+                  "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"},
+                 "pp"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -76,7 +76,13 @@ const std::string kReplicated = "parallelism.data_parallel_replicate_degree=2";
 const std::string kContext = "parallelism.context_parallel_degree=2";
 const std::string kTensor = "parallelism.tensor_parallel_degree=2";
 const std::string kAsync = "parallelism.enable_async_tensor_parallel=true";
+const std::string kPipeline = "parallelism.pipeline_parallel_degree=2";
+const std::string kStages4 = "parallelism.pipeline_parallel_degree=4";
 const std::string kOffloadState = "parallelism.fsdp_cpu_offload=true";
+
+std::string schedule(const std::string& name) {
+  return "parallelism.pipeline_parallel_schedule=" + name;
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, LiveBytes,
@@ -103,6 +109,17 @@ INSTANTIATE_TEST_SUITE_P(
                      4,
                      {"parallelism.context_parallel_degree=4", "parallelism.context_parallel_method=hybrid"}},
         MemoryLayout{"context_by_heads", 2, {kContext, "parallelism.context_parallel_method=ulysses"}},
+        MemoryLayout{"pipeline", 2, {kPipeline}}, MemoryLayout{"pipeline_of_four", 4, {kStages4}},
+        MemoryLayout{"pipeline_gpipe", 2, {kPipeline, schedule("GPipe")}},
+        MemoryLayout{"pipeline_interleaved", 2, {kPipeline, schedule("Interleaved1F1B")}},
+        MemoryLayout{
+            "pipeline_zero_bubble", 4, {kStages4, "model.n_layers=8", schedule("InterleavedZeroBubble")}},
+        MemoryLayout{"pipeline_v", 2, {kPipeline, schedule("ZBVZeroBubble")}},
+        MemoryLayout{"pipeline_v_recomputed",
+                     2,
+                     {kPipeline, schedule("ZBVZeroBubble"), "activation_checkpoint.mode=full"}},
+        MemoryLayout{"pipeline_dual_v", 4, {kStages4, "model.n_layers=8", schedule("DualPipeV")}},
+        MemoryLayout{"pipeline_of_shards", 4, {kPipeline, schedule("ZBVZeroBubble")}},
         MemoryLayout{"hsdp_offloaded",
                      4,
                      {kReplicated, kOffloadState, "parallelism.fsdp_reduce_each_micro_batch=true"}}),

@@ -203,8 +203,4 @@ SymmetryProof check_classes(std::span<const StepProgram> classes, int world_size
   return proof;
 }
 
-SymmetryProof check_symmetric(const StepProgram& program, int world_size, const GroupsOfRank& groups_of) {
-  return check_classes(std::span(&program, 1), world_size, [](int) { return 0; }, groups_of);
-}
-
 }  // namespace stepforge
