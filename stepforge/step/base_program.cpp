@@ -121,8 +121,10 @@ void add_values(StepProgram& program, const ModelSpec& model, const CostContext&
                        const std::vector<BundleEntry>& entries) {
     ProgramValue& value =
         program.values.emplace_back(ProgramValue{name, producer, consumer, cost.compute, {}});
-    for (const BundleEntry& entry : entries)
-      value.parts.push_back({entry.slice ? cost.tokens / cost.slices : cost.tokens, entry.width});
+    for (const BundleEntry& entry : entries) {
+      const int64_t slices = entry.slice ? cost.slices : 1;
+      value.parts.push_back({cost.tokens / slices, entry.width, slices});
+    }
     return static_cast<int>(program.values.size()) - 1;
   };
   for (int b = 0; b < std::ssize(model.blocks); ++b) {

@@ -6,6 +6,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/step/effects.h"
 #include "stepforge/step/passes.h"
 
 namespace stepforge {
@@ -54,13 +55,18 @@ class BufferWriter {
 
   void write() {
     add_persistent();
+    ProgramEffects effects(program_);
     for (Operation& operation : program_.operations) {
-      const OpInfo& row = op_info(operation.kind);
-      for (const BufferUse& use : row.reads)
-        if (uses(operation, use.kind)) read(operation, key(operation, use));
       int64_t allocated = 0;
-      for (const BufferUse& use : row.allocates)
-        if (is_allocated(operation, use.kind)) allocated += allocate(operation, key(operation, use));
+      for (const auto& [effect, instance] : effects.own(operation)) {
+        const int kind = resource_info(instance.resource).buffer;
+        if (kind == kNoBuffer || effect.access == Access::bar || effects.is_persistent(instance)) continue;
+        const Key key{static_cast<BufferKind>(kind), instance.owner, instance.number};
+        if (!makes(effect.access))
+          read(operation, key);
+        else if (is_allocated(operation, instance))
+          allocated += allocate(operation, key);
+      }
       if (operation.block >= 0)
         set_cost_of_block(operation, allocated);
       else
@@ -76,50 +82,17 @@ class BufferWriter {
     return kind == OpKind::backward || kind == OpKind::backward_input;
   }
 
-  Key key(const Operation& operation, const BufferUse& use) const {
-    switch (use.owner) {
-      case BufferOwner::micro_batch:
-        return {use.kind, -1, operation.micro_batch};
-      case BufferOwner::block:
-        return {use.kind, operation.block, operation.micro_batch};
-      case BufferOwner::input:
-        return {use.kind, element(program_.blocks, operation.block).input, operation.micro_batch};
-      case BufferOwner::output:
-        return {use.kind, element(program_.blocks, operation.block).output, operation.micro_batch};
-      case BufferOwner::unit:
-        return {use.kind, operation.unit, -1};
-      case BufferOwner::unit_level:
-        return {use.kind, operation.unit, operation.level};
-    }
-    return {};
-  }
-
-  /// Whether the operation uses its buffer of this kind: copies between host and device name their parts.
-  static bool uses(const Operation& operation, BufferKind kind) {
-    if (operation.kind != OpKind::reload_start && operation.kind != OpKind::offload_start) return true;
-    return std::ranges::count(kinds_of(operation.parts), kind) > 0;
-  }
-
-  /// Whether this program needs a buffer that the row of the operation allocates. See build_step().
-  bool is_allocated(const Operation& operation, BufferKind kind) const {
-    switch (kind) {
-      case BufferKind::graph:
-        return operation.keep_graph;
-      case BufferKind::weight_inputs:
-        return operation.keep_graph && element(splits_backward_, operation.block);
-      case BufferKind::bundle_gradient: {
-        const ProgramBlock& block = element(program_.blocks, operation.block);
-        const int value = operation.kind == OpKind::receive_gradient ? block.output : block.input;
-        return value >= 0 && element(reads_gradient_, value);
-      }
-      case BufferKind::whole_gradient:
-        return element(program_.units, operation.unit).reduces();
-      case BufferKind::gradients:
-        if (operation.kind == OpKind::reduce_start)
-          return element(program_.units, operation.unit).offloaded && !operation.accumulate;
-        [[fallthrough]];
+  /// Whether this program needs the buffer of a resource that the operation makes. See build_step().
+  bool is_allocated(const Operation& operation, const Instance& instance) const {
+    switch (instance.resource) {
+      case Resource::weight_inputs:
+        return element(splits_backward_, operation.block);
+      case Resource::value_gradient:
+        return element(reads_gradient_, instance.owner);
+      case Resource::gradient:
+        return element(program_.units, instance.owner).reduces();
       default:
-        return uses(operation, kind);
+        return true;
     }
   }
 

@@ -48,6 +48,8 @@ class ListWalk {
     return element(program_.blocks, operation.block);
   }
   bool trains() const { return program_.kind == ProgramKind::train; }
+  /// "operation 3 (forward layers.0 m0)"
+  std::string text(int operation) const;
   /// "fsdp {0, 1}", or "no group" for -1.
   std::string group_text(int group) const;
 
@@ -60,59 +62,14 @@ class ListWalk {
 /// Instead of the index of an operation: it has not occurred.
 inline constexpr int kNever = -1;
 
-/// A ListWalk that also knows which operations have finished when the current one starts.
-class RuleWalk : public ListWalk {
- protected:
-  explicit RuleWalk(const CheckedProgram& checked) : ListWalk(checked.program), before_(checked.before) {}
-
-  /// "operation 3 (forward layers.0 m0)"
-  std::string text(int operation) const;
-  /// Fails unless `first` is kNever, is the current operation, or has finished when the current one starts.
-  void require_order(int first) const;
-  /// Fails with `reason` if `first` is kNever; otherwise like require_order().
-  void require_done(int first, std::string_view reason) const;
-  /// Fails with "`fact` by operation 3 (...)" unless `earlier` is kNever.
-  void require_never(int earlier, std::string_view fact) const;
-  /// Sets `operation` to the current one; fails like require_never() if it was set before.
-  void once(int& operation, std::string_view fact) const {
-    require_never(operation, fact);
-    operation = here();
-  }
-
- private:
-  const HappensBefore& before_;
-};
-
-/// `consumer` uses the buffer of this kind that `producer` has filled.
-struct Use {
-  int producer = 0;
-  int consumer = 0;
-  BufferKind kind = BufferKind::bundle;
-};
-
 /// Indices, lanes and fields are valid, and `needs` lists earlier operations only. `world_size` is the number
 /// of ranks.
 void check_structure(const StepProgram& program, std::size_t world_size);
 
-/// Inputs, graphs and gradients between blocks. Returns the uses of buffers, ordered by consumer, for
-/// check_buffers.
-std::vector<Use> check_dataflow(const CheckedProgram& checked);
-
-/// Units that are not resident are gathered where they are used.
-void check_gathers(const CheckedProgram& checked);
-
-/// Every contribution to a gradient is summed once, reduced once, included in the norm and used in one
-/// update.
-void check_gradients(const CheckedProgram& checked);
-
-/// The state of offloaded units is on the device where it is used there, and on the host afterwards.
-void check_offload(const CheckedProgram& checked);
-
-/// Labels are counted before the first loss, and the loss is reduced after the last.
-void check_loss(const CheckedProgram& checked);
-
-/// Buffers are allocated before, and freed once after, all uses.
-void check_buffers(const CheckedProgram& checked, const std::vector<Use>& uses);
+/// Every resource is in a state that allows what each operation does to it, all accesses are ordered, and nothing is left
+/// over or missing after the step: the effects of operations.h and the states of resources.h. Every contribution to
+/// a gradient is summed once and in the norm. Buffers are allocated before, and freed once after, all uses.
+void check_resources(const CheckedProgram& checked);
 
 /// All rules above except check_structure(): those that concern one rank alone. Returns the
 /// peak of live bytes.

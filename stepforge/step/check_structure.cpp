@@ -82,6 +82,8 @@ class Structure : ListWalk {
     if (operation.beside < 0 || operation.beside > total_bytes(operation) - operation.bytes)
       fail(format("{} bytes move while it computes, but its exchanges have {}", operation.beside,
                   total_bytes(operation) - operation.bytes));
+    if (operation.keep_graph && !trains())
+      fail(format("no backward uses its graph in a program of kind {}", program_kind_name(program_.kind)));
     require_optional_index(operation.micro_batch, micro_batches(), "micro-batch");
     require_indices(operation.reads, program_.buffers.size(), "buffer");
     require_indices(operation.allocates, program_.buffers.size(), "buffer");
@@ -97,19 +99,102 @@ class Structure : ListWalk {
     const auto has = [&](unsigned trait) { return (row.traits & trait) != 0; };
     if (!has(kHasPeer) && operation.lane != row.lane)
       fail(format("it runs on lane {}, not {}", lane_name(operation.lane), lane_name(row.lane)));
-    if (has(trains() ? kNeverTrains : kTrains))
+    const bool generates = program_.kind == ProgramKind::generate;
+    if (has(trains() ? kNeverTrains : kTrains) || has(generates ? kNeverGenerates : kGenerates))
       fail(format("it does not belong in a program of kind {}", program_kind_name(program_.kind)));
     if (has(kHasBlock)) require_index(operation.block, program_.blocks.size(), "block");
     if (has(kHasMicroBatch)) require_index(operation.micro_batch, micro_batches(), "micro-batch");
     if (has(kHasUnit)) require_index(operation.unit, program_.units.size(), "unit");
     if (has(kHasLevel)) require_index(operation.level, kMaxLevels, "level");
     if (has(kHasPeer)) require_message_lane(operation);
+    if (has(kHasBlock)) require_values(operation);
     if (has(kUsesUnits)) require_block_groups(operation);
-    if (has(kOverShards)) require_group(operation, unit(operation.unit).shard_group);
-    if (has(kOverReplicas)) require_group(operation, unit(operation.unit).replica_group);
-    if (has(kHasGroup)) require_index(operation.group, program_.groups.size(), "group");
-    if (operation.kind == OpKind::reduce_start && !unit(operation.unit).reduces())
-      fail("the unit's gradient is accumulated in place: there is nothing to reduce");
+    require_group(operation, row.over);
+    if (has(kHasUnit)) check_unit(operation);
+  }
+
+  /// A head has no output, all other blocks have one. Messages carry values whose other end is on another rank.
+  void require_values(const Operation& operation) const {
+    const ProgramBlock& computed = block(operation);
+    if (!has_trait(operation.kind, kHasPeer)) {
+      if (has_trait(operation.kind, kRunsHead) != computed.last())
+        fail(computed.last() ? "the head must run as loss, loss_forward_backward or logits"
+                             : "only the head computes a loss or logits");
+      return;
+    }
+    const bool carries_output = operation.kind == OpKind::send || operation.kind == OpKind::receive_gradient;
+    const int value = carries_output ? computed.output : computed.input;
+    if (value < 0) fail("its block has no such value");
+    const ProgramValue& edge = element(program_.values, value);
+    if (const int other_end = carries_output ? edge.consumer : edge.producer; other_end >= 0) {
+      fail(format("block {} of this rank is at the other end of the value it carries",
+                  element(program_.blocks, other_end).name));
+    }
+  }
+
+  void check_unit(const Operation& operation) const {
+    const ProgramUnit& changed = unit(operation.unit);
+    if (has_trait(operation.kind, kTrains) && !changed.trainable)
+      fail(format("unit {} is frozen", changed.name));
+    switch (operation.kind) {
+      case OpKind::gather_start:
+        if (changed.resident) fail("the unit is resident: there is nothing to gather");
+        return require_bytes(operation, changed.gathered_bytes);
+      case OpKind::reduce_start:
+        if (!changed.reduces())
+          fail("the unit's gradient is accumulated in place: there is nothing to reduce");
+        return require_bytes(operation, changed.reduced_bytes);
+      case OpKind::reload_start:
+        return check_copy(operation, operation.allocates);
+      case OpKind::offload_start:
+        return check_copy(operation, operation.reads);
+      default:
+        return;
+    }
+  }
+
+  void check_copy(const Operation& operation, const std::vector<int>& buffers) const {
+    if (!unit(operation.unit).offloaded) fail("the unit is not offloaded");
+    const std::vector<BufferKind> kinds = kinds_of(operation.parts);
+    if (kinds.empty()) fail("it copies nothing");
+    int64_t bytes = 0;
+    for (const BufferKind kind : kinds) {
+      const int buffer = find_buffer(program_, buffers, kind);
+      if (buffer < 0) fail(format("it has no buffer for the {} on the device", buffer_kind_name(kind)));
+      bytes += element(program_.buffers, buffer).bytes;
+    }
+    require_bytes(operation, bytes);
+  }
+
+  void require_bytes(const Operation& operation, int64_t bytes) const {
+    if (operation.bytes != bytes) fail(format("it moves {} bytes, but there are {}", operation.bytes, bytes));
+  }
+
+  void require_group(const Operation& operation, Over over) const {
+    switch (over) {
+      case Over::any:
+        return require_index(operation.group, program_.groups.size(), "group");
+      case Over::none:
+        return;
+      case Over::shards:
+        return require_group(operation, unit(operation.unit).shard_group);
+      case Over::replicas:
+        return require_group(operation, unit(operation.unit).replica_group);
+      case Over::copies:
+        return require_group(operation, unit(operation.unit).tie_group);
+      case Over::all_shards:
+        for (const ProgramUnit& reduced : program_.units)
+          if (reduced.trainable && reduced.shard_group >= 0) require_group(operation, reduced.shard_group);
+        return;
+      case Over::labels:
+        return require_group(operation, label_group(program_.groups));
+      case Over::stages:
+        return require_group(operation, find_group(program_.groups, kPipelineGroup));
+      case Over::loss:
+        return require_group(operation, find_group(program_.groups, kLossGroup));
+      case Over::tensor:
+        return require_group(operation, find_group(program_.groups, kTensorGroup));
+    }
   }
 
   /// Each neighbour and direction has its own lane.
@@ -131,10 +216,9 @@ class Structure : ListWalk {
   }
 
   void require_group(const Operation& operation, int expected) const {
-    if (operation.group != expected) {
-      fail(format("it runs over {}, but the unit's group is {}", group_text(operation.group),
-                  group_text(expected)));
-    }
+    if (operation.group != expected)
+      fail(
+          format("it runs over {}, but must run over {}", group_text(operation.group), group_text(expected)));
   }
 
   void require_block_groups(const Operation& operation) const {

@@ -25,35 +25,13 @@ std::string ListWalk::group_text(int group) const {
   return group < 0 ? "no group" : group_key(element(program_.groups, group));
 }
 
-std::string RuleWalk::text(int operation) const {
+std::string ListWalk::text(int operation) const {
   return describe(program_, static_cast<std::size_t>(operation));
-}
-
-void RuleWalk::require_order(int first) const {
-  if (first == kNever || first == here()) return;
-  if (!before_(static_cast<std::size_t>(first), static_cast<std::size_t>(here()))) {
-    fail(format("may run before {} has finished: that runs on lane {}, and no dependency orders them",
-                text(first), lane_name(element(program_.operations, first).lane)));
-  }
-}
-
-void RuleWalk::require_done(int first, std::string_view reason) const {
-  if (first == kNever) fail(std::string(reason));
-  require_order(first);
-}
-
-void RuleWalk::require_never(int earlier, std::string_view fact) const {
-  if (earlier != kNever) fail(format("{} by {}", fact, text(earlier)));
 }
 
 int64_t check_one(const StepProgram& program) {
   const CheckedProgram checked{program, HappensBefore(program)};
-  const std::vector<Use> uses = check_dataflow(checked);
-  check_gathers(checked);
-  check_gradients(checked);
-  check_offload(checked);
-  check_loss(checked);
-  check_buffers(checked, uses);
+  check_resources(checked);
   return account(program).peak_bytes;
 }
 

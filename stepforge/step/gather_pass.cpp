@@ -149,21 +149,16 @@ class GatherScheduler {
   std::vector<std::size_t> starts_;
 };
 
-/// A wait needs its start. A start needs the last release before it, so that gathers cannot run further ahead
-/// of the compute lane than they do in the list.
-void link_needs(std::vector<Operation>& operations, std::size_t units) {
-  std::vector<int> start_of(units, -1);
+/// A start needs the last release before it, so that gathers cannot run further ahead of the compute lane than they do
+/// in the list.
+void link_needs(std::vector<Operation>& operations) {
   int last_release = -1;
   for (std::size_t i = 0; i < operations.size(); ++i) {
     Operation& operation = operations[i];
-    if (operation.kind == OpKind::release) {
+    if (operation.kind == OpKind::release)
       last_release = static_cast<int>(i);
-    } else if (operation.kind == OpKind::gather_start) {
-      element(start_of, operation.unit) = static_cast<int>(i);
-      if (last_release >= 0) operation.needs.push_back(last_release);
-    } else if (operation.kind == OpKind::gather_wait) {
-      operation.needs.push_back(element(start_of, operation.unit));
-    }
+    else if (operation.kind == OpKind::gather_start && last_release >= 0)
+      operation.needs.push_back(last_release);
   }
 }
 
@@ -192,7 +187,7 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy) {
     insertions.push_back({residency.first_use, make_operation(OpKind::gather_wait, residency.unit)});
   insert_starts(/*prefetched=*/true);
   insert_operations(program.operations, std::move(insertions));
-  link_needs(program.operations, program.units.size());
+  link_needs(program.operations);
 }
 
 }  // namespace stepforge

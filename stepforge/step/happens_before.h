@@ -14,7 +14,15 @@ namespace stepforge {
 /// `needs`, and those that come before these. `needs` must point backward.
 class HappensBefore {
  public:
+  HappensBefore() = default;
   explicit HappensBefore(const StepProgram& program);
+
+  /// Appends an operation to the order.
+  void add(const Operation& operation);
+  /// Whether `first` must have finished when an operation that is added next starts.
+  bool precedes_next(std::size_t first, const Operation& next) const {
+    return at_start(next).at(lane_[first]) > position_[first];
+  }
 
   /// Whether `first` must have finished when `second` starts.
   bool operator()(std::size_t first, std::size_t second) const {
@@ -27,9 +35,15 @@ class HappensBefore {
   int position(std::size_t operation) const { return position_[operation]; }
 
  private:
+  /// The number of operations of each lane that must have finished when this one, added next, starts.
+  std::array<int, kLanes> at_start(const Operation& operation) const;
+
   std::vector<std::size_t> lane_;
   std::vector<int> position_;
   std::vector<std::array<int, kLanes>> finished_;
+  std::array<int, kLanes> lane_size_ = {};
+  std::array<std::array<int, kLanes>, kLanes> lane_end_ =
+      {};  // finished_ after the last operation of each lane
 };
 
 }  // namespace stepforge

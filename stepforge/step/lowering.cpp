@@ -71,9 +71,6 @@ class Lowering {
     const std::vector<Action>& actions = own_actions();
     const auto incoming = messages_.incoming(self_);
     std::map<int, std::size_t> next;  // of each sender
-    // In generation, the batch says how many tokens a message has.
-    if (program_.kind == ProgramKind::generate)
-      for (int m = 0; m < program_.micro_batches; ++m) load(m);
     for (std::size_t k = 0; k < actions.size(); ++k) {
       for (const auto& [sender, messages] : incoming)
         for (std::size_t& i = next[sender]; i < messages.size() && messages[i].position <= k; ++i)
@@ -90,12 +87,13 @@ class Lowering {
   const ProgramBlock& block(int b) const { return element(program_.blocks, b); }
 
   void receive(const StageMessage& message) {
+    // Without training, the batch says how many tokens a message has.
+    if (!trains()) load(message.micro_batch);
     Operation& operation =
         message.is_gradient()
             ? add_message(OpKind::receive_gradient, last_block(message.stage() - 1), message)
             : add_message(OpKind::receive, element(stages_, message.stage()).front(), message);
     if (last_computation_ >= 0) operation.needs.push_back(last_computation_);
-    received_[message] = last();
   }
 
   /// The last block of a stage that has an output.
@@ -122,21 +120,12 @@ class Lowering {
     return operation;
   }
 
-  /// The operation needs what another rank has sent for the action.
-  void need_message(Operation& operation, const Action& action) {
-    const std::optional<StageMessage> message = messages_.needed_by(action);
-    if (!message) return;
-    if (const auto found = received_.find(*message); found != received_.end())
-      operation.needs.push_back(found->second);
-  }
-
   /// Sends what operation `made` has made. With it, the next computations for this neighbour wait for a message
   /// that is `sends_in_flight` older.
   void send(OpKind kind, int block, const Action& action, int made) {
     const std::optional<StageMessage> message = messages_.sent_by(action);
     if (!message || message->to == self_) return;
     Operation& operation = add_message(kind, block, *message);
-    operation.needs.push_back(made);
     std::vector<int>& sent = sent_[operation.lane];
     // What was made with a loss may be older than that message.
     const auto window = static_cast<std::size_t>(pipeline_.sends_in_flight);
@@ -172,7 +161,6 @@ class Lowering {
       if (block(b).last()) continue;
       Operation& operation = add_block(OpKind::forward, b, m);
       operation.keep_graph = trains() && keeps_graph(b);
-      if (b == element(stages_, stage).front()) need_message(operation, action);
     }
     send(OpKind::send, last_block(stage), action, last_computation_);
     if (is_last(stage) && !loss_is_listed_) loss(stage, m);
@@ -183,9 +171,8 @@ class Lowering {
     const OpKind kind = trains()                                 ? OpKind::loss_forward_backward
                         : program_.kind == ProgramKind::evaluate ? OpKind::loss
                                                                  : OpKind::logits;
-    Operation& operation = add_block(kind, head, m);
+    add_block(kind, head, m);
     element(losses_, m) = last();
-    if (element(stages_, stage).size() == 1) need_message(operation, {ActionKind::forward, stage, m});
   }
 
   bool is_trained(int b) const {
@@ -224,9 +211,7 @@ class Lowering {
     const std::vector<int>& blocks = element(stages_, stage);
     for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
       if (block(*b).last() || !keeps_graph(*b) || !runs(kind, *b)) continue;
-      Operation& operation = add_block(backward_kind(kind, *b), *b, m);
-      if (b == blocks.rbegin() && operation.kind != OpKind::backward_weight)
-        need_message(operation, {ActionKind::backward, stage, m});
+      add_block(backward_kind(kind, *b), *b, m);
     }
     // A stage of the head alone has made its gradient with the loss.
     const int made = blocks.size() == 1 && is_last(stage) ? element(losses_, m) : last_computation_;
@@ -244,7 +229,6 @@ class Lowering {
   std::vector<bool> loaded_;              // of each micro-batch
   std::vector<int> losses_;               // the operation of the loss of each micro-batch
   int last_computation_ = -1;
-  std::map<StageMessage, int> received_;   // the operation of each receipt
   std::map<Lane, std::vector<int>> sent_;  // operations
 };
 

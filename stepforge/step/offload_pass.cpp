@@ -24,7 +24,7 @@ class Copies {
       : program_(program),
         policy_(policy),
         is_all_reduced_next_(program.operations.size(), false),
-        under_way_(program.units.size(), kNone) {
+        reductions_(program.units.size(), kNone) {
     std::vector<bool> all_reduced(program.units.size(), false);
     for (std::size_t i = program.operations.size(); i-- > 0;) {
       const Operation& operation = program.operations[i];
@@ -71,28 +71,29 @@ class Copies {
     return last();
   }
 
-  int add_copy(OpKind kind, int unit, const StateParts& parts, const std::vector<int>& needs) {
+  void add_copy(OpKind kind, int unit, const StateParts& parts, const std::vector<int>& needs = {}) {
     Operation copy = make_operation(kind, unit);
     copy.parts = parts;
     copy.needs = needs;
-    return element(under_way_, unit) = add(std::move(copy));
+    add(std::move(copy));
   }
 
   /// Adds the copies that must come before the operation.
   void precede(Operation& operation) {
+    // No earlier than what it is for.
     const auto reload = [&](const StateParts& parts) {
-      operation.needs.push_back(add_copy(OpKind::reload_start, operation.unit, parts, operation.needs));
+      add_copy(OpKind::reload_start, operation.unit, parts, operation.needs);
     };
     // Both read gradients on the host.
     const bool needs_host = operation.kind == OpKind::tie_reduce || operation.kind == OpKind::gradient_norm;
     if (needs_host && !std::exchange(gradients_on_host_, true))
-      for (const int unit : updated_) add_copy(OpKind::offload_wait, unit, {}, {element(under_way_, unit)});
+      for (const int unit : updated_) add_copy(OpKind::offload_wait, unit, {});
     if (!is_offloaded(operation)) return;
     if (operation.kind == OpKind::gather_start) reload(kWeights);
     if (operation.kind == OpKind::reduce_start && operation.accumulate) reload(kGradients);
     if (operation.kind == OpKind::update) {
       reload_for_updates();
-      add_copy(OpKind::reload_wait, operation.unit, {}, {element(under_way_, operation.unit)});
+      add_copy(OpKind::reload_wait, operation.unit, {});
     }
   }
 
@@ -108,18 +109,19 @@ class Copies {
   /// Adds the copies that can start after the operation, which has just been added.
   void follow(const Operation& operation, bool is_all_reduced_next) {
     if (operation.kind == OpKind::update && is_offloaded(operation))
-      add_copy(OpKind::offload_start, operation.unit, kUpdated, {last()});
-    else if (operation.lane == Lane::reduce && is_offloaded(operation) && !is_all_reduced_next)
+      add_copy(OpKind::offload_start, operation.unit, kUpdated);
+    if (operation.lane == Lane::reduce) element(reductions_, operation.unit) = last();
+    if (operation.lane == Lane::reduce && is_offloaded(operation) && !is_all_reduced_next)
       reduced_.push_back({operation.unit, last()});
     else if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
-      offload_gradients(operation.needs.back());
+      offload_gradients(element(reductions_, operation.unit));
   }
 
   /// Offloads the gradients of all units whose reduction has ended once the compute lane has waited for
   /// `reduction`. So no copy in the lane waits for a reduction and delays the reloads after it.
   void offload_gradients(int reduction) {
     while (!reduced_.empty() && reduced_.front().operation <= reduction) {
-      add_copy(OpKind::offload_start, reduced_.front().unit, kGradients, {reduced_.front().operation});
+      add_copy(OpKind::offload_start, reduced_.front().unit, kGradients);
       reduced_.pop_front();
     }
   }
@@ -132,7 +134,7 @@ class Copies {
   std::size_t updates_ = 0;                // number of updates so far
   std::size_t reloaded_ = 0;               // number of updated_ whose reload has been added
   std::deque<Reduced> reduced_;            // gradients that are not offloaded yet
-  std::vector<int> under_way_;             // of each unit: its latest copy
+  std::vector<int> reductions_;            // of each unit: its latest one
   int last_computation_ = kNone;
   std::vector<Operation> result_;
 };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of operations in a step program: one row of one table for each. Names, lanes, the structure check
-// and the buffer pass read the rows; a new kind of operation is a new row and its execution.
+// The kinds of operations in a step program: one row of one table for each, with its lane, fields and effects on
+// resources. The passes and the checker read the rows; a new kind of operation is a new row and its execution.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <string_view>
+
+#include "stepforge/step/resources.h"
 
 namespace stepforge {
 
@@ -78,59 +79,9 @@ constexpr bool is_pipeline_lane(Lane lane) {
   return lane >= Lane::send_next;
 }
 
-enum class BufferKind : uint8_t {
-  weights,
-  gradients,  ///< of this rank's shard
-  optimizer,
-  gather_slot,
-  batch,
-  bundle,           ///< the output of a block
-  graph,            ///< what autograd saved in a forward
-  bundle_gradient,  ///< the gradient of a bundle
-  weight_inputs,    ///< the part of what autograd saved that backward_weight needs
-  weight_queue,     ///< what backward_input computes for backward_weight
-  gradient_level,
-  whole_gradient,  ///< of a unit that is sharded or offloaded, until it is reduced
-  kv_cache,
-  host  ///< the state of an offloaded unit, in host memory
-};
-
-inline constexpr std::array<std::string_view, 14> kBufferKindNames = {
-    "weights",        "gradients",      "optimizer",       "gather_slot",   "batch",
-    "bundle",         "graph",          "bundle_gradient", "weight_inputs", "weight_queue",
-    "gradient_level", "whole_gradient", "kv_cache",        "host"};
-
 enum class ProgramKind : uint8_t { train, evaluate, generate };
 
 inline constexpr std::array<std::string_view, 3> kProgramKindNames = {"train", "evaluate", "generate"};
-
-/// What a buffer belongs to, for an operation on block b, unit u, micro-batch m, level l.
-enum class BufferOwner : uint8_t {
-  micro_batch,  ///< m
-  block,        ///< b on m
-  input,        ///< the input value of b on m
-  output,       ///< the output value of b on m
-  unit,         ///< u
-  unit_level    ///< u at level l
-};
-
-struct BufferUse {
-  BufferKind kind = BufferKind::weights;
-  BufferOwner owner = BufferOwner::unit;
-};
-
-/// A list of at most five.
-struct BufferUses {
-  std::array<BufferUse, 5> items = {};
-  std::size_t count = 0;
-
-  constexpr BufferUses() = default;
-  constexpr BufferUses(std::initializer_list<BufferUse> uses) {
-    for (const BufferUse& use : uses) items.at(count++) = use;
-  }
-  constexpr const BufferUse* begin() const { return items.data(); }
-  constexpr const BufferUse* end() const { return items.data() + count; }
-};
 
 /// Properties of a kind of operation: the fields that it must have, and how it takes part in the step.
 enum OpTrait : uint16_t {
@@ -140,94 +91,159 @@ enum OpTrait : uint16_t {
   kHasLevel = 1 << 3,
   kHasPeer = 1 << 4,
   kHasGroup = 1 << 5,
-  kOverShards = 1 << 6,     ///< its group is the shard group of its unit, or none if the unit has none
-  kOverReplicas = 1 << 7,   ///< its group is the replica group of its unit
-  kUsesUnits = 1 << 8,      ///< computes with the units of its block
-  kContributes = 1 << 9,    ///< adds to the gradients of the trainable units of its block, and completes them
-  kRunsBackward = 1 << 10,  ///< belongs to the backward half of a step
-  kTrains = 1 << 11,        ///< only in programs that train
-  kNeverTrains = 1 << 12,   ///< only in programs that do not train
+  kUsesUnits = 1 << 6,     ///< computes with the units of its block
+  kContributes = 1 << 7,   ///< adds to the gradients of the trainable units of its block
+  kCompletes = 1 << 8,     ///< uses gradients to which all blocks and micro-batches must have contributed
+  kRunsBackward = 1 << 9,  ///< belongs to the backward half of a step
+  kRunsHead = 1 << 10,  ///< its block is the head; other operations on a block are on blocks with an output
+  kTrains = 1 << 11,    ///< only in programs that train
+  kNeverTrains = 1 << 12,  ///< only in programs that do not train
+  kGenerates = 1 << 13,    ///< only in programs that generate
+  kNeverGenerates = 1 << 14,
+};
+
+/// Over which group an operation must run. Without such a group, it must have none.
+enum class Over : uint8_t {
+  none,
+  any,
+  shards,      ///< of its unit
+  replicas,    ///< of its unit
+  copies,      ///< of its tied unit
+  all_shards,  ///< of all trainable units
+  labels,
+  stages,
+  loss,
+  tensor
 };
 
 struct OpInfo {
   OpKind kind;
   std::string_view name;
   Lane lane;
-  unsigned traits;            ///< OpTrait
-  BufferUses reads = {};      ///< if they are live
-  BufferUses allocates = {};  ///< if this program needs them (see build_step)
+  unsigned traits;  ///< OpTrait
+  Over over = Over::none;
+  Effects effects = {};
 };
 
 namespace op_table {
 
-inline constexpr BufferUse kBatch{BufferKind::batch, BufferOwner::micro_batch};
-inline constexpr BufferUse kInput{BufferKind::bundle, BufferOwner::input};
-inline constexpr BufferUse kOutput{BufferKind::bundle, BufferOwner::output};
-inline constexpr BufferUse kGraph{BufferKind::graph, BufferOwner::block};
-inline constexpr BufferUse kWeightInputs{BufferKind::weight_inputs, BufferOwner::block};
-inline constexpr BufferUse kQueue{BufferKind::weight_queue, BufferOwner::block};
-inline constexpr BufferUse kInputGradient{BufferKind::bundle_gradient, BufferOwner::input};
-inline constexpr BufferUse kOutputGradient{BufferKind::bundle_gradient, BufferOwner::output};
-inline constexpr BufferUse kSlot{BufferKind::gather_slot, BufferOwner::unit};
-inline constexpr BufferUse kWhole{BufferKind::whole_gradient, BufferOwner::unit};
-inline constexpr BufferUse kLevel{BufferKind::gradient_level, BufferOwner::unit_level};
-inline constexpr BufferUse kWeights{BufferKind::weights, BufferOwner::unit};
-inline constexpr BufferUse kGradients{BufferKind::gradients, BufferOwner::unit};
-inline constexpr BufferUse kOptimizer{BufferKind::optimizer, BufferOwner::unit};
-
 inline constexpr unsigned kBlock = kHasBlock | kHasMicroBatch;
 inline constexpr unsigned kComputes = kBlock | kUsesUnits;
+inline constexpr unsigned kBackward = kComputes | kRunsBackward | kTrains;
 inline constexpr unsigned kUnit = kHasUnit;
 inline constexpr unsigned kGradient = kHasUnit | kTrains;
-inline constexpr unsigned kMessage = kBlock | kHasPeer | kHasGroup;
+inline constexpr unsigned kMessage = kBlock | kHasPeer;
 
 using enum OpKind;
 using enum Lane;
+using R = Resource;
+using A = Access;
+using S = Selector;
+
+inline constexpr Effects kReadsInput = {{A::use, R::batch}, {A::use, R::value, S::input}};
+/// Weights are as they were at the beginning of the step.
+inline constexpr Effects kReadsUnits = {{A::use, R::gathered, S::block_units, When::reads_weights},
+                                        {A::bar, R::updated, S::block_units}};
+inline constexpr Effects kMakesLoss = Effects{{A::make, R::run},
+                                              {A::use, R::labels, S::own, When::has_label_group},
+                                              {A::bar, R::shared_loss},
+                                              {A::bar, R::reduced_loss},
+                                              {A::change, R::losses}};
+inline constexpr Effects kAddsGradients = {
+    {A::bar, R::all_reduced, S::trained}, {A::bar, R::norm}, {A::change, R::gradient, S::trained}};
+/// Before the sums over ranks, and before the norm.
+inline constexpr Effects kNotSummed = {{A::bar, R::all_reduced}, {A::bar, R::norm}};
+inline constexpr Effects kUsesSum = {{A::use, R::gradient, S::own, When::in_place},
+                                     {A::use, R::reduced, S::own, When::reduces}};
 
 // clang-format off
 inline constexpr std::array kRows = {
-    OpInfo{count_labels, "count_labels", compute, 0},
-    OpInfo{load_batch, "load_batch", compute, kHasMicroBatch, {}, {kBatch}},
-    OpInfo{gather_start, "gather_start", gather, kUnit | kOverShards, {kWeights}, {kSlot}},
-    OpInfo{gather_wait, "gather_wait", compute, kUnit, {kSlot}},
-    OpInfo{release, "release", compute, kUnit, {kSlot}},
-    OpInfo{forward, "forward", compute, kComputes, {kBatch, kInput}, {kOutput, kGraph, kWeightInputs}},
-    OpInfo{recompute, "recompute", compute, kComputes | kRunsBackward | kTrains, {kBatch, kInput}, {kGraph, kWeightInputs}},
-    OpInfo{loss, "loss", compute, kComputes | kNeverTrains, {kBatch, kInput}},
-    OpInfo{loss_forward_backward, "loss_forward_backward", compute,
-           kComputes | kContributes | kRunsBackward | kTrains, {kBatch, kInput}, {kInputGradient}},
-    OpInfo{logits, "logits", compute, kComputes | kNeverTrains, {kBatch, kInput}},
-    OpInfo{backward, "backward", compute, kComputes | kContributes | kRunsBackward | kTrains,
-           {kBatch, kInput, kGraph, kWeightInputs, kOutputGradient}, {kInputGradient}},
-    OpInfo{backward_input, "backward_input", compute, kComputes | kRunsBackward | kTrains,
-           {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient, kQueue}},
-    // It multiplies activations by gradients, so it does not use the weights of its units.
-    OpInfo{backward_weight, "backward_weight", compute, kBlock | kContributes | kTrains,
-           {kWeightInputs, kQueue}},
-    OpInfo{start_gradient, "start_gradient", compute, kGradient, {}, {kWhole}},
-    OpInfo{stash_gradient, "stash_gradient", compute, kGradient | kHasLevel, {kWhole}, {kLevel}},
-    OpInfo{add_gradient, "add_gradient", compute, kGradient | kHasLevel, {kLevel}},
-    OpInfo{reduce_start, "reduce_start", reduce, kGradient | kOverShards, {kWhole, kGradients}, {kGradients}},
-    OpInfo{reduce_wait, "reduce_wait", compute, kGradient, {kWhole}},
-    OpInfo{all_reduce_start, "all_reduce_start", reduce, kGradient | kOverReplicas | kHasGroup, {kGradients}},
-    OpInfo{all_reduce_wait, "all_reduce_wait", compute, kGradient},
-    OpInfo{tie_reduce, "tie_reduce", compute, kGradient | kHasGroup},
-    OpInfo{share_loss, "share_loss", compute, kHasGroup},
-    OpInfo{share_logits, "share_logits", compute, kHasGroup | kNeverTrains},
-    OpInfo{reduce_loss, "reduce_loss", compute, 0},
-    OpInfo{send, "send", send_next, kMessage, {kOutput}},
-    OpInfo{receive, "receive", receive_previous, kMessage, {kBatch}, {kInput}},
-    OpInfo{send_gradient, "send_gradient", send_previous, kMessage | kTrains, {kInputGradient}},
-    OpInfo{receive_gradient, "receive_gradient", receive_next, kMessage | kTrains, {}, {kOutputGradient}},
-    OpInfo{gradient_norm, "gradient_norm", compute, kTrains},
-    OpInfo{join_norm, "join_norm", compute, kHasGroup | kTrains},
-    OpInfo{join_stage_norms, "join_stage_norms", compute, kHasGroup | kTrains},
-    OpInfo{check_finite, "check_finite", compute, 0},
-    OpInfo{update, "update", compute, kGradient, {kWeights, kGradients, kOptimizer}},
-    OpInfo{offload_start, "offload_start", copy, kUnit, {kWeights, kGradients, kOptimizer}},
-    OpInfo{offload_wait, "offload_wait", compute, kUnit},
-    OpInfo{reload_start, "reload_start", copy, kUnit, {}, {kWeights, kGradients, kOptimizer}},
-    OpInfo{reload_wait, "reload_wait", compute, kUnit},
+    OpInfo{count_labels, "count_labels", compute, kNeverGenerates, Over::labels, {{A::make, R::labels}}},
+    OpInfo{load_batch, "load_batch", compute, kHasMicroBatch, Over::none, {{A::make, R::batch}}},
+    OpInfo{gather_start, "gather_start", gather, kUnit, Over::shards, {{A::take, R::weights}, {A::begin, R::gathered}}},
+    OpInfo{gather_wait, "gather_wait", compute, kUnit, Over::none, {{A::finish, R::gathered}}},
+    OpInfo{release, "release", compute, kUnit, Over::none, {{A::end, R::gathered}}},
+    OpInfo{forward, "forward", compute, kComputes, Over::none,
+           kReadsInput + kReadsUnits + Effects{{A::make, R::run}, {A::make, R::value, S::output},
+                       {A::make, R::graph, S::own, When::keeps_graph},
+                       {A::make, R::weight_inputs, S::own, When::keeps_graph}}},
+    OpInfo{recompute, "recompute", compute, kBackward, Over::none,
+           kReadsInput + kReadsUnits + Effects{{A::use, R::run}, {A::make, R::graph}, {A::make, R::weight_inputs}}},
+    OpInfo{loss, "loss", compute, kComputes | kRunsHead | kNeverTrains | kNeverGenerates, Over::none,
+           kReadsInput + kReadsUnits + kMakesLoss},
+    OpInfo{loss_forward_backward, "loss_forward_backward", compute, kBackward | kRunsHead | kContributes, Over::none,
+           kReadsInput + kReadsUnits + kMakesLoss + kAddsGradients + Effects{{A::make, R::value_gradient, S::input}}},
+    OpInfo{logits, "logits", compute, kComputes | kRunsHead | kGenerates, Over::none,
+           kReadsInput + kReadsUnits + Effects{{A::make, R::run}, {A::bar, R::shared_loss}, {A::change, R::losses}}},
+    OpInfo{backward, "backward", compute, kBackward | kContributes, Over::none,
+           kReadsInput + kReadsUnits + kAddsGradients +
+               Effects{{A::end, R::graph}, {A::end, R::weight_inputs}, {A::use, R::value_gradient, S::output},
+                       {A::make, R::value_gradient, S::input}}},
+    OpInfo{backward_input, "backward_input", compute, kBackward, Over::none,
+           kReadsInput + kReadsUnits +
+               Effects{{A::end, R::graph}, {A::use, R::value_gradient, S::output},
+                       {A::make, R::value_gradient, S::input}, {A::make, R::weight_queue}}},
+    // It multiplies activations by gradients, so it does not read the weights of its units.
+    OpInfo{backward_weight, "backward_weight", compute, kBlock | kContributes | kTrains, Over::none,
+           Effects{{A::end, R::weight_queue}, {A::end, R::weight_inputs}, {A::bar, R::updated, S::block_units}} +
+               kAddsGradients},
+    OpInfo{start_gradient, "start_gradient", compute, kGradient, Over::none, kNotSummed + Effects{{A::make, R::gradient}}},
+    OpInfo{stash_gradient, "stash_gradient", compute, kGradient | kHasLevel, Over::none,
+           kNotSummed + Effects{{A::end, R::gradient}, {A::make, R::level}}},
+    OpInfo{add_gradient, "add_gradient", compute, kGradient | kHasLevel, Over::none,
+           kNotSummed + Effects{{A::end, R::level}, {A::change, R::gradient}}},
+    OpInfo{reduce_start, "reduce_start", reduce, kGradient, Over::shards,
+           kNotSummed + Effects{{A::lend, R::gradient}, {A::restart, R::reduced},
+                                {A::create, R::shard_gradient, S::own, When::overwrites},
+                                {A::change, R::shard_gradient, S::own, When::accumulates}}},
+    OpInfo{reduce_wait, "reduce_wait", compute, kGradient, Over::none, {{A::finish, R::reduced}, {A::reclaim, R::gradient}}},
+    OpInfo{all_reduce_start, "all_reduce_start", reduce, kGradient, Over::replicas,
+           kUsesSum + Effects{{A::bar, R::norm}, {A::begin, R::all_reduced}, {A::change, R::shard_gradient}}},
+    OpInfo{all_reduce_wait, "all_reduce_wait", compute, kGradient, Over::none, {{A::finish, R::all_reduced}}},
+    OpInfo{tie_reduce, "tie_reduce", compute, kGradient | kCompletes, Over::copies,
+           kUsesSum + Effects{{A::use, R::all_reduced, S::own, When::replicated},
+                              {A::use, R::host_gradient, S::own, When::offloaded}, {A::bar, R::norm}, {A::make, R::tied}}},
+    OpInfo{share_loss, "share_loss", compute, kNeverGenerates, Over::stages,
+           {{A::use, R::losses}, {A::bar, R::reduced_loss}, {A::make, R::shared_loss}}},
+    OpInfo{share_logits, "share_logits", compute, kGenerates, Over::stages, {{A::use, R::losses}, {A::make, R::shared_loss}}},
+    OpInfo{reduce_loss, "reduce_loss", compute, kNeverGenerates, Over::loss,
+           {{A::use, R::losses}, {A::use, R::shared_loss, S::own, When::has_stages}, {A::make, R::reduced_loss}}},
+    OpInfo{send, "send", send_next, kMessage, Over::any, {{A::use, R::value, S::output}}},
+    // Without training, the batch says how many tokens a message has: the last one may be smaller.
+    OpInfo{receive, "receive", receive_previous, kMessage, Over::any,
+           {{A::use, R::batch, S::own, When::forward_only}, {A::make, R::value, S::input}}},
+    OpInfo{send_gradient, "send_gradient", send_previous, kMessage | kTrains, Over::any,
+           {{A::use, R::value_gradient, S::input}}},
+    OpInfo{receive_gradient, "receive_gradient", receive_next, kMessage | kTrains, Over::any,
+           {{A::make, R::value_gradient, S::output}}},
+    OpInfo{gradient_norm, "gradient_norm", compute, kTrains | kCompletes, Over::all_shards,
+           {{A::use, R::gradient, S::all_trained, When::in_place}, {A::use, R::reduced, S::all_trained, When::reduces},
+            {A::bar, R::gradient, S::all_trained, When::reduces},
+            {A::use, R::all_reduced, S::all_trained, When::replicated}, {A::use, R::tied, S::all_trained, When::tied},
+            {A::bar, R::shard_gradient, S::all_trained, When::offloaded},
+            {A::use, R::host_gradient, S::all_trained, When::offloaded}, {A::make, R::norm}}},
+    OpInfo{join_norm, "join_norm", compute, kTrains, Over::tensor, {{A::use, R::norm}, {A::make, R::joined_norm}}},
+    OpInfo{join_stage_norms, "join_stage_norms", compute, kTrains, Over::stages,
+           {{A::use, R::norm}, {A::use, R::joined_norm, S::own, When::has_tensor_group}, {A::make, R::stage_norm}}},
+    OpInfo{check_finite, "check_finite", compute, kTrains, Over::none,
+           {{A::use, R::norm}, {A::use, R::joined_norm, S::own, When::has_tensor_group},
+            {A::use, R::stage_norm, S::own, When::has_stages}, {A::use, R::shared_loss, S::own, When::has_stages},
+            {A::use, R::reduced_loss, S::own, When::has_loss_group}, {A::make, R::finite}}},
+    OpInfo{update, "update", compute, kGradient, Over::none,
+           {{A::use, R::norm}, {A::use, R::finite}, {A::bar, R::gathered}, {A::make, R::updated}, {A::change, R::weights},
+            {A::take, R::shard_gradient}, {A::change, R::optimizer}}},
+    OpInfo{offload_start, "offload_start", copy, kUnit, Over::none,
+           {{A::flush, R::weights, S::own, When::copies_weights},
+            {A::flush, R::shard_gradient, S::own, When::copies_gradients},
+            {A::flush, R::optimizer, S::own, When::copies_optimizer},
+            {A::renew, R::host_gradient, S::own, When::copies_gradients}, {A::restart, R::offload}, {A::drop, R::reload}}},
+    OpInfo{offload_wait, "offload_wait", compute, kUnit, Over::none, {{A::finish, R::offload}}},
+    OpInfo{reload_start, "reload_start", copy, kUnit, Over::none,
+           {{A::use, R::host_gradient, S::own, When::copies_gradients},
+            {A::make, R::weights, S::own, When::copies_weights},
+            {A::make, R::shard_gradient, S::own, When::copies_gradients},
+            {A::make, R::optimizer, S::own, When::copies_optimizer}, {A::restart, R::reload}, {A::drop, R::offload}}},
+    OpInfo{reload_wait, "reload_wait", compute, kUnit, Over::none, {{A::finish, R::reload}}},
 };
 // clang-format on
 
@@ -265,9 +281,6 @@ constexpr bool receives_message(OpKind kind) {
 }
 constexpr std::string_view lane_name(Lane lane) {
   return kLaneNames.at(static_cast<std::size_t>(lane));
-}
-constexpr std::string_view buffer_kind_name(BufferKind kind) {
-  return kBufferKindNames.at(static_cast<std::size_t>(kind));
 }
 constexpr std::string_view program_kind_name(ProgramKind kind) {
   return kProgramKindNames.at(static_cast<std::size_t>(kind));

@@ -37,6 +37,10 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy);
 /// weights and optimizer state after the update.
 void offload_pass(StepProgram& program, const OffloadPolicy& policy);
 
+/// An operation needs those before it on other lanes whose effects on a resource conflict with its own, unless other
+/// needs order them already. Earlier passes write only needs that are a policy, like how far gathers run ahead.
+void needs_pass(StepProgram& program);
+
 /// Adds buffers, workspaces and costs to the operations, and frees each buffer after its last reader.
 void buffer_pass(StepProgram& program, const ModelSpec& model, const RankLayout& layout,
                  const StepOptions& options);

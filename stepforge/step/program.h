@@ -92,6 +92,7 @@ struct ProgramUnit {
 struct ValuePart {
   int64_t rows = 0;
   int64_t width = 0;
+  int64_t slices = 1;  ///< a row for so many tokens: the ranks of a tensor group hold slices of it
 };
 
 /// What a block passes to another one, for each micro-batch: an edge between blocks.

@@ -141,21 +141,15 @@ class Reductions {
     for (const int unit_index : all_reduced_) insert(OpKind::all_reduce_wait, unit_index);
   }
 
-  /// A reduction needs the last computation before it; a wait needs its reduction.
+  /// A reduction needs the last computation before it, so that it does not run ahead of the list.
   void link_needs() {
-    std::vector<int> under_way(program_.units.size(), -1);
     int last_computation = -1;
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
       Operation& operation = program_.operations[i];
-      const auto index = static_cast<int>(i);
-      if (operation.lane == Lane::reduce) {
+      if (operation.lane == Lane::reduce)
         operation.needs.push_back(last_computation);
-        element(under_way, operation.unit) = index;
-        continue;
-      }
-      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
-        operation.needs.push_back(element(under_way, operation.unit));
-      if (operation.lane == Lane::compute) last_computation = index;
+      else if (operation.lane == Lane::compute)
+        last_computation = static_cast<int>(i);
     }
   }
 

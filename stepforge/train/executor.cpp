@@ -255,9 +255,9 @@ void Executor::receive(const Operation& operation, BufferKind kind) {
   const ProgramValue& received = program_.values.at(static_cast<size_t>(value));
   Value& result = allocate(operation, kind);
   for (const ValuePart& part : received.parts) {
-    const int64_t rows = program_.kind == ProgramKind::generate
-                             ? read(operation, BufferKind::batch).batch->tokens.numel()
-                             : part.rows;
+    const int64_t rows = program_.kind == ProgramKind::train
+                             ? part.rows
+                             : read(operation, BufferKind::batch).batch->tokens.numel() / part.slices;
     result.bundle.push_back(at::empty({rows, part.width}, scalar_type(received.dtype)));
     communicator(operation)->receive(bytes_of(result.bundle.back()), other_end(operation));
   }

@@ -58,7 +58,7 @@ TEST(CheckerRefuses, GroupWithoutItsOwnRank) {
 TEST(CheckerRefuses, ReductionOverAnotherGroup) {
   Programs programs = two_ranks();
   operation(programs[0], {OpKind::reduce_start}).group = 1;
-  expect_refused(programs, 0, "reduce_start head", "the unit's group is fsdp {0, 1}");
+  expect_refused(programs, 0, "reduce_start head", "it runs over loss {0, 1}, but must run over fsdp {0, 1}");
 }
 
 // ---- computation ----
@@ -66,43 +66,48 @@ TEST(CheckerRefuses, ReductionOverAnotherGroup) {
 TEST(CheckerRefuses, ForwardBeforeItsInput) {
   StepProgram program = plain();
   move(program, find(program, {OpKind::forward, -1, 2}), find(program, {OpKind::forward, -1, 1}));
-  expect_refused({program}, 0, "forward layers.1 m0", "its input is missing");
+  expect_refused({program}, 0, "forward layers.1 m0",
+                 "value layers.0 on micro-batch 0 has not been computed or received");
 }
 
 TEST(CheckerRefuses, ForwardBeforeItsBatch) {
   StepProgram program = plain();
   move(program, find(program, {OpKind::load_batch}), find(program, {OpKind::forward, -1, 1}));
-  expect_refused({program}, 0, "forward embedding m0", "its micro-batch has not been loaded");
+  expect_refused({program}, 0, "forward embedding m0", "micro-batch 0 has not been loaded");
 }
 
 TEST(CheckerRefuses, ForwardTwice) {
   StepProgram program = plain();
   repeat(program, find(program, {OpKind::forward, -1, 1}));
-  expect_refused({program}, 0, "forward layers.0 m0", "already done by operation");
+  expect_refused({program}, 0, "forward layers.0 m0", "block layers.0 on micro-batch 0 was already run");
 }
 
 TEST(CheckerRefuses, BackwardWithoutGraph) {
   StepProgram program = plain();
   operation(program, {OpKind::forward, -1, 1}).keep_graph = false;
-  expect_refused({program}, 0, "backward layers.0 m0", "graph is missing");
+  expect_refused({program}, 0, "backward layers.0 m0",
+                 "the graph of block layers.0 on micro-batch 0 has not been kept or recomputed");
 }
 
 TEST(CheckerRefuses, BackwardTwice) {
   StepProgram program = plain();
   repeat(program, find(program, {OpKind::backward, -1, 1}));
-  expect_refused({program}, 0, "backward layers.0 m0", "already done by operation");
+  expect_refused({program}, 0, "backward layers.0 m0",
+                 "the graph of block layers.0 on micro-batch 0 was already used");
 }
 
 TEST(CheckerRefuses, BackwardBeforeTheBlockAbove) {
   StepProgram program = plain();
   move(program, find(program, {OpKind::backward, -1, 1}), find(program, {OpKind::backward, -1, 2}));
-  expect_refused({program}, 0, "backward layers.0 m0", "gradient of its output is missing");
+  expect_refused({program}, 0, "backward layers.0 m0",
+                 "the gradient of value layers.0 on micro-batch 0 has not been computed or received");
 }
 
 TEST(CheckerRefuses, DroppedBackward) {
   StepProgram program = plain();
   erase(program, find(program, {OpKind::backward, -1, 0, 1}));
-  expect_refused({program}, 0, "forward embedding m1 graph", "no backward uses its graph");
+  expect_refused({program}, 0, "gradient_norm",
+                 "unit embedding: the gradient of block embedding on micro-batch 1 is missing");
 }
 
 TEST(CheckerRefuses, DroppedMicroBatch) {
@@ -111,7 +116,8 @@ TEST(CheckerRefuses, DroppedMicroBatch) {
   for (std::size_t i = 0; i < program.operations.size(); ++i)
     if (program.operations[i].micro_batch != 1) order.push_back(i);
   rearrange(program, order);
-  expect_refused({program}, 0, "end of the program", "block embedding never runs on micro-batch 1");
+  expect_refused({program}, 0, "gradient_norm",
+                 "unit embedding: the gradient of block embedding on micro-batch 1 is missing");
 }
 
 TEST(CheckerRefuses, RecomputationOfAKeptGraph) {
@@ -121,7 +127,7 @@ TEST(CheckerRefuses, RecomputationOfAKeptGraph) {
   again.allocates.clear();
   again.frees.clear();
   insert_operations(program.operations, {{find(program, {OpKind::backward, -1, 1}), again}});
-  expect_refused({program}, 0, "recompute layers.0 m0", "its graph was already made by");
+  expect_refused({program}, 0, "recompute layers.0 m0", "was already kept or recomputed by operation");
 }
 
 TEST(CheckerRefuses, RecomputationThatIsNotUsed) {
@@ -131,7 +137,8 @@ TEST(CheckerRefuses, RecomputationThatIsNotUsed) {
   StepProgram program = build_step(model, options);
   erase(program, find(program, {OpKind::backward, -1, 1}));
   erase(program, find(program, {OpKind::backward, -1, 0}));
-  expect_refused({program}, 0, "forward embedding m0 graph", "no backward uses its graph");
+  expect_refused({program}, 0, "gradient_norm",
+                 "unit embedding: the gradient of block embedding on micro-batch 0 is missing");
 }
 
 TEST(CheckerRefuses, TrainingLossInAnEvaluation) {
@@ -156,13 +163,15 @@ TEST(CheckerRefuses, UpdateInAnEvaluation) {
 TEST(CheckerRefuses, QueuedWeightGradientThatIsNeverComputed) {
   StepProgram program = plain();
   operation(program, {OpKind::backward, -1, 1}).kind = OpKind::backward_input;
-  expect_refused({program}, 0, "backward_input layers.0 m0", "weight gradient it queued is never computed");
+  expect_refused({program}, 0, "gradient_norm",
+                 "unit layers.0: the gradient of block layers.0 on micro-batch 0 is missing");
 }
 
 TEST(CheckerRefuses, WeightGradientThatWasNotQueued) {
   StepProgram program = plain();
   operation(program, {OpKind::backward, -1, 1}).kind = OpKind::backward_weight;
-  expect_refused({program}, 0, "backward_weight layers.0 m0", "no backward_input has queued it");
+  expect_refused({program}, 0, "backward_weight layers.0 m0",
+                 "the weight gradient of block layers.0 on micro-batch 0 has not been queued");
 }
 
 // ---- buffers ----
@@ -171,7 +180,7 @@ TEST(CheckerRefuses, LeakedActivation) {
   StepProgram program = plain();
   std::erase(operation(program, {OpKind::backward, -1, 1}).frees,
              operation(program, {OpKind::forward, -1, 0}).allocates.front());
-  expect_refused({program}, 0, "forward embedding m0", "buffer bundle embedding m0 leaks");
+  expect_refused({program}, 0, "forward embedding m0", "buffer bundle embedding m0 is never freed");
 }
 
 TEST(CheckerRefuses, DoubleFree) {
@@ -186,7 +195,7 @@ TEST(CheckerRefuses, UseAfterFree) {
   const int bundle = operation(program, {OpKind::forward, -1, 0}).allocates.front();
   std::erase(operation(program, {OpKind::backward, -1, 1}).frees, bundle);
   operation(program, {OpKind::backward, -1, 2}).frees.push_back(bundle);
-  expect_refused({program}, 0, "backward layers.0 m0", "buffer bundle embedding m0 was freed by");
+  expect_refused({program}, 0, "backward layers.0 m0", "buffer bundle embedding m0 was already freed");
 }
 
 TEST(CheckerRefuses, UseAfterFreeThatIsNotListed) {
@@ -196,20 +205,20 @@ TEST(CheckerRefuses, UseAfterFreeThatIsNotListed) {
   std::erase(backward.reads, graph);
   std::erase(backward.frees, graph);
   operation(program, {OpKind::backward, -1, 1}).frees.push_back(graph);
-  expect_refused({program}, 0, "backward embedding m0", "buffer graph embedding m0 was freed by");
+  expect_refused({program}, 0, "backward embedding m0", "buffer graph embedding m0 was already freed");
 }
 
 TEST(CheckerRefuses, AllocatingTwice) {
   StepProgram program = plain();
   Operation& load = operation(program, {OpKind::load_batch, -1, -1, 1});
   load.allocates.push_back(operation(program, {OpKind::load_batch}).allocates.front());
-  expect_refused({program}, 0, "load_batch m1", "was already allocated by");
+  expect_refused({program}, 0, "load_batch m1", "buffer batch m0 was already freed");
 }
 
 TEST(CheckerRefuses, ReadBeforeAllocation) {
   StepProgram program = plain();
   operation(program, {OpKind::load_batch}).reads = operation(program, {OpKind::forward}).allocates;
-  expect_refused({program}, 0, "load_batch m0", "is not allocated");
+  expect_refused({program}, 0, "load_batch m0", "buffer bundle embedding m0 has not been allocated");
 }
 
 TEST(CheckerRefuses, FreeingAPersistentBuffer) {
@@ -225,18 +234,23 @@ TEST(CheckerRefuses, BufferThatIsNeverAllocated) {
 }
 
 TEST(CheckerRefuses, OperationsInAProgramOfTheWrongKind) {
+  const std::vector<std::pair<unsigned, ProgramKind>> wrong = {{kNeverTrains, ProgramKind::train},
+                                                               {kTrains, ProgramKind::evaluate},
+                                                               {kGenerates, ProgramKind::evaluate},
+                                                               {kNeverGenerates, ProgramKind::generate}};
   for (const OpInfo& row : op_table::kRows) {
-    const bool trains = (row.traits & kNeverTrains) != 0;
-    if ((row.traits & (kTrains | kNeverTrains)) == 0) continue;
-    RankOptions options = small_options(1);
-    options.kind = trains ? ProgramKind::train : ProgramKind::evaluate;
-    StepProgram program = build_step(small_model(), options);
-    Operation misplaced;
-    misplaced.kind = row.kind;
-    misplaced.lane = row.lane;
-    program.operations.push_back(misplaced);
-    expect_refused({program}, 0, std::string(row.name),
-                   format("it does not belong in a program of kind {}", trains ? "train" : "evaluate"));
+    for (const auto& [trait, kind] : wrong) {
+      if ((row.traits & trait) == 0) continue;
+      RankOptions options = small_options(1);
+      options.kind = kind;
+      StepProgram program = build_step(small_model(), options);
+      Operation misplaced;
+      misplaced.kind = row.kind;
+      misplaced.lane = row.lane;
+      program.operations.push_back(misplaced);
+      expect_refused({program}, 0, std::string(row.name),
+                     format("it does not belong in a program of kind {}", program_kind_name(kind)));
+    }
   }
 }
 
@@ -252,6 +266,7 @@ TEST(CheckerRefuses, OperationsWithoutTheFieldsOfTheirKind) {
       if ((row.traits & trait) == 0) continue;
       RankOptions options = small_options(1);
       if ((row.traits & kNeverTrains) != 0) options.kind = ProgramKind::evaluate;
+      if ((row.traits & kGenerates) != 0) options.kind = ProgramKind::generate;
       StepProgram program = build_step(small_model(), options);
       Operation lacking;
       lacking.kind = row.kind;

@@ -50,7 +50,8 @@ TEST(CheckerRefuses, ReceiveWithoutSend) {
 TEST(CheckerRefuses, InputThatWasNotReceived) {
   Programs programs = pipeline_1f1b(2);
   erase(programs[1], find(programs[1], {OpKind::receive, -1, -1, 1}));
-  expect_refused(programs, 1, "forward layers.1 m1", "its input is missing");
+  expect_refused(programs, 1, "forward layers.1 m1",
+                 "value input of layers.1 on micro-batch 1 has not been computed or received");
 }
 
 TEST(CheckerRefuses, SendBeforeTheComputation) {

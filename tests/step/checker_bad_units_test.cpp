@@ -14,37 +14,37 @@ TEST(CheckerRefuses, MissingGather) {
   StepProgram program = gathered();
   erase(program, find(program, {OpKind::gather_wait, 1}));
   erase(program, find(program, {OpKind::gather_start, 1}));
-  expect_refused({program}, 0, "forward layers.0 m0", "unit layers.0 is not gathered");
+  expect_refused({program}, 0, "forward layers.0 m0", "unit layers.0 has not been gathered");
 }
 
 TEST(CheckerRefuses, GatherWaitWithoutStart) {
   StepProgram program = gathered();
   erase(program, find(program, {OpKind::gather_start, 1}));
-  expect_refused({program}, 0, "gather_wait layers.0", "no gather_start of the unit is under way");
+  expect_refused({program}, 0, "gather_wait layers.0", "unit layers.0 has not been gathered");
 }
 
 TEST(CheckerRefuses, UseBeforeGatherWait) {
   StepProgram program = gathered();
   move(program, find(program, {OpKind::forward, -1, 1}), find(program, {OpKind::gather_wait, 1}));
-  expect_refused({program}, 0, "forward layers.0 m0", "not gathered yet");
+  expect_refused({program}, 0, "forward layers.0 m0", "unit layers.0 is still being gathered");
 }
 
 TEST(CheckerRefuses, UseAfterRelease) {
   StepProgram program = gathered();
   move(program, find(program, {OpKind::release, 1}), find(program, {OpKind::forward, -1, 1}));
-  expect_refused({program}, 0, "forward layers.0 m0", "(release layers.0) has released it");
+  expect_refused({program}, 0, "forward layers.0 m0", "unit layers.0 was released");
 }
 
 TEST(CheckerRefuses, BackwardThatReadsReleasedWeights) {
   StepProgram program = gathered();
   program.blocks[0].weights_in_backward = true;
-  expect_refused({program}, 0, "backward embedding m0", "(release embedding) has released it");
+  expect_refused({program}, 0, "backward embedding m0", "unit embedding was released");
 }
 
 TEST(CheckerRefuses, MissingRelease) {
   StepProgram program = gathered();
   erase(program, find(program, {OpKind::release, 3}));
-  expect_refused({program}, 0, "update head", "would be stale");
+  expect_refused({program}, 0, "update head", "unit head was already gathered");
 }
 
 TEST(CheckerRefuses, MissingReleaseInAnEvaluation) {
@@ -53,7 +53,7 @@ TEST(CheckerRefuses, MissingReleaseInAnEvaluation) {
   options.plan.gather = DType::bf16;
   StepProgram program = build_step(small_model(), options);
   erase(program, find(program, {OpKind::release, 3}));
-  expect_refused({program}, 0, "gather_start head", "unit head is never released");
+  expect_refused({program}, 0, "gather_wait head", "unit head is never released");
 }
 
 TEST(CheckerRefuses, GatherOfAGatheredUnit) {
@@ -87,14 +87,14 @@ TEST(CheckerRefuses, StartThatDropsAGradient) {
   insert_operations(program.operations, {{find(program, {OpKind::load_batch, -1, -1, 1}),
                                           operation(program, {OpKind::start_gradient, 1})}});
   expect_refused({program}, 0, "start_gradient layers.0",
-                 "drops the gradient of block layers.0 on micro-batch 0");
+                 "the gradient of unit layers.0 was already started");
 }
 
 TEST(CheckerRefuses, LostStash) {
   StepProgram program = plain(2, true);
   erase(program, find(program, {OpKind::add_gradient, 1}));
   expect_refused({program}, 0, "gradient_norm",
-                 "unit layers.0: the gradient stashed at level 0 was never added");
+                 "unit layers.0: the gradient of block layers.0 on micro-batch 0 is missing");
 }
 
 TEST(CheckerRefuses, StashIntoAFullLevel) {
@@ -103,7 +103,7 @@ TEST(CheckerRefuses, StashIntoAFullLevel) {
   for (Operation& at : program.operations)
     if (at.kind == OpKind::stash_gradient && at.unit == 1) at.level = 0;
   expect_refused({program}, 0, "stash_gradient layers.0 level 0",
-                 "still holds the gradient of block layers.0");
+                 "level 0 of the gradient of unit layers.0 was already filled");
 }
 
 TEST(CheckerRefuses, AdditionOfAnEmptyLevel) {
@@ -111,7 +111,8 @@ TEST(CheckerRefuses, AdditionOfAnEmptyLevel) {
   const auto stash = find(program, {OpKind::stash_gradient, 1});
   erase(program, find(program, {OpKind::start_gradient, 1}, stash));
   erase(program, stash);
-  expect_refused({program}, 0, "add_gradient layers.0 level 0", "holds no gradient");
+  expect_refused({program}, 0, "add_gradient layers.0 level 0",
+                 "level 0 of the gradient of unit layers.0 has not been filled");
 }
 
 TEST(CheckerRefuses, DoubleContribution) {
@@ -132,7 +133,8 @@ TEST(CheckerRefuses, MissingContributionOfATiedBlock) {
 TEST(CheckerRefuses, DoubleReduction) {
   Programs programs = two_ranks();
   for (StepProgram& program : programs) repeat(program, find(program, {OpKind::reduce_start, 1}));
-  expect_refused(programs, 0, "reduce_start layers.0", "already reduced by");
+  expect_refused(programs, 0, "reduce_start layers.0",
+                 "the gradient of unit layers.0 is still being reduced");
 }
 
 TEST(CheckerRefuses, MissingReduction) {
@@ -141,27 +143,26 @@ TEST(CheckerRefuses, MissingReduction) {
     erase(program, find(program, {OpKind::reduce_wait, 1}));
     erase(program, find(program, {OpKind::reduce_start, 1}));
   }
-  expect_refused(programs, 0, "gradient_norm",
-                 "unit layers.0: its gradient has not been reduced over fsdp {0, 1}");
+  expect_refused(programs, 0, "gradient_norm", "the gradient of unit layers.0 has not been reduced");
 }
 
 TEST(CheckerRefuses, NormBeforeTheReductionEnds) {
   Programs programs = two_ranks();
   erase(programs[1], find(programs[1], {OpKind::reduce_wait, 2}));
-  expect_refused(programs, 1, "gradient_norm", "unit layers.1: its gradient is still being reduced");
+  expect_refused(programs, 1, "gradient_norm", "the gradient of unit layers.1 is still being reduced");
 }
 
 TEST(CheckerRefuses, ReduceWaitWithoutStart) {
   Programs programs = two_ranks();
   erase(programs[0], find(programs[0], {OpKind::reduce_start, 1}));
-  expect_refused(programs, 0, "reduce_wait layers.0", "no reduction of the unit is under way");
+  expect_refused(programs, 0, "reduce_wait layers.0", "the gradient of unit layers.0 has not been reduced");
 }
 
 TEST(CheckerRefuses, ReductionBeforeTheLastContribution) {
   Programs programs = sharded(2, 1, 2, small_options());
   move(programs[0], find(programs[0], {OpKind::reduce_start, 1}),
        find(programs[0], {OpKind::backward, -1, 1, 1}));
-  expect_refused(programs, 0, "backward layers.0 m1", "was already reduced by");
+  expect_refused(programs, 0, "backward layers.0 m1", "the gradient of unit layers.0 is still being reduced");
 }
 
 TEST(CheckerRefuses, ReductionThatDoesNotNeedTheBackward) {
@@ -177,14 +178,15 @@ TEST(CheckerRefuses, MissingAllReduceOverReplicas) {
     erase(program, find(program, {OpKind::all_reduce_wait, 0}));
     erase(program, find(program, {OpKind::all_reduce_start, 0}));
   }
-  expect_refused(programs, 0, "gradient_norm", "has not been all-reduced over dp_replicate {0, 2}");
+  expect_refused(programs, 0, "gradient_norm", "the gradient of unit embedding has not been all-reduced");
 }
 
 TEST(CheckerRefuses, AllReduceBeforeTheShardsReduction) {
   Programs programs = sharded(2, 2, 1, small_options());
   move(programs[3], find(programs[3], {OpKind::all_reduce_start, 1}),
        find(programs[3], {OpKind::reduce_wait, 1}));
-  expect_refused(programs, 3, "all_reduce_start layers.0", "must have finished first");
+  expect_refused(programs, 3, "all_reduce_start layers.0",
+                 "the gradient of unit layers.0 is still being reduced");
 }
 
 TEST(CheckerRefuses, UpdateBeforeTheNorm) {
@@ -196,7 +198,7 @@ TEST(CheckerRefuses, UpdateBeforeTheNorm) {
 TEST(CheckerRefuses, UpdateBeforeTheFinitenessCheck) {
   StepProgram program = plain();
   move(program, find(program, {OpKind::update, 0}), find(program, {OpKind::check_finite}));
-  expect_refused({program}, 0, "update embedding", "have not been checked to be finite");
+  expect_refused({program}, 0, "update embedding", "the step has not been checked to be finite");
 }
 
 TEST(CheckerRefuses, FinitenessCheckBeforeTheNorm) {

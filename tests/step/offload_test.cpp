@@ -154,11 +154,14 @@ TEST(Offload, ReloadsForGathersDoNotWaitForReductions) {
     options.reduce.in_flight = in_flight;
     const StepProgram program = built(2, 2, options, small_model(4));
     int waited = -1;
-    for (const Operation& operation : program.operations) {
+    std::vector<int> reductions(program.units.size(), -1);  // the latest of each unit
+    for (int i = 0; i < std::ssize(program.operations); ++i) {
+      const Operation& operation = element(program.operations, i);
+      if (operation.lane == Lane::reduce) element(reductions, operation.unit) = i;
       if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
-        waited = std::max(waited, operation.needs.back());
+        waited = std::max(waited, element(reductions, operation.unit));
       if (operation.kind == OpKind::offload_start && operation.parts.gradients) {
-        EXPECT_LE(operation.needs.front(), waited);
+        EXPECT_LE(element(reductions, operation.unit), waited);
       }
     }
   }

@@ -75,19 +75,19 @@ std::vector<Fault> context_faults() {
        0, "forward layers.0 m0", "rank 2 is a member of cp {0, 2} here, but has no such group itself"},
       {"GradientsAreSummedOverTheTokensOfOneRowOnly", divided_by_tokens, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::reduce_start, 1}).group = group_of(p, kContextGroup); }, 0,
-       "reduce_start layers.0", "it runs over cp {0, 2}, but the unit's group is fsdp {0, 2, 4, 6}"},
+       "reduce_start layers.0", "it runs over cp {0, 2}, but must run over fsdp {0, 2, 4, 6}"},
       {"TheNormIsOfOneRowsRanksOnly", divided_by_tokens, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::gradient_norm}).group = group_of(p, kContextGroup); }, 0,
        "gradient_norm", "fsdp {0, 2, 4, 6}"},
       {"TheLossIsOfOneRowOnly", divided_by_tokens, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::reduce_loss}).group = group_of(p, kContextGroup); }, 0, "reduce_loss",
-       "it must run over loss {0, 2, 4, 6}"},
+       "it runs over cp {0, 2}, but must run over loss {0, 2, 4, 6}"},
       {"LabelsAreCountedOverOneRowOnly", divided_by_tokens, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::count_labels}).group = group_of(p, kContextGroup); }, 0, "count_labels",
-       "it must run over world {0, 1, 2, 3, 4, 5, 6, 7}"},
+       "it runs over cp {0, 2}, but must run over world {0, 1, 2, 3, 4, 5, 6, 7}"},
       {"WeightsAreGatheredFromOneRowsRanksOnly", divided_by_tokens, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::gather_start, 1}).group = group_of(p, kContextGroup); }, 0,
-       "gather_start layers.0", "it runs over cp {0, 2}, but the unit's group is fsdp {0, 2, 4, 6}"},
+       "gather_start layers.0", "it runs over cp {0, 2}, but must run over fsdp {0, 2, 4, 6}"},
   };
 }
 

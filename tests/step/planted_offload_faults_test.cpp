@@ -41,7 +41,7 @@ std::vector<Fault> reload_faults() {
   return {
       {"NothingIsReloadedForTheGather", fsdp, offloaded(), kEveryRank,
        [](StepProgram& p) { erase(p, copy_of(p, K::reload_start, 1, kWeights)); }, 0, "gather_start layers.0",
-       "the device does not have the weights: they were never reloaded"},
+       "the device's copy of the weights of unit layers.0 has not been made"},
       {"TheGatherDoesNotWaitForTheReload", fsdp, offloaded(), 1,
        [](StepProgram& p) {
          auto& needs = at(p, {K::gather_start, 2}).needs;
@@ -57,10 +57,10 @@ std::vector<Fault> reload_faults() {
          reload.parts.optimizer = false;
          reload.bytes = 2 * 1024 * 4;
        },
-       0, "update layers.0", "the device does not have the moments"},
+       0, "update layers.0", "the device's copy of the moments of unit layers.0 has not been made"},
       {"TheReloadIsShort", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { p.operations[copy_of(p, K::reload_start, 0, kWeights)].bytes /= 2; }, 0,
-       "reload_start embedding weights", "it copies 2048 bytes, but the state has 4096"},
+       "reload_start embedding weights", "it moves 2048 bytes, but there are 4096"},
       {"AReloadWithoutParts", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { p.operations[copy_of(p, K::reload_start, 0, kWeights)].parts = {}; }, 0,
        "reload_start embedding", "it copies nothing"},
@@ -89,7 +89,7 @@ std::vector<Fault> offload_faults() {
          erase(p, find(p, {K::offload_wait, 2}));
          erase(p, copy_of(p, K::offload_start, 2, kGradients));
        },
-       0, "gradient_norm", "unit layers.1: the host does not have its gradients"},
+       0, "gradient_norm", "the device's copy of the gradient of unit layers.1 was already made"},
       {"TheNormDoesNotWaitForTheHost", hsdp, offloaded(), 3,
        [](StepProgram& p) {
          for (const int unit : {0, 1, 2, 3}) erase(p, find(p, {K::offload_wait, unit}));
@@ -99,7 +99,8 @@ std::vector<Fault> offload_faults() {
        [](StepProgram& p) {
          move(p, copy_of(p, K::offload_start, 1, kGradients), find(p, {K::reduce_start, 1}));
        },
-       1, "offload_start layers.0 gradients", "the device does not have the gradients"},
+       1, "offload_start layers.0 gradients",
+       "the device's copy of the gradient of unit layers.0 has not been made"},
       {"OffloadedWhileItIsReduced", fsdp, offloaded(), 1,
        [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kGradients)].needs.clear(); }, 1,
        "offload_start layers.0 gradients", "may run before operation"},
@@ -107,35 +108,40 @@ std::vector<Fault> offload_faults() {
        [](StepProgram& p) {
          move(p, copy_of(p, K::offload_start, 1, kGradients), find(p, {K::all_reduce_start, 1}));
        },
-       0, "all_reduce_start layers.0", "the device does not have the gradients"},
+       0, "all_reduce_start layers.0",
+       "the device's copy of the gradient of unit layers.0 was taken, or written back to the host"},
       {"TheUpdateIsNotWrittenBack", one_rank, offloaded(), kEveryRank,
-       [](StepProgram& p) { erase(p, copy_of(p, K::offload_start, 3, kUpdated)); }, 0, "end of the program",
-       "unit head: its weights are never written back to the host"},
+       [](StepProgram& p) { erase(p, copy_of(p, K::offload_start, 3, kUpdated)); }, 0, "update head",
+       "the device's copy of the weights of unit head is never taken, or written back to the host"},
       {"OnlyTheWeightsAreWrittenBack", fsdp, offloaded(), kEveryRank,
        [](StepProgram& p) {
          Operation& offload = p.operations[copy_of(p, K::offload_start, 1, kUpdated)];
          offload.parts.optimizer = false;
          offload.bytes = 1024 * 4;
        },
-       0, "end of the program", "unit layers.0: its moments are never written back"},
+       0, "update layers.0",
+       "the device's copy of the moments of unit layers.0 is never taken, or written back to the host"},
       {"WrittenBackBeforeTheUpdate", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { move(p, copy_of(p, K::offload_start, 1, kUpdated), find(p, {K::update, 1})); }, 0,
-       "offload_start layers.0 weights optimizer", "have not changed on the device"},
+       "offload_start layers.0 weights optimizer",
+       "the device's copy of the weights of unit layers.0 has not been changed"},
       {"WrittenBackDuringTheUpdate", fsdp, offloaded(), 1,
        [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kUpdated)].needs.clear(); }, 1,
        "offload_start layers.0 weights optimizer", "may run before operation"},
       {"TheSumSoFarIsNotReloaded", fsdp, offloaded_each_micro_batch(), kEveryRank,
        [](StepProgram& p) { erase(p, copy_of(p, K::reload_start, 1, kGradients)); }, 0,
-       "reduce_start layers.0", "the device does not have the gradients"},
+       "reduce_start layers.0",
+       "the device's copy of the gradient of unit layers.0 was taken, or written back to the host"},
       {"TheSumSoFarStaysOnTheDevice", fsdp, offloaded_each_micro_batch(), kEveryRank,
        [](StepProgram& p) { erase(p, copy_of(p, K::offload_start, 1, kGradients)); }, 0,
-       "reload_start layers.0 gradients", "the device already has the gradients"},
+       "reload_start layers.0 gradients",
+       "the host's copy of the gradient of unit layers.0 has not been made"},
       {"WaitingForTheWrongCopy", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { at(p, {K::offload_wait, 1}).kind = K::reload_wait; }, 0, "reload_wait layers.0",
-       "no reload_start of the unit is under way"},
+       "the copy of unit layers.0 to the device was followed"},
       {"TheCopyOnTheDeviceLeaks", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kUpdated)].frees.clear(); }, 0,
-       "reload_start layers.0 weights gradients optimizer", "leaks: no operation frees it"},
+       "reload_start layers.0 weights gradients optimizer", "buffer weights layers.0 is never freed"},
   };
 }
 

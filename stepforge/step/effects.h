@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The effects of the operations of one program on its resources.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "stepforge/step/program.h"
+#include "stepforge/step/resources.h"
+
+namespace stepforge {
+
+/// One resource of a program.
+struct Instance {
+  Resource resource = Resource::batch;
+  int owner = 0;   ///< value, block or unit; 0 for others
+  int number = 0;  ///< micro-batch or level; 0 for others
+};
+
+struct InstanceEffect {
+  Effect effect;
+  Instance instance;
+};
+
+/// The resources of a program, and what its operations do to them.
+class ProgramEffects {
+ public:
+  /// `program` must outlive this, and check_structure() must accept it.
+  explicit ProgramEffects(const StepProgram& program);
+
+  /// In the order of the table. An operation without a unit, input or output has no effects on these. Valid until the
+  /// next call.
+  const std::vector<InstanceEffect>& of(const Operation& operation);
+  /// Without those selected by the units of a block, or by all units. Likewise.
+  const std::vector<InstanceEffect>& own(const Operation& operation);
+
+  std::size_t count() const { return count_; }
+  std::size_t index(const Instance& instance) const;
+  /// In the order of their indices.
+  std::vector<Instance> all() const;
+
+  /// It exists before, during and after the step: a resident unit, or state that is not offloaded.
+  bool is_persistent(const Instance& instance) const;
+  /// Whether it must exist after the step.
+  bool is_required(const Instance& instance) const;
+  /// Whether it cannot exist without a buffer: the copies of a unit on the device. Of other resources, programs leave
+  /// out the buffers that they do not need.
+  bool needs_memory(const Instance& instance) const;
+  /// "the gradient of unit layers.0", "the graph of block layers.0 on micro-batch 1"
+  std::string noun(const Instance& instance) const;
+
+ private:
+  std::size_t owners(OwnerKind kind) const;
+  std::size_t numbers(OwnerKind kind) const;
+  bool applies(When when, const Operation& operation) const;
+  bool applies(When when, int unit) const;
+  void add(const Effect& effect, const Operation& operation);
+  Instance own_instance(Resource resource, const Operation& operation) const;
+
+  const StepProgram& program_;
+  std::array<std::size_t, resource_table::kRows.size()> first_ = {};  // index of the first instance of each
+  std::size_t count_ = 0;
+  std::size_t levels_ = 0;
+  std::vector<InstanceEffect> effects_;
+  bool has_label_group_;
+  bool has_stages_;
+  bool has_loss_group_;
+  bool has_tensor_group_;
+};
+
+}  // namespace stepforge
