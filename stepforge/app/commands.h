@@ -37,6 +37,9 @@ struct PlanOptions {
   std::filesystem::path picture;   ///< file for its picture, "" for none
   std::string memory;              ///< of each rank: "80GiB"; "" for the free memory of this machine
   std::string machine;  ///< of each rank: "GFLOP/s[,memory GB/s[,network GB/s]]"; "" for the model machine
+  std::string hosts;    ///< as set_hosts() takes them; "" for one host
+  int cores = 0;        ///< ranks of a host that compute at the same time; 0: all
+  std::filesystem::path calibrate;  ///< trace with measured times, "" for none
 };
 /// Prints parameters, memory and operations of a run, without allocating a tensor, and writes the files that
 /// `options` names.

@@ -37,6 +37,14 @@ Config planned_config(const ConfigArgs& args, const PlanOptions& options) {
   return config;
 }
 
+MachineModel planned_machine(const PlanOptions& options) {
+  MachineModel machine = options.machine.empty() ? MachineModel{} : parse_machine(options.machine);
+  if (!options.hosts.empty()) set_hosts(machine, options.hosts);
+  machine.cores = options.cores;
+  if (!options.calibrate.empty()) machine.measured = MeasuredCosts::from_trace(options.calibrate);
+  return machine;
+}
+
 MemoryBudget memory_budget(const PlanOptions& options) {
   if (!options.memory.empty()) return {parse_bytes(options.memory), "are given by --memory", false};
   return {read_machine_facts().memory.available, "are free on this machine"};
@@ -83,7 +91,7 @@ int compare_schedules(const Config& config, RankId rank, const MachineModel& mac
 int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   const Config config = planned_config(args, options);
   const RankId rank{options.rank, options.world_size};
-  const MachineModel machine = options.machine.empty() ? MachineModel{} : parse_machine(options.machine);
+  const MachineModel machine = planned_machine(options);
   if (options.compare) return compare_schedules(config, rank, machine);
   const bool staged = has_stages(config.parallelism);
   if (!staged && (!options.schedule.empty() || !options.picture.empty())) {

@@ -119,6 +119,10 @@ Json operation_event(const StepProgram& program, int process, std::size_t index,
   if (const int64_t bytes = total_bytes(operation); bytes > 0) arguments["bytes"] = bytes;
   if (operation.beside > 0) arguments["bytes beside"] = operation.beside;
   if (operation.workspace > 0) arguments["workspace"] = operation.workspace;
+  if (operation.flops > 0) arguments["flops"] = operation.flops;
+  if (const std::string owner = owner_name(program, operation); !owner.empty()) arguments["of"] = owner;
+  if (operation.group >= 0) arguments["group"] = element(program.groups, operation.group).name;
+  if (operation.peer >= 0) arguments["peer"] = operation.peer;
   if (!operation.needs.empty()) arguments["needs"] = operation.needs;
   return {{"name", operation_text(program, operation)},
           {"cat", op_name(operation.kind)},

@@ -6,34 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/step/machine.h"
 #include "stepforge/step/program.h"
 
 namespace stepforge {
-
-/// The rates of one rank. The defaults are not those of a real machine: they show the shape of a step, not
-/// its duration.
-struct MachineModel {
-  std::string name = "model machine";
-  double flops_per_second = 1e11;          ///< matrix products
-  double memory_bytes_per_second = 2e10;   ///< gradient norm, updates, copies in memory
-  double network_bytes_per_second = 1e10;  ///< collectives and messages
-  double seconds_per_operation = 5e-6;     ///< overhead of any operation
-};
-
-/// Parses "2000", "2000,50" or "2000,50,10": GFLOP/s, memory GB/s, network GB/s. Throws UsageError for
-/// anything else.
-MachineModel parse_machine(const std::string& text);
-
-/// "model machine: 100 GFLOP/s, memory 20 GB/s, network 10 GB/s, 5 us per operation"
-std::string machine_text(const MachineModel& machine);
 
 struct OperationTime {
   double start = 0;  ///< seconds from the beginning of the step
   double end = 0;
 };
-
-/// How long an operation runs.
-double operation_seconds(const Operation& operation, const MachineModel& machine);
 
 /// Simulates one rank that never waits for other ranks. Operations of a lane run one after the other; each
 /// starts when its lane is free and its `needs` have finished. simulate_pipeline() lets ranks wait for each

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -21,20 +23,63 @@ namespace {
 struct Meeting {
   std::size_t members = 0;
   std::vector<OperationPlace> arrived;
-  double ready = 0;     ///< when the last one came
-  OperationPlace last;  ///< what the last one waited for
 };
 
 /// A program on its way.
 struct Runner {
   std::array<std::vector<int>, kLanes> queue;  // the operations of each lane, in order
-  std::array<std::size_t, kLanes> next{};
-  std::vector<Meeting*> meeting;  // of each operation; null: it runs alone
-  std::vector<bool> came;         // to its meeting
+  std::array<std::size_t, kLanes> next{};      // of the queue: the one that runs or waits
+  std::vector<Meeting*> meeting;               // of each operation; null: it runs alone
+  std::vector<bool> came;                      // to run, or to its meeting
   std::vector<bool> done;
   std::vector<OperationPlace> cause;  // what each operation waited for last
 };
 
+/// Something that runs.
+struct Running {
+  OperationPlace place;
+  double end = 0;
+};
+
+/// The computations of the ranks of one host, which share its cores evenly.
+class Host {
+ public:
+  explicit Host(int cores) : cores_(cores) {}
+
+  const std::vector<Running>& running() const { return running_; }
+
+  void start(const OperationPlace& place, double now, double seconds) {
+    set_number(running_.size() + 1, now);
+    running_.push_back({place, now + seconds / speed_});
+  }
+
+  /// Removes those that end now.
+  std::vector<OperationPlace> finish(double now) {
+    std::vector<OperationPlace> finished;
+    std::erase_if(running_, [&](const Running& one) {
+      if (one.end > now) return false;
+      finished.push_back(one.place);
+      return true;
+    });
+    if (!finished.empty()) set_number(running_.size(), now);
+    return finished;
+  }
+
+ private:
+  /// From now on so many share the cores: what is left of each takes longer or shorter.
+  void set_number(std::size_t number, double now) {
+    const double before = speed_;
+    speed_ = cores_ > 0 && number > 0 ? std::min(1.0, cores_ / static_cast<double>(number)) : 1.0;
+    if (speed_ == before) return;
+    for (Running& one : running_) one.end = now + (one.end - now) * before / speed_;
+  }
+
+  int cores_;
+  double speed_ = 1;
+  std::vector<Running> running_;
+};
+
+/// Goes from one end of operations to the next, and starts what may start then.
 class Simulation {
  public:
   Simulation(std::span<const StepProgram> programs, const MachineModel& machine)
@@ -42,16 +87,16 @@ class Simulation {
     for (std::size_t p = 0; p < programs.size(); ++p) {
       program_of_[programs[p].rank] = p;
       run_.times.emplace_back(programs[p].operations.size());
+      hosts_.try_emplace(machine.host_of(programs[p].rank), machine.cores);
     }
     for (std::size_t p = 0; p < programs.size(); ++p) prepare(p);
   }
 
   PipelineRun run() {
-    for (std::size_t p = 0; p < runners_.size(); ++p) ready_.push_back(p);
-    while (!ready_.empty()) {
-      const std::size_t p = ready_.front();
-      ready_.pop_front();
-      advance(p);
+    for (std::size_t p = 0; p < runners_.size(); ++p) advance(p);
+    while (const std::optional<double> next = next_end()) {
+      now_ = *next;
+      finish_all();
     }
     check_done();
     find_critical_path();
@@ -96,48 +141,32 @@ class Simulation {
     return {format("{} {}", lane_name(operation.lane), group_key(group)), members};
   }
 
+  /// Starts what the program can start now.
   void advance(std::size_t p) {
-    Runner& runner = runners_[p];
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        while (runner.next.at(lane) < runner.queue.at(lane).size() && try_to_run(p, lane)) moved = true;
-      }
-    }
+    for (std::size_t lane = 0; lane < kLanes; ++lane) try_to_start(p, lane);
   }
 
-  /// Whether the next operation of the lane ran.
-  bool try_to_run(std::size_t p, std::size_t lane) {
+  void try_to_start(std::size_t p, std::size_t lane) {
     Runner& runner = runners_[p];
-    const int i = element(runner.queue.at(lane), static_cast<int>(runner.next.at(lane)));
+    const std::size_t next = runner.next.at(lane);
+    if (next == runner.queue.at(lane).size()) return;
+    const int i = runner.queue.at(lane)[next];
     const Operation& operation = element(programs_[p].operations, i);
+    if (element(runner.came, i)) return;
     for (const int needed : operation.needs)
-      if (!element(runner.done, needed)) return false;
-    const auto [ready, cause] = ready_time(p, lane, operation);
-    Meeting* meeting = element(runner.meeting, i);
-    const OperationPlace self{static_cast<int>(p), i};
-    if (meeting == nullptr) {
-      finish(self, ready, cause);
-      return true;
-    }
-    if (element(runner.came, i)) return false;
+      if (!element(runner.done, needed)) return;
     element(runner.came, i) = true;
+    const OperationPlace self{static_cast<int>(p), i};
+    const OperationPlace cause = last_wait(p, lane, operation);
+    Meeting* meeting = element(runner.meeting, i);
+    if (meeting == nullptr) return start(self, cause);
     meeting->arrived.push_back(self);
-    if (meeting->arrived.size() == 1 || ready > meeting->ready) {
-      meeting->ready = ready;
-      meeting->last = cause;
-    }
-    if (meeting->arrived.size() < meeting->members) return false;
-    for (const OperationPlace& member : meeting->arrived) {
-      finish(member, meeting->ready, meeting->last);
-      ready_.push_back(static_cast<std::size_t>(member.program));
-    }
-    return true;
+    if (meeting->arrived.size() < meeting->members) return;
+    for (const OperationPlace& member : meeting->arrived) start(member, cause);
   }
 
-  /// When the operation may start, and what it waits for until then.
-  std::pair<double, OperationPlace> ready_time(std::size_t p, std::size_t lane,
-                                               const Operation& operation) const {
+  /// What the operation waited for last.
+  OperationPlace last_wait(std::size_t p, std::size_t lane, const Operation& operation) const {
     double ready = 0;
     OperationPlace cause;
     const auto wait_for = [&](int other) {
@@ -149,17 +178,48 @@ class Simulation {
     const Runner& runner = runners_[p];
     if (const std::size_t next = runner.next.at(lane); next > 0) wait_for(runner.queue.at(lane)[next - 1]);
     for (const int needed : operation.needs) wait_for(needed);
-    return {ready, cause};
+    return cause;
   }
 
-  void finish(const OperationPlace& place, double start, const OperationPlace& cause) {
-    const Operation& operation = element(element(programs_, place.program).operations, place.operation);
-    Runner& runner = element(runners_, place.program);
-    element(element(run_.times, place.program), place.operation) = {
-        start, start + operation_seconds(operation, machine_)};
-    element(runner.done, place.operation) = true;
-    element(runner.cause, place.operation) = cause;
-    ++runner.next.at(static_cast<std::size_t>(operation.lane));
+  void start(const OperationPlace& place, const OperationPlace& cause) {
+    const StepProgram& program = element(programs_, place.program);
+    const Operation& operation = element(program.operations, place.operation);
+    element(element(runners_, place.program).cause, place.operation) = cause;
+    element(element(run_.times, place.program), place.operation).start = now_;
+    const double seconds = operation_seconds(program, operation, machine_);
+    if (is_computation(operation))
+      hosts_.at(machine_.host_of(program.rank)).start(place, now_, seconds);
+    else
+      running_.emplace(now_ + seconds, place);
+  }
+
+  std::optional<double> next_end() const {
+    std::optional<double> next;
+    const auto consider = [&](double end) { next = std::min(next.value_or(end), end); };
+    if (!running_.empty()) consider(running_.begin()->first);
+    for (const auto& [number, host] : hosts_)
+      for (const Running& one : host.running()) consider(one.end);
+    return next;
+  }
+
+  /// Ends what ends now; then what waited for it may start.
+  void finish_all() {
+    std::vector<OperationPlace> finished;
+    while (!running_.empty() && running_.begin()->first <= now_) {
+      finished.push_back(running_.begin()->second);
+      running_.erase(running_.begin());
+    }
+    for (auto& [number, host] : hosts_) std::ranges::copy(host.finish(now_), std::back_inserter(finished));
+    std::set<int> moved;
+    for (const OperationPlace& place : finished) {
+      Runner& runner = element(runners_, place.program);
+      const Operation& operation = element(element(programs_, place.program).operations, place.operation);
+      element(element(run_.times, place.program), place.operation).end = now_;
+      element(runner.done, place.operation) = true;
+      ++runner.next.at(static_cast<std::size_t>(operation.lane));
+      moved.insert(place.program);
+    }
+    for (const int program : moved) advance(static_cast<std::size_t>(program));
   }
 
   void check_done() const {
@@ -192,7 +252,9 @@ class Simulation {
   std::vector<Runner> runners_;
   std::map<int, std::size_t> program_of_;                            // by rank
   std::map<std::pair<std::string, std::size_t>, Meeting> meetings_;  // by name and number
-  std::deque<std::size_t> ready_;                                    // programs that may go on
+  std::map<int, Host> hosts_;
+  std::multimap<double, OperationPlace> running_;  // what needs no core, by end
+  double now_ = 0;
   PipelineRun run_;
 };
 

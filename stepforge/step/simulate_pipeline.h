@@ -35,7 +35,7 @@ struct PipelineRun {
 /// have come as far: a send and its receive run at the same time (no buffer lies between them), and so does a
 /// collective of several of these ranks. Ranks outside `programs` are never waited for: in a job that was
 /// proved by classes they run in step with one of these. Exchanges inside blocks do not wait either; they are
-/// between ranks of one stage.
+/// between ranks of one stage. Where more ranks of a host compute than it has cores, they share them.
 ///
 /// Throws Error if the programs wait for each other in a cycle.
 PipelineRun simulate_pipeline(std::span<const StepProgram> programs, const MachineModel& machine);

@@ -19,8 +19,8 @@ namespace {
 const MachineModel kRates{.name = "test",
                           .flops_per_second = 1,
                           .memory_bytes_per_second = 100,
-                          .network_bytes_per_second = 5,
-                          .seconds_per_operation = 0};
+                          .seconds_per_operation = 0,
+                          .network = {.bytes_per_second = 5}};
 
 Operation work(double seconds, std::vector<int> needs = {}) {
   Operation operation;
@@ -32,7 +32,7 @@ Operation work(double seconds, std::vector<int> needs = {}) {
 Operation transfer(OpKind kind, int peer, double seconds, std::vector<int> needs = {}) {
   Operation operation = make_operation(kind);
   operation.peer = peer;
-  operation.bytes = static_cast<int64_t>(seconds * kRates.network_bytes_per_second);
+  operation.bytes = static_cast<int64_t>(seconds * kRates.network.bytes_per_second);
   operation.needs = std::move(needs);
   return operation;
 }
@@ -104,6 +104,22 @@ TEST(SimulatePipeline, ACollectiveStartsWithTheLastOfItsRanks) {
   expect_span(run.times[1][1], 3, 5);
   EXPECT_DOUBLE_EQ(bubble_share(programs, run, 0), 1 - 3.0 / 5);
   EXPECT_DOUBLE_EQ(bubble_share(programs, run), 0.2);
+}
+
+// Rank 1 joins at 2 s, when 2 s are left of rank 0, which so ends at 6; then 1 s is left of rank 1.
+TEST(SimulatePipeline, RanksOfAHostShareItsCores) {
+  MachineModel machine = kRates;
+  machine.cores = 1;
+  auto programs = programs_of({{work(4)}, {transfer(OpKind::receive, 9, 2), work(3, {0})}});
+  const PipelineRun shared = simulate_pipeline(programs, machine);
+  expect_span(shared.times[0][0], 0, 6);
+  expect_span(shared.times[1][1], 2, 7);
+  machine.ranks_per_host = 1;
+  const PipelineRun apart = simulate_pipeline(programs, machine);
+  expect_span(apart.times[0][0], 0, 4);
+  machine.ranks_per_host = 0;
+  machine.cores = 2;
+  expect_span(simulate_pipeline(programs, machine).times[1][1], 2, 5);
 }
 
 TEST(SimulatePipeline, RanksOutsideAreNotWaitedFor) {

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "stepforge/base/error.h"
-
 namespace stepforge::testing {
 namespace {
 
@@ -27,8 +25,16 @@ Operation message(int64_t bytes, std::vector<int> needs) {
 const MachineModel kMachine{.name = "test",
                             .flops_per_second = 10,
                             .memory_bytes_per_second = 100,
-                            .network_bytes_per_second = 5,
-                            .seconds_per_operation = 0};
+                            .seconds_per_operation = 0,
+                            .network = {.bytes_per_second = 5}};
+
+/// Rank 0 with a group of two ranks: half of a reduction's message leaves each.
+StepProgram program_of(std::vector<Operation> operations) {
+  StepProgram program;
+  program.groups = {{"fsdp", {0, 1}}};
+  program.operations = std::move(operations);
+  return program;
+}
 
 TEST(Simulate, OperationsOfALaneFollowOneAnother) {
   StepProgram program;
@@ -40,8 +46,7 @@ TEST(Simulate, OperationsOfALaneFollowOneAnother) {
 }
 
 TEST(Simulate, LanesOverlapUnlessNeedsOrderThem) {
-  StepProgram program;
-  program.operations = {computation(10), message(10, {0}), computation(10), computation(10)};
+  StepProgram program = program_of({computation(10), message(20, {0}), computation(10), computation(10)});
   program.operations[3].needs = {1};
   const auto times = simulate(program, kMachine);
   EXPECT_DOUBLE_EQ(times[1].start, 1.0);
@@ -51,8 +56,7 @@ TEST(Simulate, LanesOverlapUnlessNeedsOrderThem) {
 }
 
 TEST(Simulate, ExchangesBesideAComputationAddOnlyWhatItDoesNotCover) {
-  StepProgram program;
-  program.operations = {computation(40), computation(10)};
+  StepProgram program = program_of({computation(40), computation(10)});
   for (Operation& operation : program.operations) {
     operation.exchanges[0] = {0, 25};  // 5 s, of which 3 s may move beside the computation
     operation.beside = 15;
@@ -107,15 +111,14 @@ TEST(LaneReport, MentionsHiddenTrafficOnlyIfThereIsAny) {
 }
 
 TEST(MeasuredMachine, HasTheRatesOfTheStep) {
-  StepProgram program;
-  program.operations = {computation(30), message(40, {}), computation(10)};
+  StepProgram program = program_of({computation(30), message(80, {}), computation(10)});
   Operation update;
   update.kind = OpKind::update;
   update.bytes = 600;
   program.operations.push_back(update);
   const MachineModel machine = measured_machine(program, {{0, 3}, {0, 8}, {3, 4}, {4, 6}}, "step 3");
   EXPECT_EQ(machine.flops_per_second, 10);
-  EXPECT_EQ(machine.network_bytes_per_second, 5);
+  EXPECT_EQ(machine.network.bytes_per_second, 5);
   EXPECT_EQ(machine.memory_bytes_per_second, 300);
   EXPECT_EQ(step_seconds(simulate(program, machine)), 8);
 }
@@ -124,23 +127,8 @@ TEST(MeasuredMachine, KeepsTheDefaultOfRatesWithoutOperations) {
   StepProgram program;
   program.operations = {computation(30)};
   const MachineModel machine = measured_machine(program, {{0, 3}}, "step 3");
-  EXPECT_EQ(machine.network_bytes_per_second, MachineModel{}.network_bytes_per_second);
+  EXPECT_EQ(machine.network.bytes_per_second, MachineModel{}.network.bytes_per_second);
   EXPECT_EQ(machine.name, "step 3");
-}
-
-TEST(MachineText, NamesTheMachineAndItsRates) {
-  EXPECT_EQ(machine_text(MachineModel{}),
-            "model machine: 100 GFLOP/s, memory 20 GB/s, network 10 GB/s, 5 us per operation");
-}
-
-TEST(ParseMachine, TakesOneToThreeRates) {
-  const MachineModel machine = parse_machine("2000,50");
-  EXPECT_EQ(machine.flops_per_second, 2e12);
-  EXPECT_EQ(machine.memory_bytes_per_second, 5e10);
-  EXPECT_EQ(machine.network_bytes_per_second, MachineModel{}.network_bytes_per_second);
-  EXPECT_EQ(parse_machine("1,2,3.5").network_bytes_per_second, 3.5e9);
-  for (const char* wrong : {"", "fast", "0", "-1", "nan", "inf", "1,,2", "1,2,3,4", "1x", "1e300"})
-    EXPECT_THROW(parse_machine(wrong), UsageError) << wrong;
 }
 
 }  // namespace
