@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepforge plan`.
 #include <algorithm>
+#include <cstdint>
 #include <iostream>
+#include <limits>
 #include <string>
 
 #include "stepforge/app/commands.h"
@@ -80,9 +82,20 @@ void write_files(const PlanOptions& options, const Config& config, const Pipelin
   }
 }
 
-int compare_schedules(const Config& config, RankId rank, const MachineModel& machine) {
-  std::cout << schedule_comparison(config, rank, machine)
-            << format("\nPredicted on ranks of {}\n", machine_text(machine));
+int compare_command(const PlanOptions& options, const Config& config, const MachineModel& machine) {
+  if (!options.trace.empty() || !options.picture.empty())
+    throw UsageError("--trace and --picture show one schedule; leave --compare out");
+  const int64_t memory =
+      options.memory.empty() ? std::numeric_limits<int64_t>::max() : parse_bytes(options.memory);
+  const ScheduleComparison comparison =
+      compare_schedules(config, {options.rank, options.world_size}, machine, memory);
+  std::cout << comparison.table << format("\nPredicted on ranks of {}\n", machine_text(machine));
+  if (options.schedule.empty()) return 0;
+  if (comparison.fastest.empty())
+    throw UsageError(format("--schedule: no schedule fits into {} of each rank", options.memory));
+  write_file_atomic(options.schedule, schedule_csv(comparison.schedule));
+  std::cout << format("\nFastest schedule, {}: {} (parallelism.pipeline_parallel_schedule_csv reads it)\n",
+                      comparison.fastest, options.schedule.string());
   return 0;
 }
 
@@ -92,7 +105,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   const Config config = planned_config(args, options);
   const RankId rank{options.rank, options.world_size};
   const MachineModel machine = planned_machine(options);
-  if (options.compare) return compare_schedules(config, rank, machine);
+  if (options.compare) return compare_command(options, config, machine);
   const bool staged = has_stages(config.parallelism);
   if (!staged && (!options.schedule.empty() || !options.picture.empty())) {
     throw UsageError(

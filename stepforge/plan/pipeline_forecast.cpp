@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/schedule/timeline.h"
+#include "stepforge/schedule/zero_bubble.h"
 
 namespace stepforge {
 
@@ -66,18 +69,134 @@ ProvedStep proved_step(const Config& config, const PipelinePlan& pipeline, RankI
   return prove_train_step(config, part, plan_layout(config, part, rank, pipeline), pipeline);
 }
 
-Cells forecast_of(const Config& config, RankId rank, const MachineModel& machine) {
-  const std::string title = schedule_title(config.parallelism);
-  try {
-    const PipelinePlan pipeline = plan_pipeline(config, rank);
-    const ProvedStep step = proved_step(config, pipeline, rank);
-    const PipelineRun run = simulate_pipeline(step.stages, machine);
-    return {title, std::to_string(pipeline.stages_of(0).size()), percent_text(bubble_share(step.stages, run)),
-            format("{:#.3g} s", run.seconds()), human_bytes(step.proof.peak_bytes)};
-  } catch (const UsageError& refusal) {
-    return {title, format("does not fit: {}", refusal.what())};
+/// What is predicted of one schedule.
+struct Forecast {
+  PipelinePlan pipeline;
+  double bubble = 0;
+  double seconds = 0;
+  int64_t peak_bytes = 0;
+};
+
+/// Of the schedule of `config`, or of `schedule` instead.
+Forecast forecast_of(const Config& config, RankId rank, const MachineModel& machine,
+                     const Schedule* schedule = nullptr) {
+  Forecast forecast;
+  forecast.pipeline = plan_pipeline(config, rank, schedule);
+  const ProvedStep step = proved_step(config, forecast.pipeline, rank);
+  const PipelineRun run = simulate_pipeline(step.stages, machine);
+  forecast.bubble = bubble_share(step.stages, run);
+  forecast.seconds = run.seconds();
+  forecast.peak_bytes = step.proof.peak_bytes;
+  return forecast;
+}
+
+/// Adds a computation of a micro-batch to the times of its stage.
+void add_time(StageTime& stage, OpKind kind, double seconds) {
+  switch (kind) {
+    case OpKind::forward:
+      stage.forward += seconds;
+      break;
+    case OpKind::loss_forward_backward:
+      stage.loss += seconds;
+      break;
+    case OpKind::backward_weight:
+      stage.backward_weight += seconds;
+      break;
+    default:  // recompute, and the backward of blocks that are not split
+      stage.backward_input += seconds;
   }
 }
+
+/// The predicted times of the stages of a job with one stage per rank and split backwards.
+StageTimes stage_times(const Config& config, RankId rank, const MachineModel& machine) {
+  const auto ranks = static_cast<int>(config.parallelism.pipeline_parallel_degree);
+  const Schedule any =
+      zero_bubble_auto(uniform_times(ranks, 1, 1, 1), plan_micro_batches(config, rank), ranks);
+  const ProvedStep step = proved_step(config, plan_pipeline(config, rank, &any), rank);
+  StageTimes times = uniform_times(ranks, 0, 0, 0);
+  for (const StepProgram& program : step.stages) {
+    for (const Operation& operation : program.operations) {
+      if (operation.block < 0 || operation.micro_batch != 0) continue;
+      const double seconds = operation_seconds(program, operation, machine);
+      if (operation.peer >= 0)
+        times.latency = std::max(times.latency, seconds);
+      else
+        add_time(element(times.stages, element(program.blocks, operation.block).stage), operation.kind,
+                 seconds);
+    }
+  }
+  return times;
+}
+
+/// Makes zero-bubble schedules for the times of a job.
+class ZeroBubbleSearch {
+ public:
+  ZeroBubbleSearch(const Config& config, RankId rank, const MachineModel& machine)
+      : config_(config), rank_(rank), machine_(machine), times_(stage_times(config, rank, machine)) {}
+
+  int ranks() const { return static_cast<int>(times_.stages.size()); }
+  std::string title(int limit) const { return format("ZB-{:.3g}p", static_cast<double>(limit) / ranks()); }
+
+  /// With the activations of at most `limit` micro-batches on a rank.
+  Forecast forecast(int limit) const {
+    const Schedule schedule = zero_bubble_auto(times_, plan_micro_batches(config_, rank_), limit);
+    return forecast_of(config_, rank_, machine_, &schedule);
+  }
+
+  /// The largest limit above that of ZB-1p, and up to that of ZB-2p, with which the job needs no more than `memory`;
+  /// that of ZB-1p if there is none. A larger limit never needs less.
+  int largest_limit(int64_t memory) const {
+    int fits = ranks();
+    int above = 2 * ranks() + 1;
+    if (forecast(above - 1).peak_bytes <= memory) return above - 1;
+    while (above - fits > 1) {
+      const int middle = (fits + above) / 2;
+      (forecast(middle).peak_bytes <= memory ? fits : above) = middle;
+    }
+    return fits;
+  }
+
+ private:
+  const Config& config_;
+  RankId rank_;
+  const MachineModel& machine_;
+  StageTimes times_;
+};
+
+/// Collects the rows of the table and the fastest schedule.
+class Comparison {
+ public:
+  explicit Comparison(int64_t memory) : memory_(memory) {}
+
+  void add(const std::string& title, const Forecast& forecast) {
+    rows_.push_back({title, std::to_string(forecast.pipeline.stages_of(0).size()),
+                     percent_text(forecast.bubble), format("{:#.3g} s", forecast.seconds),
+                     human_bytes(forecast.peak_bytes)});
+    if (forecast.peak_bytes > memory_ || (!result_.fastest.empty() && forecast.seconds >= seconds_)) return;
+    seconds_ = forecast.seconds;
+    result_.fastest = title;
+    result_.schedule = forecast.pipeline.schedule;
+  }
+  /// `forecast` may refuse.
+  template <typename MakeForecast>
+  void try_to_add(const std::string& title, const MakeForecast& forecast) {
+    try {
+      add(title, forecast());
+    } catch (const UsageError& refusal) {
+      rows_.push_back({title, format("does not fit: {}", refusal.what())});
+    }
+  }
+  ScheduleComparison result() {
+    result_.table = table_text(rows_, {true, false, false, false, false});
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<Cells> rows_ = {{"schedule", "stages per rank", "bubble", "step", "peak memory"}};
+  int64_t memory_;
+  double seconds_ = 0;
+  ScheduleComparison result_;
+};
 
 }  // namespace
 
@@ -108,21 +227,30 @@ std::string pipeline_text(const std::string& title, const PipelinePlan& pipeline
                 percent_text(bubble_share(step.stages, run)), critical_path_text(step.stages, run));
 }
 
-std::string schedule_comparison(const Config& config, RankId rank, const MachineModel& machine) {
+ScheduleComparison compare_schedules(const Config& config, RankId rank, const MachineModel& machine,
+                                     int64_t memory) {
   if (!has_stages(config.parallelism)) {
     throw UsageError(
         "--compare: the job has no pipeline; set parallelism.pipeline_parallel_degree to a number above 1");
   }
-  std::vector<Cells> rows = {{"schedule", "stages per rank", "bubble", "step", "peak memory"}};
-  if (!config.parallelism.pipeline_parallel_schedule_csv.empty())
-    rows.push_back(forecast_of(config, rank, machine));
+  Comparison comparison(memory);
+  const auto add = [&](const Config& job) {
+    comparison.try_to_add(schedule_title(job.parallelism), [&] { return forecast_of(job, rank, machine); });
+  };
+  if (!config.parallelism.pipeline_parallel_schedule_csv.empty()) add(config);
   Config other = config;
   other.parallelism.pipeline_parallel_schedule_csv.clear();
   for (std::size_t i = 0; i < choice_names(PipelineSchedule{}).size(); ++i) {
     other.parallelism.pipeline_parallel_schedule = static_cast<PipelineSchedule>(i);
-    rows.push_back(forecast_of(other, rank, machine));
+    add(other);
   }
-  return table_text(rows, {true, false, false, false, false});
+  comparison.try_to_add("ZB-1p", [&] {
+    const ZeroBubbleSearch search(other, rank, machine);
+    const int limit = search.largest_limit(memory);
+    if (limit > search.ranks()) comparison.add(search.title(limit), search.forecast(limit));
+    return search.forecast(search.ranks());
+  });
+  return comparison.result();
 }
 
 }  // namespace stepforge

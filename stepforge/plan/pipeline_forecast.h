@@ -2,12 +2,15 @@
 // What `stepforge plan` says of the pipeline of a job before it runs.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "stepforge/config/config.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/plan/pipeline_plan.h"
+#include "stepforge/schedule/schedule.h"
 #include "stepforge/step/simulate_pipeline.h"
 
 namespace stepforge {
@@ -21,9 +24,20 @@ std::string schedule_title(const ParallelismConfig& parallelism);
 std::string pipeline_text(const std::string& title, const PipelinePlan& pipeline, const ProvedStep& step,
                           const PipelineRun& run);
 
-/// A table of all schedules for this job, and the one of its CSV file if it has one: stages per rank,
-/// predicted bubble and time of the step, and peak memory of the rank that needs most. A schedule that does
-/// not fit has the reason instead. Throws UsageError if the job has no pipeline.
-std::string schedule_comparison(const Config& config, RankId rank, const MachineModel& machine);
+/// All schedules for a job.
+struct ScheduleComparison {
+  /// Stages per rank, predicted bubble and time of the step, and peak memory of the rank that needs most. A schedule
+  /// that does not fit the job has the reason instead.
+  std::string table;
+  std::string fastest;  ///< the name of the fastest one within the memory; "" if there is none
+  Schedule schedule;    ///< that one
+};
+
+/// Compares the schedules that have names, that of the job's CSV file if it has one, and zero-bubble schedules made for
+/// the predicted times of this job's stages (schedule/zero_bubble.h): ZB-1p with the activations of 1F1B, and the one
+/// with the most activations, up to twice as many, that `memory` bytes of a rank allow: ZB-2p. Throws UsageError if the
+/// job has no pipeline.
+ScheduleComparison compare_schedules(const Config& config, RankId rank, const MachineModel& machine,
+                                     int64_t memory = std::numeric_limits<int64_t>::max());
 
 }  // namespace stepforge

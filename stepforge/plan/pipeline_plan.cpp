@@ -68,8 +68,7 @@ int stages_per_rank_of(const ParallelismConfig& parallelism, const ModelSpec& wh
 
 Schedule schedule_of(const Config& config, const ModelSpec& whole, const StagePlan& plan, RankId rank) {
   const ParallelismConfig& parallelism = config.parallelism;
-  const int micro_batches =
-      static_cast<int>(plan_batch(config.training, plan_data_ranks(config, rank.world_size)).micro_batches());
+  const int micro_batches = plan_micro_batches(config, rank);
   if (!parallelism.pipeline_parallel_schedule_csv.empty())
     return schedule_of_file(parallelism, micro_batches);
   return make_schedule(kind_of(parallelism.pipeline_parallel_schedule),
@@ -124,13 +123,19 @@ TiedUnit PipelinePlan::tied_unit() const {
   return {};
 }
 
-PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank) {
+int plan_micro_batches(const Config& config, RankId rank) {
+  return static_cast<int>(
+      plan_batch(config.training, plan_data_ranks(config, rank.world_size)).micro_batches());
+}
+
+PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank,
+                           const Schedule* schedule) {
   PipelinePlan plan;
   plan.model = std::move(divided);
   const ParallelismConfig& parallelism = config.parallelism;
   if (!has_stages(parallelism)) return plan;
   StagePlan stages = stage_plan(parallelism);
-  plan.schedule = schedule_of(config, whole, stages, rank);
+  plan.schedule = schedule != nullptr ? *schedule : schedule_of(config, whole, stages, rank);
   stages.stages = plan.schedule.stages();
   if (stages.stages > 1) {
     set_stages(plan.model, stages_of_blocks(whole, stages, block_flops(whole, config.training.seq_len)));
@@ -145,8 +150,8 @@ PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSp
   return plan;
 }
 
-PipelinePlan plan_pipeline(const Config& config, RankId rank) {
-  return plan_pipeline(config, plan_model(config), plan_divided_model(config, rank), rank);
+PipelinePlan plan_pipeline(const Config& config, RankId rank, const Schedule* schedule) {
+  return plan_pipeline(config, plan_model(config), plan_divided_model(config, rank), rank, schedule);
 }
 
 }  // namespace stepforge

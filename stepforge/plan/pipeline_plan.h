@@ -32,11 +32,15 @@ struct PipelinePlan {
 bool has_stages(const ParallelismConfig& parallelism);
 
 /// The pipeline of `config` for the rank, which may be one rank alone. Throws UsageError if the degree, the stages, the
-/// schedule or its file do not fit one another or the model.
-PipelinePlan plan_pipeline(const Config& config, RankId rank);
+/// schedule or its file do not fit one another or the model. `schedule`, if given, is used instead of that of `config`.
+PipelinePlan plan_pipeline(const Config& config, RankId rank, const Schedule* schedule = nullptr);
 
 /// The same for a specification of one's own. `whole`: undivided, by whose costs stages are balanced; `divided`: this
 /// rank's parts of its tensors.
-PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank);
+PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank,
+                           const Schedule* schedule = nullptr);
+
+/// The micro-batches of a step on each rank.
+int plan_micro_batches(const Config& config, RankId rank);
 
 }  // namespace stepforge

@@ -61,7 +61,7 @@ TEST(PipelineText, FlopsAreSharesOfAllStages) {
 }
 
 TEST(ScheduleComparison, HasARowForEveryScheduleAndTheReasonIfItDoesNotFit) {
-  const std::string text = schedule_comparison(four_ranks({"model.n_layers=4"}), kSecond, {});
+  const std::string text = compare_schedules(four_ranks({"model.n_layers=4"}), kSecond, {}).table;
   for (const std::string_view name : choice_names(PipelineSchedule{}))
     EXPECT_NE(line_of(text, std::string(name) + " "), "") << name;
   EXPECT_CONTAINS(line_of(text, "1F1B"), " s ");
@@ -73,7 +73,8 @@ TEST(ScheduleComparison, HasTheScheduleOfTheFileToo) {
   const std::string path = (folder / "own.csv").string();
   write_text(path, schedule_csv(make_schedule(ScheduleKind::gpipe, 4, 1, 8)));
   const std::string text =
-      schedule_comparison(four_ranks({"parallelism.pipeline_parallel_schedule_csv=" + path}), kSecond, {});
+      compare_schedules(four_ranks({"parallelism.pipeline_parallel_schedule_csv=" + path}), kSecond, {})
+          .table;
   const auto numbers = [&](const std::string& name) {
     const std::string line = line_of(text, name);
     return line.substr(line.find(" 1 "));
@@ -81,9 +82,42 @@ TEST(ScheduleComparison, HasTheScheduleOfTheFileToo) {
   EXPECT_EQ(numbers(path), numbers("GPipe"));
 }
 
+/// The bytes of a table's last cell, of the forms that the tests have: "1.4 MiB".
+double mebibytes(const std::string& line) {
+  return std::stod(line.substr(line.find(" s ") + 3));
+}
+
+TEST(ScheduleComparison, SchedulesMadeForTheJobAreFasterWithMoreMemory) {
+  const Config config = four_ranks({"training.seq_len=256"});
+  const ScheduleComparison all = compare_schedules(config, kSecond, {});
+  const double least = mebibytes(line_of(all.table, "ZB-1p "));
+  const double most = mebibytes(line_of(all.table, "ZB-2p "));
+  EXPECT_LT(least, most);
+  const auto seconds = [&](const std::string& name) {
+    const std::string line = line_of(all.table, name);
+    return std::stod(line.substr(line.find('%') + 1));
+  };
+  EXPECT_LT(seconds("ZB-1p "), seconds("1F1B "));
+  EXPECT_LT(seconds("ZB-2p "), seconds("ZB-1p "));
+  const auto between = static_cast<int64_t>((least + most) / 2 * 1024 * 1024);
+  const ScheduleComparison within = compare_schedules(config, kSecond, {}, between);
+  EXPECT_EQ(line_of(within.table, "ZB-2p "), "");
+  const std::string made = line_of(within.table, "ZB-1.");
+  EXPECT_NE(made, "") << within.table;
+  EXPECT_LE(mebibytes(made), (least + most) / 2);
+}
+
+TEST(ScheduleComparison, TheFastestIsThatWithinTheMemory) {
+  const Config config = four_ranks({"training.seq_len=256"});
+  const ScheduleComparison all = compare_schedules(config, kSecond, {});
+  EXPECT_NE(line_of(all.table, all.fastest + " "), "");
+  EXPECT_EQ(all.schedule.micro_batches, 8);
+  EXPECT_EQ(compare_schedules(config, kSecond, {}, 1).fastest, "");
+}
+
 TEST(ScheduleComparison, AJobWithoutAPipelineIsRefused) {
   EXPECT_CONTAINS(message_of<UsageError>([] {
-                    schedule_comparison(four_ranks({"parallelism.pipeline_parallel_degree=1"}), kSecond, {});
+                    compare_schedules(four_ranks({"parallelism.pipeline_parallel_degree=1"}), kSecond, {});
                   }),
                   "set parallelism.pipeline_parallel_degree to a number above 1");
 }
