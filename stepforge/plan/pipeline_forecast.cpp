@@ -177,11 +177,11 @@ class Comparison {
     result_.fastest = title;
     result_.schedule = forecast.pipeline.schedule;
   }
-  /// `forecast` may refuse.
-  template <typename MakeForecast>
-  void try_to_add(const std::string& title, const MakeForecast& forecast) {
+  /// `add_rows` may refuse.
+  template <typename AddRows>
+  void try_to_add(const std::string& title, const AddRows& add_rows) {
     try {
-      add(title, forecast());
+      add_rows();
     } catch (const UsageError& refusal) {
       rows_.push_back({title, format("does not fit: {}", refusal.what())});
     }
@@ -235,7 +235,8 @@ ScheduleComparison compare_schedules(const Config& config, RankId rank, const Ma
   }
   Comparison comparison(memory);
   const auto add = [&](const Config& job) {
-    comparison.try_to_add(schedule_title(job.parallelism), [&] { return forecast_of(job, rank, machine); });
+    const std::string title = schedule_title(job.parallelism);
+    comparison.try_to_add(title, [&] { comparison.add(title, forecast_of(job, rank, machine)); });
   };
   if (!config.parallelism.pipeline_parallel_schedule_csv.empty()) add(config);
   Config other = config;
@@ -244,11 +245,12 @@ ScheduleComparison compare_schedules(const Config& config, RankId rank, const Ma
     other.parallelism.pipeline_parallel_schedule = static_cast<PipelineSchedule>(i);
     add(other);
   }
-  comparison.try_to_add("ZB-1p", [&] {
+  comparison.try_to_add("ZB", [&] {
     const ZeroBubbleSearch search(other, rank, machine);
-    const int limit = search.largest_limit(memory);
-    if (limit > search.ranks()) comparison.add(search.title(limit), search.forecast(limit));
-    return search.forecast(search.ranks());
+    const int least = search.ranks();
+    const int most = search.largest_limit(memory);
+    comparison.add(search.title(least), search.forecast(least));
+    if (most > least) comparison.add(search.title(most), search.forecast(most));
   });
   return comparison.result();
 }

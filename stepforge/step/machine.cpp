@@ -145,7 +145,7 @@ std::string machine_text(const MachineModel& machine) {
                    machine.ranks_per_host, machine.between_hosts.bytes_per_second / kGiga,
                    machine.between_hosts.seconds / kMicro, machine.network.seconds / kMicro);
   }
-  if (machine.cores > 0) text += format("; {} ranks of a host compute at once", machine.cores);
+  if (machine.cores > 0) text += format("; {} core{} per host", machine.cores, machine.cores == 1 ? "" : "s");
   if (!machine.measured.empty()) text += "; measured times of operations";
   return text;
 }

@@ -91,6 +91,8 @@ TEST(SetHosts, TakesRanksRateAndLatencies) {
   EXPECT_DOUBLE_EQ(machine.network.seconds, 2e-6);
   EXPECT_CONTAINS(machine_text(machine),
                   "; hosts of 8 ranks, 50 GB/s between them, latency 10 us (2 us within)");
+  machine.cores = 1;
+  EXPECT_CONTAINS(machine_text(machine), "; 1 core per host");
   for (const char* wrong : {"", "8", "0,50", "1.5,50", "8,x", "8,50,1,1,1", "1e7,50"})
     EXPECT_THROW(set_hosts(machine, wrong), UsageError) << wrong;
 }
