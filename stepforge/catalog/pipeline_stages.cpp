@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <map>
 #include <utility>
@@ -126,67 +127,72 @@ std::vector<int> by_layer_count(const ModelSpec& whole, const StagePlan& plan, i
   return assigned;
 }
 
-/// Cuts a list of costs into parts so that the largest sum is as small as possible.
-class BalancedCuts {
- public:
-  explicit BalancedCuts(std::span<const double> costs) : sums_{0.0} {
-    for (const double cost : costs) sums_.push_back(sums_.back() + cost);
-  }
+/// What a stage with the blocks from `begin` to `end` costs or needs.
+using StageAmount = std::function<double(std::size_t stage, std::size_t begin, std::size_t end)>;
 
-  /// The part of each element.
-  std::vector<int> into(int parts) {
-    const std::size_t count = sums_.size() - 1;
-    best_.assign(1, std::vector<double>(count + 1, std::numeric_limits<double>::infinity()));
-    best_[0][0] = 0.0;
-    std::vector<std::vector<std::size_t>> last_begin(1);  // of the last part, by number of parts and elements
-    for (int part = 1; part <= parts; ++part) {
-      std::vector<double> costs(count + 1, std::numeric_limits<double>::infinity());
-      std::vector<std::size_t> begins(count + 1, 0);
-      for (auto end = static_cast<std::size_t>(part); end <= count; ++end) {
-        begins[end] = begin_of_last(end);
-        costs[end] = largest(begins[end], end);
-      }
-      best_.push_back(std::move(costs));
-      last_begin.push_back(std::move(begins));
-    }
-    std::vector<int> assigned(count);
-    std::size_t end = count;
-    for (int part = parts; part > 0; --part) {
-      const std::size_t begin = last_begin[static_cast<std::size_t>(part)][end];
-      std::fill(assigned.begin() + static_cast<std::ptrdiff_t>(begin),
-                assigned.begin() + static_cast<std::ptrdiff_t>(end), part - 1);
-      end = begin;
-    }
-    return assigned;
-  }
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
- private:
-  /// The largest sum if the last part of the first `end` elements begins at `begin`.
-  double largest(std::size_t begin, std::size_t end) const {
-    return std::max(best_.back()[begin], sums_[end] - sums_[begin]);
-  }
-
-  /// Where the last part of the first `end` elements begins. Of equally good places the first: early stages of
-  /// a pipeline keep the activations of more micro-batches, so they get less.
-  std::size_t begin_of_last(std::size_t end) const {
-    // With a later begin the parts before become more expensive and the last one cheaper: the best place is
-    // where these cross.
-    std::size_t low = best_.size() - 1;  // each part before has at least one element
-    std::size_t high = end - 1;
-    while (low < high) {
-      const std::size_t middle = (low + high) / 2;
-      if (best_.back()[middle] >= sums_[end] - sums_[middle])
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    const bool before = low >= best_.size() && largest(low - 1, end) <= largest(low, end);
-    return before ? low - 1 : low;
-  }
-
-  std::vector<double> sums_;               ///< of the first i costs
-  std::vector<std::vector<double>> best_;  ///< the largest sum, by number of parts and of elements
+/// A cut, and the largest amount of its stages.
+struct Cut {
+  double largest = kInfinity;
+  std::vector<int> stages;  ///< of each block
 };
+
+/// Cuts `blocks` into `stages` so that the largest `amount` of a stage is as small as possible, while no stage has
+/// more than `limit` of `limited`. Of equally good cuts the first: early stages of a pipeline keep the activations of
+/// more micro-batches, so they get less. There must be such a cut.
+Cut best_cut(std::size_t blocks, std::size_t stages, const StageAmount& amount, const StageAmount& limited,
+             double limit) {
+  // The smallest largest amount, and where the last stage begins, by number of stages and of blocks.
+  std::vector best(stages + 1, std::vector<double>(blocks + 1, kInfinity));
+  std::vector last_begin(stages + 1, std::vector<std::size_t>(blocks + 1, 0));
+  best[0][0] = 0;
+  for (std::size_t count = 1; count <= stages; ++count) {
+    for (std::size_t end = count; end <= blocks; ++end) {
+      for (std::size_t begin = count - 1; begin < end; ++begin) {
+        if (limited(count - 1, begin, end) > limit) continue;
+        const double largest = std::max(best[count - 1][begin], amount(count - 1, begin, end));
+        if (largest >= best[count][end]) continue;
+        best[count][end] = largest;
+        last_begin[count][end] = begin;
+      }
+    }
+  }
+  Cut cut{best[stages][blocks], std::vector<int>(blocks)};
+  std::size_t end = blocks;
+  for (std::size_t count = stages; count > 0; --count) {
+    const std::size_t begin = last_begin[count][end];
+    std::fill(cut.stages.begin() + static_cast<std::ptrdiff_t>(begin),
+              cut.stages.begin() + static_cast<std::ptrdiff_t>(end), static_cast<int>(count) - 1);
+    end = begin;
+  }
+  return cut;
+}
+
+/// sums[i] of the first i values.
+std::vector<double> sums_of(std::span<const double> values) {
+  std::vector<double> sums = {0.0};
+  for (const double value : values) sums.push_back(sums.back() + value);
+  return sums;
+}
+
+std::vector<int> balanced(std::span<const double> costs, int stages, const StageMemory& memory) {
+  const auto count = static_cast<std::size_t>(stages);
+  const std::vector<double> cost_sums = sums_of(costs);
+  const StageAmount cost = [&](std::size_t, std::size_t begin, std::size_t end) {
+    return cost_sums[end] - cost_sums[begin];
+  };
+  const Cut cheapest = best_cut(costs.size(), count, cost, cost, kInfinity);
+  if (memory.state.empty()) return cheapest.stages;
+  const std::vector<double> states = sums_of(memory.state);
+  const std::vector<double> activations = sums_of(memory.activations);
+  const StageAmount bytes = [&](std::size_t stage, std::size_t begin, std::size_t end) {
+    return states[end] - states[begin] + memory.alive[stage] * (activations[end] - activations[begin]);
+  };
+  const double cost_limit = cheapest.largest * (1 + kStageCostTolerance);
+  const Cut smallest = best_cut(costs.size(), count, bytes, cost, cost_limit);
+  return best_cut(costs.size(), count, cost, bytes, smallest.largest).stages;
+}
 
 }  // namespace
 
@@ -221,11 +227,11 @@ std::vector<double> block_flops(const ModelSpec& whole, int64_t seq_len) {
 }
 
 std::vector<int> stages_of_blocks(const ModelSpec& whole, const StagePlan& plan,
-                                  std::span<const double> costs) {
+                                  std::span<const double> costs, const StageMemory& memory) {
   const int stages = planned_stages(whole, plan);
   if (!plan.blocks.empty()) return by_names(whole, plan);
   if (counts_layers(plan)) return by_layer_count(whole, plan, stages);
-  return BalancedCuts(costs).into(stages);
+  return balanced(costs, stages, memory);
 }
 
 void set_stages(ModelSpec& model, std::span<const int> stages) {

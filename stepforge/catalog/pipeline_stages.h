@@ -33,13 +33,25 @@ int planned_stages(const ModelSpec& whole, const StagePlan& plan);
 /// not counted.
 std::vector<double> block_flops(const ModelSpec& whole, int64_t seq_len);
 
+/// What a rank needs memory for, in bytes of each block or in any unit, and the micro-batches whose activations each
+/// stage keeps at once.
+struct StageMemory {
+  std::vector<double> state;        ///< weights, gradients and optimizer of a block
+  std::vector<double> activations;  ///< of a block, for one micro-batch
+  std::vector<int> alive;           ///< of each stage, by the schedule
+};
+
+/// How much more than necessary the most expensive stage may cost if the largest stage then needs less memory.
+inline constexpr double kStageCostTolerance = 0.02;
+
 /// The stage of each block of a whole model. Without another rule, the most expensive stage is as cheap as
-/// possible, by `costs` of each block (block_flops()); memory does not count. Every stage has at least one
+/// possible, by `costs` of each block (block_flops()), or up to kStageCostTolerance more expensive where that makes the
+/// memory of the stage that needs most smaller; an empty `memory` does not count. Every stage has at least one
 /// block, the first one the embedding and the last one the head. All ranks must pass the same costs, those of
 /// the undivided model. Throws UsageError as planned_stages() does, if there are more stages than blocks, if a
 /// stage of torchtitan's rule would have less than no layer, or if plan.blocks are not all blocks in order.
 std::vector<int> stages_of_blocks(const ModelSpec& whole, const StagePlan& plan,
-                                  std::span<const double> costs);
+                                  std::span<const double> costs, const StageMemory& memory = {});
 
 /// Sets BlockSpec::stage of each block. `model` has all blocks.
 void set_stages(ModelSpec& model, std::span<const int> stages);

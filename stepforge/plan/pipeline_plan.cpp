@@ -2,11 +2,13 @@
 #include "stepforge/plan/pipeline_plan.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/pipeline_stages.h"
+#include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/stage_part.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/schedule/check.h"
@@ -76,6 +78,67 @@ Schedule schedule_of(const Config& config, const ModelSpec& whole, const StagePl
                        stages_per_rank_of(parallelism, whole, plan), micro_batches);
 }
 
+/// The micro-batches of each stage that are forward but not wholly backward at the same time.
+std::vector<int> alive_micro_batches(const Schedule& schedule) {
+  std::vector<int> alive(schedule.rank_of_stage.size(), 0);
+  std::vector<int> most = alive;
+  for (const std::vector<Action>& actions : schedule.actions) {
+    for (const Action& action : actions) {
+      int& now = element(alive, action.stage);
+      if (action.kind == ActionKind::forward) ++now;
+      element(most, action.stage) = std::max(element(most, action.stage), now);
+      if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) --now;
+    }
+  }
+  return most;
+}
+
+/// Whether a block keeps its input only.
+bool is_recomputed(const ActivationCheckpointConfig& checkpointing, const BlockSpec& block) {
+  if (block.kind != BlockKind::layer) return false;
+  switch (checkpointing.mode) {
+    case RecomputeMode::full:
+      return true;
+    case RecomputeMode::every_n:
+      return block.layer % checkpointing.every_n == 0;
+    case RecomputeMode::blocks:
+      return std::ranges::count(checkpointing.blocks, block.layer) > 0;
+    default:
+      return false;
+  }
+}
+
+/// About what each block needs on a rank, before tensor parallelism, which divides all. All ranks get the same.
+StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Schedule& schedule,
+                         RankId rank) {
+  constexpr double kStateBytes = 16;  // weight, gradient and two moments in fp32
+  const ParallelismConfig& parallelism = config.parallelism;
+  const int64_t parts = std::max<int64_t>(1, parallelism.context_parallel_degree);
+  const int64_t replicas = parallelism.data_parallel_replicate_degree;
+  const int64_t shards = replicas > 0 ? plan_data_ranks(config, rank.world_size) / replicas
+                                      : parallelism.data_parallel_shard_degree;
+  CostContext context;
+  context.tokens = config.training.local_batch_size * config.training.seq_len / parts;
+  context.document_length = config.training.seq_len;
+  context.compute = config.precision.compute;
+  context.parts = parts;
+  std::vector<std::string> regions;
+  if (config.activation_checkpoint.mode == RecomputeMode::regions)
+    for (const RecomputeRegion region : config.activation_checkpoint.regions)
+      regions.emplace_back(choice_name(region));
+  StageMemory memory;
+  for (const BlockSpec& block : whole.blocks) {
+    double elements = 0;
+    for (const int unit : block.units) elements += static_cast<double>(element(whole.units, unit).elements());
+    memory.state.push_back(kStateBytes * elements / static_cast<double>(shards * parts));
+    const BlockCost cost = block_cost(block.regions, context, regions);
+    const int64_t saved = is_recomputed(config.activation_checkpoint, block) ? 0 : cost.saved_bytes;
+    memory.activations.push_back(static_cast<double>(saved + cost.output_bytes));
+  }
+  memory.alive = alive_micro_batches(schedule);
+  return memory;
+}
+
 int first_trained_stage(const ModelSpec& model) {
   const auto trained = [&](const BlockSpec& block) {
     return std::ranges::any_of(block.units, [&](int unit) { return element(model.units, unit).trainable; });
@@ -138,7 +201,8 @@ PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSp
   plan.schedule = schedule != nullptr ? *schedule : schedule_of(config, whole, stages, rank);
   stages.stages = plan.schedule.stages();
   if (stages.stages > 1) {
-    set_stages(plan.model, stages_of_blocks(whole, stages, block_flops(whole, config.training.seq_len)));
+    set_stages(plan.model, stages_of_blocks(whole, stages, block_flops(whole, config.training.seq_len),
+                                            stage_memory(config, whole, plan.schedule, rank)));
     plan.first_trained_stage = first_trained_stage(plan.model);
   }
   if (config.training.reduction == ReductionMode::ordered && plan.ranks() > 1 && !whole.ties.empty()) {

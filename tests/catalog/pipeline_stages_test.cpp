@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -81,6 +83,52 @@ TEST(PipelineStages, TheMostExpensiveStageIsAsCheapAsAnyCutMakesIt) {
 TEST(PipelineStages, OfEquallyGoodCutsEarlyStagesGetLess) {
   EXPECT_EQ(cut(5, {.stages = 2}), (Stages{0, 0, 0, 1, 1, 1, 1}));
   EXPECT_EQ(cut(4, {.stages = 2}), (Stages{0, 0, 0, 1, 1, 1}));
+}
+
+/// By trying all cuts: the smallest largest stage of those within the tolerance, and of these the cheapest.
+TEST(PipelineStages, OfCutsThatCostNearlyTheSameTheSmallestIsTaken) {
+  std::mt19937 random(5);  // NOLINT(cert-msc51-cpp): the same costs in every run
+  const ModelSpec whole = decoder(5);
+  for (int round = 0; round < 200; ++round) {
+    Costs costs;
+    StageMemory memory;
+    for (size_t i = 0; i < whole.blocks.size(); ++i) {
+      costs.push_back(static_cast<double>(100 + random() % 3));
+      memory.state.push_back(static_cast<double>(random() % 50));
+      memory.activations.push_back(static_cast<double>(random() % 50));
+    }
+    memory.alive = {3, 2, 1};
+    const auto amounts = [&](size_t first, size_t second) {
+      const std::vector<size_t> borders = {0, first, second, costs.size()};
+      std::pair<double, double> largest{0, 0};
+      for (size_t stage = 0; stage < 3; ++stage) {
+        std::pair<double, double> sum{0, 0};
+        for (size_t i = borders[stage]; i < borders[stage + 1]; ++i) {
+          sum.first += costs[i];
+          sum.second += memory.state[i] + memory.alive[stage] * memory.activations[i];
+        }
+        largest = {std::max(largest.first, sum.first), std::max(largest.second, sum.second)};
+      }
+      return largest;
+    };
+    double cheapest = 1e300;
+    std::pair<double, double> best{1e300, 1e300};  // memory, cost
+    for (const bool choose : {false, true}) {
+      for (size_t first = 1; first < costs.size() - 1; ++first) {
+        for (size_t second = first + 1; second < costs.size(); ++second) {
+          const auto [cost, bytes] = amounts(first, second);
+          if (!choose)
+            cheapest = std::min(cheapest, cost);
+          else if (cost <= cheapest * (1 + kStageCostTolerance))
+            best = std::min(best, {bytes, cost});
+        }
+      }
+    }
+    const Stages cuts = stages_of_blocks(whole, {.stages = 3}, costs, memory);
+    const auto first = static_cast<size_t>(std::ranges::count(cuts, 0));
+    const auto [cost, bytes] = amounts(first, first + static_cast<size_t>(std::ranges::count(cuts, 1)));
+    EXPECT_EQ(std::pair(bytes, cost), best) << round;
+  }
 }
 
 TEST(PipelineStages, CostsAreForwardAndBackwardOfEachBlockAndTheHeadCounts) {
