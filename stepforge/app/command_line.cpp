@@ -380,9 +380,8 @@ class CommandLine {
                         "Memory of each rank, such as 80GiB [free memory of this machine]");
     command->add_option("--machine", plan->machine,
                         "Rates of each rank for the predicted time: GFLOP/s[,memory GB/s[,network GB/s]]");
-    command->add_option(
-        "--hosts", plan->hosts,
-        "Hosts of the job: ranks of each,GB/s between them[,us between them[,us within]] [one]");
+    command->add_option("--hosts", plan->hosts,
+                        "Ranks of a host,GB/s between hosts[,us between[,us within]] [one host]");
     command->add_option("--cores", plan->cores, "Ranks of a host that can compute at the same time [all]")
         ->check(number(1, kMaxRanks));
     command->add_option("--calibrate", plan->calibrate,

@@ -5,6 +5,7 @@
 # - speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work
 # - two and four ranks against FSDP2, tensor and context parallelism, and pipelines
 # - the overlap of communication with compute
+# - predicted step times and memory of pipelines against measured ones
 # - sums and gathers over Gloo against PyTorch's
 #
 #   tools/bench/bench.sh [ROUNDS]
@@ -17,5 +18,6 @@ python=$(tools/oracle/environment.sh)
 build/release/bench_kernels
 python3 -B tools/bench/compare.py --program "$program" --python "$python" --rounds "${1:-3}"
 python3 -B tools/bench/ranks.py --program "$program" --python "$python" --rounds "${1:-3}"
+python3 -B tools/bench/foresight.py --program "$program" --rounds "${1:-3}"
 build/release/bench_overlap tools/bench/overlap.toml
 python3 -B tools/bench/collectives.py --program build/release/bench_collectives --python "$python" --rounds "${1:-3}"
