@@ -14,6 +14,7 @@
 #include "stepforge/schedule/check.h"
 #include "stepforge/schedule/csv.h"
 #include "stepforge/schedule/generators.h"
+#include "stepforge/schedule/timeline.h"
 
 namespace stepforge {
 
@@ -139,6 +140,32 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
   return memory;
 }
 
+/// How long the schedule takes with these stages, in the unit of `costs`: a third of a block's cost for F, I and W.
+double makespan(const Schedule& schedule, const std::vector<int>& stages, const std::vector<double>& costs) {
+  StageTimes times = uniform_times(schedule.stages(), 0, 0, 0);
+  for (std::size_t b = 0; b < costs.size(); ++b) {
+    StageTime& stage = element(times.stages, stages[b]);
+    const double third = costs[b] / 3;
+    stage.forward += third;
+    stage.backward_input += third;
+    stage.backward_weight += third;
+    stage.backward += 2 * third;
+  }
+  return simulate(schedule, times).makespan;
+}
+
+/// The cut that saves memory, unless the schedule then takes longer than kStageCostTolerance allows: a rank may have
+/// several stages, and balanced stages do not make balanced ranks.
+std::vector<int> choose_stages(const Config& config, const ModelSpec& whole, const StagePlan& plan,
+                               const Schedule& schedule, RankId rank) {
+  const std::vector<double> costs = block_flops(whole, config.training.seq_len);
+  std::vector<int> cheapest = stages_of_blocks(whole, plan, costs);
+  std::vector<int> smallest =
+      stages_of_blocks(whole, plan, costs, stage_memory(config, whole, schedule, rank));
+  const double limit = makespan(schedule, cheapest, costs) * (1 + kStageCostTolerance);
+  return makespan(schedule, smallest, costs) <= limit ? smallest : cheapest;
+}
+
 int first_trained_stage(const ModelSpec& model) {
   const auto trained = [&](const BlockSpec& block) {
     return std::ranges::any_of(block.units, [&](int unit) { return element(model.units, unit).trainable; });
@@ -201,8 +228,7 @@ PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSp
   plan.schedule = schedule != nullptr ? *schedule : schedule_of(config, whole, stages, rank);
   stages.stages = plan.schedule.stages();
   if (stages.stages > 1) {
-    set_stages(plan.model, stages_of_blocks(whole, stages, block_flops(whole, config.training.seq_len),
-                                            stage_memory(config, whole, plan.schedule, rank)));
+    set_stages(plan.model, choose_stages(config, whole, stages, plan.schedule, rank));
     plan.first_trained_stage = first_trained_stage(plan.model);
   }
   if (config.training.reduction == ReductionMode::ordered && plan.ranks() > 1 && !whole.ties.empty()) {
