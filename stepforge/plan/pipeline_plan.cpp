@@ -231,12 +231,6 @@ PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSp
     set_stages(plan.model, choose_stages(config, whole, stages, plan.schedule, rank));
     plan.first_trained_stage = first_trained_stage(plan.model);
   }
-  if (config.training.reduction == ReductionMode::ordered && plan.ranks() > 1 && !whole.ties.empty()) {
-    throw UsageError(
-        "training.reduction = \"ordered\" does not work with a tied embedding in a pipeline: the gradients "
-        "of its two uses are summed at the end of the step, not in each micro-batch; set "
-        "model.tie_embeddings to false, or reduction = \"fast\"");
-  }
   return plan;
 }
 

@@ -32,6 +32,16 @@ class Writer {
   StepProgram& program_;
 };
 
+/// The sums over the copies of a unit: one of the whole gradient or, in ordered mode, one of each micro-batch. They come
+/// when all contributions have been made: before, ranks would wait for each other in a cycle.
+void write_tie(Writer& writer, const StepProgram& program, int unit, bool ordered) {
+  for (int m = 0; m < (ordered ? program.micro_batches : 1); ++m) {
+    const OpKind kind = ordered ? OpKind::tie_leaf : OpKind::tie_reduce;
+    Operation& sum = writer.add(kind, unit, element(program.units, unit).tie_group);
+    if (ordered) sum.micro_batch = m;
+  }
+}
+
 void write_training(StepProgram& program, const RankLayout& layout, const StepOptions& options) {
   Writer writer(program);
   writer.add_over(label_group(program.groups), OpKind::count_labels);
@@ -41,8 +51,8 @@ void write_training(StepProgram& program, const RankLayout& layout, const StepOp
   }
   lower_schedule(program, layout, options.pipeline);
   for (int u = 0; u < std::ssize(program.units); ++u)
-    if (element(program.units, u).trainable)
-      writer.add_over(element(program.units, u).tie_group, OpKind::tie_reduce, u);
+    if (element(program.units, u).trainable && element(program.units, u).tie_group >= 0)
+      write_tie(writer, program, u, options.ordered);
   writer.add_over(layout.pipeline_group, OpKind::share_loss);
   writer.add_over(find_group(program.groups, kLossGroup), OpKind::reduce_loss);
   writer.add(OpKind::gradient_norm, -1, find_group(program.groups, kShardGroup));

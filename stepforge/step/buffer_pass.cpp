@@ -290,6 +290,9 @@ class BufferWriter {
       case OpKind::tie_reduce:
         operation.bytes = operation.workspace = unit.shard * kMasterBytes;
         break;
+      case OpKind::tie_leaf:
+        operation.bytes = operation.workspace = unit.gathered * kMasterBytes;
+        break;
       case OpKind::reduce_loss:
         operation.bytes = kLossBytes * layout_.size_of(operation.group) * (program_.micro_batches + 1);
         break;

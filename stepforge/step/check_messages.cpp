@@ -77,7 +77,8 @@ void compare(const StepProgram& first, const Collectives& theirs, const StepProg
       throw ProgramError(program, mine[i].operation,
                          format("collective {} over {} {}", i, group, difference));
     };
-    if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b)) fail("differs from " + partner());
+    if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b) || a.micro_batch != b.micro_batch)
+      fail("differs from " + partner());
     if (theirs[i].bytes != mine[i].bytes)
       fail(format("has {} bytes, but {} has {}", mine[i].bytes, partner(), theirs[i].bytes));
   }

@@ -8,7 +8,8 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::size_t kMaxLevels = 64;
+/// Of a tree; besides, a leaf of each micro-batch may wait at a level of its own.
+constexpr std::size_t kTreeLevels = 64;
 
 class Structure : ListWalk {
  public:
@@ -105,7 +106,7 @@ class Structure : ListWalk {
     if (has(kHasBlock)) require_index(operation.block, program_.blocks.size(), "block");
     if (has(kHasMicroBatch)) require_index(operation.micro_batch, micro_batches(), "micro-batch");
     if (has(kHasUnit)) require_index(operation.unit, program_.units.size(), "unit");
-    if (has(kHasLevel)) require_index(operation.level, kMaxLevels, "level");
+    if (has(kHasLevel)) require_index(operation.level, kTreeLevels + micro_batches(), "level");
     if (has(kHasPeer)) require_message_lane(operation);
     if (has(kHasBlock)) require_values(operation);
     if (has(kUsesUnits)) require_block_groups(operation);

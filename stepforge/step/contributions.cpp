@@ -36,7 +36,8 @@ std::string Contributions::apply(const Operation& operation, const std::vector<I
   if (has_trait(operation.kind, kCompletes)) {
     for (int u = 0; u < std::ssize(program_.units); ++u) {
       if (!element(program_.units, u).trainable || (operation.unit >= 0 && operation.unit != u)) continue;
-      if (std::string wrong = incomplete(u); !wrong.empty()) return wrong;
+      const int m = operation.micro_batch;
+      if (std::string wrong = m < 0 ? incomplete(u) : not_alone(u, m); !wrong.empty()) return wrong;
     }
     return {};
   }
@@ -78,6 +79,13 @@ std::string Contributions::flow(const Operation& operation, const std::vector<In
     target = std::move(all);
   }
   return {};
+}
+
+std::string Contributions::not_alone(int unit, int micro_batch) {
+  Contents leaf;
+  for (const int b : element(users_, unit)) leaf.emplace_back(b, micro_batch);
+  if (contents({Resource::gradient, unit, 0}) == leaf) return {};
+  return format("the gradient is not that of micro-batch {} alone", micro_batch);
 }
 
 std::string Contributions::incomplete(int unit) {

@@ -32,6 +32,8 @@ class Contributions {
   void contribute(const Operation& operation);
   /// Each block that uses the unit must have contributed exactly once for each micro-batch.
   std::string incomplete(int unit);
+  /// The gradient must consist of what these blocks have contributed for one micro-batch.
+  std::string not_alone(int unit, int micro_batch);
   std::string text(const Contribution& contribution) const;
 
   const StepProgram& program_;

@@ -13,8 +13,11 @@ ProgramEffects::ProgramEffects(const StepProgram& program)
       has_stages_(find_group(program.groups, kPipelineGroup) >= 0),
       has_loss_group_(program.kind != ProgramKind::generate && find_group(program.groups, kLossGroup) >= 0),
       has_tensor_group_(find_group(program.groups, kTensorGroup) >= 0) {
-  for (const Operation& operation : program.operations)
+  tied_by_leaf_.resize(program.units.size(), false);
+  for (const Operation& operation : program.operations) {
     levels_ = std::max(levels_, static_cast<std::size_t>(operation.level + 1));
+    if (operation.kind == OpKind::tie_leaf) element(tied_by_leaf_, operation.unit) = true;
+  }
   for (const ResourceInfo& row : resource_table::kRows) {
     first_.at(static_cast<std::size_t>(row.resource)) = count_;
     count_ += owners(row.owner) * numbers(row.owner);
@@ -28,6 +31,7 @@ std::size_t ProgramEffects::owners(OwnerKind kind) const {
     case OwnerKind::block:
       return program_.blocks.size();
     case OwnerKind::unit:
+    case OwnerKind::leaf:
     case OwnerKind::level:
       return program_.units.size();
     case OwnerKind::buffer:
@@ -44,6 +48,7 @@ std::size_t ProgramEffects::numbers(OwnerKind kind) const {
     case OwnerKind::micro_batch:
     case OwnerKind::value:
     case OwnerKind::block:
+    case OwnerKind::leaf:
       return static_cast<std::size_t>(program_.micro_batches);
     case OwnerKind::level:
       return levels_;
@@ -117,7 +122,9 @@ bool ProgramEffects::applies(When when, int unit_index) const {
     case When::replicated:
       return unit.replica_group >= 0;
     case When::tied:
-      return unit.tie_group >= 0;
+      return unit.tie_group >= 0 && !element(tied_by_leaf_, unit_index);
+    case When::tied_by_leaf:
+      return element(tied_by_leaf_, unit_index);
     case When::offloaded:
       return unit.offloaded;
     case When::trained:
@@ -168,6 +175,8 @@ Instance ProgramEffects::own_instance(Resource resource, const Operation& operat
       return {resource, operation.block, operation.micro_batch};
     case OwnerKind::unit:
       return {resource, operation.unit, 0};
+    case OwnerKind::leaf:
+      return {resource, operation.unit, operation.micro_batch};
     case OwnerKind::level:
       return {resource, operation.unit, operation.level};
     case OwnerKind::value:
@@ -181,13 +190,18 @@ Instance ProgramEffects::own_instance(Resource resource, const Operation& operat
 void ProgramEffects::add(const Effect& effect, const Operation& operation) {
   if (!applies(effect.when, operation)) return;
   const auto add_unit = [&](int unit) {
-    if (applies(effect.when, unit)) effects_.push_back({effect, {effect.resource, unit, 0}});
+    if (!applies(effect.when, unit)) return;
+    const bool leaves = resource_info(effect.resource).owner == OwnerKind::leaf;
+    for (int m = 0; m < (leaves ? program_.micro_batches : 1); ++m)
+      effects_.push_back({effect, {effect.resource, unit, m}});
   };
   const auto add_value = [&](int value) {
     if (value >= 0) effects_.push_back({effect, {effect.resource, value, operation.micro_batch}});
   };
   switch (effect.selector) {
     case Selector::own: {
+      if (operation.micro_batch < 0 && resource_info(effect.resource).owner == OwnerKind::leaf)
+        return add_unit(operation.unit);
       const Instance instance = own_instance(effect.resource, operation);
       if (operation.unit < 0 || applies(effect.when, operation.unit)) effects_.push_back({effect, instance});
       return;
@@ -235,6 +249,9 @@ std::string ProgramEffects::noun(const Instance& instance) const {
       break;
     case OwnerKind::block:
       name = format("{} on micro-batch {}", element(program_.blocks, owner).name, number);
+      break;
+    case OwnerKind::leaf:
+      name = format("{} of micro-batch {}", element(program_.units, owner).name, number);
       break;
     case OwnerKind::unit:
       name = element(program_.units, owner).name;

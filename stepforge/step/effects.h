@@ -63,6 +63,7 @@ class ProgramEffects {
   std::array<std::size_t, resource_table::kRows.size()> first_ = {};  // index of the first instance of each
   std::size_t count_ = 0;
   std::size_t levels_ = 0;
+  std::vector<bool> tied_by_leaf_;  // of each unit
   std::vector<InstanceEffect> effects_;
   bool has_label_group_;
   bool has_stages_;

@@ -84,7 +84,7 @@ class Copies {
     const auto reload = [&](const StateParts& parts) {
       add_copy(OpKind::reload_start, operation.unit, parts, operation.needs);
     };
-    // Both read gradients on the host.
+    // Both read reduced gradients, on the host.
     const bool needs_host = operation.kind == OpKind::tie_reduce || operation.kind == OpKind::gradient_norm;
     if (needs_host && !std::exchange(gradients_on_host_, true))
       for (const int unit : updated_) add_copy(OpKind::offload_wait, unit, {});

@@ -35,6 +35,7 @@ enum class OpKind : uint8_t {
   all_reduce_start,       ///< starts to sum the gradient of unit u over the replicas
   all_reduce_wait,        ///< the sum is complete
   tie_reduce,             ///< sums the gradient of a tied unit over the stages that hold a copy
+  tie_leaf,               ///< ordered mode: sums that of one micro-batch
   share_loss,             ///< gives the losses of the last stage to all stages
   share_logits,           ///< gives the logits of the last stage to all stages
   reduce_loss,            ///< collects the losses of all ranks of the group
@@ -202,7 +203,10 @@ inline constexpr std::array kRows = {
     OpInfo{all_reduce_wait, "all_reduce_wait", compute, kGradient, Over::none, {{A::finish, R::all_reduced}}},
     OpInfo{tie_reduce, "tie_reduce", compute, kGradient | kCompletes, Over::copies,
            kUsesSum + Effects{{A::use, R::all_reduced, S::own, When::replicated},
-                              {A::use, R::host_gradient, S::own, When::offloaded}, {A::bar, R::norm}, {A::make, R::tied}}},
+                              {A::use, R::host_gradient, S::own, When::offloaded}, {A::bar, R::tied_leaf},
+                              {A::bar, R::norm}, {A::make, R::tied}}},
+    OpInfo{tie_leaf, "tie_leaf", compute, kGradient | kHasMicroBatch | kCompletes, Over::copies,
+           kNotSummed + Effects{{A::change, R::gradient}, {A::make, R::tied_leaf}}},
     OpInfo{share_loss, "share_loss", compute, kNeverGenerates, Over::stages,
            {{A::use, R::losses}, {A::bar, R::reduced_loss}, {A::make, R::shared_loss}}},
     OpInfo{share_logits, "share_logits", compute, kGenerates, Over::stages, {{A::use, R::losses}, {A::make, R::shared_loss}}},
@@ -220,6 +224,7 @@ inline constexpr std::array kRows = {
            {{A::use, R::gradient, S::all_trained, When::in_place}, {A::use, R::reduced, S::all_trained, When::reduces},
             {A::bar, R::gradient, S::all_trained, When::reduces},
             {A::use, R::all_reduced, S::all_trained, When::replicated}, {A::use, R::tied, S::all_trained, When::tied},
+            {A::use, R::tied_leaf, S::all_trained, When::tied_by_leaf},
             {A::bar, R::shard_gradient, S::all_trained, When::offloaded},
             {A::use, R::host_gradient, S::all_trained, When::offloaded}, {A::make, R::norm}}},
     OpInfo{join_norm, "join_norm", compute, kTrains, Over::tensor, {{A::use, R::norm}, {A::make, R::joined_norm}}},

@@ -62,33 +62,80 @@ class SumTree {
   int leaves_;
 };
 
-/// Writes the stashes and additions of one unit.
+/// Writes the stashes and additions of one unit. A leaf is what one block contributes for one micro-batch: those of a
+/// micro-batch come first in the tree, so it does not matter which other contributions were made between them. If the
+/// unit has a copy on another stage, a leaf waits until it has been summed over the copies.
 class UnitSums {
  public:
-  UnitSums(const ProgramUnit& unit, int index, int leaves) : unit_(unit), index_(index), tree_(leaves) {}
+  UnitSums(const StepProgram& program, int index, std::vector<Insertion>& insertions)
+      : unit_(element(program.units, index)),
+        index_(index),
+        blocks_(blocks_of(program, index)),
+        tree_(static_cast<int>(blocks_.size()) * program.micro_batches),
+        insertions_(insertions) {
+    if (!unit_.trainable || blocks_.size() <= (unit_.tie_group >= 0 ? 1 : 2)) return;
+    throw UsageError(format(
+        "training.reduction = \"ordered\": more than two blocks use unit {}, so the bits of its gradient "
+        "would depend on the layout; use reduction = \"fast\"",
+        unit_.name));
+  }
 
-  /// The gradient of the micro-batch is complete before operation `end`. `begin`: its first contribution.
-  void add_leaf(int micro_batch, std::size_t begin, std::size_t end, std::vector<Insertion>& insertions) {
-    if (!is_first_ && !unit_.reduces())
-      insertions.push_back({begin, make_operation(OpKind::start_gradient, index_)});
-    is_first_ = false;
-    SumTree::Node node{0, micro_batch};
+  /// Operation `at` is the contribution of `block`.
+  void contribute(int block, int micro_batch, std::size_t at) {
+    start(at);
+    if (unit_.tie_group >= 0) return stash({kCopy, micro_batch}, at + 1);
+    const auto use = static_cast<int>(std::ranges::find(blocks_, block) - blocks_.begin());
+    add_leaf(micro_batch * static_cast<int>(blocks_.size()) + use, at + 1);
+  }
+
+  /// Operation `at` sums the leaf over the copies.
+  void join_copies(int micro_batch, std::size_t at) {
+    start(at);
+    add({kCopy, micro_batch}, at);
+    add_leaf(micro_batch, at + 1);
+  }
+
+ private:
+  static constexpr int kCopy = -2;  // level of a node: a leaf that has not been summed over the copies
+
+  static std::vector<int> blocks_of(const StepProgram& program, int unit) {
+    std::vector<int> blocks;
+    for (int b = 0; b < std::ssize(program.blocks); ++b)
+      if (std::ranges::count(element(program.blocks, b).units, unit) > 0) blocks.push_back(b);
+    return blocks;
+  }
+
+  /// The first gradient, and those of a unit that reduces, are started by other passes.
+  void start(std::size_t before) {
+    if (!std::exchange(is_first_, false) && !unit_.reduces())
+      insertions_.push_back({before, make_operation(OpKind::start_gradient, index_)});
+  }
+
+  /// The gradient of a leaf is complete before operation `before`.
+  void add_leaf(int leaf, std::size_t before) {
+    SumTree::Node node{0, leaf};
     while (!tree_.is_root(node)) {
-      const auto other = stashed_.find(tree_.sibling(node));
-      if (other == stashed_.end()) {
-        stashed_[node] = free_slot(node.level);
-        return insert(OpKind::stash_gradient, end, stashed_[node], insertions);
-      }
-      insert(OpKind::add_gradient, end, other->second, insertions);
-      stashed_.erase(other);
+      const SumTree::Node sibling = tree_.sibling(node);
+      if (!stashed_.contains(sibling)) return stash(node, before);
+      add(sibling, before);
       node = tree_.parent(node);
     }
   }
 
- private:
-  void insert(OpKind kind, std::size_t before, int slot, std::vector<Insertion>& insertions) const {
-    insertions.push_back({before, make_operation(kind, index_)});
-    insertions.back().operation.level = slot;
+  void stash(const SumTree::Node& node, std::size_t before) {
+    const int slot = free_slot(node.level);
+    stashed_[node] = slot;
+    insert(OpKind::stash_gradient, before, slot);
+  }
+
+  void add(const SumTree::Node& node, std::size_t before) {
+    insert(OpKind::add_gradient, before, stashed_.at(node));
+    stashed_.erase(node);
+  }
+
+  void insert(OpKind kind, std::size_t before, int slot) {
+    insertions_.push_back({before, make_operation(kind, index_)});
+    insertions_.back().operation.level = slot;
   }
 
   /// That of the level, unless micro-batches come out of order and another subtree of the level has it.
@@ -103,52 +150,28 @@ class UnitSums {
 
   const ProgramUnit& unit_;
   int index_;
+  std::vector<int> blocks_;  // that use the unit
   SumTree tree_;
   bool is_first_ = true;
   std::map<SumTree::Node, int> stashed_;  // the slot of each
+  std::vector<Insertion>& insertions_;
 };
-
-/// The contributions to the gradient of one unit that are being collected.
-struct Leaf {
-  int micro_batch = -1;
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
-
-/// For each unit, its leaves in list order.
-std::vector<std::vector<Leaf>> find_leaves(const StepProgram& program) {
-  std::vector<std::vector<Leaf>> leaves(program.units.size());
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    const Operation& operation = program.operations[i];
-    if (!has_trait(operation.kind, kContributes)) continue;
-    for (const int unit : element(program.blocks, operation.block).units) {
-      std::vector<Leaf>& own = element(leaves, unit);
-      if (own.empty() || own.back().micro_batch != operation.micro_batch)
-        own.push_back({operation.micro_batch, i, i});
-      own.back().end = i + 1;
-    }
-  }
-  return leaves;
-}
 
 }  // namespace
 
 void ordered_pass(StepProgram& program) {
   std::vector<Insertion> insertions;
-  const std::vector<std::vector<Leaf>> leaves = find_leaves(program);
-  for (int u = 0; u < std::ssize(program.units); ++u) {
-    const ProgramUnit& unit = element(program.units, u);
-    if (!unit.trainable) continue;
-    if (std::ssize(element(leaves, u)) > program.micro_batches) {
-      throw UsageError(
-          format("training.reduction = \"ordered\": unit {} gets gradients of several micro-batches in turn, "
-                 "from stages that "
-                 "are on one rank; use another schedule, or reduction = \"fast\"",
-                 unit.name));
+  std::vector<UnitSums> sums;
+  for (int u = 0; u < std::ssize(program.units); ++u) sums.emplace_back(program, u, insertions);
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    if (operation.kind == OpKind::tie_leaf)
+      element(sums, operation.unit).join_copies(operation.micro_batch, i);
+    if (!has_trait(operation.kind, kContributes)) continue;
+    for (const int u : element(program.blocks, operation.block).units) {
+      if (element(program.units, u).trainable)
+        element(sums, u).contribute(operation.block, operation.micro_batch, i);
     }
-    UnitSums sums(unit, u, program.micro_batches);
-    for (const Leaf& leaf : element(leaves, u))
-      sums.add_leaf(leaf.micro_batch, leaf.begin, leaf.end, insertions);
   }
   insert_operations(program.operations, std::move(insertions));
 }

@@ -20,8 +20,9 @@ void recompute_pass(StepProgram& program, const ModelSpec& model, const Recomput
 /// The gradient of each micro-batch is a leaf of a fixed binary tree: leaves 2k and 2k + 1 are added first, then pairs
 /// of pairs. If their number is no power of two, the complete subtrees of its set bits are added up, the smallest
 /// first. Whatever the order in which a schedule completes leaves, a sum is stashed until its sibling is there, so all
-/// orders give the same bits. In the order of their numbers this is a binary counter: log2 stashes at most. Throws
-/// UsageError if the contributions of several micro-batches to a unit alternate.
+/// orders give the same bits. In the order of their numbers this is a binary counter: log2 stashes at most. If two
+/// blocks use a unit, what they contribute is added first; if they are on two ranks, all leaves are stashed until they
+/// are summed over the copies, at the end. Throws UsageError if more blocks use it.
 void ordered_pass(StepProgram& program);
 
 /// Sharded units: a whole gradient is started before the first contribution and reduced after the last one of

@@ -30,7 +30,8 @@ class Spans {
     for (std::size_t i = 0; i < program.operations.size(); ++i) {
       const Operation& operation = program.operations[i];
       const bool stash = operation.kind == OpKind::stash_gradient;
-      if (stash || operation.kind == OpKind::add_gradient) extend(operation.unit, i, !stash);
+      if (stash || operation.kind == OpKind::add_gradient || operation.kind == OpKind::tie_leaf)
+        extend(operation.unit, i, !stash);
       if (!has_trait(operation.kind, kContributes)) continue;
       for (const int unit : element(program.blocks, operation.block).units) {
         Unit& at = element(units_, unit);

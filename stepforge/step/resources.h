@@ -52,6 +52,7 @@ enum class Resource : uint8_t {
   reduced,         ///< the sum of the gradient over the shard group
   all_reduced,     ///< the sum over the replicas
   tied,            ///< the sum over the copies of a tied unit
+  tied_leaf,       ///< the same of one micro-batch
   updated,         ///< by the optimizer
   weights,         ///< state of a unit on the device: always there, except for offloaded units
   shard_gradient,  ///< likewise
@@ -71,7 +72,7 @@ enum class Resource : uint8_t {
 };
 
 /// What a resource belongs to.
-enum class OwnerKind : uint8_t { micro_batch, value, block, unit, level, step, buffer };
+enum class OwnerKind : uint8_t { micro_batch, value, block, unit, leaf, level, step, buffer };
 
 /// When an effect takes place, or a resource must be made.
 enum class When : uint8_t {
@@ -88,7 +89,8 @@ enum class When : uint8_t {
   reduces,   ///< ProgramUnit::reduces()
   in_place,  ///< not `reduces`
   replicated,
-  tied,
+  tied,          ///< and its whole gradient is summed over the copies
+  tied_by_leaf,  ///< and the gradients of micro-batches are
   offloaded,
   trained,  ///< the unit is trainable, and the program trains
   has_label_group,
@@ -233,6 +235,7 @@ inline constexpr std::array kRows = {
     ResourceInfo{reduced, OwnerKind::unit, "the gradient of unit {}", "reduced", "reduced", ""},
     ResourceInfo{all_reduced, OwnerKind::unit, "the gradient of unit {}", "all-reduced", "all-reduced", ""},
     ResourceInfo{tied, OwnerKind::unit, "the gradient of unit {}", "summed over its copies", "", ""},
+    ResourceInfo{tied_leaf, OwnerKind::leaf, "the gradient of unit {}", "summed over its copies", "", ""},
     ResourceInfo{updated, OwnerKind::unit, "unit {}", "updated", "", "", kNoBuffer, kAny, false, When::trained},
     ResourceInfo{weights, OwnerKind::unit, "the device's copy of the weights of unit {}", "made", "",
                  "taken, or written back to the host", of(BufferKind::weights), kClean},

@@ -253,8 +253,8 @@ void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) c
   if (!sent.is_same(shard)) shard.copy_(parts.unpack(sent, rank));
 }
 
-void UnitStore::add_copies(Communicator& copies) const {
-  copies.all_reduce(bytes_of(gradient()), DType::f32, options_.unit);
+void UnitStore::add_copies(Communicator& copies, const at::Tensor& gradient) const {
+  copies.all_reduce(bytes_of(gradient), DType::f32, options_.unit);
 }
 
 void UnitStore::finish_gradient() {
@@ -267,9 +267,17 @@ at::Tensor UnitStore::take_gradient() {
   return std::exchange(gradient_buffer_, {});
 }
 
-void UnitStore::add_gradient(const at::Tensor& earlier) const {
-  at::Tensor sum = written_gradient();
-  at::add_out(sum, earlier, sum);
+void UnitStore::add_gradient(const at::Tensor& earlier) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor added = view(earlier, shards_.gathered(), i);
+    parameters_[i].write_now([&](at::Tensor gradient, bool accumulate) {
+      if (accumulate) {
+        at::add_out(gradient, added, gradient);
+      } else {
+        gradient.copy_(added);
+      }
+    });
+  }
 }
 
 void UnitStore::initialize(uint64_t seed) {

@@ -122,8 +122,9 @@ class UnitStore {
   /// sum [shard_size()] fp32, zero outside `parts`. A collective of the reduce lane if the unit is sharded.
   /// `written` may be overwritten.
   at::Tensor reduced(const at::Tensor& written, const TrainedParts& parts) const;
-  /// Sums the reduced gradient over the ranks that hold a copy of the unit for another stage of a pipeline.
-  void add_copies(Communicator& copies) const;
+  /// Sums `gradient`, the reduced or the written one, over the ranks that hold a copy of the unit for another stage of
+  /// a pipeline.
+  void add_copies(Communicator& copies, const at::Tensor& gradient) const;
   /// Frees the memory of the written gradient, unless writes_in_place().
   void end_reduction();
   /// Sums working_gradient() over the replicas, in fp16 like reduce(). A collective of the reduce lane.
@@ -134,8 +135,9 @@ class UnitStore {
   /// Ordered mode: the written gradient, laid out like a gathered copy. The caller keeps it, and the next
   /// start_gradient() begins another.
   at::Tensor take_gradient();
-  /// Ordered mode: written gradient = `earlier` + written gradient.
-  void add_gradient(const at::Tensor& earlier) const;
+  /// Ordered mode: written gradient = `earlier` + written gradient, or just `earlier` if nothing has been written since
+  /// start_gradient().
+  void add_gradient(const at::Tensor& earlier);
 
   /// Initial values from (seed, Hugging Face name of the sub-tensor, element index).
   void initialize(uint64_t seed);

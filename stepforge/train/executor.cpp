@@ -147,7 +147,9 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::receive_gradient:
       return receive(operation, BufferKind::bundle_gradient);
     case OpKind::tie_reduce:
-      return unit(operation).add_copies(*communicator(operation));
+      return unit(operation).add_copies(*communicator(operation), unit(operation).gradient());
+    case OpKind::tie_leaf:
+      return unit(operation).add_copies(*communicator(operation), unit(operation).written_gradient());
     case OpKind::share_logits:
       return services.share_logits(*communicator(operation));
     case OpKind::share_loss:

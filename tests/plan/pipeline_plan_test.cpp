@@ -71,15 +71,6 @@ TEST(PipelinePlan, ATiedEmbeddingHasTwoCopiesWhereItsStagesAreOnTwoRanks) {
   EXPECT_EQ(plan_pipeline(pipelined({kTwo}), kTwoRanks).tied_unit().name, "");
 }
 
-TEST(PipelinePlan, OrderedSumsRefuseATiedEmbeddingInAPipelineOnly) {
-  const Strings ordered{"model.tie_embeddings=true", "training.reduction=ordered"};
-  Strings in_pipeline = ordered;
-  in_pipeline.push_back(kTwo);
-  EXPECT_CONTAINS(message_of<UsageError>([&] { plan_pipeline(pipelined(in_pipeline), kTwoRanks); }),
-                  "does not work with a tied embedding in a pipeline", "model.tie_embeddings");
-  EXPECT_NO_THROW(plan_pipeline(pipelined(ordered), {}));
-}
-
 TEST(PipelinePlan, TheFirstTrainedStageIsThatOfTheFirstUnitThatIsNotFrozen) {
   const Config config = pipelined({kTwo, "parallelism.pipeline_parallel_schedule=LoopedBFS"});
   ModelSpec model = plan_model(config);

@@ -159,6 +159,41 @@ TEST_P(PipelineTraining, InOrderedModeEveryScheduleGivesTheBitsOfOneRank) {
   }
 }
 
+/// Embedding and head are on one rank, in one stage or two, or on two ranks, which each keep the state on the host.
+TEST_P(PipelineTraining, InOrderedModeATiedEmbeddingGivesTheBitsOfOneRank) {
+  const Strings tied = kOrdered + Strings{"model.tie_embeddings=true"};
+  struct Layout {
+    std::string schedule;
+    int ranks;
+    int stages_per_rank;
+    int data_ranks;
+    bool offload = false;
+  };
+  const std::vector<Layout> layouts = {{"1F1B", 1, 1, 2},
+                                       {"1F1B", 2, 1, 1},
+                                       {"1F1B", 4, 1, 2},
+                                       {"1F1B", 2, 1, 2, true},
+                                       {"Interleaved1F1B", 2, 2, 2},
+                                       {"InterleavedZeroBubble", 4, 2, 1},
+                                       {"ZBVZeroBubble", 2, 2, 2},
+                                       {"DualPipeV", 4, 2, 1}};
+  for (const int rows : {5, 8}) {
+    const Records one = run_one(rows, tied);
+    const auto expected = saved_tensors(folder_ / "one", 4);
+    for (const Layout& layout : layouts) {
+      if (layout.data_ranks > 1 && rows % layout.data_ranks != 0) continue;
+      const Strings more = tied + pipeline_of({layout.schedule, layout.ranks, layout.stages_per_rank}) +
+                           Strings{format("parallelism.fsdp_cpu_offload={}", layout.offload)};
+      const std::string name = format("{} rows, {}", rows, join(more, " "));
+      const auto many = RankThreads(layout.ranks * layout.data_ranks).run(job("many", rows) + more);
+      expect_same_steps(many, one, name);
+      expect_same_tensors(saved_tensors(folder_ / "many", 4), expected, name);
+      std::filesystem::remove_all(folder_ / "many");
+    }
+    std::filesystem::remove_all(folder_ / "one");
+  }
+}
+
 /// A schedule as a file.
 Strings own_schedule(const std::filesystem::path& file, const Schedule& schedule) {
   write_text(file, schedule_csv(schedule));

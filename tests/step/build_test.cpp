@@ -222,6 +222,17 @@ TEST(OrderedPass, SumsAnyNumberOfMicroBatchesByTheFixedTree) {
   }
 }
 
+TEST(OrderedPass, RefusesAUnitOfThreeBlocks) {
+  RankOptions options = small_options(2);
+  options.ordered = true;
+  ModelSpec model = small_model(2, true);
+  model.blocks[1].units.push_back(0);
+  EXPECT_CONTAINS(message_of<UsageError>([&] { build_step(model, options); }),
+                  "more than two blocks use unit embedding");
+  model.units[0].trainable = false;
+  EXPECT_NO_THROW(build_step(model, options));
+}
+
 TEST(OrderedPass, HoldsAtMostLog2OfTheMicroBatchesGradients) {
   for (int micro_batches = 1; micro_batches <= 33; ++micro_batches) {
     RankOptions options = small_options(micro_batches);

@@ -55,6 +55,26 @@ TEST(PipelinePrograms, SoundProgramsOfEveryScheduleWithFrozenStages) {
   }
 }
 
+/// More leaves of a tied embedding wait at once than a tree has levels.
+TEST(PipelinePrograms, SoundProgramsOfEveryScheduleWithOrderedSumsOfATiedEmbedding) {
+  for (const std::string& name : schedule_names()) {
+    const ScheduleKind kind = parse_schedule_name(name);
+    for (const int micro_batches : {1, 2, 5, 8, 80}) {
+      const Schedule schedule = make_schedule(kind, 2, stages_per_rank(kind).min, micro_batches);
+      for (const bool offload : {false, true}) {
+        RankOptions options = small_options(micro_batches);
+        options.ordered = true;
+        options.plan.dims = {.dp_replicate = offload ? 2 : 1, .dp_shard = micro_batches < 80 ? 2 : 1};
+        options.plan.offload = offload;
+        if (schedule.rank_of_stage.front() != schedule.rank_of_stage.back())
+          options.plan.tied = {"embedding", schedule.rank_of_stage.front(), schedule.rank_of_stage.back()};
+        EXPECT_NO_THROW(check_programs(pipeline_programs(small_model(4, true), options, schedule)))
+            << name << " " << micro_batches;
+      }
+    }
+  }
+}
+
 /// DualPipeV splits some backwards of a block and runs others whole: what weights need of the graph lives as long.
 TEST(PipelinePrograms, WhatWeightsNeedOfAGraphLivesUntilTheirBackward) {
   int whole = 0;

@@ -329,6 +329,41 @@ std::vector<Fault> sum_faults() {
       {"CopiesAreSummedBeforeTheGradientIsOnTheHost", tied_stages, offloaded, kFirst,
        [](StepProgram& p) { move(p, find(p, {K::tie_reduce}), find(p, {K::offload_wait, 0})); }, 0,
        "tie_reduce embedding", "no dependency orders them"},
+      {"ALeafOfTheCopiesIsNotSummed", tied_stages, ordered, kLast,
+       [](StepProgram& p) { erase(p, find(p, {K::tie_leaf, 0, -1, 1})); }, 2, "gradient_norm",
+       "the gradient of unit embedding of micro-batch 1 has not been summed over its copies"},
+      {"ALeafOfTheCopiesIsSummedTwice", tied_stages, ordered, kFirst,
+       [](StepProgram& p) { repeat(p, find(p, {K::tie_leaf, 0, -1, 0})); }, 0, "tie_leaf embedding m0",
+       "already summed over its copies"},
+      {"ALeafOfTheCopiesIsSummedWithAnother", tied_stages, ordered, kFirst,
+       [](StepProgram& p) {
+         const std::size_t last = find(p, {K::tie_leaf, 0, -1, 1});
+         move(p, last, find(p, {K::add_gradient}, last) + 1);
+       },
+       0, "tie_leaf embedding m1", "the gradient is not that of micro-batch 1 alone"},
+      {"CopiesAreSummedAsALeafAndAsAWhole", tied_stages, ordered, kLast,
+       [](StepProgram& p) {
+         const std::size_t leaf = find(p, {K::tie_leaf});
+         Operation whole = p.operations[leaf];
+         whole.kind = K::tie_reduce;
+         whole.micro_batch = -1;
+         p.operations.insert(p.operations.begin() + static_cast<std::ptrdiff_t>(leaf) + 1, whole);
+         for (Operation& operation : p.operations)
+           for (int& needed : operation.needs) needed += needed > static_cast<int>(leaf) ? 1 : 0;
+       },
+       2, "tie_reduce embedding", "the gradient of unit embedding has not been reduced"},
+      {"ALeafOfTheCopiesIsSummedOverTheShards", tied_stages, ordered, kLast,
+       [](StepProgram& p) { at(p, {K::tie_leaf}).group = group_of(p, kShardGroup); }, 2,
+       "tie_leaf embedding m0", "must run over tie {0, 2}"},
+      {"LeavesOfTheCopiesAreSummedInAnotherOrder", tied_stages, ordered, kLast,
+       [](StepProgram& p) {
+         Operation& first = at(p, {K::stash_gradient, 0});
+         Operation& other = p.operations[second(p, {K::stash_gradient, 0})];
+         std::swap(first.level, other.level);
+         std::swap(first.allocates, other.allocates);
+         std::swap(at(p, {K::tie_leaf, 0, -1, 0}).micro_batch, at(p, {K::tie_leaf, 0, -1, 1}).micro_batch);
+       },
+       2, "tie_leaf embedding m1", "collective 0 over tie {0, 2} differs from rank 0"},
       {"CopiesAreSummedAfterTheNorm", tied_stages, plain, kFirst,
        [](StepProgram& p) { move(p, find(p, {K::tie_reduce}), find(p, {K::gradient_norm}) + 1); }, 0,
        "gradient_norm", "has not been summed over its copies"},

@@ -85,6 +85,13 @@ std::string sum_of(const std::string& a, const std::string& b) {
   return "(" + std::min(a, b) + "+" + std::max(a, b) + ")";
 }
 
+/// What an operation contributes to a unit: "3", or "head 3" for that of the head to a tied embedding.
+std::string leaf_of(const StepProgram& program, const Operation& operation, int unit) {
+  const std::string& block = element(program.blocks, operation.block).name;
+  const bool tied = block == "head" && element(program.units, unit).name == "embedding";
+  return format("{}{}", tied ? "head " : "", operation.micro_batch);
+}
+
 /// The gradient of each unit by name at the norm, as the tree of sums that the operations make.
 std::map<std::string, std::string> sum_trees(const StepProgram& program) {
   std::map<std::string, std::string> gradients;
@@ -98,13 +105,19 @@ std::map<std::string, std::string> sum_trees(const StepProgram& program) {
     }
     if (operation.kind == OpKind::add_gradient) {
       const std::string& unit = element(program.units, operation.unit).name;
-      gradients[unit] = sum_of(gradients[unit], levels[unit].at(operation.level));
+      const std::string& stashed = levels[unit].at(operation.level);
+      gradients[unit] = gradients[unit].empty() ? stashed : sum_of(gradients[unit], stashed);
       levels[unit].erase(operation.level);
+    }
+    if (operation.kind == OpKind::tie_leaf) {
+      std::string& gradient = gradients[element(program.units, operation.unit).name];
+      const std::string head = format("head {}", operation.micro_batch);
+      gradient = sum_of(gradient, gradient == head ? format("{}", operation.micro_batch) : head);
     }
     if (!has_trait(operation.kind, kContributes)) continue;
     for (const int u : element(program.blocks, operation.block).units) {
       std::string& gradient = gradients[element(program.units, u).name];
-      const std::string leaf = format("{}", operation.micro_batch);
+      const std::string leaf = leaf_of(program, operation, u);
       gradient = gradient.empty() ? leaf : sum_of(gradient, leaf);
     }
   }
@@ -143,6 +156,38 @@ TEST(OrderedSums, AreTheSameTreeInAnyOrderOfMicroBatches) {
       for (const StepProgram& program : pipeline_programs(small_model(), options, schedule)) {
         for (const auto& [unit, tree] : sum_trees(program))
           EXPECT_EQ(tree, expected) << unit << ", seed " << seed << ", " << micro_batches;
+      }
+    }
+  }
+}
+
+/// Of a tied embedding: what embedding and head contribute for a micro-batch is added first.
+std::string tied_tree(int begin, int size) {
+  if (size == 1) return sum_of(format("{}", begin), format("head {}", begin));
+  int left = 1;
+  while (left * 2 < size) left *= 2;
+  return sum_of(tied_tree(begin, left), tied_tree(begin + left, size - left));
+}
+
+/// Embedding and head are on one rank, alone or in two stages, or on two ranks.
+TEST(OrderedSums, OfATiedEmbeddingAreTheSameTreeInAnyOrderOfMicroBatches) {
+  for (int micro_batches = 1; micro_batches <= 17; ++micro_batches) {
+    RankOptions options = small_options(micro_batches);
+    options.plan.dims.dp_shard = 1;
+    options.ordered = true;
+    for (uint64_t seed = 0; seed < 16; ++seed) {
+      Dice dice(seed * 100 + static_cast<uint64_t>(micro_batches));
+      const int ranks = 1 + dice.below(2);
+      const Schedule schedule = random_schedule(
+          dice, micro_batches, random_stages(dice, ranks, ranks + dice.below(3)), ranks, dice.toss());
+      const int first = schedule.rank_of_stage.front();
+      const int last = schedule.rank_of_stage.back();
+      options.plan.tied = first == last ? TiedUnit{} : TiedUnit{"embedding", first, last};
+      for (const StepProgram& program : pipeline_programs(small_model(2, true), options, schedule)) {
+        for (const auto& [unit, tree] : sum_trees(program)) {
+          EXPECT_EQ(tree, unit == "embedding" ? tied_tree(0, micro_batches) : expected_tree(micro_batches))
+              << unit << ", seed " << seed << ", " << micro_batches;
+        }
       }
     }
   }

@@ -267,6 +267,24 @@ TEST(UnitStore, AnEarlierGradientIsTheLeftOperandOfTheSum) {
   EXPECT_FALSE(at::equal(store.gradient(), ((leaves[0] + leaves[1]) + leaves[2]) + leaves[3]));
 }
 
+TEST(UnitStore, AnEarlierGradientOverwritesOneThatHasJustBeenStarted) {
+  const UnitSpec spec = two_parameters();
+  UnitStore store(spec);
+  store.start_gradient();
+  for (Parameter& parameter : store.parameters())
+    parameter.add_gradient(at::full_like(parameter.gradient(), -0.0));
+  const at::Tensor first = store.take_gradient();
+  store.start_gradient();
+  for (Parameter& parameter : store.parameters()) parameter.add_gradient(at::ones_like(parameter.gradient()));
+  const at::Tensor second = store.take_gradient();
+  store.start_gradient();
+  store.add_gradient(first);
+  for (Parameter& parameter : store.parameters())  // -0, not 1 - 0 or 0 - 0
+    EXPECT_TRUE(parameter.gradient().eq(0).logical_and(parameter.gradient().signbit()).all().item<bool>());
+  store.add_gradient(second);
+  EXPECT_TRUE(at::equal(store.gradient(), second));
+}
+
 /// A search through all units would make this test, and the start of deep models, take minutes.
 TEST(ModelStore, FindsEachParameterOfTwentyThousandUnits) {
   std::vector<UnitSpec> units;
