@@ -87,10 +87,8 @@ class Resources : ListWalk {
     Held& resource = held(instance);
     const bool persistent = effects_.is_persistent(instance);
     if (!persistent && (info.from & bit(resource.state)) == 0) fail(wrong_state(info, instance));
-    // Reading persistent state for the last time is reading it.
-    const bool exclusive = info.exclusive && !(persistent && kind == Access::take);
     require_order(resource.last);
-    if (exclusive) {
+    if (effects_.is_exclusive(kind, instance)) {
       for (const int user : resource.users) require_order(user);
       resource.last = here();
       resource.users = nobody();

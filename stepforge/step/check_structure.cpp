@@ -176,7 +176,7 @@ class Structure : ListWalk {
       case Over::any:
         return require_index(operation.group, program_.groups.size(), "group");
       case Over::none:
-        return;
+        return require_group(operation, -1);
       case Over::shards:
         return require_group(operation, unit(operation.unit).shard_group);
       case Over::replicas:

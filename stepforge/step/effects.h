@@ -43,6 +43,11 @@ class ProgramEffects {
 
   /// It exists before, during and after the step: a resident unit, or state that is not offloaded.
   bool is_persistent(const Instance& instance) const;
+  /// Whether the access must be ordered with all others, or only with those that are: reading persistent state for the
+  /// last time is reading it.
+  bool is_exclusive(Access access, const Instance& instance) const {
+    return access_info(access).exclusive && !(access == Access::take && is_persistent(instance));
+  }
   /// Whether it must exist after the step.
   bool is_required(const Instance& instance) const;
   /// Whether it cannot exist without a buffer: the copies of a unit on the device. Of other resources, programs leave

@@ -31,10 +31,8 @@ void needs_pass(StepProgram& program) {
     conflicts.clear();
     for (const auto& [effect, instance] : effects.of(operation)) {
       Accesses& earlier = accesses[effects.index(instance)];
-      const bool exclusive = access_info(effect.access).exclusive &&
-                             !(effect.access == Access::take && effects.is_persistent(instance));
       if (earlier.last != kNone) conflicts.push_back(earlier.last);
-      if (exclusive) {
+      if (effects.is_exclusive(effect.access, instance)) {
         conflicts.insert(conflicts.end(), earlier.users.begin(), earlier.users.end());
         earlier = {.users = {}, .last = i};
       } else {

@@ -91,19 +91,18 @@ enum OpTrait : uint16_t {
   kHasUnit = 1 << 2,
   kHasLevel = 1 << 3,
   kHasPeer = 1 << 4,
-  kHasGroup = 1 << 5,
-  kUsesUnits = 1 << 6,     ///< computes with the units of its block
-  kContributes = 1 << 7,   ///< adds to the gradients of the trainable units of its block
-  kCompletes = 1 << 8,     ///< uses gradients to which all blocks and micro-batches must have contributed
-  kRunsBackward = 1 << 9,  ///< belongs to the backward half of a step
-  kRunsHead = 1 << 10,  ///< its block is the head; other operations on a block are on blocks with an output
-  kTrains = 1 << 11,    ///< only in programs that train
-  kNeverTrains = 1 << 12,  ///< only in programs that do not train
-  kGenerates = 1 << 13,    ///< only in programs that generate
-  kNeverGenerates = 1 << 14,
+  kUsesUnits = 1 << 5,     ///< computes with the units of its block
+  kContributes = 1 << 6,   ///< adds to the gradients of the trainable units of its block
+  kCompletes = 1 << 7,     ///< uses gradients to which all blocks and micro-batches must have contributed
+  kRunsBackward = 1 << 8,  ///< belongs to the backward half of a step
+  kRunsHead = 1 << 9,  ///< its block is the head; other operations on a block are on blocks with an output
+  kTrains = 1 << 10,   ///< only in programs that train
+  kNeverTrains = 1 << 11,  ///< only in programs that do not train
+  kGenerates = 1 << 12,    ///< only in programs that generate
+  kNeverGenerates = 1 << 13,
 };
 
-/// Over which group an operation must run. Without such a group, it must have none.
+/// Over which group an operation must run; -1 if the program has no such group.
 enum class Over : uint8_t {
   none,
   any,
