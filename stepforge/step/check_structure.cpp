@@ -131,6 +131,11 @@ class Structure : ListWalk {
       fail(format("block {} of this rank is at the other end of the value it carries",
                   element(program_.blocks, other_end).name));
     }
+    const bool gradient =
+        operation.kind == OpKind::send_gradient || operation.kind == OpKind::receive_gradient;
+    const int tag = value_tag(computed.stage + (carries_output ? 1 : 0), gradient);
+    if (operation.tag != tag)
+      fail(format("it has tag {}, but what it carries between stages has tag {}", operation.tag, tag));
   }
 
   void check_unit(const Operation& operation) const {

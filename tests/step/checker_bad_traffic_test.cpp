@@ -20,7 +20,8 @@ TEST(CheckerRefuses, MessageSizesThatDiffer) {
 TEST(CheckerRefuses, MessageTagsThatDiffer) {
   Programs programs = pipeline_1f1b(2);
   operation(programs[1], {OpKind::send_gradient, -1, -1, 1}).tag = 7;
-  expect_refused(programs, 0, "receive_gradient layers.0 m1", "expects tag = 3");
+  expect_refused(programs, 1, "send_gradient layers.1 m1",
+                 "it has tag 7, but what it carries between stages has tag 3");
 }
 
 TEST(CheckerRefuses, MessagesInAnotherOrder) {

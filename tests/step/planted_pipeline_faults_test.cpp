@@ -120,8 +120,14 @@ std::vector<Fault> message_faults() {
        },
        2, "receive_gradient layers.0 m0", "expects tag = 5, but the next message"},
       {"WrongTag", split_backwards, plain, kFirst,
-       [](StepProgram& p) { at(p, {K::send, -1, kLayer1, 0}).tag = value_tag(1, false); }, 2,
-       "receive head m0", "expects tag = 6"},
+       [](StepProgram& p) { at(p, {K::send, -1, kLayer1, 0}).tag = value_tag(1, false); }, 0,
+       "send layers.1 m0", "it has tag 2, but what it carries between stages has tag 6"},
+      {"BothEndsHaveTheTagOfAnotherStage", split_backwards, plain, kEveryRank,
+       [](StepProgram& p) {
+         for (Operation& operation : p.operations)
+           if (operation.tag == value_tag(1, false)) operation.tag = value_tag(2, false);
+       },
+       0, "send embedding m0", "it has tag 4, but what it carries between stages has tag 2"},
       {"WrongBytes", split_backwards, plain, kLast,
        [](StepProgram& p) { at(p, {K::receive, -1, kLayer0, 1}).bytes /= 2; }, 2, "receive layers.0 m1",
        "expects bytes = 256"},
@@ -176,7 +182,7 @@ std::vector<Fault> message_faults() {
        "its block has no such value"},
       {"TheOutputOfAnotherStageIsSent", split_backwards, plain, kFirst,
        [](StepProgram& p) { at(p, {K::send, -1, kEmbedding, 0}).block = kLayer1; }, 0, "send layers.1 m0",
-       "has not been computed"},
+       "it has tag 2, but what it carries between stages has tag 6"},
   };
 }
 
