@@ -48,8 +48,9 @@ DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
   return run;
 }
 
-// Finds what went wrong in torchtitan#2972 (gradients times tokens), #1732 (moving average of gradients),
-// Megatron-LM#844 (tied weights), AutoModel#3530 (gradients cleared between micro-batches).
+// Finds what went wrong in torchtitan#2972 and #4194 (gradients times tokens), #1732 and #1733 (moving average of
+// gradients), Megatron-LM#844 (tied weights), #7227 (the norm of a tied weight counted twice: 40 instead of 28.284),
+// AutoModel#3530 (gradients cleared between micro-batches).
 TEST_P(ExactPipeline, EveryScheduleGivesTheBitsOfOneRankInEveryLayout) {
   const TempFolder folder;
   std::map<int, std::pair<Records, std::map<std::string, std::string>>> expected;  // by layers
