@@ -133,7 +133,7 @@ class Resources : ListWalk {
   std::string wrong_state(const AccessInfo& info, const Instance& instance) {
     const Held& resource = held(instance);
     const ResourceInfo& row = resource_info(instance.resource);
-    const std::string noun = effects_.noun(instance);
+    std::string noun = effects_.noun(instance);
     const std::string by = resource.last == kNever ? std::string() : " by " + text(resource.last);
     const bool wants_absent = (info.from & bit(State::absent)) != 0;
     switch (resource.state) {

@@ -141,10 +141,10 @@ enum class Access : uint8_t {
 };
 
 struct AccessInfo {
-  Access access;
-  unsigned from;   ///< set of State
-  State to;        ///< unless `keeps`
-  bool exclusive;  ///< ordered with all other accesses; otherwise only with exclusive ones
+  Access access = Access::use;
+  unsigned from = 0;          ///< set of State
+  State to = State::present;  ///< unless `keeps`
+  bool exclusive = false;     ///< ordered with all other accesses; otherwise only with exclusive ones
   bool keeps = false;
 };
 
