@@ -77,17 +77,6 @@ GatherPolicy::Reshard reshard_mode(ReshardMode mode, bool in_pipeline) {
   return {};
 }
 
-RecomputePolicy recompute_policy(const ActivationCheckpointConfig& activation_checkpoint) {
-  RecomputePolicy policy;
-  policy.mode = recompute_mode(activation_checkpoint.mode);
-  policy.n = static_cast<int>(activation_checkpoint.every_n);
-  for (const int64_t layer : activation_checkpoint.blocks)
-    policy.blocks.push_back(format("layers.{}", layer));
-  for (const RecomputeRegion region : activation_checkpoint.regions)
-    policy.regions.emplace_back(choice_name(region));
-  return policy;
-}
-
 /// On one rank, gathered units stay whole, unless their state is offloaded.
 GatherPolicy gather_policy(const Config& config, bool sharded) {
   GatherPolicy policy;
@@ -158,7 +147,7 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
   options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
   if (kind == ProgramKind::train) {
     options.micro_batches = static_cast<int>(batch.micro_batches());
-    options.recompute = recompute_policy(config.activation_checkpoint);
+    options.recompute = plan_recomputation(config.activation_checkpoint);
   }
   if (pipeline.ranks() > 1) keep_names_of_part(options, pipeline.model, model);
   return options;
@@ -208,6 +197,17 @@ LabelWeights label_weights(LossReduction reduction) {
 }
 
 }  // namespace
+
+RecomputePolicy plan_recomputation(const ActivationCheckpointConfig& activation_checkpoint) {
+  RecomputePolicy policy;
+  policy.mode = recompute_mode(activation_checkpoint.mode);
+  policy.n = static_cast<int>(activation_checkpoint.every_n);
+  for (const int64_t layer : activation_checkpoint.blocks)
+    policy.blocks.push_back(format("layers.{}", layer));
+  for (const RecomputeRegion region : activation_checkpoint.regions)
+    policy.regions.emplace_back(choice_name(region));
+  return policy;
+}
 
 BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_rank,
                        const ContextPart& part) {

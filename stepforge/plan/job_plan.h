@@ -71,6 +71,9 @@ struct ProvedStep {
 StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
                              const PipelinePlan& pipeline = {});
 
+/// What the configuration recomputes in a backward.
+RecomputePolicy plan_recomputation(const ActivationCheckpointConfig& activation_checkpoint);
+
 /// The same after checking the programs of all ranks and the types of values inside blocks
 /// (modelspec/value_types.h); with the proof, and without. Throws Error if `model` is not divided as the mesh is.
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,

@@ -15,6 +15,7 @@
 #include "stepforge/schedule/csv.h"
 #include "stepforge/schedule/generators.h"
 #include "stepforge/schedule/timeline.h"
+#include "stepforge/step/passes.h"
 
 namespace stepforge {
 
@@ -94,21 +95,6 @@ std::vector<int> alive_micro_batches(const Schedule& schedule) {
   return most;
 }
 
-/// Whether a block keeps its input only.
-bool is_recomputed(const ActivationCheckpointConfig& checkpointing, const BlockSpec& block) {
-  if (block.kind != BlockKind::layer) return false;
-  switch (checkpointing.mode) {
-    case RecomputeMode::full:
-      return true;
-    case RecomputeMode::every_n:
-      return block.layer % checkpointing.every_n == 0;
-    case RecomputeMode::blocks:
-      return std::ranges::count(checkpointing.blocks, block.layer) > 0;
-    default:
-      return false;
-  }
-}
-
 /// About what each block needs on a rank, before tensor parallelism, which divides all. All ranks get the same.
 StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Schedule& schedule,
                          RankId rank) {
@@ -123,17 +109,16 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
   context.document_length = config.training.seq_len;
   context.compute = config.precision.compute;
   context.parts = parts;
-  std::vector<std::string> regions;
-  if (config.activation_checkpoint.mode == RecomputeMode::regions)
-    for (const RecomputeRegion region : config.activation_checkpoint.regions)
-      regions.emplace_back(choice_name(region));
+  const RecomputePolicy policy = plan_recomputation(config.activation_checkpoint);
+  const std::vector<bool> recomputed = recomputed_blocks(whole, policy);
   StageMemory memory;
-  for (const BlockSpec& block : whole.blocks) {
+  for (std::size_t b = 0; b < whole.blocks.size(); ++b) {
+    const BlockSpec& block = whole.blocks[b];
     double elements = 0;
     for (const int unit : block.units) elements += static_cast<double>(element(whole.units, unit).elements());
     memory.state.push_back(kStateBytes * elements / static_cast<double>(shards * parts));
-    const BlockCost cost = block_cost(block.regions, context, regions);
-    const int64_t saved = is_recomputed(config.activation_checkpoint, block) ? 0 : cost.saved_bytes;
+    const BlockCost cost = block_cost(block.regions, context, policy.regions);
+    const int64_t saved = recomputed[b] ? 0 : cost.saved_bytes;
     memory.activations.push_back(static_cast<double>(saved + cost.output_bytes));
   }
   memory.alive = alive_micro_batches(schedule);

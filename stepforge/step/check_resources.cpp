@@ -1,37 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-
 #include "stepforge/base/format.h"
 #include "stepforge/step/check_rules.h"
 #include "stepforge/step/contributions.h"
 #include "stepforge/step/effects.h"
+#include "stepforge/step/happens_before.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr std::array<int, kLanes> nobody() {
-  std::array<int, kLanes> users{};
-  users.fill(kNever);
-  return users;
-}
-
-/// One resource while the program is followed. The ints are indices of operations.
+/// One resource while the program is followed.
 struct Held {
   State state = State::absent;
-  int last = kNever;                         // the last exclusive access
-  std::array<int, kLanes> users = nobody();  // since then: the last other access of each lane
-  int buffer = kNoBuffer;                    // its memory
+  AccessOrder order;
+  int buffer = kNoBuffer;  // its memory
 };
 
 /// Follows the states of resources through a program. Nothing here depends on the kind of an operation or resource.
 class Resources : ListWalk {
  public:
-  explicit Resources(const CheckedProgram& checked)
-      : ListWalk(checked.program),
-        before_(checked.before),
-        effects_(checked.program),
-        held_(effects_.count()) {
+  explicit Resources(const StepProgram& program)
+      : ListWalk(program), before_(program), effects_(program), held_(effects_.count()) {
     for (const Instance& instance : effects_.all())
       if (effects_.is_persistent(instance)) held(instance).state = State::present;
   }
@@ -87,14 +76,9 @@ class Resources : ListWalk {
     Held& resource = held(instance);
     const bool persistent = effects_.is_persistent(instance);
     if (!persistent && (info.from & bit(resource.state)) == 0) fail(wrong_state(info, instance));
-    require_order(resource.last);
-    if (effects_.is_exclusive(kind, instance)) {
-      for (const int user : resource.users) require_order(user);
-      resource.last = here();
-      resource.users = nobody();
-    } else {
-      resource.users.at(static_cast<std::size_t>(element(program_.operations, here()).lane)) = here();
-    }
+    resource.order.add(here(), element(program_.operations, here()).lane,
+                       effects_.is_exclusive(kind, instance),
+                       [this](int earlier) { require_order(earlier); });
     if (persistent || info.keeps) return;
     const bool ends = info.to == State::absent && resource_info(instance.resource).once;
     resource.state = ends ? State::gone : info.to;
@@ -122,9 +106,9 @@ class Resources : ListWalk {
     uses_.push_back({here(), resource.buffer});
   }
 
-  /// Fails unless `first` is kNever, is the current operation, or has finished when the current one starts.
+  /// Fails unless `first` is the current operation or has finished when the current one starts.
   void require_order(int first) const {
-    if (first == kNever || first == here()) return;
+    if (first == here()) return;
     if (before_(static_cast<std::size_t>(first), static_cast<std::size_t>(here()))) return;
     fail(format("may run before {} has finished: that runs on lane {}, and no dependency orders them",
                 text(first), lane_name(element(program_.operations, first).lane)));
@@ -134,12 +118,13 @@ class Resources : ListWalk {
     const Held& resource = held(instance);
     const ResourceInfo& row = resource_info(instance.resource);
     std::string noun = effects_.noun(instance);
-    const std::string by = resource.last == kNever ? std::string() : " by " + text(resource.last);
+    const std::string by =
+        resource.order.last() == AccessOrder::kNone ? std::string() : " by " + text(resource.order.last());
     const bool wants_absent = (info.from & bit(State::absent)) != 0;
     switch (resource.state) {
       case State::absent:
       case State::gone:
-        if (resource.last == kNever) return format("{} has not been {}", noun, row.done);
+        if (resource.order.last() == AccessOrder::kNone) return format("{} has not been {}", noun, row.done);
         return format("{} was {}{}{}", noun, resource.state == State::gone ? "already " : "", row.undone, by);
       case State::under_way:
         return format("{} is {} being {}{}", noun, wants_absent ? "already" : "still", row.active, by);
@@ -158,14 +143,14 @@ class Resources : ListWalk {
       if ((instance.resource == Resource::buffer) != buffers || effects_.is_persistent(instance)) continue;
       const Held& resource = held(instance);
       const ResourceInfo& row = resource_info(instance.resource);
-      if (resource.last == kNever && effects_.is_required(instance))
+      if (resource.order.last() == AccessOrder::kNone && effects_.is_required(instance))
         fail(format("{} is never {}", effects_.noun(instance), row.done));
       if ((row.at_end & bit(resource.state)) == 0)
-        fail_at(resource.last, format("{} is never {}", effects_.noun(instance), row.undone));
+        fail_at(resource.order.last(), format("{} is never {}", effects_.noun(instance), row.undone));
     }
   }
 
-  const HappensBefore& before_;
+  HappensBefore before_;
   ProgramEffects effects_;
   std::vector<Held> held_;
   std::vector<BufferUse> uses_;
@@ -173,8 +158,8 @@ class Resources : ListWalk {
 
 }  // namespace
 
-void check_resources(const CheckedProgram& checked) {
-  Resources(checked).check();
+void check_resources(const StepProgram& program) {
+  Resources(program).check();
 }
 
 }  // namespace stepforge

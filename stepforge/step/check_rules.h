@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of the checker, one function each, and the base classes with which they are written. The rules
-// run in the order of this file, and each relies on those before it. All throw ProgramError.
+// The rules of the checker, one function each, and the base class with which they are written. The rules run in the
+// order of this file, and each relies on those before it. All throw ProgramError.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,9 @@
 #include <vector>
 
 #include "stepforge/step/checker.h"
-#include "stepforge/step/happens_before.h"
 #include "stepforge/step/program.h"
 
 namespace stepforge {
-
-/// The program of one rank that is being checked.
-struct CheckedProgram {
-  const StepProgram& program;
-  HappensBefore before;
-};
 
 /// Visits the operations in list order. Failures are reported at the current one.
 class ListWalk {
@@ -59,9 +52,6 @@ class ListWalk {
   std::size_t at_ = 0;
 };
 
-/// Instead of the index of an operation: it has not occurred.
-inline constexpr int kNever = -1;
-
 /// Indices, lanes and fields are valid, and `needs` lists earlier operations only. `world_size` is the number
 /// of ranks.
 void check_structure(const StepProgram& program, std::size_t world_size);
@@ -69,7 +59,7 @@ void check_structure(const StepProgram& program, std::size_t world_size);
 /// Every resource is in a state that allows what each operation does to it, all accesses are ordered, and nothing is left
 /// over or missing after the step: the effects of operations.h and the states of resources.h. Every contribution to
 /// a gradient is summed once and in the norm. Buffers are allocated before, and freed once after, all uses.
-void check_resources(const CheckedProgram& checked);
+void check_resources(const StepProgram& program);
 
 /// All rules above except check_structure(): those that concern one rank alone. Returns the
 /// peak of live bytes.

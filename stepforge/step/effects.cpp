@@ -232,7 +232,7 @@ const std::vector<InstanceEffect>& ProgramEffects::of(const Operation& operation
 const std::vector<InstanceEffect>& ProgramEffects::own(const Operation& operation) {
   effects_.clear();
   for (const Effect& effect : op_info(operation.kind).effects)
-    if (effect.selector <= Selector::output) add(effect, operation);
+    if (selects_one(effect.selector)) add(effect, operation);
   return effects_;
 }
 

@@ -24,6 +24,36 @@ struct InstanceEffect {
   Instance instance;
 };
 
+/// The accesses to one resource so far that a later one may have to wait for. Lanes run in list order, so of each lane
+/// only the last one counts.
+class AccessOrder {
+ public:
+  static constexpr int kNone = -1;
+
+  AccessOrder() { users_.fill(kNone); }
+
+  /// The operation of the last exclusive access; kNone if there was none.
+  int last() const { return last_; }
+
+  /// Calls visit(operation) for each earlier operation that must have finished first, and adds the access of `operation`.
+  template <typename Visit>
+  void add(int operation, Lane lane, bool exclusive, const Visit& visit) {
+    if (last_ != kNone) visit(last_);
+    if (!exclusive) {
+      users_.at(static_cast<std::size_t>(lane)) = operation;
+      return;
+    }
+    for (const int user : users_)
+      if (user != kNone) visit(user);
+    users_.fill(kNone);
+    last_ = operation;
+  }
+
+ private:
+  int last_ = kNone;
+  std::array<int, kLanes> users_ = {};  // since the last exclusive access
+};
+
 /// The resources of a program, and what its operations do to them.
 class ProgramEffects {
  public:
@@ -33,7 +63,7 @@ class ProgramEffects {
   /// In the order of the table. An operation without a unit, input or output has no effects on these. Valid until the
   /// next call.
   const std::vector<InstanceEffect>& of(const Operation& operation);
-  /// Without those selected by the units of a block, or by all units. Likewise.
+  /// Only those with one instance, without those on the units of a block or on all units. Likewise.
   const std::vector<InstanceEffect>& own(const Operation& operation);
 
   std::size_t count() const { return count_; }

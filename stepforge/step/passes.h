@@ -14,6 +14,10 @@ namespace stepforge {
 /// labels are counted first and the loss is reduced before the norm. The program has no buffers yet.
 StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout, const StepOptions& options);
 
+/// Of each block, whether `policy` keeps only its input until its backward. Throws UsageError for a policy that does
+/// not fit the model.
+std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolicy& policy);
+
 /// The chosen blocks run forward without a graph and are recomputed before their backward.
 void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy);
 

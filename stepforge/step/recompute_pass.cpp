@@ -32,19 +32,6 @@ std::vector<bool> named_blocks(const ModelSpec& model, const std::vector<std::st
   return chosen;
 }
 
-std::vector<bool> chosen_blocks(const ModelSpec& model, const RecomputePolicy& policy) {
-  if (policy.mode == RecomputePolicy::Mode::blocks) return named_blocks(model, policy.blocks);
-  std::vector<bool> chosen(model.blocks.size(), false);
-  const int every = policy.mode == RecomputePolicy::Mode::full ? 1 : policy.n;
-  if (every < 1)
-    throw UsageError(format("recomputation of every n-th block: n must be at least 1, not {}", every));
-  for (std::size_t b = 0; b < model.blocks.size(); ++b) {
-    const BlockSpec& block = model.blocks[b];
-    chosen[b] = block.kind == BlockKind::layer && block.layer % every == 0;
-  }
-  return chosen;
-}
-
 void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
   std::vector<Insertion> insertions;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
@@ -77,11 +64,26 @@ void recompute_regions(StepProgram& program, const ModelSpec& model, const std::
 
 }  // namespace
 
+std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolicy& policy) {
+  using Mode = RecomputePolicy::Mode;
+  if (policy.mode == Mode::blocks) return named_blocks(model, policy.blocks);
+  std::vector<bool> chosen(model.blocks.size(), false);
+  if (policy.mode == Mode::none || policy.mode == Mode::regions) return chosen;
+  const int every = policy.mode == Mode::full ? 1 : policy.n;
+  if (every < 1)
+    throw UsageError(format("recomputation of every n-th block: n must be at least 1, not {}", every));
+  for (std::size_t b = 0; b < model.blocks.size(); ++b) {
+    const BlockSpec& block = model.blocks[b];
+    chosen[b] = block.kind == BlockKind::layer && block.layer % every == 0;
+  }
+  return chosen;
+}
+
 void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy) {
   if (policy.mode == RecomputePolicy::Mode::regions)
     recompute_regions(program, model, policy.regions);
-  else if (policy.mode != RecomputePolicy::Mode::none)
-    recompute_blocks(program, chosen_blocks(model, policy));
+  else
+    recompute_blocks(program, recomputed_blocks(model, policy));
 }
 
 }  // namespace stepforge

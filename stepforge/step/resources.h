@@ -109,6 +109,10 @@ enum class Selector : uint8_t {
   all_trained   ///< all trainable units
 };
 
+constexpr bool selects_one(Selector selector) {
+  return selector == Selector::own || selector == Selector::input || selector == Selector::output;
+}
+
 enum class State : uint8_t {
   absent,
   under_way,  ///< being made on another lane, or lent to an operation there
