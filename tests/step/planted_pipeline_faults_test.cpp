@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults planted in programs of pipelines: the checker finds each, also by classes of ranks.
+#include <algorithm>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -245,6 +246,15 @@ std::vector<Fault> buffer_faults() {
          free_early(p, {K::send, -1, kEmbedding, 0}, B::bundle, {K::forward, -1, kEmbedding, 0});
        },
        0, "send embedding m0", "buffer bundle embedding m0 was already freed"},
+      {"ABundleIsFreedWhileItIsSent", split_backwards, plain, kFirst,
+       [](StepProgram& p) {
+         const std::size_t send = find(p, {K::send, -1, kEmbedding, 0});
+         const auto next =
+             std::find_if(p.operations.begin() + static_cast<std::ptrdiff_t>(send), p.operations.end(),
+                          [](const Operation& later) { return later.lane == Lane::compute; });
+         std::swap(p.operations[send].frees, next->frees);
+       },
+       0, "", "has finished: that runs on lane send_next, and no dependency orders them"},
       {"ABundleIsNeverFreed", split_backwards, plain, kFirst,
        [](StepProgram& p) { never_free(p, {K::send, -1, kEmbedding, 0}, B::bundle); }, 0,
        "forward embedding m0", "buffer bundle embedding m0 is never freed"},
