@@ -423,6 +423,7 @@ struct ParallelismConfig {
   int64_t pipeline_parallel_degree = 1;
   PipelineSchedule pipeline_parallel_schedule = PipelineSchedule::one_f_one_b;
   std::string pipeline_parallel_schedule_csv;
+  int64_t pipeline_parallel_microbatch_size = 0;
   int64_t pipeline_parallel_layers_per_stage = 0;
   int64_t pipeline_parallel_first_stage_less_layers = -1;
   int64_t pipeline_parallel_last_stage_less_layers = -1;

@@ -303,6 +303,19 @@ void check_training(const RuleCheck& check) {
                 "seq_len must not exceed max_position, the context length of the model");
 }
 
+void check_micro_batches(const RuleCheck& check) {
+  const Config& config = check.config();
+  const int64_t rows = config.parallelism.pipeline_parallel_microbatch_size;
+  check.require(rows == 0 || config.training.local_batch_size % rows == 0,
+                {"training.local_batch_size", "parallelism.pipeline_parallel_microbatch_size"},
+                "a pipeline divides the rows of local_batch_size into micro-batches of equal size; set "
+                "pipeline_parallel_microbatch_size to a divisor of it, or to 0");
+  check.require(rows <= 1 || config.training.reduction != ReductionMode::ordered,
+                {"parallelism.pipeline_parallel_microbatch_size", "training.reduction"},
+                "ordered mode sums row by row, so a micro-batch is one row; set "
+                "pipeline_parallel_microbatch_size to 1 or 0, or reduction to \"fast\"");
+}
+
 /// Ordered mode gives the same bits for every layout, which excludes some options.
 void check_ordered(const RuleCheck& check) {
   const Config& config = check.config();
@@ -472,6 +485,7 @@ void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused
   check_tokenizer(check);
   check_data_section(check);
   check_training(check);
+  check_micro_batches(check);
   check_ordered(check);
   check_parallelism(check);
   check_optimizer(check);

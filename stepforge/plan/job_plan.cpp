@@ -209,8 +209,23 @@ RecomputePolicy plan_recomputation(const ActivationCheckpointConfig& activation_
   return policy;
 }
 
-BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_rank,
-                       const ContextPart& part) {
+namespace {
+
+/// The rows of a micro-batch in a pipeline, for a data rank that has `rows` in a step: a part of the `most` rows that
+/// it would compute at once without one.
+int64_t pipeline_rows(const ParallelismConfig& parallelism, int64_t most, int64_t rows) {
+  if (parallelism.pipeline_parallel_degree == 1) return most;
+  if (parallelism.pipeline_parallel_microbatch_size > 0) return parallelism.pipeline_parallel_microbatch_size;
+  if (!parallelism.pipeline_parallel_schedule_csv.empty()) return most;
+  for (int64_t size = most; size > 1; --size)
+    if (most % size == 0 && rows / size >= 2 * parallelism.pipeline_parallel_degree) return size;
+  return 1;
+}
+
+}  // namespace
+
+BatchLayout plan_batch(const Config& config, int data_ranks, int data_rank, const ContextPart& part) {
+  const TrainingConfig& training = config.training;
   const bool ordered = training.reduction == ReductionMode::ordered;
   BatchLayout batch;
   batch.seq_len = training.seq_len;
@@ -223,12 +238,14 @@ BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_
   batch.label_weights = label_weights(training.loss_reduction);
   batch.check();
   if (ordered) check_ordered(batch);
+  batch.rows_per_micro_batch =
+      pipeline_rows(config.parallelism, batch.rows_per_micro_batch, batch.rows_per_step / data_ranks);
   return batch;
 }
 
 BatchLayout plan_batch(const Config& config, const RankLayout& layout) {
   BatchLayout batch = plan_batch(
-      config.training, layout.data_ranks, layout.data_rank,
+      config, layout.data_ranks, layout.data_rank,
       {layout.index_in(layout.context_group), layout.dims.cp,
        config.parallelism.context_parallel_load_balance == LoadBalance::head_tail, layout.dims.cp_heads});
   if (config.parallelism.enable_sequence_parallel) batch.slices = layout.dims.tp;

@@ -20,12 +20,12 @@
 namespace stepforge {
 
 /// The rows of a step that data rank `data_rank` of `data_ranks` reads. In ordered mode a micro-batch is one
-/// row, a leaf of the summation tree.
+/// row, a leaf of the summation tree. A pipeline divides the rows of training.local_batch_size into micro-batches.
 ///
 /// Throws UsageError if the rows of a step do not divide into whole micro-batches on every rank. In ordered
 /// mode, also if the rows of a rank are not a subtree of the summation tree: with several ranks, both their
 /// number and the rows of each must be powers of two.
-BatchLayout plan_batch(const TrainingConfig& training, int data_ranks = 1, int data_rank = 0,
+BatchLayout plan_batch(const Config& config, int data_ranks = 1, int data_rank = 0,
                        const ContextPart& part = {});
 
 /// The same for the rank of `layout`, which reads its part of the rows with context parallelism. Throws

@@ -105,7 +105,8 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
   const int64_t shards = replicas > 0 ? plan_data_ranks(config, rank.world_size) / replicas
                                       : parallelism.data_parallel_shard_degree;
   CostContext context;
-  context.tokens = config.training.local_batch_size * config.training.seq_len / parts;
+  context.tokens = plan_batch(config, plan_data_ranks(config, rank.world_size)).rows_per_micro_batch *
+                   config.training.seq_len / parts;
   context.document_length = config.training.seq_len;
   context.compute = config.precision.compute;
   context.parts = parts;
@@ -200,7 +201,7 @@ TiedUnit PipelinePlan::tied_unit() const {
 
 int plan_micro_batches(const Config& config, RankId rank) {
   return static_cast<int>(
-      plan_batch(config.training, plan_data_ranks(config, rank.world_size)).micro_batches());
+      plan_batch(config, plan_data_ranks(config, rank.world_size)).micro_batches());
 }
 
 PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank,

@@ -290,6 +290,7 @@ Config small_exact_job(const Config& config, int world_size) {
   training.seq_len = dims.tp == 3 ? 24 : dims.cp == 3 ? 18 : 16;
   training.global_batch_size = kExactRows;
   training.local_batch_size = rows / micro_batches;
+  job.parallelism.pipeline_parallel_microbatch_size = training.local_batch_size;
   training.steps = kSteps;
   training.threads = 1;
   job.optimizer.lr = 0.25;

@@ -50,7 +50,7 @@ class Job {
 
   /// Splits rows into this job's micro-batches.
   std::vector<Batch> split(const std::vector<Row>& rows, uint64_t first_row = 0) const {
-    const BatchLayout plan = plan_batch(config.training);
+    const BatchLayout plan = plan_batch(config);
     std::vector<Batch> batches;
     for (size_t i = 0; i < rows.size(); ++i) {
       if (i % static_cast<size_t>(plan.rows_per_micro_batch) == 0) {
@@ -63,7 +63,7 @@ class Job {
 
   std::vector<Row> made_up_rows(uint64_t first_row = 0) const {
     std::vector<Row> rows;
-    for (int64_t r = 0; r < plan_batch(config.training).rows_per_step; ++r) {
+    for (int64_t r = 0; r < plan_batch(config).rows_per_step; ++r) {
       rows.push_back(
           made_up_row(first_row + static_cast<uint64_t>(r), config.training.seq_len, spec.vocab_size));
     }

@@ -43,7 +43,9 @@ DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
   run.ranks = pipeline.ranks * tensor * context * data_ranks;
   run.args = exact_choice(data_ranks, dice.below(static_cast<int>(combinations()))) +
              overrides_of({run.ranks, context, tensor, replicas, {}}) + overrides_of(pipeline) +
-             Strings{format("training.local_batch_size={}", kExactRows / data_ranks / micro_batches)};
+             Strings{format("training.local_batch_size={}", kExactRows / data_ranks / micro_batches),
+                     format("parallelism.pipeline_parallel_microbatch_size={}",
+                            kExactRows / data_ranks / micro_batches)};
   run.name = format("{} ranks, {}", run.ranks, join(run.args, " "));
   return run;
 }

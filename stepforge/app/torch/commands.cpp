@@ -130,7 +130,7 @@ int run(const ImportOptions& options, const CommandContext& context) {
   CheckpointWriter writer(options.output / config.checkpoint.folder, 0, context.log, /*background=*/false);
   writer.save(
       0, stage_checkpoint(model.spec, *model.store, nullptr,
-                          state_to_json(TrainerState{}, config, plan_batch(config.training).rows_per_step)));
+                          state_to_json(TrainerState{}, config, plan_batch(config).rows_per_step)));
   if (!writer.wait()) return 1;
   write_file_atomic(options.output / "config.toml", config_toml(config));
   context.log.info(
