@@ -99,6 +99,12 @@ std::vector<int> by_names(const ModelSpec& whole, const StagePlan& plan) {
   return stages;
 }
 
+/// The blocks up to the first head; those after it are in its stage.
+std::size_t divisible_blocks(const ModelSpec& whole) {
+  const auto head = std::ranges::find(whole.blocks, BlockKind::head, &BlockSpec::kind);
+  return static_cast<std::size_t>(head - whole.blocks.begin()) + (head == whole.blocks.end() ? 0 : 1);
+}
+
 std::vector<int> by_layer_count(const ModelSpec& whole, const StagePlan& plan, int stages) {
   const CountedLayers counted = counted_layers(whole, plan);
   const int64_t each = counted.all() / stages;
@@ -119,10 +125,11 @@ std::vector<int> by_layer_count(const ModelSpec& whole, const StagePlan& plan, i
   std::vector<int> assigned;
   int stage = 0;
   int64_t left = layers_of(0);
-  for (const BlockSpec& block : whole.blocks) {
-    while (block.kind == BlockKind::layer && left == 0) left = layers_of(++stage);
-    if (block.kind == BlockKind::layer) --left;
-    assigned.push_back(block.kind == BlockKind::head ? stages - 1 : stage);
+  for (std::size_t b = 0; b < divisible_blocks(whole); ++b) {
+    const BlockKind kind = whole.blocks[b].kind;
+    while (kind == BlockKind::layer && left == 0) left = layers_of(++stage);
+    if (kind == BlockKind::layer) --left;
+    assigned.push_back(kind == BlockKind::head ? stages - 1 : stage);
   }
   return assigned;
 }
@@ -176,16 +183,25 @@ std::vector<double> sums_of(std::span<const double> values) {
   return sums;
 }
 
-std::vector<int> balanced(std::span<const double> costs, int stages, const StageMemory& memory) {
+/// Of the first `count` blocks; the last of them stands for all that follow.
+std::vector<double> joined(std::span<const double> values, std::size_t count) {
+  std::vector<double> result(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
+  for (const double value : values.subspan(count)) result.back() += value;
+  return result;
+}
+
+std::vector<int> balanced(std::size_t blocks, std::span<const double> all_costs, int stages,
+                          const StageMemory& memory) {
   const auto count = static_cast<std::size_t>(stages);
+  const std::vector<double> costs = joined(all_costs, blocks);
   const std::vector<double> cost_sums = sums_of(costs);
   const StageAmount cost = [&](std::size_t, std::size_t begin, std::size_t end) {
     return cost_sums[end] - cost_sums[begin];
   };
   const Cut cheapest = best_cut(costs.size(), count, cost, cost, kInfinity);
   if (memory.state.empty()) return cheapest.stages;
-  const std::vector<double> states = sums_of(memory.state);
-  const std::vector<double> activations = sums_of(memory.activations);
+  const std::vector<double> states = sums_of(joined(memory.state, blocks));
+  const std::vector<double> activations = sums_of(joined(memory.activations, blocks));
   const StageAmount bytes = [&](std::size_t stage, std::size_t begin, std::size_t end) {
     return states[end] - states[begin] + memory.alive[stage] * (activations[end] - activations[begin]);
   };
@@ -230,8 +246,10 @@ std::vector<int> stages_of_blocks(const ModelSpec& whole, const StagePlan& plan,
                                   std::span<const double> costs, const StageMemory& memory) {
   const int stages = planned_stages(whole, plan);
   if (!plan.blocks.empty()) return by_names(whole, plan);
-  if (counts_layers(plan)) return by_layer_count(whole, plan, stages);
-  return balanced(costs, stages, memory);
+  std::vector<int> chosen = counts_layers(plan) ? by_layer_count(whole, plan, stages)
+                                                : balanced(divisible_blocks(whole), costs, stages, memory);
+  chosen.resize(whole.blocks.size(), stages - 1);
+  return chosen;
 }
 
 void set_stages(ModelSpec& model, std::span<const int> stages) {

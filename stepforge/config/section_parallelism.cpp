@@ -91,7 +91,7 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("pipeline_parallel_microbatch_size", &ParallelismConfig::pipeline_parallel_microbatch_size,
              "With a pipeline: number of rows of a micro-batch, a divisor of training.local_batch_size; 0 means "
              "the largest one with which a step has two micro-batches for each rank of the pipeline, or else "
-             "1. A schedule file takes local_batch_size.",
+             "1, and local_batch_size with a schedule file.",
              {.unit = "rows", .min = 0, .max = 1 << 24})
       .field("pipeline_parallel_layers_per_stage", &ParallelismConfig::pipeline_parallel_layers_per_stage,
              "Number of layers in a stage, which sets the number of stages; 0 means the fewest stages that "

@@ -68,8 +68,8 @@ Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks
         break;
       case BlockKind::head: {
         Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
-        model.head = std::make_unique<LinearCrossEntropyHead>(
-            parameters("head.norm"), output, config.norm_eps, chunk, options.tensor, options.z_loss_weight);
+        model.heads.push_back(std::make_unique<LinearCrossEntropyHead>(
+            parameters("head.norm"), output, config.norm_eps, chunk, options.tensor, options.z_loss_weight));
       }
     }
   }

@@ -37,6 +37,20 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
   return 6.0 * static_cast<double>(matmul_parameters) + attention;
 }
 
+std::vector<BundleEntry> ModelSpec::values_before(std::size_t block) const {
+  std::vector<BundleEntry> taken;
+  std::vector<BundleEntry> made;
+  const auto has = [](const std::vector<BundleEntry>& values, const BundleEntry& value) {
+    return std::ranges::find(values, value.name, &BundleEntry::name) != values.end();
+  };
+  for (std::size_t b = block; b < blocks.size(); ++b) {
+    for (const BundleEntry& input : blocks[b].inputs)
+      if (!has(made, input) && !has(taken, input)) taken.push_back(input);
+    made.insert(made.end(), blocks[b].outputs.begin(), blocks[b].outputs.end());
+  }
+  return taken;
+}
+
 const ParameterSpec* ModelSpec::find_parameter(std::string_view name) const {
   for (const UnitSpec& unit : units) {
     for (const ParameterSpec& parameter : unit.parameters)

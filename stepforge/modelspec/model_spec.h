@@ -14,11 +14,14 @@
 
 namespace stepforge {
 
-/// A tensor that one block passes to the next: [tokens, width] in the compute dtype.
+/// A tensor that a block passes on: [tokens, width] in the compute dtype. An input is what the last block before with an
+/// output of its name made. So blocks form a graph, and a chain is a name that each block takes and makes again.
 struct BundleEntry {
   std::string name;  ///< "hidden"
   int64_t width = 0;
   bool slice = false;  ///< of this rank's slice of the tokens only (sequence parallelism)
+
+  bool operator==(const BundleEntry&) const = default;
 };
 
 /// The backward pass of an embedding adds to the gradients of the rows that were looked up; it reads no
@@ -34,7 +37,12 @@ struct BlockSpec {
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
   std::vector<RegionSpec> regions;
-  int stage = 0;  ///< the pipeline stage that it belongs to
+  int stage = 0;           ///< the pipeline stage that it belongs to
+  double loss_weight = 1;  ///< of a head
+  // In a part of a pipeline (stage_part.h), if the neighbouring stage is on another rank. Values for later stages pass
+  // through the stages between.
+  std::vector<BundleEntry> arriving = {};  ///< what the stage receives, if this is its first block
+  std::vector<BundleEntry> leaving = {};   ///< what it sends, if this is its last one
 
   /// Whether it exchanges something with the ranks of this axis.
   bool exchanges_over(BlockAxis axis) const;
@@ -71,6 +79,8 @@ struct ModelSpec {
   /// FLOPs per trained token by the formula of torchtitan: 6 N + 12 L width_attention seq_len, where N does
   /// not include an untied embedding. Attention counts without the causal mask. Of a whole model.
   double flops_per_token(int64_t seq_len) const;
+  /// The values that blocks from `block` on take from blocks before it.
+  std::vector<BundleEntry> values_before(std::size_t block) const;
   /// nullptr if there is no parameter of this name.
   const ParameterSpec* find_parameter(std::string_view name) const;
 };

@@ -33,8 +33,14 @@ int stage_count(const ModelSpec& model) {
 ModelSpec stage_part(const ModelSpec& whole, const std::vector<int>& stages) {
   check_stages(whole, stages);
   ModelSpec part = whole;
-  std::erase_if(part.blocks,
-                [&](const BlockSpec& block) { return !std::ranges::binary_search(stages, block.stage); });
+  const auto is_own = [&](const BlockSpec& block) { return std::ranges::binary_search(stages, block.stage); };
+  for (std::size_t b = 1; b < whole.blocks.size(); ++b) {
+    if (is_own(part.blocks[b]) && !is_own(part.blocks[b - 1]))
+      part.blocks[b].arriving = whole.values_before(b);
+    if (is_own(part.blocks[b - 1]) && !is_own(part.blocks[b]))
+      part.blocks[b - 1].leaving = whole.values_before(b);
+  }
+  std::erase_if(part.blocks, [&](const BlockSpec& block) { return !is_own(block); });
   std::vector<int> number(whole.units.size(), -1);  // of each unit in the part; -1: not used
   for (const BlockSpec& block : part.blocks)
     for (const int unit : block.units) number.at(static_cast<std::size_t>(unit)) = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/value_types.h"
 
+#include <algorithm>
 #include <array>
 #include <set>
 
@@ -34,7 +35,14 @@ class BlockTypes {
     ValueType input;
   };
 
+  /// Of the values that a block takes or makes, which all have one type.
   ValueType passed(const std::vector<BundleEntry>& bundle) const {
+    const auto differs = [&](const BundleEntry& entry) { return entry.slice != bundle.front().slice; };
+    if (const auto other = std::ranges::find_if(bundle, differs); other != bundle.end()) {
+      place_.fail(
+          format("of the values that pass, only one of {} and {} is divided into slices of the tokens",
+                 bundle.front().name, other->name));
+    }
     if (place_.axis.axis != BlockAxis::tensor) return place_.axis.tokens;
     return !bundle.empty() && bundle.front().slice ? tokens : replicated;
   }

@@ -14,7 +14,7 @@
 
 namespace stepforge {
 
-/// The tensors between two blocks, in the order of BlockSpec::outputs; each [tokens, width].
+/// The tensors that a block takes or makes, in the order of BlockSpec::inputs or outputs; each [tokens, width].
 using Bundle = std::vector<at::Tensor>;
 
 /// Every block except the head. The first one takes an empty bundle and reads the batch's tokens.
@@ -42,11 +42,11 @@ class Head {
   virtual at::Tensor last_logits(const Bundle& inputs, const Context& context) = 0;
 };
 
-/// A model's forward code bound to its parameters: the blocks of a ModelSpec in order, the last being `head`. A
-/// part of a pipeline without the last stage has no head.
+/// A model's forward code bound to its parameters: the blocks of a ModelSpec, or of a part of it, in order. A part of a
+/// pipeline without the last stage has no head.
 struct Model {
-  std::vector<std::unique_ptr<Block>> blocks;
-  std::unique_ptr<Head> head;  ///< null if another rank has it
+  std::vector<std::unique_ptr<Block>> blocks;  ///< without heads
+  std::vector<std::unique_ptr<Head>> heads;    ///< the first is the model's; others are trained with it
 };
 
 /// Returns a parameter by its name in the specification. Throws Error if there is none.

@@ -69,14 +69,19 @@ struct AddBias : torch::autograd::Function<AddBias> {
 
 class ExactEmbedding : public Block {
  public:
-  ExactEmbedding(Parameter& table, const TensorExchange& tensor) : table_(table), tensor_(tensor) {}
+  ExactEmbedding(Parameter& table, size_t outputs, const TensorExchange& tensor)
+      : table_(table), outputs_(outputs), tensor_(tensor) {}
   Bundle forward(const Bundle&, const Context& context) override {
     const at::Tensor rows = embed(context.batch->tokens, table_, vocabulary_part(table_.spec()));
-    return {round_to_exact(leave_layer(rows, is_divided(table_), tensor_, context) * 4.0)};
+    const at::Tensor made = leave_layer(rows, is_divided(table_), tensor_, context) * 4.0;
+    Bundle outputs;
+    for (size_t i = 0; i < outputs_; ++i) outputs.push_back(round_to_exact(made));
+    return outputs;
   }
 
  private:
   Parameter& table_;
+  size_t outputs_;
   TensorExchange tensor_;
 };
 
@@ -156,8 +161,8 @@ class ExactLayer : public Block {
       const at::Tensor branch = leave_linear(inner, down_, tensor_, context);
       return round_to_exact(residual_add(branch, x, context, 2 * layer_ + 1, tensor_));
     };
-    return {recompute_region(context, "mlp", mlp,
-                             recompute_region(context, "attention", attention, inputs.at(0)))};
+    const at::Tensor x = inputs.size() == 1 ? inputs[0] : round_to_exact(inputs.at(0) + inputs.at(1));
+    return {recompute_region(context, "mlp", mlp, recompute_region(context, "attention", attention, x))};
   }
 
  private:
@@ -237,14 +242,15 @@ Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
   for (const BlockSpec& block : blocks) {
     switch (block.kind) {
       case BlockKind::embedding:
-        forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight"), tensor));
+        forward.blocks.push_back(
+            std::make_unique<ExactEmbedding>(parameters("embedding.weight"), block.outputs.size(), tensor));
         break;
       case BlockKind::layer:
         forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, block.layer, tensor, exchange));
         break;
       case BlockKind::head: {
-        const char* output = model == ExactModel::shared ? "embedding.weight" : "head.weight";
-        forward.head = std::make_unique<ExactHead>(parameters(output), tensor);
+        const std::string output = model == ExactModel::shared ? "embedding.weight" : block.name + ".weight";
+        forward.heads.push_back(std::make_unique<ExactHead>(parameters(output), tensor));
       }
     }
   }

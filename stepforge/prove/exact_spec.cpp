@@ -100,6 +100,12 @@ RegionSpec embedding_region(const TensorParallel& tensor) {
   return region;
 }
 
+RegionSpec join_region() {
+  CallSpec sum{.name = "sum", .kind = CallKind::elementwise};
+  sum.output.compute = sum.gradient.compute = kWidth;
+  return {.name = "join", .calls = {sum}};
+}
+
 RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) {
   RegionSpec region{.name = "head"};
   add_enter(region.calls, kWidth, tensor);
@@ -124,15 +130,21 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
   const TensorParallel embedding = plan.of_layer(tensor, {"embedding.weight"});
   const TensorParallel head_part = plan.of_layer(tensor, {shared ? "embedding.weight" : "head.weight"});
   const BundleEntry stream{"hidden", kWidth, tensor.sequence};
+  const BundleEntry source{"source", kWidth, tensor.sequence};
   spec.units.push_back(
       {"embedding", {divided(matrix("embedding.weight", kExactVocabulary, kWidth), 0, embedding)}});
   spec.blocks.push_back(
       {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {embedding_region(embedding)}});
+  if (model == ExactModel::graph) spec.blocks.back().outputs.push_back(source);
   for (int layer = 0; layer < layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     const TensorParallel mlp = plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"});
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
     block.regions = {mixing_region(name + ".mix", tensor, context), hidden_region(name, mlp)};
+    if (model == ExactModel::graph && layer % 2 == 1) {
+      block.inputs.push_back(source);
+      block.regions.insert(block.regions.begin(), join_region());
+    }
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
@@ -162,6 +174,18 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     spec.units.push_back({"head", {divided(matrix("head.weight", kExactVocabulary, kWidth), 0, head_part)}});
   }
   spec.blocks.push_back(std::move(head));
+  if (model == ExactModel::graph) {
+    const TensorParallel part = plan.of_layer(tensor, {"extra.weight"});
+    spec.blocks.push_back({"extra",
+                           BlockKind::head,
+                           -1,
+                           {static_cast<int>(spec.units.size())},
+                           {source},
+                           {},
+                           {head_region("extra.weight", part)}});
+    spec.blocks.back().loss_weight = 2;
+    spec.units.push_back({"extra", {divided(matrix("extra.weight", kExactVocabulary, kWidth), 0, part)}});
+  }
   return spec;
 }
 

@@ -12,10 +12,11 @@ namespace stepforge {
 inline constexpr int kExactLayers = 3;
 inline constexpr int64_t kExactVocabulary = 257;  ///< that of the bytes tokenizer
 
-/// Two models in odd sizes (widths 37 and 53, vocabulary 257).
+/// Models in odd sizes (widths 37 and 53, vocabulary 257).
 enum class ExactModel {
   plain,   ///< every block has its own unit
   shared,  ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
+  graph,   ///< plain, but every second layer and a second head take what the embedding made too
 };
 
 /// `layers`: any number from 1 on. The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -73,18 +76,25 @@ void write_forward_only(StepProgram& program, const RankLayout& layout, const St
   writer.add_over(find_group(program.groups, kLossGroup), OpKind::reduce_loss);
 }
 
-/// The first stage starts with an embedding, the last one ends with a head, and no other block is either.
+/// The first block of the first stage, and no other, is an embedding, and the last one of the last stage a head. There may
+/// be other heads in the last stage.
 void check_model(const ModelSpec& model, const PipelineOptions& pipeline) {
   const int stages = std::max(1, pipeline.schedule.stages());
   const auto refuse = [&] {
-    throw UsageError(format(
-        "model family \"{}\": its blocks must start with an embedding and end with a head", model.family));
+    throw UsageError(
+        format("model family \"{}\": its blocks must start with an embedding and end with a head, and all "
+               "heads must be "
+               "in the last stage",
+               model.family));
   };
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const BlockSpec& block = model.blocks[b];
     const bool first = block.stage == 0 && b == 0;
     const bool last = block.stage + 1 == stages && b + 1 == model.blocks.size();
-    if (first != (block.kind == BlockKind::embedding) || last != (block.kind == BlockKind::head)) refuse();
+    const bool may_be_head = block.stage + 1 == stages;
+    if (first != (block.kind == BlockKind::embedding) || (last && block.kind != BlockKind::head) ||
+        (!may_be_head && block.kind == BlockKind::head))
+      refuse();
   }
   if (model.blocks.empty() || (stages == 1 && model.blocks.size() < 2)) refuse();
   for (const BlockSpec& block : model.blocks) {
@@ -125,30 +135,87 @@ void add_units(StepProgram& program, const ModelSpec& model, const RankLayout& l
   }
 }
 
-/// The edges between the blocks of this rank, and those to other stages.
-void add_values(StepProgram& program, const ModelSpec& model, const CostContext& cost) {
-  const auto add = [&](const std::string& name, int producer, int consumer,
-                       const std::vector<BundleEntry>& entries) {
-    ProgramValue& value =
-        program.values.emplace_back(ProgramValue{name, producer, consumer, cost.compute, {}});
-    for (const BundleEntry& entry : entries) {
-      const int64_t slices = entry.slice ? cost.slices : 1;
-      value.parts.push_back({cost.tokens / slices, entry.width, slices});
-    }
-    return static_cast<int>(program.values.size()) - 1;
+/// Marks the blocks on which neither the first head nor another stage depends.
+void mark_trained_only(StepProgram& program) {
+  std::vector<bool> taken(program.values.size(), false);
+  const auto take = [&](const std::vector<int>& values) {
+    for (const int value : values) element(taken, value) = true;
   };
-  for (int b = 0; b < std::ssize(model.blocks); ++b) {
-    const BlockSpec& block = element(model.blocks, b);
-    ProgramBlock& added = element(program.blocks, b);
-    if (b > 0 && block.stage - element(model.blocks, b - 1).stage <= 1) {
-      added.input = element(program.blocks, b - 1).output;
-      element(program.values, added.input).consumer = b;
-    } else if (block.kind != BlockKind::embedding) {
-      added.input = add("input of " + block.name, -1, b, block.inputs);
-    }
-    if (block.kind != BlockKind::head) added.output = add(block.name, b, -1, block.outputs);
+  const auto head = std::ranges::find_if(program.blocks, &ProgramBlock::last) - program.blocks.begin();
+  for (int b = static_cast<int>(program.blocks.size()) - 1; b >= 0; --b) {
+    ProgramBlock& block = element(program.blocks, b);
+    take(block.leaving);
+    block.trained_only =
+        b != head && std::ranges::none_of(block.outputs, [&](int value) { return element(taken, value); });
+    if (!block.trained_only) take(block.inputs);
   }
 }
+
+/// Adds the values that pass between the blocks of this rank, and to and from other stages.
+class ValueWriter {
+ public:
+  ValueWriter(StepProgram& program, const CostContext& cost) : program_(program), cost_(cost) {}
+
+  void add(const ModelSpec& model) {
+    for (int b = 0; b < std::ssize(model.blocks); ++b) add(element(model.blocks, b), b);
+    for (const ProgramValue& value : program_.values)
+      if (value.consumers.empty() && !sent_.contains(&value - program_.values.data()))
+        throw UsageError(format("no block takes the value {} that a block makes", value.name));
+  }
+
+ private:
+  struct Named {
+    BundleEntry entry;
+    int value = -1;
+  };
+
+  void add(const BlockSpec& block, int b) {
+    ProgramBlock& added = element(program_.blocks, b);
+    if (!block.arriving.empty()) current_.clear();
+    for (const BundleEntry& entry : block.arriving) {
+      const std::string part = block.arriving.size() == 1 ? "input" : entry.name;
+      added.arriving.push_back(make(format("{} of {}", part, block.name), entry, -1));
+    }
+    for (const BundleEntry& entry : block.inputs) {
+      added.inputs.push_back(take(block, entry));
+      element(program_.values, added.inputs.back()).consumers.push_back(b);
+    }
+    for (const BundleEntry& entry : block.outputs) {
+      const std::string part = block.outputs.size() == 1 ? "" : "." + entry.name;
+      added.outputs.push_back(make(block.name + part, entry, b));
+    }
+    for (const BundleEntry& entry : block.leaving) {
+      added.leaving.push_back(take(block, entry));
+      sent_.insert(added.leaving.back());
+    }
+  }
+
+  int make(const std::string& name, const BundleEntry& entry, int producer) {
+    const int64_t slices = entry.slice ? cost_.slices : 1;
+    program_.values.push_back(
+        {name, producer, {}, cost_.compute, cost_.tokens / slices, entry.width, slices});
+    const int value = static_cast<int>(program_.values.size()) - 1;
+    current_[entry.name] = {entry, value};
+    return value;
+  }
+
+  int take(const BlockSpec& block, const BundleEntry& entry) const {
+    const auto found = current_.find(entry.name);
+    if (found == current_.end())
+      throw UsageError(
+          format("block {} takes the value {}, which no block before it makes", block.name, entry.name));
+    if (found->second.entry != entry)
+      throw UsageError(format("block {} takes the value {} with width {}{}, but it has width {}{}",
+                              block.name, entry.name, entry.width, entry.slice ? " in slices" : "",
+                              found->second.entry.width, found->second.entry.slice ? " in slices" : ""));
+    return found->second.value;
+  }
+
+  StepProgram& program_;
+  const CostContext& cost_;
+  std::map<std::string, Named> current_;  // of each name, the last value
+  std::set<std::ptrdiff_t> sent_;
+};
 
 }  // namespace
 
@@ -169,13 +236,15 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.name = block.name;
     added.units = block.units;
     added.stage = block.stage;
+    added.loss_weight = block.loss_weight;
     added.weights_in_backward = block.kind != BlockKind::embedding;
     if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
     if (options.kind == ProgramKind::generate) continue;  // of whole rows, on every rank
     if (block.exchanges_over(BlockAxis::context)) added.group(BlockAxis::context) = layout.keys_group;
     if (block.exchanges_over(BlockAxis::heads)) added.group(BlockAxis::heads) = layout.heads_group;
   }
-  add_values(program, model, options.cost);
+  ValueWriter(program, options.cost).add(model);
+  mark_trained_only(program);
   if (options.kind == ProgramKind::train)
     write_training(program, layout, options);
   else

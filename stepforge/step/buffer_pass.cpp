@@ -46,10 +46,10 @@ class BufferWriter {
       if (operation.block < 0) continue;
       if (operation.kind == OpKind::backward_input) element(splits_backward_, operation.block) = true;
       const ProgramBlock& block = element(program.blocks, operation.block);
-      const int value = reads_output_gradient(operation.kind)     ? block.output
-                        : operation.kind == OpKind::send_gradient ? block.input
-                                                                  : -1;
-      if (value >= 0) element(reads_gradient_, value) = true;
+      if (reads_output_gradient(operation.kind))
+        for (const int value : block.outputs) element(reads_gradient_, value) = true;
+      if (operation.kind == OpKind::send_gradient)
+        for (const int value : block.arriving) element(reads_gradient_, value) = true;
     }
   }
 
@@ -62,7 +62,7 @@ class BufferWriter {
         const int kind = resource_info(instance.resource).buffer;
         if (kind == kNoBuffer || effect.access == Access::bar || effects.is_persistent(instance)) continue;
         const Key key{static_cast<BufferKind>(kind), instance.owner, instance.number};
-        if (!makes(effect.access))
+        if (!makes(effect.access, live_.contains(key)))
           read(operation, key);
         else if (is_allocated(operation, instance))
           allocated += allocate(operation, key);
@@ -88,7 +88,7 @@ class BufferWriter {
       case Resource::weight_inputs:
         return element(splits_backward_, operation.block);
       case Resource::value_gradient:
-        return element(reads_gradient_, instance.owner);
+        return element(reads_gradient_, instance.owner) || operation.kind == OpKind::receive_gradient;
       case Resource::gradient:
         return element(program_.units, instance.owner).reduces();
       default:
@@ -174,10 +174,12 @@ class BufferWriter {
     live_[key] = static_cast<int>(program_.buffers.size());
     operation.allocates.push_back(live_[key]);
     const bool gathered = kind == BufferKind::gather_slot;
+    const bool passed = kind == BufferKind::bundle || kind == BufferKind::bundle_gradient;
     program_.buffers.push_back({.name = name_of(operation, key),
                                 .kind = kind,
                                 .bytes = bytes,
-                                .dtype = gathered ? element(layout_.units, owner).gather : DType::f32});
+                                .dtype = gathered ? element(layout_.units, owner).gather : DType::f32,
+                                .value = passed ? owner : -1});
     return bytes;
   }
 
@@ -185,7 +187,7 @@ class BufferWriter {
     if (const auto found = live_.find(key); found != live_.end()) operation.reads.push_back(found->second);
   }
 
-  int64_t trainable_sum(int64_t UnitElements::* elements) const {
+  int64_t trainable_sum(int64_t UnitElements::*elements) const {
     int64_t sum = 0;
     for (std::size_t u = 0; u < units_.size(); ++u)
       sum += program_.units[u].trainable ? units_[u].*elements : 0;
@@ -214,8 +216,8 @@ class BufferWriter {
     return kPartialSumBytes * (layout_.pipeline_group >= 0 ? layout_.model_units : 1);
   }
 
-  void set_message(Operation& operation, int value) const {
-    operation.bytes = element(program_.values, value).bytes();
+  void set_message(Operation& operation, const std::vector<int>& values) const {
+    for (const int value : values) operation.bytes += element(program_.values, value).bytes();
   }
 
   /// `allocated`: bytes of the buffers that it allocates, which are part of the measured peaks.
@@ -227,10 +229,10 @@ class BufferWriter {
     switch (operation.kind) {
       case OpKind::send:
       case OpKind::receive_gradient:
-        return set_message(operation, element(program_.blocks, operation.block).output);
+        return set_message(operation, element(program_.blocks, operation.block).leaving);
       case OpKind::receive:
       case OpKind::send_gradient:
-        return set_message(operation, element(program_.blocks, operation.block).input);
+        return set_message(operation, element(program_.blocks, operation.block).arriving);
       case OpKind::backward_input:
         peak = cost.backward_input_peak_bytes;
         operation.flops = cost.backward_input_flops;

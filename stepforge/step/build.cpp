@@ -37,8 +37,8 @@ StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const S
   }
   gather_pass(program, options.gather);
   offload_pass(program, options.offload);
-  needs_pass(program);
   buffer_pass(program, model, layout, options);
+  needs_pass(program);
   return program;
 }
 

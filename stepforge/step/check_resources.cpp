@@ -42,8 +42,9 @@ class Resources : ListWalk {
     walk([&](const Operation& operation) {
       const std::vector<InstanceEffect>& effects = effects_.of(operation);
       for (const auto& [effect, instance] : effects) {
+        const bool existed = (bit(held(instance).state) & resource_table::kExists) != 0;
         access(effect.access, instance);
-        use_buffer(operation, effect, instance);
+        use_buffer(operation, effect, instance, existed);
       }
       if (const std::string wrong = contributions.apply(operation, effects); !wrong.empty()) fail(wrong);
     });
@@ -85,20 +86,24 @@ class Resources : ListWalk {
   }
 
   /// The memory of a resource is live while it is used, even if the operation does not list it.
-  void use_buffer(const Operation& operation, const Effect& effect, const Instance& instance) {
+  void use_buffer(const Operation& operation, const Effect& effect, const Instance& instance, bool existed) {
     const int kind = resource_info(instance.resource).buffer;
     if (kind == kNoBuffer || effect.access == Access::bar || effects_.is_persistent(instance)) return;
     const auto buffer_kind = static_cast<BufferKind>(kind);
+    const int value = resource_info(instance.resource).owner == OwnerKind::value ? instance.owner : -1;
     Held& resource = held(instance);
-    if (makes(effect.access)) {
-      resource.buffer = find_buffer(program_, operation.allocates, buffer_kind);
+    if (makes(effect.access, existed)) {
+      resource.buffer = find_buffer(program_, operation.allocates, buffer_kind, value);
       if (resource.buffer == kNoBuffer && effects_.needs_memory(instance))
         fail(format("it has no buffer for {}", effects_.noun(instance)));
       return;
     }
     if (resource.buffer == kNoBuffer) return;
-    if (effect.selector == Selector::own) {
-      const int listed = find_buffer(program_, operation.reads, buffer_kind);
+    if (!selects_units(effect.selector)) {
+      const int listed = find_buffer(program_, operation.reads, buffer_kind, value);
+      if (listed == kNoBuffer && effect.access == Access::add)
+        fail(format("it does not list buffer {}, to which it adds",
+                    element(program_.buffers, resource.buffer).name));
       if (listed != kNoBuffer && listed != resource.buffer)
         fail(format("it reads buffer {}, not {}", element(program_.buffers, listed).name,
                     element(program_.buffers, resource.buffer).name));

@@ -42,12 +42,12 @@ class Structure : ListWalk {
       fail(format("a step needs at least one micro-batch, not {}", program_.micro_batches));
     for (const ProgramValue& value : program_.values) {
       require_optional_index(value.producer, program_.blocks.size(), "block");
-      require_optional_index(value.consumer, program_.blocks.size(), "block");
+      require_indices(value.consumers, program_.blocks.size(), "block");
     }
     for (const ProgramBlock& block : program_.blocks) {
       require_indices(block.units, program_.units.size(), "unit");
-      require_optional_index(block.input, program_.values.size(), "value");
-      require_optional_index(block.output, program_.values.size(), "value");
+      for (const std::vector<int>* values : {&block.inputs, &block.outputs, &block.arriving, &block.leaving})
+        require_indices(*values, program_.values.size(), "value");
       for (const int group : block.groups) require_optional_index(group, program_.groups.size(), "group");
     }
     for (const ProgramUnit& unit : program_.units) {
@@ -114,7 +114,7 @@ class Structure : ListWalk {
     if (has(kHasUnit)) check_unit(operation);
   }
 
-  /// A head has no output, all other blocks have one. Messages carry values whose other end is on another rank.
+  /// A head has no outputs, all other blocks have some. Messages carry what passes between this rank and another.
   void require_values(const Operation& operation) const {
     const ProgramBlock& computed = block(operation);
     if (!has_trait(operation.kind, kHasPeer)) {
@@ -123,17 +123,20 @@ class Structure : ListWalk {
                              : "only the head computes a loss or logits");
       return;
     }
-    const bool carries_output = operation.kind == OpKind::send || operation.kind == OpKind::receive_gradient;
-    const int value = carries_output ? computed.output : computed.input;
-    if (value < 0) fail("its block has no such value");
-    const ProgramValue& edge = element(program_.values, value);
-    if (const int other_end = carries_output ? edge.consumer : edge.producer; other_end >= 0) {
-      fail(format("block {} of this rank is at the other end of the value it carries",
-                  element(program_.blocks, other_end).name));
+    const bool leaves = operation.kind == OpKind::send || operation.kind == OpKind::receive_gradient;
+    const std::vector<int>& values = leaves ? computed.leaving : computed.arriving;
+    if (values.empty())
+      fail(format("nothing {} the rank {} block {}", leaves ? "leaves" : "reaches",
+                  leaves ? "after" : "before", computed.name));
+    for (const int value : values) {
+      const ProgramValue& edge = element(program_.values, value);
+      if (!leaves && edge.producer >= 0)
+        fail(format("block {} of this rank makes the value {} that it carries",
+                    element(program_.blocks, edge.producer).name, edge.name));
     }
     const bool gradient =
         operation.kind == OpKind::send_gradient || operation.kind == OpKind::receive_gradient;
-    const int tag = value_tag(computed.stage + (carries_output ? 1 : 0), gradient);
+    const int tag = value_tag(computed.stage + (leaves ? 1 : 0), gradient);
     if (operation.tag != tag)
       fail(format("it has tag {}, but what it carries between stages has tag {}", operation.tag, tag));
   }

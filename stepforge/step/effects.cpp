@@ -108,6 +108,8 @@ bool ProgramEffects::needs_memory(const Instance& instance) const {
 
 bool ProgramEffects::is_required(const Instance& instance) const {
   const ResourceInfo& row = resource_info(instance.resource);
+  if (row.required == When::runs)
+    return program_.kind == ProgramKind::train || !element(program_.blocks, instance.owner).trained_only;
   return row.owner == OwnerKind::unit ? applies(row.required, instance.owner)
                                       : applies(row.required, Operation{});
 }
@@ -195,8 +197,9 @@ void ProgramEffects::add(const Effect& effect, const Operation& operation) {
     for (int m = 0; m < (leaves ? program_.micro_batches : 1); ++m)
       effects_.push_back({effect, {effect.resource, unit, m}});
   };
-  const auto add_value = [&](int value) {
-    if (value >= 0) effects_.push_back({effect, {effect.resource, value, operation.micro_batch}});
+  const auto add_values = [&](const std::vector<int>& values) {
+    for (const int value : values)
+      effects_.push_back({effect, {effect.resource, value, operation.micro_batch}});
   };
   switch (effect.selector) {
     case Selector::own: {
@@ -206,10 +209,14 @@ void ProgramEffects::add(const Effect& effect, const Operation& operation) {
       if (operation.unit < 0 || applies(effect.when, operation.unit)) effects_.push_back({effect, instance});
       return;
     }
-    case Selector::input:
-      return add_value(element(program_.blocks, operation.block).input);
-    case Selector::output:
-      return add_value(element(program_.blocks, operation.block).output);
+    case Selector::inputs:
+      return add_values(element(program_.blocks, operation.block).inputs);
+    case Selector::outputs:
+      return add_values(element(program_.blocks, operation.block).outputs);
+    case Selector::arriving:
+      return add_values(element(program_.blocks, operation.block).arriving);
+    case Selector::leaving:
+      return add_values(element(program_.blocks, operation.block).leaving);
     case Selector::block_units:
       for (const int unit : element(program_.blocks, operation.block).units) add_unit(unit);
       return;
@@ -232,7 +239,7 @@ const std::vector<InstanceEffect>& ProgramEffects::of(const Operation& operation
 const std::vector<InstanceEffect>& ProgramEffects::own(const Operation& operation) {
   effects_.clear();
   for (const Effect& effect : op_info(operation.kind).effects)
-    if (selects_one(effect.selector)) add(effect, operation);
+    if (!selects_units(effect.selector)) add(effect, operation);
   return effects_;
 }
 

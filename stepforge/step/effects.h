@@ -60,10 +60,10 @@ class ProgramEffects {
   /// `program` must outlive this, and check_structure() must accept it.
   explicit ProgramEffects(const StepProgram& program);
 
-  /// In the order of the table. An operation without a unit, input or output has no effects on these. Valid until the
+  /// In the order of the table. An operation without a unit, inputs or outputs has no effects on these. Valid until the
   /// next call.
   const std::vector<InstanceEffect>& of(const Operation& operation);
-  /// Only those with one instance, without those on the units of a block or on all units. Likewise.
+  /// Without those on the units of a block or on all units. Likewise.
   const std::vector<InstanceEffect>& own(const Operation& operation);
 
   std::size_t count() const { return count_; }

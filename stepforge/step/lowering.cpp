@@ -65,6 +65,7 @@ class Lowering {
       }
       element(stages_, stage).push_back(b);
     }
+    find_gradients();
   }
 
   void write() {
@@ -85,6 +86,16 @@ class Lowering {
   bool is_last(int stage) const { return stage + 1 == schedule_.stages(); }
   bool runs_backward(int stage) const { return trains() && stage >= pipeline_.first_trained_stage; }
   const ProgramBlock& block(int b) const { return element(program_.blocks, b); }
+  const ProgramValue& value(int v) const { return element(program_.values, v); }
+
+  bool runs(int b) const { return trains() || !block(b).trained_only; }
+
+  /// Where backward ends: below the first trained block there are no gradients.
+  void find_gradients() {
+    keeps_graph_.resize(program_.blocks.size(), false);
+    for (int b = 0; b < std::ssize(program_.blocks); ++b)
+      element(keeps_graph_, b) = trains() && (is_trained(b) || passes_gradient(b));
+  }
 
   void receive(const StageMessage& message) {
     // Without training, the batch says how many tokens a message has.
@@ -96,7 +107,6 @@ class Lowering {
     if (last_computation_ >= 0) operation.needs.push_back(last_computation_);
   }
 
-  /// The last block of a stage that has an output.
   int last_block(int stage) const { return element(stages_, stage).back(); }
 
   int last() const { return static_cast<int>(program_.operations.size()) - 1; }
@@ -158,20 +168,20 @@ class Lowering {
     const auto [kind, stage, m] = action;
     load(m);
     for (const int b : element(stages_, stage)) {
-      if (block(b).last()) continue;
+      if (block(b).last() || !runs(b)) continue;
       Operation& operation = add_block(OpKind::forward, b, m);
-      operation.keep_graph = trains() && keeps_graph(b);
+      operation.keep_graph = keeps_graph(b);
     }
     send(OpKind::send, last_block(stage), action, last_computation_);
     if (is_last(stage) && !loss_is_listed_) loss(stage, m);
   }
 
   void loss(int stage, int m) {
-    const int head = last_block(stage);
     const OpKind kind = trains()                                 ? OpKind::loss_forward_backward
                         : program_.kind == ProgramKind::evaluate ? OpKind::loss
                                                                  : OpKind::logits;
-    add_block(kind, head, m);
+    for (const int b : element(stages_, stage))
+      if (block(b).last() && runs(b)) add_block(kind, b, m);
     element(losses_, m) = last();
   }
 
@@ -179,19 +189,14 @@ class Lowering {
     return std::ranges::any_of(block(b).units, [&](int u) { return element(program_.units, u).trainable; });
   }
 
-  /// The blocks below the first trained one of the first trained stage run no backward.
-  bool keeps_graph(int b) const {
-    const int stage = block(b).stage;
-    if (stage != pipeline_.first_trained_stage) return stage > pipeline_.first_trained_stage;
-    return std::ranges::any_of(element(stages_, stage),
-                               [&](int below) { return below <= b && is_trained(below); });
-  }
+  bool keeps_graph(int b) const { return element(keeps_graph_, b); }
 
-  /// Whether the backward of a block computes the gradient of its input.
+  /// Whether the backward of a block computes the gradient of an input. Blocks before it are known.
   bool passes_gradient(int b) const {
-    const auto& own = element(stages_, block(b).stage);
-    if (block(b).first()) return false;
-    return b == own.front() ? block(b).stage > pipeline_.first_trained_stage : keeps_graph(b - 1);
+    return std::ranges::any_of(block(b).inputs, [&](int v) {
+      const int producer = value(v).producer;
+      return producer >= 0 ? keeps_graph(producer) : block(b).stage > pipeline_.first_trained_stage;
+    });
   }
 
   /// Input gradients may run before weight gradients only where there are both; other backwards run whole, with the
@@ -201,7 +206,7 @@ class Lowering {
     if (action == ActionKind::backward || !split) return OpKind::backward;
     return action == ActionKind::backward_input ? OpKind::backward_input : OpKind::backward_weight;
   }
-  bool runs(ActionKind action, int b) const {
+  bool has_part(ActionKind action, int b) const {
     if (action == ActionKind::backward_input) return passes_gradient(b);
     return action == ActionKind::backward || is_trained(b);
   }
@@ -210,11 +215,12 @@ class Lowering {
     const auto [kind, stage, m] = action;
     const std::vector<int>& blocks = element(stages_, stage);
     for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
-      if (block(*b).last() || !keeps_graph(*b) || !runs(kind, *b)) continue;
+      if (block(*b).last() || !keeps_graph(*b) || !has_part(kind, *b)) continue;
       add_block(backward_kind(kind, *b), *b, m);
     }
-    // A stage of the head alone has made its gradient with the loss.
-    const int made = blocks.size() == 1 && is_last(stage) ? element(losses_, m) : last_computation_;
+    // A stage of heads alone has made its gradient with the loss.
+    const bool only_heads = std::ranges::all_of(blocks, [&](int b) { return block(b).last(); });
+    const int made = only_heads ? element(losses_, m) : last_computation_;
     send(OpKind::send_gradient, blocks.front(), action, made);
   }
 
@@ -226,6 +232,7 @@ class Lowering {
   int self_;  // member of the pipeline
   bool loss_is_listed_ = false;
   std::vector<std::vector<int>> stages_;  // the blocks of each stage that this rank has
+  std::vector<bool> keeps_graph_;         // of each block
   std::vector<bool> loaded_;              // of each micro-batch
   std::vector<int> losses_;               // the operation of the loss of each micro-batch
   int last_computation_ = -1;

@@ -140,7 +140,7 @@ using R = Resource;
 using A = Access;
 using S = Selector;
 
-inline constexpr Effects kReadsInput = {{A::use, R::batch}, {A::use, R::value, S::input}};
+inline constexpr Effects kReadsInput = {{A::use, R::batch}, {A::use, R::value, S::inputs}};
 /// Weights are as they were at the beginning of the step.
 inline constexpr Effects kReadsUnits = {{A::use, R::gathered, S::block_units, When::reads_weights},
                                         {A::bar, R::updated, S::block_units}};
@@ -164,7 +164,7 @@ inline constexpr std::array kRows = {
     OpInfo{gather_wait, "gather_wait", compute, kUnit, Over::none, {{A::finish, R::gathered}}},
     OpInfo{release, "release", compute, kUnit, Over::none, {{A::end, R::gathered}}},
     OpInfo{forward, "forward", compute, kComputes, Over::none,
-           kReadsInput + kReadsUnits + Effects{{A::make, R::run}, {A::make, R::value, S::output},
+           kReadsInput + kReadsUnits + Effects{{A::make, R::run}, {A::make, R::value, S::outputs},
                        {A::make, R::graph, S::own, When::keeps_graph},
                        {A::make, R::weight_inputs, S::own, When::keeps_graph}}},
     OpInfo{recompute, "recompute", compute, kBackward, Over::none,
@@ -172,17 +172,17 @@ inline constexpr std::array kRows = {
     OpInfo{loss, "loss", compute, kComputes | kRunsHead | kNeverTrains | kNeverGenerates, Over::none,
            kReadsInput + kReadsUnits + kMakesLoss},
     OpInfo{loss_forward_backward, "loss_forward_backward", compute, kBackward | kRunsHead | kContributes, Over::none,
-           kReadsInput + kReadsUnits + kMakesLoss + kAddsGradients + Effects{{A::make, R::value_gradient, S::input}}},
+           kReadsInput + kReadsUnits + kMakesLoss + kAddsGradients + Effects{{A::add, R::value_gradient, S::inputs}}},
     OpInfo{logits, "logits", compute, kComputes | kRunsHead | kGenerates, Over::none,
            kReadsInput + kReadsUnits + Effects{{A::make, R::run}, {A::bar, R::shared_loss}, {A::change, R::losses}}},
     OpInfo{backward, "backward", compute, kBackward | kContributes, Over::none,
            kReadsInput + kReadsUnits + kAddsGradients +
-               Effects{{A::end, R::graph}, {A::end, R::weight_inputs}, {A::use, R::value_gradient, S::output},
-                       {A::make, R::value_gradient, S::input}}},
+               Effects{{A::end, R::graph}, {A::end, R::weight_inputs}, {A::end, R::value_gradient, S::outputs},
+                       {A::add, R::value_gradient, S::inputs}}},
     OpInfo{backward_input, "backward_input", compute, kBackward, Over::none,
            kReadsInput + kReadsUnits +
-               Effects{{A::end, R::graph}, {A::use, R::value_gradient, S::output},
-                       {A::make, R::value_gradient, S::input}, {A::make, R::weight_queue}}},
+               Effects{{A::end, R::graph}, {A::end, R::value_gradient, S::outputs},
+                       {A::add, R::value_gradient, S::inputs}, {A::make, R::weight_queue}}},
     // It multiplies activations by gradients, so it does not read the weights of its units.
     OpInfo{backward_weight, "backward_weight", compute, kBlock | kContributes | kTrains, Over::none,
            Effects{{A::end, R::weight_queue}, {A::end, R::weight_inputs}, {A::bar, R::updated, S::block_units}} +
@@ -211,14 +211,14 @@ inline constexpr std::array kRows = {
     OpInfo{share_logits, "share_logits", compute, kGenerates, Over::stages, {{A::use, R::losses}, {A::make, R::shared_loss}}},
     OpInfo{reduce_loss, "reduce_loss", compute, kNeverGenerates, Over::loss,
            {{A::use, R::losses}, {A::use, R::shared_loss, S::own, When::has_stages}, {A::make, R::reduced_loss}}},
-    OpInfo{send, "send", send_next, kMessage, Over::any, {{A::use, R::value, S::output}}},
+    OpInfo{send, "send", send_next, kMessage, Over::any, {{A::use, R::value, S::leaving}}},
     // Without training, the batch says how many tokens a message has: the last one may be smaller.
     OpInfo{receive, "receive", receive_previous, kMessage, Over::any,
-           {{A::use, R::batch, S::own, When::forward_only}, {A::make, R::value, S::input}}},
+           {{A::use, R::batch, S::own, When::forward_only}, {A::make, R::value, S::arriving}}},
     OpInfo{send_gradient, "send_gradient", send_previous, kMessage | kTrains, Over::any,
-           {{A::use, R::value_gradient, S::input}}},
+           {{A::end, R::value_gradient, S::arriving}}},
     OpInfo{receive_gradient, "receive_gradient", receive_next, kMessage | kTrains, Over::any,
-           {{A::make, R::value_gradient, S::output}}},
+           {{A::make, R::value_gradient, S::leaving}}},
     OpInfo{gradient_norm, "gradient_norm", compute, kTrains | kCompletes, Over::all_shards,
            {{A::use, R::gradient, S::all_trained, When::in_place}, {A::use, R::reduced, S::all_trained, When::reduces},
             {A::bar, R::gradient, S::all_trained, When::reduces},

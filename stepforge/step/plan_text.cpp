@@ -87,8 +87,10 @@ struct BlockRow {
 std::vector<BlockRow> block_rows(const StepProgram& program) {
   std::vector<BlockRow> rows(program.blocks.size());
   const auto bytes = [&](const Operation& operation, BufferKind kind) {
-    const int buffer = find_buffer(program, operation.allocates, kind);
-    return buffer < 0 ? 0 : element(program.buffers, buffer).bytes;
+    int64_t sum = 0;
+    for (const int buffer : operation.allocates)
+      if (element(program.buffers, buffer).kind == kind) sum += element(program.buffers, buffer).bytes;
+    return sum;
   };
   for (const Operation& operation : program.operations) {
     if (operation.block < 0 || operation.micro_batch != 0) continue;

@@ -17,12 +17,6 @@ Operation make_operation(OpKind kind, int unit, int group) {
   return operation;
 }
 
-int64_t ProgramValue::bytes() const {
-  int64_t elements = 0;
-  for (const ValuePart& part : parts) elements += part.rows * part.width;
-  return elements * dtype_bytes(dtype);
-}
-
 Lane pipeline_lane(int self, int peer, int size, bool sends) {
   if (peer == (self + 1) % size) return sends ? Lane::send_next : Lane::receive_next;
   if (self == (peer + 1) % size) return sends ? Lane::send_previous : Lane::receive_previous;
@@ -32,9 +26,11 @@ Lane pipeline_lane(int self, int peer, int size, bool sends) {
       self, peer, size));
 }
 
-int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind) {
-  for (const int buffer : buffers)
-    if (element(program.buffers, buffer).kind == kind) return buffer;
+int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind, int value) {
+  for (const int index : buffers) {
+    const Buffer& buffer = element(program.buffers, index);
+    if (buffer.kind == kind && (value < 0 || buffer.value == value)) return index;
+  }
   return -1;
 }
 

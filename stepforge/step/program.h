@@ -33,6 +33,7 @@ struct Buffer {
   int64_t bytes = 0;
   bool persistent = false;
   DType dtype = DType::f32;  ///< of the elements of flat parameters, gradients and optimizer state
+  int value = -1;            ///< of a bundle or its gradient
 };
 
 /// What a block sends over one group while it computes.
@@ -88,37 +89,37 @@ struct ProgramUnit {
   bool reduces() const { return shard_group >= 0 || offloaded; }
 };
 
-/// One tensor of a value.
-struct ValuePart {
+/// A tensor that passes between blocks, for each micro-batch: edges between the block that makes it and those that take
+/// it.
+struct ProgramValue {
+  std::string name;            ///< of the block that makes it; "input of layers.3" if that is on another rank
+  int producer = -1;           ///< block; -1: the value is received
+  std::vector<int> consumers;  ///< blocks; none if it is only sent
+  DType dtype = DType::f32;
   int64_t rows = 0;
   int64_t width = 0;
   int64_t slices = 1;  ///< a row for so many tokens: the ranks of a tensor group hold slices of it
-};
 
-/// What a block passes to another one, for each micro-batch: an edge between blocks.
-struct ProgramValue {
-  std::string name;   ///< of the block that makes it; "input of layers.3" if that is on another rank
-  int producer = -1;  ///< block; -1: the value is received
-  int consumer = -1;  ///< block; -1: the value is sent
-  DType dtype = DType::f32;
-  std::vector<ValuePart> parts;
-
-  int64_t bytes() const;
+  int64_t bytes() const { return rows * width * dtype_bytes(dtype); }
 };
 
 struct ProgramBlock {
   std::string name;
   std::vector<int> units;
-  int stage = 0;                                ///< of the pipeline
-  int input = -1;                               ///< value; -1: a batch
-  int output = -1;                              ///< value; -1: none, of the head
-  bool weights_in_backward = true;              ///< its backward reads the weights of its units
+  int stage = 0;                    ///< of the pipeline
+  std::vector<int> inputs;          ///< values; none: a batch
+  std::vector<int> outputs;         ///< values; none, of a head
+  std::vector<int> arriving;        ///< values that are received before this block, the first of a stage
+  std::vector<int> leaving;         ///< values that are sent after it, the last of a stage
+  bool trained_only = false;  ///< a head besides the first, or what only such heads take: it runs in training
+  double loss_weight = 1;           ///< of a head
+  bool weights_in_backward = true;  ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
   std::array<int, kBlockAxes> groups = {-1, -1, -1};
 
-  bool first() const { return input < 0; }  ///< its input is a batch
-  bool last() const { return output < 0; }  ///< the head: computes the loss
+  bool first() const { return inputs.empty(); }  ///< its input is a batch
+  bool last() const { return outputs.empty(); }  ///< a head: computes a loss
   int& group(BlockAxis axis) { return groups.at(static_cast<std::size_t>(axis)); }
 };
 
@@ -142,11 +143,11 @@ decltype(auto) element(Items& items, int index) {
   return items[static_cast<std::size_t>(index)];
 }
 
-/// The buffer of this kind among `buffers`, which an operation reads, allocates or frees; -1 if there is
-/// none. An operation never lists two buffers of one kind.
-int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind);
+/// The buffer of this kind, and of this value if one is given, among `buffers`, which an operation reads, allocates or
+/// frees; -1 if there is none. Only of values an operation lists several buffers of one kind.
+int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind, int value = -1);
 
-/// The tag of the input value of a stage, or of its gradient.
+/// The tag of the input values of a stage, or of their gradients.
 constexpr int value_tag(int stage, bool gradient) {
   return 2 * stage + (gradient ? 1 : 0);
 }

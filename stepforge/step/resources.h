@@ -40,8 +40,8 @@ constexpr std::string_view buffer_kind_name(BufferKind kind) {
 
 enum class Resource : uint8_t {
   batch,
-  value,           ///< what a block passes to another one
-  value_gradient,  ///< of a value
+  value,           ///< what a block passes to others
+  value_gradient,  ///< of a value: the sum of what all that take it add
   run,             ///< the computation of a block: forward, loss or logits
   graph,
   weight_inputs,
@@ -93,6 +93,7 @@ enum class When : uint8_t {
   tied_by_leaf,  ///< and the gradients of micro-batches are
   offloaded,
   trained,  ///< the unit is trainable, and the program trains
+  runs,     ///< the block runs in such a program
   has_label_group,
   has_stages,
   has_loss_group,
@@ -102,15 +103,17 @@ enum class When : uint8_t {
 /// Which instances of a resource an effect is on.
 enum class Selector : uint8_t {
   own,          ///< of the unit, level, micro-batch, block or step of the operation
-  input,        ///< the input value of its block
-  output,       ///< the output value of its block
+  inputs,       ///< the values that its block takes
+  outputs,      ///< the values that its block makes
+  arriving,     ///< the values that the stage of its block receives
+  leaving,      ///< the values that the stage of its block sends
   block_units,  ///< the units of its block
   trained,      ///< the trainable units of its block
   all_trained   ///< all trainable units
 };
 
-constexpr bool selects_one(Selector selector) {
-  return selector == Selector::own || selector == Selector::input || selector == Selector::output;
+constexpr bool selects_units(Selector selector) {
+  return selector >= Selector::block_units;
 }
 
 enum class State : uint8_t {
@@ -134,6 +137,7 @@ enum class Access : uint8_t {
   restart,  ///< starts to make one, or another version of it
   finish,   ///< waits until it is made
   change,   ///< writes into it
+  add,      ///< makes one, or adds to it
   create,   ///< makes one that differs from what the host has
   take,     ///< reads it for the last time
   flush,    ///< moves what has changed to the host
@@ -167,6 +171,7 @@ inline constexpr std::array kAccesses = {
     AccessInfo{Access::restart, bit(absent) | bit(under_way) | kExists, under_way, true},
     AccessInfo{Access::finish, bit(under_way), present, true},
     AccessInfo{Access::change, kExists, changed, true},
+    AccessInfo{Access::add, bit(absent) | kExists, present, true},
     AccessInfo{Access::create, bit(absent), changed, true},
     AccessInfo{Access::take, bit(present), absent, true},
     AccessInfo{Access::flush, bit(changed), absent, true},
@@ -184,9 +189,10 @@ constexpr const AccessInfo& access_info(Access access) {
   return resource_table::kAccesses.at(static_cast<std::size_t>(access));
 }
 
-/// Whether the access makes a resource that did not exist, and with it its memory.
-constexpr bool makes(Access access) {
-  return access == Access::make || access == Access::begin || access == Access::create;
+/// Whether the access makes a resource, and with it its memory. `exists`: there already is one.
+constexpr bool makes(Access access, bool exists) {
+  return access == Access::make || access == Access::begin || access == Access::create ||
+         (access == Access::add && !exists);
 }
 
 inline constexpr int kNoBuffer = -1;
@@ -222,9 +228,9 @@ using enum Resource;
 inline constexpr std::array kRows = {
     ResourceInfo{batch, OwnerKind::micro_batch, "{}", "loaded", "loaded", "", of(BufferKind::batch)},
     ResourceInfo{value, OwnerKind::value, "value {}", "computed or received", "", "", of(BufferKind::bundle)},
-    ResourceInfo{value_gradient, OwnerKind::value, "the gradient of value {}", "computed or received", "", "",
-                 of(BufferKind::bundle_gradient)},
-    ResourceInfo{run, OwnerKind::block, "block {}", "run", "", "", kNoBuffer, kAny, false, When::always},
+    ResourceInfo{value_gradient, OwnerKind::value, "the gradient of value {}", "computed or received", "", "used",
+                 of(BufferKind::bundle_gradient), kAny, true},
+    ResourceInfo{run, OwnerKind::block, "block {}", "run", "", "", kNoBuffer, kAny, false, When::runs},
     ResourceInfo{graph, OwnerKind::block, "the graph of block {}", "kept or recomputed", "", "used",
                  of(BufferKind::graph), kEnded, true},
     ResourceInfo{weight_inputs, OwnerKind::block, "what the weight gradient of block {} needs", "kept", "", "used",

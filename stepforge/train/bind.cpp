@@ -55,7 +55,7 @@ void check_unit(const ProgramUnit& planned, const UnitStore& built) {
 void check_binding(const StepProgram& program, const Model& model, const ModelStore& store) {
   const Comparison whole("the model");
   whole.require("the number of units", program.units.size(), store.size());
-  whole.require("the number of blocks", program.blocks.size(), model.blocks.size() + (model.head ? 1 : 0));
+  whole.require("the number of blocks", program.blocks.size(), model.blocks.size() + model.heads.size());
   for (size_t u = 0; u < store.size(); ++u) check_unit(program.units[u], store.unit(u));
   const RankLayout& layout = store.groups().layout();
   whole.require("the rank", program.rank, layout.id.rank);

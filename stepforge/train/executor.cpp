@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/train/executor.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -8,6 +10,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
@@ -33,8 +36,12 @@ Bundle as_leaves(const Bundle& bundle, bool requires_grad) {
   return leaves;
 }
 
-Bundle detached(const Bundle& bundle) {
-  return as_leaves(bundle, false);
+/// The index of each block among those without outputs, or among those with some.
+std::vector<size_t> module_indices(const std::vector<ProgramBlock>& blocks) {
+  std::vector<size_t> indices;
+  std::array<size_t, 2> counts = {};
+  for (const ProgramBlock& block : blocks) indices.push_back(counts.at(block.last() ? 1 : 0)++);
+  return indices;
 }
 
 /// Without the stack trace in libtorch's messages.
@@ -46,13 +53,18 @@ std::string reason(const std::exception& failure) {
 }  // namespace
 
 Executor::Executor(const StepProgram& program, Model& model, ModelStore& store)
-    : program_(program), model_(model), store_(store), values_(program.buffers.size()), lanes_(program) {
+    : program_(program),
+      model_(model),
+      store_(store),
+      modules_(module_indices(program.blocks)),
+      values_(program.buffers.size()),
+      lanes_(program) {
   check_binding(program, model, store);
 }
 
-Executor::Value& Executor::value_of(const Operation& operation, const std::vector<int>& list,
-                                    BufferKind kind) {
-  const int buffer = find_buffer(program_, list, kind);
+Executor::Value& Executor::value_of(const Operation& operation, const std::vector<int>& list, BufferKind kind,
+                                    int value) {
+  const int buffer = find_buffer(program_, list, kind, value);
   if (buffer < 0) {
     throw Error(
         format("step program: {} names no {} buffer", op_name(operation.kind), buffer_kind_name(kind)));
@@ -60,12 +72,12 @@ Executor::Value& Executor::value_of(const Operation& operation, const std::vecto
   return values_.at(static_cast<size_t>(buffer));
 }
 
-Executor::Value& Executor::read(const Operation& operation, BufferKind kind) {
-  return value_of(operation, operation.reads, kind);
+Executor::Value& Executor::read(const Operation& operation, BufferKind kind, int value) {
+  return value_of(operation, operation.reads, kind, value);
 }
 
-Executor::Value& Executor::allocate(const Operation& operation, BufferKind kind) {
-  return value_of(operation, operation.allocates, kind);
+Executor::Value& Executor::allocate(const Operation& operation, BufferKind kind, int value) {
+  return value_of(operation, operation.allocates, kind, value);
 }
 
 void Executor::run(const StepInputs& inputs, StepServices& services) {
@@ -139,13 +151,13 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::backward_weight:
       return backward_weight(operation);
     case OpKind::send:
-      return send(operation, BufferKind::bundle);
+      return send(operation, BufferKind::bundle, program_block(operation).leaving);
     case OpKind::send_gradient:
-      return send(operation, BufferKind::bundle_gradient);
+      return send(operation, BufferKind::bundle_gradient, program_block(operation).arriving);
     case OpKind::receive:
-      return receive(operation, BufferKind::bundle);
+      return receive(operation, BufferKind::bundle, program_block(operation).arriving);
     case OpKind::receive_gradient:
-      return receive(operation, BufferKind::bundle_gradient);
+      return receive(operation, BufferKind::bundle_gradient, program_block(operation).leaving);
     case OpKind::tie_reduce:
       return unit(operation).add_copies(*communicator(operation), unit(operation).gradient());
     case OpKind::tie_leaf:
@@ -172,7 +184,7 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::stash_gradient:
       return stash_gradient(operation);
     case OpKind::add_gradient:
-      return unit(operation).add_gradient(read(operation, BufferKind::gradient_level).slot);
+      return unit(operation).add_gradient(read(operation, BufferKind::gradient_level).tensor);
     case OpKind::reduce_start:
       return reduce(operation);
     case OpKind::reduce_wait:
@@ -200,29 +212,38 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
   }
 }
 
+Bundle Executor::read_inputs(const Operation& operation) {
+  Bundle inputs;
+  for (const int value : program_block(operation).inputs)
+    inputs.push_back(read(operation, BufferKind::bundle, value).tensor);
+  return inputs;
+}
+
 void Executor::forward(const Operation& operation, const StepInputs& inputs) {
   const Context context = context_for(operation, inputs);
-  const bool first = program_block(operation).first();
   const bool keep = operation.keep_graph || operation.kind == OpKind::recompute;
-  Bundle leaves;
-  if (!first) leaves = as_leaves(read(operation, BufferKind::bundle).bundle, keep);
+  Bundle leaves = as_leaves(read_inputs(operation), keep);
   const at::AutoGradMode mode(keep);
-  Bundle outputs = block(operation).forward(leaves, context);
+  const Bundle outputs = block(operation).forward(leaves, context);
   if (operation.kind == OpKind::forward) {
-    Value& result = allocate(operation, BufferKind::bundle);
-    result.bundle = detached(outputs);
-    if (inputs.inspect) inputs.inspect(program_block(operation), result.bundle, /*is_gradient=*/false);
+    Bundle made = as_leaves(outputs, false);
+    if (inputs.inspect) inputs.inspect(program_block(operation), made, /*is_gradient=*/false);
+    const std::vector<int>& values = program_block(operation).outputs;
+    for (size_t i = 0; i < values.size(); ++i)
+      allocate(operation, BufferKind::bundle, values[i]).tensor = std::move(made.at(i));
   }
   if (keep) {
     Value& graph = allocate(operation, BufferKind::graph);
-    graph.bundle = std::move(leaves);
+    graph.leaves = std::move(leaves);
     for (const auto& output : outputs) graph.roots.push_back(torch::autograd::impl::gradient_edge(output));
   }
 }
 
 void Executor::backward(const Operation& operation, const StepInputs& inputs) {
   Value& graph = read(operation, BufferKind::graph);
-  Bundle gradients = std::move(read(operation, BufferKind::bundle_gradient).bundle);
+  Bundle gradients;
+  for (const int value : program_block(operation).outputs)
+    gradients.push_back(std::move(read(operation, BufferKind::bundle_gradient, value).tensor));
   const auto run = [&] {
     torch::autograd::Engine::get_default_engine().execute(std::exchange(graph.roots, {}), gradients,
                                                           /*keep_graph=*/false,
@@ -235,10 +256,29 @@ void Executor::backward(const Operation& operation, const StepInputs& inputs) {
     run();
   }
   gradients.clear();
-  if (find_buffer(program_, operation.allocates, BufferKind::bundle_gradient) < 0) return;
-  Value& result = allocate(operation, BufferKind::bundle_gradient);
-  for (auto& leaf : graph.bundle) result.bundle.push_back(std::move(leaf.mutable_grad()));
-  if (inputs.inspect) inputs.inspect(program_block(operation), result.bundle, /*is_gradient=*/true);
+  for (auto& leaf : graph.leaves) gradients.push_back(std::move(leaf.mutable_grad()));
+  for (size_t i = 0; i < gradients.size(); ++i)  // a block need not use what it takes
+    if (!gradients[i].defined()) gradients[i] = at::zeros_like(graph.leaves[i]);
+  add_input_gradients(operation, inputs, std::move(gradients));
+}
+
+void Executor::add_input_gradients(const Operation& operation, const StepInputs& inputs, Bundle gradients) {
+  const std::vector<int>& values = program_block(operation).inputs;
+  const auto allocated = [&](int value) {
+    return find_buffer(program_, operation.allocates, BufferKind::bundle_gradient, value) >= 0;
+  };
+  const auto listed = [&](int value) {
+    return find_buffer(program_, operation.reads, BufferKind::bundle_gradient, value) >= 0;
+  };
+  const bool needed =
+      std::ranges::any_of(values, [&](int value) { return allocated(value) || listed(value); });
+  if (needed && inputs.inspect) inputs.inspect(program_block(operation), gradients, /*is_gradient=*/true);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (allocated(values[i]))
+      allocate(operation, BufferKind::bundle_gradient, values[i]).tensor = std::move(gradients.at(i));
+    else if (listed(values[i]))
+      read(operation, BufferKind::bundle_gradient, values[i]).tensor.add_(gradients.at(i));
+  }
 }
 
 void Executor::backward_weight(const Operation& operation) {
@@ -246,41 +286,46 @@ void Executor::backward_weight(const Operation& operation) {
   read(operation, BufferKind::weight_queue).queue.run();
 }
 
-void Executor::send(const Operation& operation, BufferKind kind) {
-  for (const at::Tensor& tensor : read(operation, kind).bundle)
+void Executor::send(const Operation& operation, BufferKind kind, const std::vector<int>& values) {
+  for (const int value : values) {
+    const at::Tensor& tensor = read(operation, kind, value).tensor;
     communicator(operation)->send(bytes_of(tensor.contiguous()), other_end(operation));
+  }
 }
 
-void Executor::receive(const Operation& operation, BufferKind kind) {
-  const ProgramBlock& receiver = program_block(operation);
-  const int value = kind == BufferKind::bundle ? receiver.input : receiver.output;
-  const ProgramValue& received = program_.values.at(static_cast<size_t>(value));
-  Value& result = allocate(operation, kind);
-  for (const ValuePart& part : received.parts) {
+void Executor::receive(const Operation& operation, BufferKind kind, const std::vector<int>& values) {
+  for (const int index : values) {
+    const ProgramValue& value = program_.values.at(static_cast<size_t>(index));
     const int64_t rows = program_.kind == ProgramKind::train
-                             ? part.rows
-                             : read(operation, BufferKind::batch).batch->tokens.numel() / part.slices;
-    result.bundle.push_back(at::empty({rows, part.width}, scalar_type(received.dtype)));
-    communicator(operation)->receive(bytes_of(result.bundle.back()), other_end(operation));
+                             ? value.rows
+                             : read(operation, BufferKind::batch).batch->tokens.numel() / value.slices;
+    at::Tensor& received = allocate(operation, kind, index).tensor;
+    received = at::empty({rows, value.width}, scalar_type(value.dtype));
+    communicator(operation)->receive(bytes_of(received), other_end(operation));
   }
 }
 
 void Executor::loss(const Operation& operation, const StepInputs& inputs, StepServices& services) {
   const Context context = context_for(operation, inputs);
-  const Bundle& bundle = read(operation, BufferKind::bundle).bundle;
+  const Bundle bundle = read_inputs(operation);
   if (operation.kind == OpKind::logits) {
-    services.logits_ready(model_.head->last_logits(bundle, context));
+    services.logits_ready(head(operation).last_logits(bundle, context));
     return;
   }
   const bool train = operation.kind == OpKind::loss_forward_backward;
-  LossResult result = train ? model_.head->loss_with_gradients(bundle, context, services.loss_scale())
-                            : model_.head->loss(bundle, context, inputs.with_logits);
-  services.loss_ready(operation.micro_batch, *context.batch, result);
-  if (train && find_buffer(program_, operation.allocates, BufferKind::bundle_gradient) >= 0) {
-    Value& gradient = allocate(operation, BufferKind::bundle_gradient);
-    gradient.bundle = std::move(result.input_gradients);
-    if (inputs.inspect) inputs.inspect(program_block(operation), gradient.bundle, /*is_gradient=*/true);
+  const double weight = program_block(operation).loss_weight;
+  LossResult result;
+  if (train) {
+    const at::Tensor scale = services.loss_scale();
+    result = head(operation).loss_with_gradients(bundle, context, weight == 1 ? scale : scale * weight);
+  } else {
+    result = head(operation).loss(bundle, context, inputs.with_logits);
   }
+  if (modules_.at(static_cast<size_t>(operation.block)) == 0)
+    services.loss_ready(operation.micro_batch, *context.batch, result);
+  else
+    services.extra_loss_ready(operation.micro_batch, weight, *context.batch, result);
+  if (train) add_input_gradients(operation, inputs, std::move(result.input_gradients));
 }
 
 void Executor::finish_gradients(const Operation& operation) {
@@ -301,13 +346,13 @@ void Executor::start_gradient(const Operation& operation) {
 }
 
 void Executor::stash_gradient(const Operation& operation) {
-  allocate(operation, BufferKind::gradient_level).slot = unit(operation).take_gradient();
+  allocate(operation, BufferKind::gradient_level).tensor = unit(operation).take_gradient();
 }
 
 at::Tensor Executor::allocate_flat(const Operation& operation, BufferKind kind) {
   const Buffer& buffer =
       program_.buffers.at(static_cast<size_t>(find_buffer(program_, operation.allocates, kind)));
-  return allocate(operation, kind).slot =
+  return allocate(operation, kind).tensor =
              at::empty({buffer.bytes / dtype_bytes(buffer.dtype)}, scalar_type(buffer.dtype));
 }
 

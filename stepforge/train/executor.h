@@ -53,6 +53,9 @@ class StepServices {
   virtual void offload_optimizer(int unit) {}
   /// Called when the loss of a micro-batch is known.
   virtual void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& result) {}
+  /// Called after that when the loss of another head is known, which counts `weight` times.
+  virtual void extra_loss_ready(int micro_batch, double weight, const BatchTensors& batch,
+                                const LossResult& result) {}
   /// Gives the logits of the last stage to all stages of the pipeline.
   virtual void share_logits(Communicator& stages) {}
   virtual void logits_ready(const at::Tensor& logits) {}
@@ -92,13 +95,12 @@ class Executor {
   /// A live buffer's contents: one of these, by BufferKind.
   struct Value {
     std::optional<BatchTensors> batch;
-    /// bundle: a block's detached outputs; bundle_gradient: their gradients; graph: the block's inputs as
-    /// leaves
-    Bundle bundle;
+    /// graph: the block's inputs as leaves
+    Bundle leaves;
     /// graph: the edges at which the gradients of the outputs enter; they keep no output alive
     torch::autograd::edge_list roots;
-    /// gather_slot, whole_gradient, gradient_level, or the state of an offloaded unit
-    at::Tensor slot;
+    /// bundle, bundle_gradient, gather_slot, whole_gradient, gradient_level, or the state of an offloaded unit
+    at::Tensor tensor;
     /// weight_queue
     GradientQueue queue;
   };
@@ -109,9 +111,14 @@ class Executor {
   void backward(const Operation& operation, const StepInputs& inputs);
   /// The products that backward_input has queued.
   void backward_weight(const Operation& operation);
-  void send(const Operation& operation, BufferKind kind);
-  void receive(const Operation& operation, BufferKind kind);
+  void send(const Operation& operation, BufferKind kind, const std::vector<int>& values);
+  void receive(const Operation& operation, BufferKind kind, const std::vector<int>& values);
   void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
+  /// The values that the operation's block takes.
+  Bundle read_inputs(const Operation& operation);
+  /// Adds `gradients` to those of the values that the operation's block takes. Of a value whose gradient the program
+  /// does not need, it is dropped.
+  void add_input_gradients(const Operation& operation, const StepInputs& inputs, Bundle gradients);
   /// Of the units of the operation's block, to which it has contributed.
   void finish_gradients(const Operation& operation);
   void gather(const Operation& operation);
@@ -132,18 +139,25 @@ class Executor {
   UnitStore& unit(const Operation& operation) { return store_.unit(static_cast<size_t>(operation.unit)); }
 
   Context context_for(const Operation& operation, const StepInputs& inputs);
-  Block& block(const Operation& operation) { return *model_.blocks.at(static_cast<size_t>(operation.block)); }
+  Block& block(const Operation& operation) {
+    return *model_.blocks.at(modules_.at(static_cast<size_t>(operation.block)));
+  }
+  Head& head(const Operation& operation) {
+    return *model_.heads.at(modules_.at(static_cast<size_t>(operation.block)));
+  }
   const ProgramBlock& program_block(const Operation& operation) const {
     return program_.blocks.at(static_cast<size_t>(operation.block));
   }
-  /// The value of the buffer of `kind` in `list`. Throws Error if there is none.
-  Value& value_of(const Operation& operation, const std::vector<int>& list, BufferKind kind);
-  Value& read(const Operation& operation, BufferKind kind);
-  Value& allocate(const Operation& operation, BufferKind kind);
+  /// The value of the buffer of `kind` in `list`, and of this value of the program if one is given. Throws Error if
+  /// there is none.
+  Value& value_of(const Operation& operation, const std::vector<int>& list, BufferKind kind, int value);
+  Value& read(const Operation& operation, BufferKind kind, int value = -1);
+  Value& allocate(const Operation& operation, BufferKind kind, int value = -1);
 
   const StepProgram& program_;
   Model& model_;
   ModelStore& store_;
+  std::vector<size_t> modules_;  // of each block: its index in Model::blocks or heads
   std::vector<Value> values_;
   std::vector<OperationTime> times_;
   Lanes lanes_;

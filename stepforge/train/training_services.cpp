@@ -2,6 +2,7 @@
 #include "stepforge/train/training_services.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
 
 #include "stepforge/kernels/scalars.h"
 #include "stepforge/storage/tensor_parts.h"
@@ -60,12 +61,27 @@ BatchTensors TrainingServices::load_batch(int micro_batch) {
   return BatchTensors(batches_.at(static_cast<size_t>(micro_batch)));
 }
 
+namespace {
+
+at::Tensor weighted(const BatchTensors& batch, const at::Tensor& losses) {
+  return batch.weights.defined() ? losses.to(at::kDouble) * batch.weights : losses;
+}
+
+}  // namespace
+
 void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) {
   const at::Tensor& losses = loss.token_loss;
-  sum_in_order(batch.weights.defined() ? losses.to(at::kDouble) * batch.weights : losses,
-               scalars_.loss_sums.select(0, micro_batch));
+  sum_in_order(weighted(batch, losses), scalars_.loss_sums.select(0, micro_batch));
   if (on_losses) on_losses(batches_.at(static_cast<size_t>(micro_batch)), losses);
   if (on_micro_step_end) on_micro_step_end();
+}
+
+void TrainingServices::extra_loss_ready(int micro_batch, double weight, const BatchTensors& batch,
+                                        const LossResult& loss) {
+  const at::Tensor all = scalars_.loss_sums.select(0, micro_batch);
+  const at::Tensor own = at::empty_like(all);
+  sum_in_order(weighted(batch, loss.token_loss), own);
+  all.add_(own, weight);
 }
 
 void TrainingServices::share_loss(Communicator& stages) {

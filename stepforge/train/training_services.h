@@ -36,6 +36,8 @@ class TrainingServices : public StepServices {
   at::Tensor loss_scale() override { return scalars_.token_weight; }
   BatchTensors load_batch(int micro_batch) override;
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override;
+  void extra_loss_ready(int micro_batch, double weight, const BatchTensors& batch,
+                        const LossResult& loss) override;
   void share_loss(Communicator& stages) override;
   void reduce_loss(Communicator& ranks) override;
   void gradient_norm(Communicator* shards) override;

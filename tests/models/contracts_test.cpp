@@ -208,10 +208,10 @@ TEST(LossContract, TheFullLogitsAreNeverMaterialized) {
   const int64_t full_logits = batch.token_count() * config.vocab_size * 4;
   reset_cpu_peak();
   const int64_t before = cpu_memory().live_bytes;
-  tiny.model.head->loss_with_gradients({hidden}, context, scalar(1));
+  tiny.model.heads.front()->loss_with_gradients({hidden}, context, scalar(1));
   EXPECT_LT(cpu_memory().peak_bytes - before, full_logits / 8);
   reset_cpu_peak();
-  tiny.model.head->loss({hidden}, context, /*with_logits=*/false);
+  tiny.model.heads.front()->loss({hidden}, context, /*with_logits=*/false);
   EXPECT_LT(cpu_memory().peak_bytes - before, full_logits / 8);
 }
 

@@ -92,7 +92,7 @@ class Chain {
 
   Head& head() const {
     for (const auto& part : parts_)
-      if (part->model.head != nullptr) return *part->model.head;
+      if (!part->model.heads.empty()) return *part->model.heads.front();
     throw Error("no part has the head");
   }
 
@@ -149,9 +149,9 @@ TEST(Decoder, BuildsTheBlocksOfItsPartOnly) {
   const ModelConfig config = tiny_config();
   const Chain parts(config, in_stages(config, {0, 0, 1, 1}), {{0}, {1}});
   EXPECT_EQ(parts.parts()[0]->model.blocks.size(), 2U);
-  EXPECT_EQ(parts.parts()[0]->model.head, nullptr);
+  EXPECT_TRUE(parts.parts()[0]->model.heads.empty());
   EXPECT_EQ(parts.parts()[1]->model.blocks.size(), 1U);
-  EXPECT_NE(parts.parts()[1]->model.head, nullptr);
+  EXPECT_FALSE(parts.parts()[1]->model.heads.empty());
 }
 
 }  // namespace

@@ -14,10 +14,12 @@
 
 namespace stepforge::testing {
 
-/// `stages` of about equally many blocks.
+/// `stages` of about equally many blocks; those after the first head are in its stage.
 inline ModelSpec staged(ModelSpec model, int stages) {
-  const auto blocks = static_cast<int>(model.blocks.size());
-  for (int b = 0; b < blocks; ++b) element(model.blocks, b).stage = b * stages / blocks;
+  const auto head = std::ranges::find(model.blocks, BlockKind::head, &BlockSpec::kind);
+  const auto blocks = static_cast<int>(head - model.blocks.begin()) + 1;
+  for (int b = 0; b < std::ssize(model.blocks); ++b)
+    element(model.blocks, b).stage = std::min(b * stages / blocks, stages - 1);
   return model;
 }
 

@@ -25,7 +25,16 @@ CallSpec call(CallKind kind, std::vector<std::string> weights) {
   return made;
 }
 
-ModelSpec operations_spec(bool tied) {
+enum class Shape {
+  untied,
+  tied,
+  graph  ///< the layer and a second head take the embedding's second output too
+};
+
+constexpr double kSecondWeight = 0.5;
+
+ModelSpec operations_spec(Shape shape) {
+  const bool tied = shape == Shape::tied;
   const BundleEntry stream{"hidden", kWidth};
   const std::string output = tied ? "embedding.weight" : "head.weight";
   ModelSpec spec;
@@ -66,6 +75,20 @@ ModelSpec operations_spec(bool tied) {
   } else {
     spec.units.push_back({"head", {spread("head.weight", {kVocabulary, kWidth}, ParameterTag::matrix)}});
   }
+  if (shape == Shape::graph) {
+    const BundleEntry source{"source", kWidth};
+    spec.blocks[0].outputs.push_back(source);
+    spec.blocks[1].inputs.push_back(source);
+    spec.units.push_back({"extra", {spread("extra.weight", {kVocabulary, kWidth}, ParameterTag::matrix)}});
+    spec.blocks.push_back({"extra",
+                           BlockKind::head,
+                           -1,
+                           {3},
+                           {source},
+                           {},
+                           {{.name = "head", .calls = {call(CallKind::loss, {"extra.weight"})}}}});
+    spec.blocks.back().loss_weight = kSecondWeight;
+  }
   return spec;
 }
 
@@ -84,20 +107,22 @@ at::Tensor token_losses(const at::Tensor& x, const at::Tensor& weight, const at:
 
 class Embedding : public Block {
  public:
-  explicit Embedding(Parameter& table) : table_(table) {}
+  Embedding(Parameter& table, size_t outputs) : table_(table), outputs_(outputs) {}
   Bundle forward(const Bundle&, const Context& context) override {
-    return {embedded(table_.value(), context.batch->tokens)};
+    return Bundle(outputs_, embedded(table_.value(), context.batch->tokens));
   }
 
  private:
   Parameter& table_;
+  size_t outputs_;
 };
 
 class Layer : public Block {
  public:
   Layer(Parameter& weight, Parameter& bias) : weight_(weight), bias_(bias) {}
   Bundle forward(const Bundle& inputs, const Context&) override {
-    return {layer(inputs.at(0), weight_.value(), bias_.value())};
+    const at::Tensor made = layer(inputs.at(0), weight_.value(), bias_.value());
+    return {inputs.size() == 1 ? made : made * inputs[1]};
   }
 
  private:
@@ -127,38 +152,51 @@ class OutputHead : public Head {
   Parameter& weight_;
 };
 
-void use_operations(TestRun& run, bool tied) {
-  run.trainer().replace_build_step("specification", [tied](Trainer& trainer) {
-    trainer.model_spec = trainer.divided_model = operations_spec(tied);
+std::string output_of(Shape shape) {
+  return shape == Shape::tied ? "embedding.weight" : "head.weight";
+}
+
+void use_operations(TestRun& run, Shape shape) {
+  run.trainer().replace_build_step("specification", [shape](Trainer& trainer) {
+    trainer.model_spec = trainer.divided_model = operations_spec(shape);
   });
-  run.trainer().replace_build_step("model", [tied](Trainer& trainer) {
+  run.trainer().replace_build_step("model", [shape](Trainer& trainer) {
     const auto parameter = trainer.store->lookup();
-    trainer.model.blocks.push_back(std::make_unique<Embedding>(parameter("embedding.weight")));
+    trainer.model.blocks.push_back(
+        std::make_unique<Embedding>(parameter("embedding.weight"), shape == Shape::graph ? 2 : 1));
     trainer.model.blocks.push_back(
         std::make_unique<Layer>(parameter("layers.0.weight"), parameter("layers.0.bias")));
-    trainer.model.head = std::make_unique<OutputHead>(parameter(tied ? "embedding.weight" : "head.weight"));
+    trainer.model.heads.push_back(std::make_unique<OutputHead>(parameter(output_of(shape))));
+    if (shape == Shape::graph)
+      trainer.model.heads.push_back(std::make_unique<OutputHead>(parameter("extra.weight")));
   });
 }
 
-class TensorOperations : public ::testing::TestWithParam<bool> {};
+class TensorOperations : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(TensorOperations, GradientsAreThoseOfAutogradOverAllMicroBatches) {
   const TempFolder folder;
-  const bool tied = GetParam();
+  const Shape shape = GetParam();
   TestRun run(job(folder, "one", {"training.steps=1", "training.max_norm=0"}));
-  use_operations(run, tied);
-  const char* output = tied ? "embedding.weight" : "head.weight";
+  use_operations(run, shape);
+  std::vector<std::string> names = {"embedding.weight", "layers.0.weight", "layers.0.bias", output_of(shape)};
+  if (shape == Shape::graph) names.emplace_back("extra.weight");
   std::map<std::string, at::Tensor> leaves;
   run.trainer().add_callback(std::make_unique<CallAtStart>([&](Trainer& trainer) {
-    for (const char* name : {"embedding.weight", "layers.0.weight", "layers.0.bias", output})
+    for (const std::string& name : names)
       leaves[name] = trainer.store->parameter(name).value().detach().to(at::kDouble).requires_grad_(true);
   }));
-  run.run();
+  const Records records = run.run();
   const BatchTensors batch(run.trainer().data.train->rows(0, 8));
-  const at::Tensor x = layer(embedded(leaves.at("embedding.weight"), batch.tokens),
-                             leaves.at("layers.0.weight"), leaves.at("layers.0.bias"));
-  const at::Tensor losses = token_losses(x, leaves.at(output), batch.labels);
-  torch::autograd::backward({losses.sum() / static_cast<double>(batch.host.valid_labels)}, {});
+  const at::Tensor source = embedded(leaves.at("embedding.weight"), batch.tokens);
+  at::Tensor x = layer(source, leaves.at("layers.0.weight"), leaves.at("layers.0.bias"));
+  if (shape == Shape::graph) x = x * source;
+  at::Tensor losses = token_losses(x, leaves.at(output_of(shape)), batch.labels);
+  if (shape == Shape::graph)
+    losses = losses + kSecondWeight * token_losses(source, leaves.at("extra.weight"), batch.labels);
+  const at::Tensor loss = losses.sum() / static_cast<double>(batch.host.valid_labels);
+  EXPECT_NEAR(records.at(0).loss, loss.item<double>(), 1e-5);
+  torch::autograd::backward({loss}, {});
   for (const auto& [name, leaf] : leaves) {
     const at::Tensor gradient = run.trainer().store->parameter(name).gradient().to(at::kDouble);
     EXPECT_GT(leaf.grad().norm().item<double>(), 1e-3) << name;
@@ -189,8 +227,12 @@ TEST_P(TensorOperations, TrainOnSeveralRanksToTheBitsOfOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Embeddings, TensorOperations, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "tied" : "untied"; });
+INSTANTIATE_TEST_SUITE_P(Models, TensorOperations,
+                         ::testing::Values(Shape::untied, Shape::tied, Shape::graph), [](const auto& info) {
+                           return info.param == Shape::untied ? "untied"
+                                  : info.param == Shape::tied ? "tied"
+                                                              : "graph";
+                         });
 
 }  // namespace
 }  // namespace stepforge::testing
