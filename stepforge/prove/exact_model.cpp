@@ -260,24 +260,36 @@ Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
 /// Masks labels by the row's index in its step, so that kExactLabels remain in each step.
 class ExactLoader : public PrefetchLoader {
  public:
-  using PrefetchLoader::PrefetchLoader;
+  ExactLoader(const Trainer& trainer)
+      : PrefetchLoader(trainer.data.train, trainer.batch, 2), rows_(trainer.batch.rows_per_step) {}
+
   Batch next() override {
     Batch batch = PrefetchLoader::next();
     batch.valid_labels = 0;
     const std::vector<TokenRange> held = token_ranges(batch.part, batch.row_length());
     size_t i = 0;
     for (const uint64_t id : batch.row_ids) {
-      const auto row = static_cast<int64_t>(id) % kExactRows;
+      const int64_t labels = labels_of(static_cast<int64_t>(id) % rows_);
       for (const TokenRange& range : held) {
         for (int64_t position = range.begin; position < range.begin + range.size; ++position, ++i) {
-          const int64_t mixed = 5 * position % batch.row_length();
-          if ((row >= 4 && row < 7) || mixed > 6 || (mixed == 6 && row >= 2)) batch.labels[i] = kIgnoredLabel;
+          if (5 * position % batch.row_length() >= labels) batch.labels[i] = kIgnoredLabel;
           batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
         }
       }
     }
     return batch;
   }
+
+ private:
+  /// Rows 4 to 6 have none, the others equally many, of which the first get what is left.
+  int64_t labels_of(int64_t row) const {
+    if (row >= 4 && row < 7) return 0;
+    const int64_t labelled = rows_ - 3;
+    const int64_t index = row < 4 ? row : row - 3;
+    return kExactLabels / labelled + (index < kExactLabels % labelled ? 1 : 0);
+  }
+
+  int64_t rows_;  ///< of a step
 };
 
 void snap(const ModelStore& store) {
@@ -316,9 +328,8 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
                                    tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
                                    context_exchange(*built.groups, plan_context(built.config)));
   });
-  trainer.replace_build_step("loader", [](Trainer& built) {
-    built.loader = std::make_unique<ExactLoader>(built.data.train, built.batch, 2);
-  });
+  trainer.replace_build_step("loader",
+                             [](Trainer& built) { built.loader = std::make_unique<ExactLoader>(built); });
   trainer.add_callback(std::make_unique<Snap>());
 }
 

@@ -6,7 +6,8 @@
 // such integers divided by kExactLabels, which is a power of two and the number of valid labels in each step.
 // The forward and backward of each layer round their results to these sets, token by token. So every sum fits
 // into the 24 bits of fp32: products have at most 257 terms of 16 quarters, and weight gradients are sums
-// over at most 576 tokens of 16 each. After each update the masters are rounded to the set of weights.
+// of 16 for each token of a step, of which there may be 2^20. After each update the masters are rounded to
+// the set of weights.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,18 @@
 
 namespace stepforge {
 
-inline constexpr int64_t kExactRows = 24;     ///< per step, divisible by 1, 2, 3, 4, 6 and 8 ranks
+inline constexpr int64_t kExactRows = 24;     ///< the fewest per step; divisible by 1, 2, 3, 4, 6 and 8 ranks
 inline constexpr int64_t kExactLabels = 128;  ///< valid labels per step; three consecutive rows have none
 
+/// Rows of a step that can be divided by `parts`: the fewest that an exact model trains on.
+constexpr int64_t exact_rows(int64_t parts) {
+  return (kExactRows + parts - 1) / parts * parts;
+}
+
 /// Makes a trainer train an exact model of model.n_layers layers: its specification, forward code and labels,
-/// and the rounding after each update. Call it before the trainer is built. A step has kExactRows rows of at
-/// least 7 tokens, whose number is no multiple of 5. A step with another number of valid labels throws Error.
+/// and the rounding after each update. Call it before the trainer is built. A step has kExactRows rows or more,
+/// each of at least 7 tokens, whose number is no multiple of 5. A step with another number of valid labels
+/// throws Error.
 void use_exact_model(Trainer& trainer, ExactModel model);
 
 }  // namespace stepforge

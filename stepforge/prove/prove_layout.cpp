@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kSteps = 4;
 
 /// Every degree above 1 becomes 2 or 3, but cp becomes 4 where groups of neighbours attend together. Only the
-/// first odd multiple of 3 becomes 3, so that kExactRows can be divided.
+/// first odd multiple of 3 becomes 3, so that short rows can be divided.
 ParallelDims small_dims(ParallelDims dims) {
   bool has_three = false;
   const bool hybrid = dims.cp_heads > 1 && dims.cp_heads < dims.cp;
@@ -216,10 +216,9 @@ std::string tensor_difference(const TensorFolder& many, const TensorFolder& one)
   return "";
 }
 
-/// The micro-batches of a step of `rows` rows on each rank, if the job has `micro_batches`: more than one where it has.
-int64_t small_micro_batches(int64_t micro_batches, int64_t rows, bool in_pipeline) {
-  if (micro_batches == 1) return 1;
-  return in_pipeline && rows % 4 == 0 ? 4 : in_pipeline && rows % 3 == 0 ? 3 : 2;
+/// Up to 9 micro-batches stay as they are; of more, an odd number stays odd.
+int64_t small_micro_batches(int64_t micro_batches) {
+  return micro_batches <= 9 ? micro_batches : 8 + micro_batches % 2;
 }
 
 /// The vocabulary may be unknown yet; it changes no schedule.
@@ -229,14 +228,8 @@ PipelinePlan pipeline_of(Config config, int world_size) {
   return plan_pipeline(config, {0, world_size});
 }
 
-/// The file of a schedule can be used only as it is.
-bool keeps_schedule_file(const Config& config, const PipelinePlan& pipeline, int64_t rows) {
-  return !config.parallelism.pipeline_parallel_schedule_csv.empty() &&
-         rows % pipeline.schedule.micro_batches == 0;
-}
-
 /// Options of `config` that the small job does not have.
-std::vector<std::string> options_left_out(const Config& config, const Config& job) {
+std::vector<std::string> options_left_out(const Config& config) {
   std::vector<std::string> left_out;
   const auto add = [&](bool differs, std::string_view key, std::string_view value) {
     if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
@@ -247,9 +240,6 @@ std::vector<std::string> options_left_out(const Config& config, const Config& jo
       choice_name(config.training.loss_reduction));
   add(config.training.loss_aggregation != LossAggregation::token_mean, "training.loss_aggregation",
       choice_name(config.training.loss_aggregation));
-  const std::string& schedule = config.parallelism.pipeline_parallel_schedule_csv;
-  add(job.parallelism.pipeline_parallel_schedule_csv != schedule,
-      "parallelism.pipeline_parallel_schedule_csv", schedule);
   add(config.precision.compute != DType::f32, "precision.compute", dtype_name(config.precision.compute));
   add(config.precision.reduce != DType::f32, "precision.reduce", dtype_name(config.precision.reduce));
   return left_out;
@@ -266,20 +256,14 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
   ParallelDims dims = small_dims(layout.dims);
-  const int64_t rows = kExactRows / (dims.dp_replicate * dims.dp_shard);
-  int64_t micro_batches = small_micro_batches(plan_batch(config, layout).micro_batches(), rows, dims.pp > 1);
-  int64_t stages = dims.pp * std::max(1, pipeline.schedule.stages()) / std::max(1, pipeline.ranks());
-  if (keeps_schedule_file(config, pipeline, rows)) {
+  int64_t micro_batches = plan_batch(config, layout).micro_batches();
+  if (config.parallelism.pipeline_parallel_schedule_csv.empty())
+    micro_batches = small_micro_batches(micro_batches);
+  else
     dims.pp = layout.dims.pp;
-    micro_batches = pipeline.schedule.micro_batches;
-    stages = pipeline.schedule.stages();
-  } else if (!config.parallelism.pipeline_parallel_schedule_csv.empty()) {
-    job.parallelism.pipeline_parallel_schedule_csv.clear();
-    job.parallelism.pipeline_parallel_schedule = PipelineSchedule::one_f_one_b;
-    stages = dims.pp;
-  }
+  const int64_t parts = micro_batches * dims.dp_replicate * dims.dp_shard;
   job = with_dims(job, dims);
-  set_small_stages(job, stages);
+  set_small_stages(job, dims.pp * std::max(1, pipeline.schedule.stages()) / std::max(1, pipeline.ranks()));
   keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
   keep_known_blocks(job.activation_checkpoint, job.model.n_layers);
@@ -288,8 +272,8 @@ Config small_exact_job(const Config& config, int world_size) {
   job.tokenizer.type = TokenizerType::bytes;
   auto& training = job.training;
   training.seq_len = dims.tp == 3 ? 24 : dims.cp == 3 ? 18 : 16;
-  training.global_batch_size = kExactRows;
-  training.local_batch_size = rows / micro_batches;
+  training.global_batch_size = exact_rows(parts);
+  training.local_batch_size = exact_rows(parts) / parts;
   job.parallelism.pipeline_parallel_microbatch_size = training.local_batch_size;
   training.steps = kSteps;
   training.threads = 1;
@@ -335,7 +319,7 @@ LayoutProof prove_layout_of(const Config& config, int world_size) {
   const Config job = small_exact_job(config, world_size);
   LayoutProof proof = prove_layout(job, folder.path());
   at::set_num_threads(threads);
-  proof.left_out = options_left_out(config, job);
+  proof.left_out = options_left_out(config);
   return proof;
 }
 

@@ -12,10 +12,10 @@
 namespace stepforge {
 
 /// The configuration of the comparison: axes, policies, partition, recomputation, offload and accumulation are
-/// those of `config`; every degree above 1 becomes 2 or 3 (that of hybrid context parallelism 2 x 2), the
-/// model one of prove/exact_model.h, precision fp32, steps 4; sums are not ordered. Its degrees have no -1. A pipeline
-/// keeps its schedule and the stages of each rank; the schedule of a file is kept as it is, with its ranks and
-/// micro-batches, if rows of the exact model divide into these.
+/// those of `config`; every degree above 1 becomes 2 or 3 (that of hybrid context parallelism 2 x 2), more than 9
+/// micro-batches 8 or 9, the model one of prove/exact_model.h, precision fp32, steps 4; sums are not ordered. Its
+/// degrees have no -1. A pipeline keeps its schedule and the stages of each rank; the schedule of a file is kept
+/// as it is, with its ranks and micro-batches.
 /// `world_size`: ranks of the job that `config` describes. Throws UsageError if the degrees do not fit it.
 Config small_exact_job(const Config& config, int world_size);
 

@@ -15,12 +15,17 @@ class ExactPipeline : public ExactRuns {
   const Strings even_rows_{"training.seq_len=24", "checkpoint.enable=true"};
 };
 
-/// A layout of up to 8 ranks around a pipeline, and options.
+/// A layout of up to 8 ranks around a pipeline with 1 to 9 micro-batches, and options.
 struct DrawnRun {
   int ranks = 1;
+  int64_t rows = 0;  ///< of a step
   std::string name;
   Strings args;
 };
+
+std::string rows_of_step(int64_t rows) {
+  return format("training.global_batch_size={}", rows);
+}
 
 DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
   int left = 8 / pipeline.ranks;
@@ -35,17 +40,14 @@ DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
   const int replicas = degree();
   const int shards = degree();
   const int data_ranks = replicas * shards;
-  std::vector<int> counts;  // of micro-batches
-  for (int m = 1; m <= 9; ++m)
-    if (kExactRows / data_ranks % m == 0) counts.push_back(m);
-  const int micro_batches = counts.at(static_cast<size_t>(dice.below(static_cast<int>(counts.size()))));
+  const int parts = data_ranks * (1 + dice.below(9));
   DrawnRun run;
+  run.rows = exact_rows(parts);
   run.ranks = pipeline.ranks * tensor * context * data_ranks;
   run.args = exact_choice(data_ranks, dice.below(static_cast<int>(combinations()))) +
              overrides_of({run.ranks, context, tensor, replicas, {}}) + overrides_of(pipeline) +
-             Strings{format("training.local_batch_size={}", kExactRows / data_ranks / micro_batches),
-                     format("parallelism.pipeline_parallel_microbatch_size={}",
-                            kExactRows / data_ranks / micro_batches)};
+             Strings{rows_of_step(run.rows), format("training.local_batch_size={}", run.rows / parts),
+                     format("parallelism.pipeline_parallel_microbatch_size={}", run.rows / parts)};
   run.name = format("{} ranks, {}", run.ranks, join(run.args, " "));
   return run;
 }
@@ -55,24 +57,32 @@ DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
 // AutoModel#3530 (gradients cleared between micro-batches).
 TEST_P(ExactPipeline, EveryScheduleGivesTheBitsOfOneRankInEveryLayout) {
   const TempFolder folder;
-  std::map<int, std::pair<Records, std::map<std::string, std::string>>> expected;  // by layers
+  struct OneRank {
+    Records steps;
+    std::map<std::string, std::string> tensors;
+  };
+  std::map<std::pair<int, int64_t>, OneRank> known;  // by layers and rows
+  const auto expected = [&](int layers, int64_t rows) -> const OneRank& {
+    if (!known.contains({layers, rows})) {
+      const std::filesystem::path one = folder / format("one-{}-{}", layers, rows);
+      const Strings size{format("model.n_layers={}", layers), rows_of_step(rows)};
+      const Records steps = run_one(one, even_rows_ + size);
+      known[{layers, rows}] = {steps, saved_tensors(one, 10)};
+    }
+    return known[{layers, rows}];
+  };
   std::vector<PipelineCase> cases = pipeline_cases({1, 2, 4});
   uint64_t seed = GetParam() == ExactModel::plain ? 0 : 1;
   for (size_t c = 0; c < cases.size(); ++c) {
     if (!long_tests() && c % 2 != seed % 2) continue;
     const PipelineCase& pipeline = cases[c];
-    const int layers = pipeline.layers();
-    if (!expected.contains(layers)) {
-      const std::filesystem::path one = folder / format("one-{}", layers);
-      const Records records = run_one(one, even_rows_ + Strings{format("model.n_layers={}", layers)});
-      expected[layers] = {records, saved_tensors(one, 10)};
-    }
     Dice dice(1000 * seed + c);
     for (int i = 0; i < (long_tests() ? 20 : 1); ++i) {
       const DrawnRun run = draw_run(dice, pipeline);
       const Strings job = exact_job(folder / "many") + even_rows_ + run.args;
-      expect_same_steps(run_many(run.ranks, job), expected[layers].first, run.name);
-      expect_same_tensors(saved_tensors(folder / "many", 10), expected[layers].second, run.name);
+      const OneRank& one = expected(pipeline.layers(), run.rows);
+      expect_same_steps(run_many(run.ranks, job), one.steps, run.name);
+      expect_same_tensors(saved_tensors(folder / "many", 10), one.tensors, run.name);
       std::filesystem::remove_all(folder / "many");
     }
   }

@@ -100,7 +100,7 @@ TEST(SmallExactJob, KeepsTheStagesOfEachRankAndTheFileOfASchedule) {
   EXPECT_EQ(interleaved.parallelism.pipeline_parallel_degree, 3);
   EXPECT_EQ(interleaved.parallelism.pipeline_parallel_stages.size(), 15U);
   EXPECT_EQ(interleaved.model.n_layers, 13);
-  EXPECT_EQ(interleaved.training.local_batch_size, 6);  // four micro-batches
+  EXPECT_EQ(interleaved.training.local_batch_size, 4);  // six micro-batches
 
   const TempFolder folder;
   const auto with_file = [&](int micro_batches) {
@@ -112,10 +112,23 @@ TEST(SmallExactJob, KeepsTheStagesOfEachRankAndTheFileOfASchedule) {
   const Config kept = small_exact_job(with_file(8), 4);
   EXPECT_EQ(kept.parallelism.pipeline_parallel_degree, 4);
   EXPECT_EQ(kept.training.local_batch_size, 3);
-  const LayoutProof proof = prove_layout_of(with_file(5), 4);
+  const LayoutProof proof = prove_layout_of(with_file(11), 4);
   EXPECT_EQ(proof.difference, "");
-  ASSERT_EQ(proof.left_out.size(), 1U);
-  EXPECT_CONTAINS(proof.left_out[0], "parallelism.pipeline_parallel_schedule_csv");
+  EXPECT_CONTAINS(proof.facts.at(0), "on 4 ranks (pp 4)");
+  EXPECT_EQ(proof.left_out, Strings{});
+}
+
+TEST(SmallExactJob, KeepsUpToNineMicroBatchesAndOddNumbers) {
+  const auto micro_batches = [](int64_t count) {
+    const Config job =
+        small_exact_job(config_of({"parallelism.pipeline_parallel_degree=4", "training.local_batch_size=1",
+                                   format("training.global_batch_size={}", 2 * count)}),
+                        8);
+    return job.training.global_batch_size / (2 * job.training.local_batch_size);
+  };
+  for (int64_t count = 1; count <= 9; ++count) EXPECT_EQ(micro_batches(count), count);
+  EXPECT_EQ(micro_batches(32), 8);
+  EXPECT_EQ(micro_batches(63), 9);
 }
 
 /// Sums of rounded gradients depend on the layout.
