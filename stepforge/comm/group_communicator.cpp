@@ -219,14 +219,15 @@ void GroupCommunicator::fail_at_loss(const std::string& loss) {
 void GroupCommunicator::fail_at_deadline(const std::vector<int>& missing_members, double seconds) {
   std::vector<std::string> missing;
   for (const int member : missing_members) {
-    missing.push_back(format("rank {} ({})", world_rank(member), last_call_text(member)));
+    const std::string last = last_call_text(member);
+    missing.push_back(format("rank {}{}", world_rank(member), last.empty() ? "" : format(" ({})", last)));
   }
   fail(format("no answer within {} s: rank {} waits in {} for {}", seconds, world_rank(), here_text(),
               join(missing, ", ")));
 }
 
-std::string GroupCommunicator::call_text(uint64_t number, const CollectiveCall& call) {
-  if (number == 0) return "has called nothing yet";
+std::string GroupCommunicator::call_text(uint64_t number, const CollectiveCall& call) const {
+  if (number == 0) return is_paired(call_.kind) ? "" : "has called nothing yet";
   return format("last reached {}, its call {}", collective_text(call), number);
 }
 

@@ -118,7 +118,7 @@ class GroupCommunicator : public Communicator {
   virtual void check_failures() = 0;
   /// Ends the group on all ranks; returns the reason, which is the first if the group had ended already.
   virtual std::string end_group(const std::string& reason) = 0;
-  /// The last call of a member that missed a deadline; see call_text.
+  /// The last call of the whole group that a member which missed a deadline has reached; see call_text.
   virtual std::string last_call_text(int member) const = 0;
 
   /// Ends the group and throws PeerError.
@@ -131,8 +131,9 @@ class GroupCommunicator : public Communicator {
   [[noreturn]] void fail_at_loss(const std::string& loss);
   [[noreturn]] void fail_at_deadline(const std::vector<int>& missing_members, double seconds);
 
-  /// "last reached all_gather of 64 bytes, its call 3"
-  static std::string call_text(uint64_t number, const CollectiveCall& call);
+  /// "last reached all_gather of 64 bytes, its call 3"; "" in a paired call if there was no call of the whole group,
+  /// since messages are not recorded.
+  std::string call_text(uint64_t number, const CollectiveCall& call) const;
   /// "all_gather of 64 bytes, call 3 of group "fsdp""
   std::string here_text() const;
   int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }

@@ -100,6 +100,10 @@ class ProcessWorld : public LocalWorld, public WorldStatus {
     return local_rank == local_rank_ || !has_joined || file_->is_locked_by_another(local_rank);
   }
 
+  std::atomic<int64_t>& last_look(int global_rank) const override {
+    return arena_.slot(local_rank_of(global_rank)).last_look;
+  }
+
   /// A rank's index among those of the host. Throws Error if it is not on the host.
   int local_rank_of(int global_rank) const {
     const auto found = std::find(host_.ranks.begin(), host_.ranks.end(), global_rank);

@@ -39,7 +39,8 @@ struct alignas(64) RankSlot {
   Counter consumed;                ///< number of rounds whose data it has read
   std::atomic<uint64_t> calls{0};  ///< number of collectives begun
   std::atomic<uint32_t> has_left{0};
-  std::atomic<int32_t> process{0};  ///< process id
+  std::atomic<int32_t> process{0};    ///< process id
+  std::atomic<int64_t> last_look{0};  ///< of a world: WorldStatus::last_look
 
   /// Records call number `number`. It can be read until call `number` + 2.
   void record(uint64_t number, const CollectiveCall& call);

@@ -2,6 +2,8 @@
 // Collectives through an arena of shared memory, for threads and processes alike.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +25,8 @@ class WorldStatus {
   virtual const FailureNote& failure() const = 0;
   /// False once the process of that rank of the world has ended.
   virtual bool is_alive(int global_rank) const = 0;
+  /// When that rank last looked for what it waits for, in milliseconds of the host's monotonic clock.
+  virtual std::atomic<int64_t>& last_look(int global_rank) const = 0;
 };
 
 /// One rank of a group of two or more. Data pass through the staging buffers in rounds: each rank writes
@@ -79,6 +83,8 @@ class SharedCommunicator : public GroupCommunicator {
   /// deadline; nullptr for a counter of one pair.
   void wait_for(Counter& counter, uint64_t target, int member, double seconds, Progress progress = nullptr);
   void check_member(const Counter& counter, uint64_t target, int member);
+  /// Whether members have waited for others in the last half of a deadline of `seconds`.
+  bool all_wait(const std::vector<int>& members, double seconds) const;
 
   SharedArena arena_;
   const WorldStatus& world_;

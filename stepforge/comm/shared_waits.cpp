@@ -2,7 +2,9 @@
 // How a rank of a SharedCommunicator waits, and why it stops.
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "stepforge/base/format.h"
 #include "stepforge/comm/shared_communicator.h"
@@ -15,6 +17,12 @@ namespace {
 constexpr int kSpins = 100;
 /// How often a sleeping rank checks for failures, in seconds.
 constexpr double kPollSeconds = 0.1;
+
+using Clock = std::chrono::steady_clock;
+
+int64_t milliseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
 
 void relax() {
 #if defined(__x86_64__)
@@ -36,24 +44,35 @@ void SharedCommunicator::wait_for(Counter& counter, uint64_t target, int member,
     if (counter.load() >= target) return;
     relax();
   }
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
+  double deadline = seconds;
   for (bool has_slept = false;; has_slept = true) {
     const uint64_t seen = counter.load();
     if (seen >= target) return;
     check_failures();
     if (has_slept) check_member(counter, target, member);
-    const double waited = std::chrono::duration<double>(Clock::now() - start).count();
-    if (waited >= seconds) {
+    const Clock::time_point now = Clock::now();
+    world_.last_look(world_rank()).store(milliseconds(now), std::memory_order_relaxed);
+    const double waited = std::chrono::duration<double>(now - start).count();
+    if (waited >= deadline) {
       std::vector<int> missing;
       for (int i = 0; i < size_; ++i) {
         const bool is_late = progress == nullptr ? i == member : (arena_.slot(i).*progress).load() < target;
         if (is_late) missing.push_back(i);
       }
-      fail_at_deadline(missing, seconds);
+      // They may all wait for another rank: its neighbours report that one.
+      if (deadline > seconds || !all_wait(missing, seconds)) fail_at_deadline(missing, deadline);
+      deadline = 2 * seconds;
     }
-    counter.sleep_while(seen, std::min(kPollSeconds, seconds - waited));
+    counter.sleep_while(seen, std::min(kPollSeconds, deadline - waited));
   }
+}
+
+bool SharedCommunicator::all_wait(const std::vector<int>& members, double seconds) const {
+  const int64_t now = milliseconds(Clock::now());
+  return std::ranges::all_of(members, [&](int member) {
+    return now - world_.last_look(world_rank(member)).load() < static_cast<int64_t>(seconds * 1000 / 2);
+  });
 }
 
 void SharedCommunicator::check_failures() {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of one process. Arenas are plain memory, created by the first rank of a group.
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "stepforge/base/format.h"
 #include "stepforge/comm/shared_communicator.h"
@@ -17,7 +19,10 @@ namespace {
 class Hub : public WorldStatus {
  public:
   Hub(int size, CommDeadlines deadlines, std::size_t staging_bytes)
-      : size_(size), deadlines_(deadlines), staging_bytes_(staging_bytes) {}
+      : size_(size),
+        deadlines_(deadlines),
+        staging_bytes_(staging_bytes),
+        last_looks_(static_cast<std::size_t>(size)) {}
 
   int size() const { return size_; }
   const CommDeadlines& deadlines() const { return deadlines_; }
@@ -25,6 +30,9 @@ class Hub : public WorldStatus {
   std::shared_ptr<const FailureNote> shared_failure() const { return failure_; }
   void fail(const std::string& reason) { failure_->set(reason); }
   bool is_alive(int /*global_rank*/) const override { return true; }
+  std::atomic<int64_t>& last_look(int global_rank) const override {
+    return last_looks_.at(static_cast<std::size_t>(global_rank));
+  }
 
   /// The same memory for each member of the group. Once all members have it, the name can be used again.
   SharedArena arena(const std::string& name, const std::vector<int>& ranks) {
@@ -47,6 +55,7 @@ class Hub : public WorldStatus {
   int size_;
   CommDeadlines deadlines_;
   std::size_t staging_bytes_;
+  mutable std::vector<std::atomic<int64_t>> last_looks_;  ///< of each rank
   std::shared_ptr<FailureNote> failure_ = std::make_shared<FailureNote>();
   std::mutex mutex_;
   std::map<std::pair<std::string, std::vector<int>>, Open> open_;

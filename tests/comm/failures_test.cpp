@@ -120,6 +120,30 @@ TEST(ProcessDeath, AStoppedProcessCausesATimeout) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(Deadline, NamesTheRankForWhichAllWaitAndNoneThatWaitsToo) {
+  for (const RankRunner& runner : {as_threads(), as_processes()}) {
+    const Marks marks;
+    const auto results = runner.run(3,
+                                    [&](World& world) {
+                                      const auto group = world.group("all", {0, 1, 2});
+                                      std::vector<std::byte> bytes(100);
+                                      // Rank 0 waits first, so that its deadline is the first.
+                                      if (world.rank() == 1) usleep(200000);
+                                      const std::string result = result_of([&] {
+                                        if (world.rank() == 2) marks.wait_for("0");
+                                        group->receive(bytes, world.rank() == 2 ? 0 : world.rank() + 1);
+                                        return std::string("went through");
+                                      });
+                                      marks.set(std::to_string(world.rank()));
+                                      return result;
+                                    },
+                                    {60, 2});
+    for (const std::string& result : results)
+      EXPECT_CONTAINS(result, "no answer within 2 s: rank 1 waits in receive of 100 bytes from member 2",
+                      "for rank 2");
+  }
+}
+
 /// Rank `rank` of `size` creates a world and ends.
 std::function<std::string()> only_start(const std::string& run_id, int rank, int size,
                                         CommDeadlines deadlines) {
