@@ -59,6 +59,7 @@ BatchLoss evaluate_batch(Executor& executor, const Batch& batch, bool with_logit
   const StepScalars scalars = step_scalars(executor.program().micro_batches, executor.store());
   EvaluationServices services(batch, executor.store(), scalars);
   StepInputs inputs;
+  inputs.name = "evaluation";
   inputs.with_logits = with_logits;
   executor.run(inputs, services);
   return {HostScalars(scalars)(scalars.loss_sums.select(0, 0)), services.result.token_loss,
@@ -75,6 +76,8 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
   }
   const int64_t all_rows = rows_to_evaluate(stream, rows, max_batches);
   const StepScalars scalars = step_scalars(executor.program().micro_batches, executor.store());
+  StepInputs inputs;
+  inputs.name = "evaluation";
   EvaluationResult result;
   double loss_sum = 0.0;
   // In each round every data rank has a batch; the last round may lack some.
@@ -86,7 +89,7 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
         take_part(own_rows > 0 ? stream.rows(own_first, own_rows) : masked(stream.rows(0, rows)), part);
     EvaluationServices services(batch, executor.store(), scalars);
     scalars.interrupted.fill_(stop && stop());
-    executor.run({}, services);
+    executor.run(inputs, services);
     const HostScalars host(scalars);
     result.stopped = host(scalars.interrupted) != 0.0;
     if (result.stopped) break;

@@ -97,9 +97,11 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
       times_[index].end = seconds();
       if (inputs.watch) inputs.watch(operation, /*ended=*/true);
     } catch (const std::bad_alloc&) {
-      throw OutOfMemory(format("{}: out of memory", operation_text(program_, operation)));
+      throw OutOfMemory(format("{}, {}: out of memory", inputs.name, operation_text(program_, operation)));
+    } catch (const PeerError& failure) {
+      throw PeerError(format("{}, {}: {}", inputs.name, operation_text(program_, operation), failure.what()));
     } catch (const std::exception& failure) {
-      throw Error(format("{}: {}", operation_text(program_, operation), reason(failure)));
+      throw Error(format("{}, {}: {}", inputs.name, operation_text(program_, operation), reason(failure)));
     }
   };
   try {

@@ -63,6 +63,7 @@ class StepServices {
 
 /// What one run of a program depends on besides its data.
 struct StepInputs {
+  std::string name;        ///< what runs, in messages: "step 3"
   double dropout = 0.0;    ///< 0 in evaluation
   DropoutKey dropout_key;  ///< of the step
   KvCache* cache = nullptr;
@@ -82,8 +83,8 @@ class Executor {
   /// layouts or groups of the store, or the blocks of the model, are not those of the program (train/bind.h).
   Executor(const StepProgram& program, Model& model, ModelStore& store);
 
-  /// Runs the whole list. If an operation throws, throws an Error that names it; the groups of the store are
-  /// then aborted, so that other ranks do not wait, and the buffers are cleared.
+  /// Runs the whole list. If an operation throws, throws an Error that names what runs and the operation; the
+  /// groups of the store are then aborted, so that other ranks do not wait, and the buffers are cleared.
   void run(const StepInputs& inputs, StepServices& services);
 
   const StepProgram& program() const { return program_; }

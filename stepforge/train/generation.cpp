@@ -134,6 +134,7 @@ KvCache Generator::make_cache() const {
 std::vector<float> Generator::run(std::span<const int32_t> tokens, KvCache& cache) {
   GenerationServices services(continuation(tokens, cache.length()), spec_.vocab_size);
   StepInputs inputs;
+  inputs.name = "generation";
   inputs.cache = &cache;
   executor_.run(inputs, services);
   cache.advance(static_cast<int64_t>(tokens.size()));

@@ -36,6 +36,7 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
   const auto& training = config_.training;
   const auto& debug = config_.debug;
   StepInputs inputs;
+  inputs.name = format("step {}", context.step + 1);
   inputs.watch = on_operation;
   inputs.dropout = model.dropout;
   inputs.dropout_key =

@@ -2,8 +2,8 @@
 // With pipelines of every schedule, training and checkpoints are those of one rank.
 #include "stepforge/schedule/csv.h"
 #include "tests/proofs/exact_choices.h"
-#include "tests/proofs/odd_job.h"
 #include "tests/proofs/pipeline_choices.h"
+#include "tests/proofs/staged_job.h"
 #include "tests/schedule/random_schedule.h"
 
 namespace stepforge::testing {
@@ -113,20 +113,6 @@ INSTANTIATE_TEST_SUITE_P(Models, ExactPipeline, ::testing::Values(ExactModel::pl
                          [](const auto& model) {
                            return model.param == ExactModel::plain ? "plain" : "shared";
                          });
-
-/// An ordinary model of six layers; micro-batches of one row.
-Strings staged_job(const std::filesystem::path& run_dir, const std::string& family, int rows) {
-  return odd_job(
-      run_dir, family, 4,
-      {"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=6", "model.n_layers=6",
-       "model.tie_embeddings=false", "model.dropout=0.1", format("training.global_batch_size={}", rows)});
-}
-
-Strings pipeline_of(const PipelineCase& pipeline) {
-  return overrides_of(pipeline) +
-         Strings{"model.n_layers=6",
-                 format("parallelism.pipeline_parallel_layers_per_stage={}", 8 / pipeline.stages())};
-}
 
 /// One case of each schedule, on 2 and on 4 ranks.
 std::vector<PipelineCase> six_layer_cases() {
@@ -285,39 +271,6 @@ TEST_P(PipelineTraining, SampledTextIsThatOfOneRank) {
     EXPECT_EQ(samples_of(folder_ / "many" / "log.txt"), expected) << pipeline.schedule;
     EXPECT_EQ(samples_of(folder_ / "many" / "logs" / "rank-1.txt"), expected) << pipeline.schedule;
     std::filesystem::remove_all(folder_ / "many");
-  }
-}
-
-TEST_P(PipelineTraining, AValueThatIsNotFiniteInAMiddleStageIsNamedOnAllRanks) {
-  const Strings planted{"debug.plant_nan_step=2", "debug.plant_nan_block=layers.2"};
-  RankThreads threads(4);
-  threads.run([&](int) { return job("run", 4) + kNoCheckpoint + planted + pipeline_of({"1F1B", 4, 1}); });
-  for (const std::string& failure : threads.failures)
-    EXPECT_CONTAINS(failure, "first not finite in block layers.2 (output) on rank");
-}
-
-TEST_P(PipelineTraining, AFailureInTheMiddleOfAPipelineEndsAllRanksAndIsNamed) {
-  for (const OpKind kind : {OpKind::send, OpKind::receive, OpKind::receive_gradient, OpKind::send_gradient,
-                            OpKind::backward_input, OpKind::backward_weight, OpKind::share_loss}) {
-    for (const int failing : {0, 1, 3}) {
-      const auto fail = [&](TestRun& run, int rank) {
-        if (rank != failing) return;
-        after_build_step(run.trainer(), "executor", [kind](Trainer& trainer) {
-          trainer.train_step->on_operation = [kind](const Operation& operation, bool ended) {
-            if (operation.kind == kind && !ended) throw Error("planted failure");
-          };
-        });
-      };
-      RankThreads threads(4);
-      threads.run(
-          [&](int) { return job("run", 4) + kNoCheckpoint + pipeline_of({"InterleavedZeroBubble", 4, 2}); },
-          fail);
-      for (const std::string& failure : threads.failures) {
-        EXPECT_CONTAINS(failure, "planted failure");
-        EXPECT_CONTAINS(failure, std::string(op_name(kind)));
-      }
-      std::filesystem::remove_all(folder_ / "run");
-    }
   }
 }
 
