@@ -52,8 +52,8 @@ TEST_P(ExactArithmetic, EveryStepChangesLossNormAndWeights) {
   }
 }
 
-// Finds what went wrong in torchtitan#2318, torchtune#2172, radixark/miles#3231, verl#7493,
-// DeepSpeed#1488, #7718, #7837, accelerate#3877, transformers#34191.
+// Finds what went wrong in torchtitan#2318, #2206, torchtune#2172, radixark/miles#3231, verl#5625, #7493,
+// VeOmni#862, DeepSpeed#1488, #7718, #7837, accelerate#3877, transformers#34191, #35203, #37766.
 TEST_P(ExactArithmetic, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
   const Records one = one_rank(folder, GetParam());

@@ -54,7 +54,7 @@ DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
 
 // Finds what went wrong in torchtitan#2972 and #4194 (gradients times tokens), #1732 and #1733 (moving average of
 // gradients), Megatron-LM#844 (tied weights), #7227 (the norm of a tied weight counted twice: 40 instead of 28.284),
-// AutoModel#3530 (gradients cleared between micro-batches).
+// AutoModel#3530 (gradients cleared between micro-batches), transformers#34191, #35203, #37766 (accumulation).
 TEST_P(ExactPipeline, EveryScheduleGivesTheBitsOfOneRankInEveryLayout) {
   const TempFolder folder;
   struct OneRank {
@@ -157,6 +157,23 @@ TEST_P(PipelineTraining, InOrderedModeEveryScheduleGivesTheBitsOfOneRank) {
       std::filesystem::remove_all(folder_ / "many");
     }
     std::filesystem::remove_all(folder_ / "one");
+  }
+}
+
+// Finds what went wrong in transformers#34191, #35203, #37766 (accumulation is not the large batch), verl#5625 and
+// torchtitan#1842, #2206 (a mean of means) in a pipeline.
+TEST_P(PipelineTraining, MicroBatchesWithUnequalLabelsTogetherAreTheLargeBatch) {
+  const int rows = 7;
+  const Strings documents = kOrdered + Strings{"data.synthetic_document_length=13"};
+  TestRun one(job("one", rows) + documents + Strings{format("training.local_batch_size={}", rows)});
+  const Records whole = one.run();
+  EXPECT_NE(one.trainer().last_step.valid_labels % rows, 0);
+  for (const PipelineCase& pipeline : {PipelineCase{"1F1B", 4, 1}, PipelineCase{"ZBVZeroBubble", 2, 2}}) {
+    const auto many = RankThreads(pipeline.ranks).run(job("many", rows) + documents + pipeline_of(pipeline));
+    expect_same_steps(many, whole, pipeline.schedule);
+    expect_same_tensors(saved_tensors(folder_ / "many", 4), saved_tensors(folder_ / "one", 4),
+                        pipeline.schedule);
+    std::filesystem::remove_all(folder_ / "many");
   }
 }
 

@@ -45,7 +45,7 @@ TEST(AveragingDomain, TokenMeanWeighsEveryLabelOfTheStepAlike) {
 }
 
 // Batches with 1 and 9 labels whose losses add up to 2 and 90: 9.2, while the mean of their means is 6.
-// Finds what went wrong in torchtitan#4167, torchtitan#1842, verl#5625.
+// Finds what went wrong in torchtitan#4167, torchtitan#1842, #2206, verl#5625.
 TEST(AveragingDomain, TokenMeanIsNoMeanOfMeans) {
   const StepScalars step = of_step(1, 10, {2.0}, {90.0}, 10.0);
   average(LossAggregation::token_mean, step);
