@@ -68,7 +68,8 @@ std::set<OpKind> kinds_of_training() {
   return kinds;
 }
 
-// Finds what went wrong in pytorch#177319, Megatron-LM#4609, #5222 (buffers reused in flight).
+// Finds what went wrong in pytorch#177319, Megatron-LM#4609, #5222 (buffers reused in flight), #3693
+// (overlap with several copies of the optimizer's state).
 TEST(FaultInjection, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
   const TempFolder folder;
   std::set<OpKind> delayed;
