@@ -22,6 +22,7 @@ void check_attention_shape(const AttentionShape& shape) {
         shape.heads, shape.kv_heads, shape.head_dim));
   }
   if (shape.window < 0) throw Error(format("attention: window = {}: must not be negative", shape.window));
+  if (!(shape.cap >= 0)) throw Error(format("attention: cap = {}: must not be negative", shape.cap));
 }
 
 /// `rows` x `heads` heads, in adjacent columns.
@@ -87,7 +88,21 @@ QueryKeyValue range_heads(const QueryKeyValue& inputs, const AttentionRange& ran
           keys(inputs.v)};
 }
 
-/// scale * q k^T [.., queries, keys], -infinity at keys that a query does not see; query t is at position past + t.
+/// scale * q k^T [.., queries, keys], before the cap.
+at::Tensor raw_scores(const at::Tensor& q, const at::Tensor& k, const AttentionShape& shape) {
+  return at::matmul(q, k.transpose(-1, -2)) * shape.scale;
+}
+
+at::Tensor capped(const at::Tensor& raw, const AttentionShape& shape) {
+  return shape.cap > 0 ? (raw / shape.cap).tanh() * shape.cap : raw;
+}
+
+/// The derivative of capped().
+at::Tensor slope_of_cap(const at::Tensor& raw, const AttentionShape& shape) {
+  return 1 - (raw / shape.cap).tanh().square();
+}
+
+/// Scores [.., queries, keys], -infinity at keys that a query does not see; query t is at position past + t.
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionShape& shape,
                          int64_t past) {
   const auto options = at::TensorOptions().device(q.device()).dtype(at::kLong);
@@ -95,14 +110,14 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
   const at::Tensor columns = at::arange(k.size(-2), options).unsqueeze(0);
   at::Tensor hidden = columns.gt(rows);
   if (shape.window > 0) hidden = hidden.logical_or(columns.le(rows - shape.window));
-  return (at::matmul(q, k.transpose(-1, -2)) * shape.scale).masked_fill(hidden, -INFINITY);
+  return capped(raw_scores(q, k, shape), shape).masked_fill(hidden, -INFINITY);
 }
 
 /// The same for keys that the queries of a range do not see.
 at::Tensor range_scores(const QueryKeyValue& heads, const AttentionShape& shape,
                         const AttentionRange& range) {
   if (range.causal) return masked_scores(heads.q, heads.k, shape, range.past);
-  at::Tensor scores = at::matmul(heads.q, heads.k.transpose(-1, -2)) * shape.scale;
+  at::Tensor scores = capped(raw_scores(heads.q, heads.k, shape), shape);
   scores.narrow(-1, range.past, range.keys - range.past).fill_(-INFINITY);
   return scores;
 }
@@ -229,8 +244,9 @@ void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValu
     const at::Tensor probability = (range_scores(heads, shape, range) - log_sum).exp();
     const at::Tensor grad = heads_first(queries(grad_out), shape);
     const at::Tensor delta = (grad * heads_first(queries(out), shape)).sum(-1, /*keepdim=*/true);
-    const at::Tensor grad_scores =
+    at::Tensor grad_scores =
         probability * (at::matmul(grad, heads.v.transpose(-1, -2)) - delta) * shape.scale;
+    if (shape.cap > 0) grad_scores *= slope_of_cap(raw_scores(heads.q, heads.k, shape), shape);
     queries(gradients.q)
         .copy_(at::matmul(grad_scores, heads.k).transpose(0, 1).reshape({range.queries, shape.out_width()}));
     add_keys(gradients.k, at::matmul(grad_scores.transpose(-1, -2), heads.q));

@@ -2,7 +2,7 @@
 // Causal attention over packed documents, with grouped key-value heads.
 //
 // Query head h reads key-value head h / (heads / kv_heads); rope is already applied. Within each document:
-//   s[t, u] = scale * q[t] . k[u]  for u <= t, with a window only for u > t - window
+//   s[t, u] = scale * q[t] . k[u]  for u <= t, with a window only for u > t - window; with a cap c then c tanh(s / c)
 //   lse[t]  = log sum_u exp(s[t, u])
 //   out[t]  = sum_u exp(s[t, u] - lse[t]) v[u]
 // The matrix s is never materialized: it is computed block by block (Dao et al., "FlashAttention", 2022).
@@ -23,6 +23,7 @@ struct AttentionShape {
   double scale = 1.0;  ///< usually 1 / sqrt(head_dim)
   /// A query sees itself and the window - 1 keys before it (Beltagy et al., "Longformer", 2020); 0: all before it.
   int64_t window = 0;
+  double cap = 0.0;  ///< of scores (Gemma Team, "Gemma 2", 2024); 0: none
 
   int64_t group() const { return heads / kv_heads; }
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }

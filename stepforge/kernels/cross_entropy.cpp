@@ -35,7 +35,7 @@ bool has_valid_label(const at::Tensor& labels) {
 
 cpu::LogitsGradient for_kernel(const LossGradient& gradient) {
   return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr, gradient.z_weight,
-          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr};
+          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr, gradient.cap};
 }
 
 void check_gradient(const LossGradient& gradient, const at::Tensor& labels, std::string_view function) {
@@ -94,6 +94,7 @@ class ChunkedHead {
     const at::Tensor hidden = hidden_.slice(0, begin, end);
     at::Tensor logits = logits_.slice(0, 0, end - begin);
     at::mm_out(logits, hidden, weight_.t());
+    if (gradient_.cap > 0) cap_logits(logits, gradient_.cap);
     if (outputs_.logits.defined()) outputs_.logits.slice(0, begin, end).copy_(logits);
     const bool with_gradients = outputs_.grad_hidden.defined() || outputs_.grad_weight.defined();
     losses(logits, labels, token_loss, with_gradients);
@@ -197,6 +198,14 @@ at::Tensor of_all_parts(const at::Tensor& logits, const VocabularyPart& part, co
   return all;
 }
 
+void cap_logits(const at::Tensor& logits, double cap) {
+  if (has_cpu_kernel(logits)) {
+    cpu::cap_logits(logits, cap);
+  } else {
+    logits.copy_((logits / cap).tanh() * cap);
+  }
+}
+
 void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss) {
   check_operands(logits, labels, token_loss);
   if (has_cpu_kernel(logits)) {
@@ -252,6 +261,7 @@ void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at
   grad.scatter_add_(1, index, at::full({1, 1}, -1, grad.options()).expand_as(index));
   grad = grad * gradient.scale;
   if (gradient.weights.defined()) grad = grad * gradient.weights.unsqueeze(1);
+  if (gradient.cap > 0) grad = grad * (1 - (wide / gradient.cap).square());
   logits.copy_(grad.masked_fill(ignored, 0));
 }
 
@@ -260,6 +270,7 @@ void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& 
                                     const LinearCrossEntropyOutputs& outputs) {
   const at::ScalarType type = compute_type(hidden);
   const at::Tensor logits = at::mm(hidden.to(type), weight.to(type).t());
+  if (gradient.cap > 0) cap_logits(logits, gradient.cap);
   if (outputs.logits.defined()) outputs.logits.copy_(logits);
   cross_entropy_forward_backward_reference(logits, labels, gradient, outputs.token_loss);
   if (outputs.grad_hidden.defined()) outputs.grad_hidden.copy_(at::mm(logits, weight.to(type)));

@@ -22,6 +22,8 @@ struct LossGradient {
   at::Tensor scale = {};  ///< a scalar (kernels/scalars.h); undefined without gradients
   double z_weight = 0.0;
   at::Tensor weights = {};  ///< fp32 [n], of each token; undefined if all are 1
+  /// If above 0, logits are cap * tanh(x / cap), and their gradient is that of x (cap_logits()).
+  double cap = 0.0;
 };
 
 /// logits: [n, V] fp32 or bf16; labels: int32 or int64 [n]; token_loss: [n] fp32 (fp64 logits: fp64),
@@ -32,6 +34,9 @@ void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, c
 void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels,
                                     const LossGradient& gradient, const at::Tensor& token_loss);
 
+/// logits = cap * tanh(logits / cap), in place. fp32, bf16 or fp64.
+void cap_logits(const at::Tensor& logits, double cap);
+
 /// The outputs of linear_cross_entropy. Undefined tensors are not computed.
 struct LinearCrossEntropyOutputs {
   at::Tensor token_loss = {};      ///< fp32 [N], required
@@ -41,10 +46,10 @@ struct LinearCrossEntropyOutputs {
   at::Tensor logits = {};          ///< fp32 [N, V]; only without gradients
 };
 
-/// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, loss, and `gradient`; the logits of all tokens are never materialized at once. hidden: [N, D], weight: [V, D] of one
+/// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, capped if gradient.cap says so, loss, and `gradient`; the logits of all tokens are never materialized at once. hidden: [N, D], weight: [V, D] of one
 /// type. With bf16 the products are summed in fp32 and rounded to bf16 as in PyTorch (logits, their gradient,
 /// and each chunk's share of grad_weight before it is added in fp32); the loss is fp32. A chunk whose labels
-/// are all ignored costs nothing. `gradient` is not used without gradients.
+/// are all ignored costs nothing. Without gradients only the cap of `gradient` is used; logits are returned capped.
 ///
 /// If weight holds a part of the vocabulary, each rank calls it with its own part and the same other
 /// arguments. Losses are those of the whole vocabulary, the same on all ranks; grad_weight and logits are this

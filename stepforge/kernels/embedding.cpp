@@ -24,50 +24,50 @@ RowsOfPart rows_of_part(const at::Tensor& tokens, int64_t rows, const Vocabulary
 }  // namespace
 
 void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
-                       const VocabularyPart& part) {
+                       const VocabularyPart& part, double factor) {
   check_tensor(tokens, "embedding tokens", {tokens.size(0)}, at::kInt);
   check_shape(weight, "embedding weight", {weight.size(0), weight.size(1)});
   check_tensor(out, "embedding out", {tokens.size(0), weight.size(1)}, weight.scalar_type());
   if (has_cpu_kernel(weight)) {
-    cpu::embedding_forward(tokens, weight, out, part);
+    cpu::embedding_forward(tokens, weight, out, part, factor);
   } else {
-    embedding_forward_reference(tokens, weight, out, part);
+    embedding_forward_reference(tokens, weight, out, part, factor);
   }
 }
 
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
-                        bool accumulate, const VocabularyPart& part) {
+                        bool accumulate, const VocabularyPart& part, double factor) {
   check_tensor(tokens, "embedding tokens", {tokens.size(0)}, at::kInt);
   check_shape(grad_out, "embedding grad_out", {tokens.size(0), grad_out.size(1)});
   check_tensor(grad_weight, "embedding grad_weight", {grad_weight.size(0), grad_out.size(1)},
                compute_type(grad_out));
   if (has_cpu_kernel(grad_out)) {
-    cpu::embedding_backward(tokens, grad_out, grad_weight, accumulate, part);
+    cpu::embedding_backward(tokens, grad_out, grad_weight, accumulate, part, factor);
   } else {
-    embedding_backward_reference(tokens, grad_out, grad_weight, accumulate, part);
+    embedding_backward_reference(tokens, grad_out, grad_weight, accumulate, part, factor);
   }
 }
 
 void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
-                                 const VocabularyPart& part) {
+                                 const VocabularyPart& part, double factor) {
   if (part.size == 0) {
-    out.copy_(at::index_select(weight, 0, tokens));
+    out.copy_(at::index_select(weight, 0, tokens) * factor);
     return;
   }
   const auto [rows, other] = rows_of_part(tokens, weight.size(0), part);
-  out.copy_(at::index_select(weight, 0, rows).masked_fill(other, 0));
+  out.copy_(at::index_select(weight, 0, rows).masked_fill(other, 0) * factor);
 }
 
 void embedding_backward_reference(const at::Tensor& tokens, const at::Tensor& grad_out,
-                                  const at::Tensor& grad_weight, bool accumulate,
-                                  const VocabularyPart& part) {
+                                  const at::Tensor& grad_weight, bool accumulate, const VocabularyPart& part,
+                                  double factor) {
   if (!accumulate) grad_weight.zero_();
   if (part.size == 0) {
-    grad_weight.index_add_(0, tokens, grad_out.to(grad_weight.scalar_type()));
+    grad_weight.index_add_(0, tokens, grad_out.to(grad_weight.scalar_type()) * factor);
     return;
   }
   const auto [rows, other] = rows_of_part(tokens, grad_weight.size(0), part);
-  grad_weight.index_add_(0, rows, grad_out.to(grad_weight.scalar_type()).masked_fill(other, 0));
+  grad_weight.index_add_(0, rows, grad_out.to(grad_weight.scalar_type()).masked_fill(other, 0) * factor);
 }
 
 }  // namespace stepforge

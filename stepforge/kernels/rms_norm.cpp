@@ -17,20 +17,25 @@ void check_operands(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 
 }  // namespace
 
+at::Tensor norm_scale(const at::Tensor& weight, double offset, at::ScalarType type) {
+  const at::Tensor wide = weight.to(type);
+  return offset == 0.0 ? wide : wide + offset;
+}
+
 void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out,
-                      const at::Tensor& rstd) {
+                      const at::Tensor& rstd, double offset) {
   check_operands(x, weight, rstd);
   check_tensor(out, "rms_norm out", x.sizes(), x.scalar_type());
   if (has_cpu_kernel(x)) {
-    cpu::rms_norm_forward(x, weight, eps, out, rstd);
+    cpu::rms_norm_forward(x, weight, eps, out, rstd, offset);
   } else {
-    rms_norm_forward_reference(x, weight, eps, out, rstd);
+    rms_norm_forward_reference(x, weight, eps, out, rstd, offset);
   }
 }
 
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
-                       const at::Tensor& grad_weight) {
+                       const at::Tensor& grad_weight, double offset) {
   check_operands(x, weight, rstd);
   check_tensor(grad_out, "rms_norm grad_out", x.sizes(), x.scalar_type());
   if (residual_grad.defined())
@@ -38,26 +43,26 @@ void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at
   check_tensor(grad_x, "rms_norm grad_x", x.sizes(), x.scalar_type());
   check_tensor(grad_weight, "rms_norm grad_weight", weight.sizes(), compute_type(x));
   if (has_cpu_kernel(x)) {
-    cpu::rms_norm_backward(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight);
+    cpu::rms_norm_backward(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight, offset);
   } else {
-    rms_norm_backward_reference(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight);
+    rms_norm_backward_reference(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight, offset);
   }
 }
 
 void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
-                                const at::Tensor& out, const at::Tensor& rstd) {
+                                const at::Tensor& out, const at::Tensor& rstd, double offset) {
   const at::Tensor wide = x.to(compute_type(x));
   rstd.copy_(wide.square().mean(-1).add(eps).rsqrt());
-  out.copy_(wide * rstd.unsqueeze(-1) * weight.to(wide.scalar_type()));
+  out.copy_(wide * rstd.unsqueeze(-1) * norm_scale(weight, offset, wide.scalar_type()));
 }
 
 void rms_norm_backward_reference(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                                  const at::Tensor& rstd, const at::Tensor& residual_grad,
-                                 const at::Tensor& grad_x, const at::Tensor& grad_weight) {
+                                 const at::Tensor& grad_x, const at::Tensor& grad_weight, double offset) {
   const at::ScalarType type = compute_type(x);
   const at::Tensor grad = grad_out.to(type);
   const at::Tensor normed = x.to(type) * rstd.unsqueeze(-1);
-  const at::Tensor weighted = grad * weight.to(type);
+  const at::Tensor weighted = grad * norm_scale(weight, offset, type);
   at::Tensor result =
       rstd.unsqueeze(-1) * (weighted - normed * (weighted * normed).mean(-1, /*keepdim=*/true));
   if (residual_grad.defined()) result = result + residual_grad.to(type);

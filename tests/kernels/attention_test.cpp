@@ -78,6 +78,51 @@ TEST(AttentionWindow, AgreesWithTheFp64Reference) {
   }
 }
 
+TEST(AttentionCap, AgreesWithTheFp64ReferenceWithAndWithoutAWindow) {
+  for (const double cap : {0.3, 1.0, 50.0}) {
+    for (const int64_t window : {0, 48, 60}) {
+      SCOPED_TRACE(window);
+      AttentionShape shape = make_shape(4, 2, 32);
+      shape.window = window;
+      shape.cap = cap;
+      expect_reference(shape);
+    }
+  }
+}
+
+TEST(AttentionCap, ReferenceGradientIsTheDerivative) {
+  AttentionShape shape = make_shape(4, 2, 6);
+  shape.cap = 0.7;
+  shape.window = 4;
+  const std::vector<int32_t> boundaries = {0, 5, 6, 19};
+  const at::Tensor qkv = random_tensor({19, shape.qkv_width()}, 3).to(at::kDouble);
+  const at::Tensor grad_out = random_tensor({19, shape.out_width()}, 4).to(at::kDouble);
+  expect_derivative(
+      [&](const at::Tensor& x) {
+        return (run(x, grad_out, shape, boundaries).out * grad_out).sum().item<double>();
+      },
+      qkv, run(qkv, grad_out, shape, boundaries).grad_qkv, "qkv");
+}
+
+/// With two equal keys and values of 1 and 0 the output is that of two scores.
+TEST(AttentionCap, BoundsTheScores) {
+  AttentionShape shape = {.heads = 1, .kv_heads = 1, .head_dim = 2, .scale = 1.0, .cap = 2.0};
+  const at::Tensor qkv = at::zeros({2, 6});
+  qkv.slice(1, 0, 2).fill_(1000);     // queries
+  qkv[1].slice(0, 2, 4).fill_(1000);  // the key of the second token: a score of 2e6
+  qkv[1].slice(0, 4, 6).fill_(1);     // its value
+  const AttentionResults r = run(qkv, at::zeros({2, 2}), shape, {0, 2});
+  EXPECT_NEAR(r.out[1][0].item<double>(), 1.0 / (1.0 + std::exp(-2.0)), 1e-6);
+  EXPECT_NEAR(r.lse[1][0].item<double>(), std::log(1.0 + std::exp(2.0)), 1e-6);
+}
+
+TEST(AttentionCap, ANegativeOneIsRefused) {
+  AttentionShape shape = make_shape(2, 1, 16);
+  shape.cap = -1.0;
+  const at::Tensor qkv = random_tensor({8, shape.qkv_width()}, 5);
+  EXPECT_THROW(run(qkv, at::zeros({8, shape.out_width()}), shape, {0, 8}), Error);
+}
+
 /// A query attends as if the document began with its window.
 TEST(AttentionWindow, TheReferenceSeesNothingOutsideOfIt) {
   const AttentionShape whole = make_shape(4, 2, 6);
@@ -194,6 +239,7 @@ class CachedAttention : public ::testing::TestWithParam<int64_t> {};
 TEST_P(CachedAttention, AgreesWithAttentionOverTheWholeDocument) {
   AttentionShape shape = make_shape(6, 2, 40);
   shape.window = GetParam();
+  shape.cap = GetParam() == 9 ? 0.5 : 0.0;
   constexpr int64_t kLength = 50;
   constexpr int64_t kCapacity = 64;
   const int64_t kv_width = shape.kv_heads * shape.head_dim;

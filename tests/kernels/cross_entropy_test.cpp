@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/cross_entropy.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -51,6 +53,53 @@ TEST(CrossEntropy, ReferenceGradientIsTheDerivative) {
         return loss.sum().item<double>();
       },
       logits, grad, "logits");
+}
+
+TEST(CrossEntropy, CappedLogitsAgreeWithTanhInFp64) {
+  for (const double cap : {0.5, 30.0}) {
+    const at::Tensor logits = at::cat({random_tensor({9, 77}, 1) * 40, random_tensor({9, 77}, 2) * 1e-3});
+    const at::Tensor expected = (logits.to(at::kDouble) / cap).tanh() * cap;
+    cap_logits(logits, cap);
+    const double error = ((logits.to(at::kDouble) - expected) / expected).abs().max().item<double>();
+    EXPECT_LE(error, 16 * kEps32) << cap;
+  }
+  const at::Tensor ends = at::zeros({1, 3});
+  ends[0][0] = std::nan("");
+  ends[0][1] = INFINITY;
+  ends[0][2] = -1e30;
+  cap_logits(ends, 2.0);
+  EXPECT_TRUE(std::isnan(ends[0][0].item<float>()));
+  EXPECT_FLOAT_EQ(ends[0][1].item<float>(), 2.0F);
+  EXPECT_FLOAT_EQ(ends[0][2].item<float>(), -2.0F);
+}
+
+TEST(CrossEntropy, GradientOfCappedLogitsIsThatBeforeTheCap) {
+  const LossGradient gradient{.scale = scalar(0.5), .z_weight = 0.01, .cap = 1.5};
+  const at::Tensor raw = (random_tensor({6, 9}, 2) * 2).to(at::kDouble);
+  const at::Tensor labels = some_labels(6, 9);
+  const at::Tensor loss = at::empty({6}, at::kDouble);
+  const auto capped = [&](const at::Tensor& x) {
+    const at::Tensor logits = x.clone();
+    cap_logits(logits, gradient.cap);
+    return logits;
+  };
+  const at::Tensor exact = capped(raw);
+  cross_entropy_forward_backward(exact, labels, gradient, loss);
+  expect_derivative(
+      [&](const at::Tensor& x) {
+        const at::Tensor logits = capped(x);
+        cross_entropy_forward(logits, labels, loss);
+        const at::Tensor z = at::logsumexp(logits, {1}).square().masked_fill(labels.eq(-100), 0);
+        return 0.5 * (loss + 0.01 * z).sum().item<double>();
+      },
+      raw, exact, "logits");
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor actual = capped(raw).to(type);
+    const at::Tensor expected = actual.to(at::kDouble);
+    cross_entropy_forward_backward(expected, labels, gradient, loss);
+    cross_entropy_forward_backward(actual, labels, gradient, at::empty({6}));
+    expect_close(actual, expected, type == at::kFloat ? 32 * kEps32 : kEps16, "gradient");
+  }
 }
 
 TEST(CrossEntropy, IgnoredRowsAreExactlyZero) {

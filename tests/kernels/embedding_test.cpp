@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/embedding.h"
 
+#include <ATen/ops/index_select.h>
+
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
@@ -16,6 +18,23 @@ TEST(Embedding, CopiesTheRowsOfTheTokens) {
     EXPECT_TRUE(at::equal(out[1], weight[0]));
     EXPECT_TRUE(at::equal(out[2], weight[4]));
     EXPECT_TRUE(at::equal(out[3], weight[2]));
+  }
+}
+
+TEST(Embedding, AScaleMultipliesRowsAndTheirGradients) {
+  const at::Tensor tokens = int_tensor({4, 0, 4, 2});
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::Tensor weight = random_tensor({5, 19}, 1).to(type);
+    const at::Tensor out = at::empty({4, 19}, weight.options());
+    embedding_forward(tokens, weight, out, {}, 1.5);
+    EXPECT_TRUE(at::equal(out, weight.index_select(0, tokens) * 1.5));
+    const at::Tensor grad_out = random_tensor({4, 19}, 2).to(type);
+    const auto options = weight.options().dtype(type == at::kDouble ? at::kDouble : at::kFloat);
+    const at::Tensor scaled = at::empty({5, 19}, options);
+    embedding_backward(tokens, grad_out, scaled, false, {}, 2.0);
+    const at::Tensor plain = at::empty({5, 19}, options);
+    embedding_backward(tokens, grad_out, plain, false);
+    EXPECT_TRUE(at::equal(scaled, plain * 2.0));
   }
 }
 

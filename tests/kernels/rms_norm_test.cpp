@@ -19,15 +19,15 @@ struct NormResults {
 };
 
 NormResults run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& grad_out,
-                const at::Tensor& residual) {
+                const at::Tensor& residual, double offset = 0.0) {
   const at::ScalarType type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   NormResults r;
   r.out = at::empty_like(x);
   r.rstd = at::empty({x.size(0)}, x.options().dtype(type));
   r.grad_x = at::empty_like(x);
   r.grad_weight = at::empty({x.size(1)}, x.options().dtype(type));
-  rms_norm_forward(x, weight, kEpsilon, r.out, r.rstd);
-  rms_norm_backward(grad_out, x, weight, r.rstd, residual, r.grad_x, r.grad_weight);
+  rms_norm_forward(x, weight, kEpsilon, r.out, r.rstd, offset);
+  rms_norm_backward(grad_out, x, weight, r.rstd, residual, r.grad_x, r.grad_weight, offset);
   return r;
 }
 
@@ -49,6 +49,19 @@ TEST(RmsNorm, AgreesWithTheFp64Reference) {
         expect_close(actual.grad_weight, expected.grad_weight, 64 * kEps32, "grad_weight");
       }
     }
+  }
+}
+
+TEST(RmsNorm, AnOffsetIsAddedToTheWeight) {
+  const at::Tensor x = random_tensor({70, 37}, 1);
+  const at::Tensor weight = random_tensor({37}, 2);
+  const at::Tensor grad_out = random_tensor({70, 37}, 3);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const NormResults added = run(x.to(type), weight.to(type), grad_out.to(type), {}, 1.0);
+    const NormResults whole = run(x.to(type), weight.to(type) + 1.0, grad_out.to(type), {});
+    EXPECT_TRUE(at::equal(added.out, whole.out));
+    EXPECT_TRUE(at::equal(added.grad_x, whole.grad_x));
+    EXPECT_TRUE(at::equal(added.grad_weight, whole.grad_weight));
   }
 }
 

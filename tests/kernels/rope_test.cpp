@@ -24,6 +24,14 @@ QkNorm some_norm(at::ScalarType type) {
           .eps = 1e-5};
 }
 
+/// Of all heads together, with weights that start at 0.
+QkNorm norm_of_all_heads(at::ScalarType type) {
+  return {.q_weight = random_tensor({kShape.heads * kShape.head_dim}, 20).to(type),
+          .k_weight = random_tensor({kShape.kv_heads * kShape.head_dim}, 21).to(type),
+          .eps = 1e-5,
+          .offset = 1.0};
+}
+
 struct RopeResults {
   at::Tensor out;
   at::Tensor rstd;
@@ -37,10 +45,12 @@ RopeResults run(const at::Tensor& qkv, const at::Tensor& grad_out, const QkNorm&
   const auto options = qkv.options().dtype(qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   RopeResults r;
   r.out = at::empty_like(qkv);
-  r.rstd = at::empty({qkv.size(0), kShape.heads + kShape.kv_heads}, options);
+  r.rstd = at::empty({qkv.size(0), norm.present() ? norm.count(kShape) : 0}, options);
   r.grad_qkv = grad_out.clone();
-  r.grad_q_weight = at::empty({kShape.head_dim}, options).zero_();
-  r.grad_k_weight = at::empty({kShape.head_dim}, options).zero_();
+  if (norm.present()) {
+    r.grad_q_weight = at::empty(norm.q_weight.sizes(), options).zero_();
+    r.grad_k_weight = at::empty(norm.k_weight.sizes(), options).zero_();
+  }
   qk_norm_rope_forward(qkv, kShape, some_positions(), table, norm, r.out, r.rstd);
   qk_norm_rope_backward(r.grad_qkv, qkv, kShape, some_positions(), table, norm, r.rstd, r.grad_q_weight,
                         r.grad_k_weight);
@@ -49,22 +59,23 @@ RopeResults run(const at::Tensor& qkv, const at::Tensor& grad_out, const QkNorm&
 
 QkNorm widened(const QkNorm& norm) {
   if (!norm.present()) return norm;
-  return {
-      .q_weight = norm.q_weight.to(at::kDouble), .k_weight = norm.k_weight.to(at::kDouble), .eps = norm.eps};
+  return {.q_weight = norm.q_weight.to(at::kDouble),
+          .k_weight = norm.k_weight.to(at::kDouble),
+          .eps = norm.eps,
+          .offset = norm.offset};
 }
 
 TEST(QkNormRope, AgreesWithTheFp64Reference) {
-  for (const bool with_norm : {false, true}) {
-    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const QkNorm& norm : {QkNorm{}, some_norm(type), norm_of_all_heads(type)}) {
       const at::Tensor qkv = random_tensor({kTokens, kShape.qkv_width()}, 1).to(type);
       const at::Tensor grad_out = random_tensor({kTokens, kShape.qkv_width()}, 2).to(type);
-      const QkNorm norm = with_norm ? some_norm(type) : QkNorm{};
       const RopeResults actual = run(qkv, grad_out, norm);
       const RopeResults expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), widened(norm));
       const double tolerance = type == at::kFloat ? 32 * kEps32 : kEps16;
       expect_close(actual.out, expected.out, tolerance, "out");
       expect_close(actual.grad_qkv, expected.grad_qkv, tolerance, "grad_qkv");
-      if (!with_norm) continue;
+      if (!norm.present()) continue;
       expect_close(actual.rstd, expected.rstd, 16 * kEps32, "rstd");
       expect_close(actual.grad_q_weight, expected.grad_q_weight, 64 * kEps32, "grad_q_weight");
       expect_close(actual.grad_k_weight, expected.grad_k_weight, 64 * kEps32, "grad_k_weight");
@@ -75,17 +86,30 @@ TEST(QkNormRope, AgreesWithTheFp64Reference) {
 TEST(QkNormRope, ReferenceGradientIsTheDerivative) {
   const at::Tensor qkv = random_tensor({kTokens, kShape.qkv_width()}, 3).to(at::kDouble);
   const at::Tensor grad_out = random_tensor({kTokens, kShape.qkv_width()}, 4).to(at::kDouble);
-  const QkNorm norm = some_norm(at::kDouble);
-  const RopeResults exact = run(qkv, grad_out, norm);
   const auto loss = [&](const at::Tensor& x, const QkNorm& weights) {
     return (run(x, grad_out, weights).out * grad_out).sum().item<double>();
   };
-  expect_derivative([&](const at::Tensor& x) { return loss(x, norm); }, qkv, exact.grad_qkv, "qkv");
-  expect_derivative(
-      [&](const at::Tensor& w) {
-        return loss(qkv, {.q_weight = w, .k_weight = norm.k_weight, .eps = norm.eps});
-      },
-      norm.q_weight, exact.grad_q_weight, "q_weight");
+  for (const QkNorm& norm : {some_norm(at::kDouble), norm_of_all_heads(at::kDouble)}) {
+    const RopeResults exact = run(qkv, grad_out, norm);
+    expect_derivative([&](const at::Tensor& x) { return loss(x, norm); }, qkv, exact.grad_qkv, "qkv");
+    QkNorm other = norm;
+    const auto with_weight = [&](at::Tensor QkNorm::* weight) {
+      return [&other, &norm, &loss, &qkv, weight](const at::Tensor& w) {
+        other = norm;
+        other.*weight = w;
+        return loss(qkv, other);
+      };
+    };
+    expect_derivative(with_weight(&QkNorm::q_weight), norm.q_weight, exact.grad_q_weight, "q_weight");
+    expect_derivative(with_weight(&QkNorm::k_weight), norm.k_weight, exact.grad_k_weight, "k_weight");
+  }
+}
+
+TEST(QkNormRope, AWeightOfNeitherAHeadNorAllHeadsIsRefused) {
+  const at::Tensor qkv = random_tensor({kTokens, kShape.qkv_width()}, 1);
+  QkNorm norm = some_norm(at::kFloat);
+  norm.q_weight = random_tensor({2 * kShape.head_dim}, 1);
+  EXPECT_THROW(run(qkv, qkv, norm), Error);
 }
 
 TEST(QkNormRope, MayWorkInPlaceWithoutANormAndLeavesValuesAlone) {
@@ -104,7 +128,9 @@ TEST(QkNormRope, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor grad_out = random_tensor({kTokens, kShape.qkv_width()}, 7);
   expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
     const RopeResults r = run(qkv, grad_out, some_norm(at::kFloat));
-    return {r.out, r.grad_qkv, r.grad_q_weight, r.grad_k_weight};
+    const RopeResults all = run(qkv, grad_out, norm_of_all_heads(at::kFloat));
+    return {r.out,   r.grad_qkv,   r.grad_q_weight,   r.grad_k_weight,
+            all.out, all.grad_qkv, all.grad_q_weight, all.grad_k_weight};
   });
 }
 

@@ -99,6 +99,17 @@ STEPFORGE_SIMD_CLONES void update_softmax(const StripSoftmax& strip) {
   }
 }
 
+/// score = cap tanh(score / cap) where it is visible; the cap too is in units of log2.
+STEPFORGE_SIMD_CLONES void cap_scores(const StripSoftmax& strip, float cap) {
+  const float inverse = 1.0F / cap;
+  for (int64_t r = 0; r < strip.rows; ++r) {
+    float* row = strip.scores + r * kKeyBlock;
+    const int64_t end = strip.visible.end(r);
+#pragma omp simd
+    for (int64_t c = strip.visible.begin(r); c < end; ++c) row[c] = cap * tanh_approx(row[c] * inverse);
+  }
+}
+
 template <typename T>
 class Forward {
  public:
@@ -178,13 +189,15 @@ class Forward {
                            .columns = columns,
                            .depth = dim_,
                            .accumulate = false});
-        update_softmax({.scores = scores,
-                        .rows = strip_rows,
-                        .visible = {columns, visible, block.causal ? 1 : 0, shape_.window},
-                        .largest = largest + strip,
-                        .sum = sum + strip,
-                        .mixed = mixed + strip * padded_dim_,
-                        .mixed_row = padded_dim_});
+        const StripSoftmax softmax = {.scores = scores,
+                                      .rows = strip_rows,
+                                      .visible = {columns, visible, block.causal ? 1 : 0, shape_.window},
+                                      .largest = largest + strip,
+                                      .sum = sum + strip,
+                                      .mixed = mixed + strip * padded_dim_,
+                                      .mixed_row = padded_dim_};
+        if (shape_.cap > 0) cap_scores(softmax, static_cast<float>(shape_.cap) * kLog2E);
+        update_softmax(softmax);
         block_gemm().score_rows({.a = scores,
                                  .a_row = kKeyBlock,
                                  .b = values_of(d, kv_head) + key * padded_dim_,

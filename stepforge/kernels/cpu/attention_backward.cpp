@@ -44,7 +44,9 @@ struct StripGradient {
   const float* deltas;
 };
 
-STEPFORGE_SIMD_CLONES void differentiate_softmax(const StripGradient& strip) {
+/// With a cap scores are those before it, and so is dS.
+template <bool kCapped>
+STEPFORGE_INLINE void differentiate_body(const StripGradient& strip, float cap) {
   const int64_t columns = strip.visible.columns;
   for (int64_t r = 0; r < strip.rows; ++r) {
     float* probability = strip.scores + r * kKeyBlock;
@@ -57,13 +59,31 @@ STEPFORGE_SIMD_CLONES void differentiate_softmax(const StripGradient& strip) {
       std::fill(scores, scores + begin, 0.0F);
       std::fill(scores + end, scores + columns, 0.0F);
     }
+    if constexpr (kCapped) {
+      const float inverse = 1.0F / cap;
 #pragma omp simd
-    for (int64_t c = begin; c < end; ++c) {
-      const float p = exp2_approx(probability[c] - log_sum);
-      probability[c] = p;
-      grad[c] = p * (grad[c] - delta);
+      for (int64_t c = begin; c < end; ++c) {
+        const float t = tanh_approx(probability[c] * inverse);
+        const float p = exp2_approx(cap * t - log_sum);
+        probability[c] = p;
+        grad[c] = p * (grad[c] - delta) * (1.0F - t * t);
+      }
+    } else {
+#pragma omp simd
+      for (int64_t c = begin; c < end; ++c) {
+        const float p = exp2_approx(probability[c] - log_sum);
+        probability[c] = p;
+        grad[c] = p * (grad[c] - delta);
+      }
     }
   }
+}
+
+STEPFORGE_SIMD_CLONES void differentiate_softmax(const StripGradient& strip) {
+  differentiate_body<false>(strip, 0.0F);
+}
+STEPFORGE_SIMD_CLONES void differentiate_capped_softmax(const StripGradient& strip, float cap) {
+  differentiate_body<true>(strip, cap);
 }
 
 template <typename T>
@@ -229,12 +249,18 @@ class Backward {
         product.c = grad_scores;
         block_gemm().rows(product);
       }
-      differentiate_softmax({.scores = scores,
-                             .grad_scores = grad_scores,
-                             .rows = strip_rows,
-                             .visible = {block_columns, visible, block.causal ? 1 : 0, shape_.window},
-                             .log_sums = s.log_sums + strip,
-                             .deltas = s.deltas + strip});
+      const StripGradient gradient = {
+          .scores = scores,
+          .grad_scores = grad_scores,
+          .rows = strip_rows,
+          .visible = {block_columns, visible, block.causal ? 1 : 0, shape_.window},
+          .log_sums = s.log_sums + strip,
+          .deltas = s.deltas + strip};
+      if (shape_.cap > 0) {
+        differentiate_capped_softmax(gradient, static_cast<float>(shape_.cap) * kLog2E);
+      } else {
+        differentiate_softmax(gradient);
+      }
       if (seen == 0) continue;
       block_gemm().score_rows({.a = grad_scores,
                                .a_row = kKeyBlock,

@@ -22,6 +22,7 @@ struct CachedQuery {
   int64_t length;
   int64_t dim;
   float scale;
+  float cap;
   float* scores;        ///< scratch [length]
   float* weighted_sum;  ///< scratch [dim]
   T* out;
@@ -38,6 +39,12 @@ STEPFORGE_INLINE void attend_body(const CachedQuery<T>& query) {
     for (int64_t i = 0; i < q.dim; ++i) sum += load(q.query + i) * load(key + i);
     q.scores[u] = sum * q.scale;
     largest = largest < q.scores[u] ? q.scores[u] : largest;
+  }
+  if (q.cap > 0.0F) {
+    const float inverse = 1.0F / q.cap;
+#pragma omp simd
+    for (int64_t u = 0; u < q.length; ++u) q.scores[u] = q.cap * tanh_approx(q.scores[u] * inverse);
+    largest = q.cap * tanh_approx(largest * inverse);
   }
   float total = 0.0F;
 #pragma omp simd reduction(+ : total)
@@ -94,6 +101,7 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
                             .length = seen,
                             .dim = shape.head_dim,
                             .scale = static_cast<float>(shape.scale),
+                            .cap = static_cast<float>(shape.cap),
                             .scores = scratch + slot * memory.size(1),
                             .weighted_sum = scratch + slot * memory.size(1) + capacity,
                             .out = target + offset});

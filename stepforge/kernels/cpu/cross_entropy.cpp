@@ -56,6 +56,25 @@ STEPFORGE_INLINE void row_gradient_body(T* row, int64_t width, float largest, fl
   for (int64_t v = 0; v < width; ++v) store(row + v, exp_approx(load(row + v) - largest) * factor);
 }
 
+/// The same for capped logits.
+template <typename T>
+STEPFORGE_INLINE void capped_gradient_body(T* row, int64_t width, float largest, float factor,
+                                           float inverse) {
+#pragma omp simd
+  for (int64_t v = 0; v < width; ++v) {
+    const float logit = load(row + v);
+    const float t = logit * inverse;
+    store(row + v, exp_approx(logit - largest) * factor * (1.0F - t * t));
+  }
+}
+
+template <typename T>
+STEPFORGE_INLINE void cap_body(T* values, int64_t count, float cap) {
+  const float inverse = 1.0F / cap;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) store(values + i, cap * tanh_approx(load(values + i) * inverse));
+}
+
 struct RowSum {
   float largest;
   double sum;
@@ -78,6 +97,21 @@ STEPFORGE_SIMD_CLONES void row_gradient(float* row, int64_t width, float largest
 }
 STEPFORGE_SIMD_CLONES void row_gradient(BFloat16* row, int64_t width, float largest, float factor) {
   row_gradient_body(row, width, largest, factor);
+}
+
+STEPFORGE_SIMD_CLONES void capped_gradient(float* row, int64_t width, float largest, float factor,
+                                           float inverse) {
+  capped_gradient_body(row, width, largest, factor, inverse);
+}
+STEPFORGE_SIMD_CLONES void capped_gradient(BFloat16* row, int64_t width, float largest, float factor,
+                                           float inverse) {
+  capped_gradient_body(row, width, largest, factor, inverse);
+}
+STEPFORGE_SIMD_CLONES void cap_row(float* row, int64_t width, float cap) {
+  cap_body(row, width, cap);
+}
+STEPFORGE_SIMD_CLONES void cap_row(BFloat16* row, int64_t width, float cap) {
+  cap_body(row, width, cap);
 }
 
 /// logit - largest
@@ -103,9 +137,17 @@ float finish_row(int64_t n, T* row, int64_t width, int64_t label, const RowSum& 
     const double growth = 1.0 + 2.0 * gradient.z_weight * lse;
     const double probability = std::exp(centred) / statistics.sum;
     const double scale = scale_of(gradient, n);
-    row_gradient(row, width, statistics.largest, static_cast<float>(scale * growth / statistics.sum));
+    const auto factor = static_cast<float>(scale * growth / statistics.sum);
+    double slope = 1.0;  // of the label's logit under the cap
+    if (gradient.cap > 0.0) {
+      const double share = (centred + static_cast<double>(statistics.largest)) / gradient.cap;
+      slope = 1.0 - share * share;
+      capped_gradient(row, width, statistics.largest, factor, static_cast<float>(1.0 / gradient.cap));
+    } else {
+      row_gradient(row, width, statistics.largest, factor);
+    }
     if (label >= 0 && label < width)
-      store(row + label, static_cast<float>((probability * growth - 1.0) * scale));
+      store(row + label, static_cast<float>((probability * growth - 1.0) * scale * slope));
   }
   return static_cast<float>(log_sum - centred);
 }
@@ -158,6 +200,10 @@ void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const Log
   for_each_row(logits, [&](int64_t n, auto* row) {
     losses[n] = whole_row(n, row, logits.size(1), label_data[n], gradient);
   });
+}
+
+void cap_logits(const at::Tensor& logits, double cap) {
+  for_each_row(logits, [&](int64_t, auto* row) { cap_row(row, logits.size(1), static_cast<float>(cap)); });
 }
 
 void part_maxima(const at::Tensor& logits, const at::Tensor& largest) {

@@ -14,17 +14,22 @@
 #include "stepforge/kernels/dropout_add.h"
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/kernels/rope.h"
+#include "stepforge/modelspec/layer_traits.h"
 
 namespace stepforge::cpu {
 
 void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out,
-                      const at::Tensor& rstd);
+                      const at::Tensor& rstd, double offset);
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
-                       const at::Tensor& grad_weight);
+                       const at::Tensor& grad_weight, double offset);
 
-void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out);
-void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up);
+void bias_forward(const at::Tensor& x, const at::Tensor& bias);
+void bias_backward(const at::Tensor& grad, const at::Tensor& grad_bias);
+
+void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out, Activation activation);
+void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up,
+                     Activation activation);
 
 void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
                          const TokenCoords& coords, const at::Tensor& out);
@@ -53,6 +58,7 @@ struct LogitsGradient {
   const double* scale = nullptr;
   double z_weight = 0.0;
   const float* weights = nullptr;  ///< of each row; null if all are 1
+  double cap = 0.0;                ///< LossGradient::cap
 };
 
 /// Computes the loss; with a scale, `logits` are overwritten by their gradient.
@@ -69,10 +75,12 @@ void part_losses(const at::Tensor& logits, const at::Tensor& labels, const Vocab
                  const at::Tensor& largest, const at::Tensor& terms, const LogitsGradient& gradient,
                  const at::Tensor& token_loss);
 
+void cap_logits(const at::Tensor& logits, double cap);
+
 void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
-                       const VocabularyPart& part);
+                       const VocabularyPart& part, double factor);
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
-                        bool accumulate, const VocabularyPart& part);
+                        bool accumulate, const VocabularyPart& part, double factor);
 
 /// fp32 only.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,

@@ -144,8 +144,8 @@ void backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor&
 }  // namespace
 
 void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out,
-                      const at::Tensor& rstd) {
-  const at::Tensor wide_weight = weight.to(at::kFloat);
+                      const at::Tensor& rstd, double offset) {
+  const at::Tensor wide_weight = norm_scale(weight, offset, at::kFloat);
   if (x.scalar_type() == at::kFloat) {
     forward<float>(x, wide_weight, eps, out, rstd);
   } else {
@@ -155,8 +155,8 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
 
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
-                       const at::Tensor& grad_weight) {
-  const at::Tensor wide_weight = weight.to(at::kFloat);
+                       const at::Tensor& grad_weight, double offset) {
+  const at::Tensor wide_weight = norm_scale(weight, offset, at::kFloat);
   const int64_t block = rows_per_partial(x.size(0));
   const at::Tensor partials = at::empty({(x.size(0) + block - 1) / block, x.size(1)}, rstd.options());
   if (x.scalar_type() == at::kFloat) {

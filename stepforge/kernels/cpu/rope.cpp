@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -11,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/simd.h"
+#include "stepforge/kernels/rms_norm.h"
 
 namespace stepforge::cpu {
 namespace {
@@ -25,10 +27,17 @@ struct Rotation {
   const int32_t* positions;
   const float* q_weight;  ///< null without a norm
   const float* k_weight;
+  int64_t q_span;  ///< heads that are normed together; 1 without a norm
+  int64_t k_span;
   float eps;
 
   int64_t rotated() const { return heads + kv_heads; }
   int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t norms() const { return heads / q_span + kv_heads / k_span; }
+  int64_t q_width() const { return q_span * head_dim; }
+  int64_t k_width() const { return k_span * head_dim; }
+  /// The shares of the gradients of both weights, and scratch for heads that are normed together.
+  int64_t partial_width() const { return q_width() + k_width() + std::max(q_width(), k_width()); }
 };
 
 /// Rotates each pair; `out` may be `x`.
@@ -63,19 +72,26 @@ STEPFORGE_INLINE void forward_tokens_body(const T* qkv, const Rotation& r, T* ou
   for (int64_t n = begin; n < end; ++n) {
     const float* cos = r.cos + r.positions[n] * half;
     const float* sin = r.sin + r.positions[n] * half;
-    for (int64_t h = 0; h < r.rotated(); ++h) {
+    float* next_rstd = rstd + (r.q_weight == nullptr ? 0 : n * r.norms());
+    for (int64_t h = 0; h < r.rotated();) {
       const T* x = qkv + n * r.width() + h * r.head_dim;
       T* target = out + n * r.width() + h * r.head_dim;
       if (r.q_weight == nullptr) {
         rotate_head(x, cos, sin, target, half);
+        ++h;
         continue;
       }
+      const int64_t span = h < r.heads ? r.q_span : r.k_span;
+      const float* weight = h < r.heads ? r.q_weight : r.k_weight;
+      const int64_t normed = span * r.head_dim;
       float squares = 0.0F;
 #pragma omp simd reduction(+ : squares)
-      for (int64_t i = 0; i < r.head_dim; ++i) squares += load(x + i) * load(x + i);
-      const float scale = 1.0F / std::sqrt(squares / static_cast<float>(r.head_dim) + r.eps);
-      rstd[n * r.rotated() + h] = scale;
-      rotate_normed_head(x, scale, h < r.heads ? r.q_weight : r.k_weight, cos, sin, target, half);
+      for (int64_t i = 0; i < normed; ++i) squares += load(x + i) * load(x + i);
+      const float scale = 1.0F / std::sqrt(squares / static_cast<float>(normed) + r.eps);
+      *next_rstd++ = scale;
+      for (int64_t i = 0; i < normed; i += r.head_dim)
+        rotate_normed_head(x + i, scale, weight + i, cos, sin, target + i, half);
+      h += span;
     }
     const int64_t values = n * r.width() + r.rotated() * r.head_dim;
     if (out != qkv) {
@@ -84,13 +100,10 @@ STEPFORGE_INLINE void forward_tokens_body(const T* qkv, const Rotation& r, T* ou
   }
 }
 
-/// Rotates the gradient of one head back and adds its share of the weight's gradient to `partial` [head_dim].
-/// `turned` [head_dim] is scratch.
+/// Rotates the gradient of one head back.
 template <typename T>
-STEPFORGE_INLINE void normed_head_gradient(T* grad, const T* x, float scale, const float* weight,
-                                           const float* cos, const float* sin, float* partial, float* turned,
-                                           int64_t head_dim) {
-  const int64_t half = head_dim / 2;
+STEPFORGE_INLINE void turn_back(const T* grad, const float* cos, const float* sin, float* turned,
+                                int64_t half) {
 #pragma omp simd
   for (int64_t i = 0; i < half; ++i) {
     const float low = load(grad + i);
@@ -98,12 +111,19 @@ STEPFORGE_INLINE void normed_head_gradient(T* grad, const T* x, float scale, con
     turned[i] = low * cos[i] + high * sin[i];
     turned[i + half] = high * cos[i] - low * sin[i];
   }
+}
+
+/// The gradient of heads that are normed together, `width` elements, from the one turned back; adds its share of the
+/// weight's gradient to `partial` [width].
+template <typename T>
+STEPFORGE_INLINE void norm_gradient(T* grad, const T* x, float scale, const float* weight, float* partial,
+                                    const float* turned, int64_t width) {
   float dot = 0.0F;
 #pragma omp simd reduction(+ : dot)
-  for (int64_t i = 0; i < head_dim; ++i) dot += turned[i] * weight[i] * load(x + i);
-  const float pull = dot * scale * scale / static_cast<float>(head_dim);
+  for (int64_t i = 0; i < width; ++i) dot += turned[i] * weight[i] * load(x + i);
+  const float pull = dot * scale * scale / static_cast<float>(width);
 #pragma omp simd
-  for (int64_t i = 0; i < head_dim; ++i) {
+  for (int64_t i = 0; i < width; ++i) {
     const float value = load(x + i);
     partial[i] += turned[i] * value * scale;
     store(grad + i, scale * (turned[i] * weight[i] - value * pull));
@@ -129,21 +149,29 @@ STEPFORGE_INLINE void plain_tokens_gradient_body(T* grad_qkv, const Rotation& r,
   }
 }
 
-/// `partial`: [3, head_dim]: the range's shares of grad_q_weight and of grad_k_weight, and scratch.
+/// `partial` [partial_width()]: the range's shares of grad_q_weight and of grad_k_weight, and scratch.
 template <typename T>
 STEPFORGE_INLINE void normed_tokens_gradient_body(T* grad_qkv, const T* qkv, const Rotation& r,
                                                   const float* rstd, float* partial, int64_t begin,
                                                   int64_t end) {
-  for (int64_t i = 0; i < 2 * r.head_dim; ++i) partial[i] = 0.0F;
+  const int64_t half = r.head_dim / 2;
+  float* const k_partial = partial + r.q_width();
+  float* const turned = k_partial + r.k_width();
+  for (float* p = partial; p < turned; ++p) *p = 0.0F;
   for (int64_t n = begin; n < end; ++n) {
-    const float* cos = r.cos + r.positions[n] * (r.head_dim / 2);
-    const float* sin = r.sin + r.positions[n] * (r.head_dim / 2);
-    for (int64_t h = 0; h < r.rotated(); ++h) {
+    const float* cos = r.cos + r.positions[n] * half;
+    const float* sin = r.sin + r.positions[n] * half;
+    const float* next_rstd = rstd + n * r.norms();
+    for (int64_t h = 0; h < r.rotated();) {
       const int64_t offset = n * r.width() + h * r.head_dim;
       const bool query = h < r.heads;
-      normed_head_gradient(grad_qkv + offset, qkv + offset, rstd[n * r.rotated() + h],
-                           query ? r.q_weight : r.k_weight, cos, sin, query ? partial : partial + r.head_dim,
-                           partial + 2 * r.head_dim, r.head_dim);
+      const int64_t span = query ? r.q_span : r.k_span;
+      const int64_t normed = span * r.head_dim;
+      for (int64_t i = 0; i < normed; i += r.head_dim)
+        turn_back(grad_qkv + offset + i, cos, sin, turned + i, half);
+      norm_gradient(grad_qkv + offset, qkv + offset, *next_rstd++, query ? r.q_weight : r.k_weight,
+                    query ? partial : k_partial, turned, normed);
+      h += span;
     }
   }
 }
@@ -185,9 +213,9 @@ void check_positions(const at::Tensor& positions, int64_t max_position) {
   }
 }
 
-/// `q_weight`, `k_weight`: the norm weights in fp32, which the caller keeps alive; undefined without a norm.
+/// `q_weight`, `k_weight`: the norm's factors in fp32, which the caller keeps alive; undefined without a norm.
 Rotation make_rotation(const AttentionShape& shape, const at::Tensor& positions, const RopeTable& table,
-                       const at::Tensor& q_weight, const at::Tensor& k_weight, double eps) {
+                       const at::Tensor& q_weight, const at::Tensor& k_weight, const QkNorm& norm) {
   check_positions(positions, table.cos.size(0));
   return {.heads = shape.heads,
           .kv_heads = shape.kv_heads,
@@ -197,11 +225,13 @@ Rotation make_rotation(const AttentionShape& shape, const at::Tensor& positions,
           .positions = positions.const_data_ptr<int32_t>(),
           .q_weight = q_weight.defined() ? q_weight.const_data_ptr<float>() : nullptr,
           .k_weight = k_weight.defined() ? k_weight.const_data_ptr<float>() : nullptr,
-          .eps = static_cast<float>(eps)};
+          .q_span = norm.present() ? norm.q_span(shape) : 1,
+          .k_span = norm.present() ? norm.k_span(shape) : 1,
+          .eps = static_cast<float>(norm.eps)};
 }
 
-at::Tensor widened(const at::Tensor& weight) {
-  return weight.defined() ? weight.to(at::kFloat) : weight;
+at::Tensor factors(const at::Tensor& weight, const QkNorm& norm) {
+  return norm.present() ? norm_scale(weight, norm.offset, at::kFloat) : weight;
 }
 
 template <typename T>
@@ -220,7 +250,7 @@ void plain_backward(const at::Tensor& grad_qkv, const Rotation& rotation) {
                    [&](int64_t begin, int64_t end) { plain_tokens_gradient(grad, rotation, begin, end); });
 }
 
-/// partials: [parts, 3 * head_dim], one row per `block` tokens.
+/// partials: [parts, partial_width()], one row per `block` tokens.
 template <typename T>
 void normed_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const Rotation& rotation,
                      const at::Tensor& rstd, const at::Tensor& partials, int64_t block) {
@@ -231,7 +261,7 @@ void normed_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const Ro
   const int64_t tokens = qkv.size(0);
   at::parallel_for(0, partials.size(0), 1, [&](int64_t first, int64_t last) {
     for (int64_t index = first; index < last; ++index) {
-      normed_tokens_gradient(grad, source, rotation, rstd_data, partial + index * 3 * rotation.head_dim,
+      normed_tokens_gradient(grad, source, rotation, rstd_data, partial + index * rotation.partial_width(),
                              index * block, std::min((index + 1) * block, tokens));
     }
   });
@@ -242,9 +272,9 @@ void normed_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const Ro
 void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
                           const RopeTable& table, const QkNorm& norm, const at::Tensor& out,
                           const at::Tensor& rstd) {
-  const at::Tensor q_weight = widened(norm.q_weight);
-  const at::Tensor k_weight = widened(norm.k_weight);
-  const Rotation rotation = make_rotation(shape, positions, table, q_weight, k_weight, norm.eps);
+  const at::Tensor q_weight = factors(norm.q_weight, norm);
+  const at::Tensor k_weight = factors(norm.k_weight, norm);
+  const Rotation rotation = make_rotation(shape, positions, table, q_weight, k_weight, norm);
   float* rstd_data = norm.present() ? rstd.mutable_data_ptr<float>() : nullptr;
   if (qkv.scalar_type() == at::kFloat) {
     forward<float>(qkv, rotation, out, rstd_data);
@@ -257,22 +287,23 @@ void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, co
                            const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,
                            const at::Tensor& grad_k_weight) {
-  const at::Tensor q_weight = widened(norm.q_weight);
-  const at::Tensor k_weight = widened(norm.k_weight);
-  const Rotation rotation = make_rotation(shape, positions, table, q_weight, k_weight, norm.eps);
+  const at::Tensor q_weight = factors(norm.q_weight, norm);
+  const at::Tensor k_weight = factors(norm.k_weight, norm);
+  const Rotation rotation = make_rotation(shape, positions, table, q_weight, k_weight, norm);
   const bool is_fp32 = grad_qkv.scalar_type() == at::kFloat;
   if (!norm.present()) {
     is_fp32 ? plain_backward<float>(grad_qkv, rotation) : plain_backward<BFloat16>(grad_qkv, rotation);
     return;
   }
-  const int64_t dim = shape.head_dim;
+  const int64_t width = rotation.partial_width();
   const int64_t block = rows_per_partial(qkv.size(0));
-  const at::Tensor partials = at::empty({(qkv.size(0) + block - 1) / block, 3 * dim}, rstd.options());
+  const at::Tensor partials = at::empty({(qkv.size(0) + block - 1) / block, width}, rstd.options());
   is_fp32 ? normed_backward<float>(grad_qkv, qkv, rotation, rstd, partials, block)
           : normed_backward<BFloat16>(grad_qkv, qkv, rotation, rstd, partials, block);
   const auto* partial = partials.const_data_ptr<float>();
-  reduce_rows(partial, partials.size(0), dim, 3 * dim, grad_q_weight.mutable_data_ptr<float>());
-  reduce_rows(partial + dim, partials.size(0), dim, 3 * dim, grad_k_weight.mutable_data_ptr<float>());
+  reduce_rows(partial, partials.size(0), rotation.q_width(), width, grad_q_weight.mutable_data_ptr<float>());
+  reduce_rows(partial + rotation.q_width(), partials.size(0), rotation.k_width(), width,
+              grad_k_weight.mutable_data_ptr<float>());
 }
 
 }  // namespace stepforge::cpu

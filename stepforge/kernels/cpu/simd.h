@@ -82,6 +82,27 @@ STEPFORGE_INLINE float exp_approx(float x) {
   return x < -87.0F ? 0.0F : result;
 }
 
+/// tanh(x) with a relative error below 1e-6, by e^(2x) - 1 without cancellation: like exp_approx, but the polynomial
+/// is that of e^f - 1, and 2^n - 1 is exact. NaN stays NaN.
+STEPFORGE_INLINE float tanh_approx(float x) {
+  const float above = x < -10.0F ? -10.0F : x;
+  const float doubled = 2.0F * (above > 10.0F ? 10.0F : above);
+  constexpr float kRound = 12582912.0F;
+  const float shifted = doubled * 1.44269504F + kRound;
+  const float n = shifted - kRound;
+  const float f = (doubled - n * 0.693359375F) - n * -2.12194440e-4F;
+  float y = 1.394110844e-3F;
+  y = y * f + 8.375126398e-3F;
+  y = y * f + 4.166635290e-2F;
+  y = y * f + 1.666641551e-1F;
+  y = y * f + 5.000000047e-1F;
+  y = y * f + 1.0F;
+  y = y * f;
+  const float power = std::bit_cast<float>(0x3F800000U + (std::bit_cast<uint32_t>(shifted) << 23));
+  const float grown = y * power + (power - 1.0F);
+  return grown / (grown + 2.0F);
+}
+
 /// Rows of one partial sum when `rows` rows are reduced over: a function of the number of rows only, so that
 /// the sum's order does not depend on threads.
 constexpr int64_t rows_per_partial(int64_t rows) {

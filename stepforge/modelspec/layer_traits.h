@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one layer of a decoder computes, besides its sizes. The specification, the costs and the forward code
+// of a layer follow from it; families and config.json give it (catalog/families.h).
+#pragma once
+
+#include <cstdint>
+
+namespace stepforge {
+
+/// What an RMSNorm of queries and keys, before the rotary embedding, spans.
+enum class QkNormScope : uint8_t {
+  none,
+  head,      ///< each head by itself, with one weight [head_dim] for all
+  all_heads  ///< all query heads together, and all key heads, with a weight of their width
+};
+
+/// Which tensors of a residual branch are normed.
+enum class NormPlaces : uint8_t {
+  before,  ///< its input
+  after,   ///< its result, before it is added
+  around   ///< both
+};
+
+/// The activation of the gate of an MLP: down(activation(gate x) * up x).
+enum class Activation : uint8_t {
+  silu,
+  gelu_tanh  ///< 0.5 g (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3)))
+};
+
+struct LayerTraits {
+  NormPlaces norms = NormPlaces::before;
+  /// Norms scale by offset + weight: 1 in Gemma, where weights start at 0.
+  double norm_offset = 0.0;
+  bool qkv_bias = false;
+  QkNormScope qk_norm = QkNormScope::none;
+  /// Scores are q . k * query_scale, then with a cap c = score_cap > 0: c tanh(score / c).
+  double query_scale = 1.0;
+  double score_cap = 0.0;
+  int64_t window = 0;  ///< a query sees itself and the window - 1 keys before it; 0: all before it
+  Activation activation = Activation::silu;
+
+  bool norms_before() const { return norms != NormPlaces::after; }
+  bool norms_after() const { return norms != NormPlaces::before; }
+};
+
+}  // namespace stepforge
