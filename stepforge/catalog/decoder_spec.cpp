@@ -7,12 +7,14 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/catalog/hf_fields.h"
+#include "stepforge/config/schema.h"
+#include "stepforge/config/toml_text.h"
 
 namespace stepforge {
 
 AttentionDims attention_dims(const ModelConfig& model) {
-  const int64_t head_dim = model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
-  return {model.dim, model.n_heads, model.n_kv_heads, head_dim, find_family(model.family).qk_norm};
+  return {model.dim, model.n_heads, model.n_kv_heads, head_size(model)};
 }
 
 namespace {
@@ -37,6 +39,31 @@ void check_sizes(const ModelConfig& model) {
   }
 }
 
+/// Throws UsageError for a setting that the family does not have: other programs would not know of it.
+void check_settings(const ModelConfig& model) {
+  Config given;
+  given.model = model;
+  Config usual;
+  const auto value = [](Config& config, std::string_view field) {
+    const FieldRef ref = find_field(config_schema(), &config, format("model.{}", field));
+    return toml_value(*ref.field, slot_of(ref));
+  };
+  for (const HfField& field : hf_fields()) {
+    if (field.field.empty() || has_setting(model.family, field.field)) continue;
+    if (value(given, field.field) == value(usual, field.field)) continue;
+    throw UsageError(
+        format("model.{} = {}: models of the family \"{}\" have no such setting; remove it, or "
+               "choose another model.family",
+               field.field, value(given, field.field), model.family));
+  }
+  if (find_family(model.family).two_ropes && model.sliding_window > 0 && model.rope_local_theta == 0.0) {
+    throw UsageError(
+        format("model.rope_local_theta is not set: in models of the family \"{}\" layers with a window "
+               "have a rotary base of their own, which is 10000 in published ones",
+               model.family));
+  }
+}
+
 /// How each layer is divided.
 struct LayerParts {
   TensorParallel embedding;
@@ -51,7 +78,9 @@ LayerParts parts_of_layers(const ModelConfig& model, const TensorParallel& tenso
   parts.head = plan.of_layer(tensor, {model.tie_embeddings ? "embedding.weight" : "head.weight"});
   for (int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string name = format("layers.{}", layer);
-    parts.attention.push_back(plan.of_layer(tensor, {name + ".attention.qkv", name + ".attention.out"}));
+    std::vector<std::string> attention = {name + ".attention.qkv", name + ".attention.out"};
+    if (layer_traits(model, layer).qkv_bias) attention.push_back(name + ".attention.qkv_bias");
+    parts.attention.push_back(plan.of_layer(tensor, attention));
     parts.mlp.push_back(plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"}));
     if (parts.attention[0].divided != parts.attention.back().divided) {
       throw UsageError(format(
@@ -75,10 +104,29 @@ void check_tensor_parallel(const ModelConfig& model, int64_t degree, const Layer
   const bool attention = parts.attention.at(0).divided;
   require(attention, model.n_heads % degree == 0, "n_heads", model.n_heads, "divide it");
   require(attention, model.n_kv_heads % degree == 0, "n_kv_heads", model.n_kv_heads, "divide it");
+  if (attention && degree > 1 && find_family(model.family).traits.qk_norm == QkNormScope::all_heads) {
+    throw UsageError(format(
+        "parallelism.tensor_parallel_degree = {}, but model.family = \"{}\" norms the queries of all heads "
+        "together, and the keys: replicate attention with parallelism.tensor_parallel_plan = [{{ pattern = "
+        "\"attention\", style = \"replicate\" }}], or use another kind of parallelism",
+        degree, model.family));
+  }
   const bool mlp = std::ranges::any_of(parts.mlp, &TensorParallel::divided);
   require(mlp, model.ffn_dim >= degree, "ffn_dim", model.ffn_dim, "not be larger");
   require(parts.embedding.divided || parts.head.divided, model.vocab_size >= degree, "vocab_size",
           model.vocab_size, "not be larger");
+}
+
+/// A ring attends to keys whose distance it does not know.
+void check_ring(const ModelConfig& model, const ContextParallel& context) {
+  for (int64_t layer = 0; layer < model.n_layers && context.has_ring(); ++layer) {
+    if (layer_traits(model, layer).window == 0) continue;
+    throw UsageError(
+        format("parallelism.context_parallel_degree = {} with a ring, but layer {} has a window "
+               "(model.sliding_window "
+               "= {}): use context_parallel_method = \"allgather\" or \"ulysses\"",
+               context.degree, layer, model.sliding_window));
+  }
 }
 
 /// Ranks that exchange tokens for heads get equally many query heads each, and one key-value head or equally many.
@@ -126,10 +174,12 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   if (model.vocab_size <= 0)
     throw UsageError("model.vocab_size is not set and there is no tokenizer to take it from");
   check_sizes(model);
+  check_settings(model);
   const LayerParts parts = parts_of_layers(model, tensor, plan);
   const TensorParallel& attention = parts.attention.at(0);
   check_tensor_parallel(model, tensor.degree, parts);
   check_ulysses(model, attention, context);
+  check_ring(model, context);
   const AttentionDims dims = attention_dims(model);
   const bool dropout = model.dropout > 0.0;
   if (loss_chunk <= 0) loss_chunk = automatic_loss_chunk(model.vocab_size);
@@ -153,14 +203,16 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     const std::string name = format("layers.{}", layer);
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
+    const LayerTraits traits = layer_traits(model, layer);
     add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
-              {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout,
+              {attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
                                parts.attention.at(static_cast<size_t>(layer)), context),
-               mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, depth_std, dropout,
+               mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std, dropout,
                          parts.mlp.at(static_cast<size_t>(layer)))});
   }
   add_block(spec, hidden, "head", BlockKind::head, -1,
-            {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head)});
+            {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,
+                        find_family(model.family).traits.norm_offset)});
   if (model.tie_embeddings) {
     // The head reads the unit of the embedding: one copy, one summed gradient.
     spec.blocks.back().units.push_back(0);

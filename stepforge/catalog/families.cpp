@@ -2,6 +2,7 @@
 #include "stepforge/catalog/families.h"
 
 #include <array>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -12,24 +13,85 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::array<ModelFamily, 2> kFamilies = {{
+constexpr LayerTraits kGemmaTraits = {
+    .norms = NormPlaces::around, .norm_offset = 1.0, .activation = Activation::gelu_tanh};
+constexpr std::string_view kSilu = R"({"hidden_act": "silu", "attention_bias": false})";
+constexpr std::string_view kSiluOnly = R"({"hidden_act": "silu"})";
+constexpr std::string_view kGelu =
+    R"({"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "attention_bias": false})";
+
+constexpr auto kFamilies = std::to_array<ModelFamily>({
     // Llama 2, 3, 3.1, 3.2, 3.3 (Touvron et al. 2023; Grattafiori et al. 2024).
     {.name = "llama",
      .hf_model_type = "llama",
      .hf_architecture = "LlamaForCausalLM",
-     .qk_norm = false,
-     .hf_head_dim = 0,
-     .hf_kv_heads = 0,
-     .hf_max_position = 2048},
+     .hf_defaults = R"({"max_position_embeddings": 2048, "rms_norm_eps": 1e-6})",
+     .hf_constants = kSilu},
+    // Qwen2 and Qwen2.5 dense (Yang et al. 2024).
+    {.name = "qwen2",
+     .hf_model_type = "qwen2",
+     .hf_architecture = "Qwen2ForCausalLM",
+     .traits = {.qkv_bias = true},
+     .hf_defaults = R"({"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 32,
+                        "sliding_window": 4096, "max_window_layers": 28})",
+     .hf_constants = kSiluOnly},
     // Qwen3 dense (Yang et al. 2025).
     {.name = "qwen3",
      .hf_model_type = "qwen3",
      .hf_architecture = "Qwen3ForCausalLM",
-     .qk_norm = true,
-     .hf_head_dim = 128,
-     .hf_kv_heads = 32,
-     .hf_max_position = 32768},
-}};
+     .traits = {.qk_norm = QkNormScope::head},
+     .hf_defaults = R"({"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 32,
+                        "head_dim": 128, "sliding_window": 4096, "max_window_layers": 28})",
+     .hf_constants = kSilu},
+    // Mistral 7B and its successors (Jiang et al. 2023).
+    {.name = "mistral",
+     .hf_model_type = "mistral",
+     .hf_architecture = "MistralForCausalLM",
+     .hf_defaults = R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8,
+                        "sliding_window": 4096})",
+     .hf_constants = kSiluOnly},
+    // OLMo 2 (OLMo Team 2024).
+    {.name = "olmo2",
+     .hf_model_type = "olmo2",
+     .hf_architecture = "Olmo2ForCausalLM",
+     .traits = {.norms = NormPlaces::after, .qk_norm = QkNormScope::all_heads},
+     .hf_defaults = R"({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5})",
+     .hf_constants = kSilu},
+    // Gemma 2 (Gemma Team 2024).
+    {.name = "gemma2",
+     .hf_model_type = "gemma2",
+     .hf_architecture = "Gemma2ForCausalLM",
+     .traits = kGemmaTraits,
+     .scaled_embedding = true,
+     .hf_defaults = R"({"max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "num_key_value_heads": 4,
+                        "head_dim": 256, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,
+                        "sliding_window": 4096, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0})",
+     .hf_constants = kGelu,
+     .hf_full_every = 2},
+    // The text model of Gemma 3 (Gemma Team 2025).
+    {.name = "gemma3",
+     .hf_model_type = "gemma3_text",
+     .hf_architecture = "Gemma3ForCausalLM",
+     .traits = {.norms = kGemmaTraits.norms,
+                .norm_offset = kGemmaTraits.norm_offset,
+                .qk_norm = QkNormScope::head,
+                .activation = kGemmaTraits.activation},
+     .scaled_embedding = true,
+     .two_ropes = true,
+     .hf_defaults = R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 4,
+                        "head_dim": 256, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,
+                        "sliding_window": 4096, "rope_theta": 1e6, "rope_local_base_freq": 1e4})",
+     .hf_constants = kGelu,
+     .hf_full_every = 6},
+});
+
+/// Whether the layer has a window; the list is repeated.
+bool has_window(const ModelConfig& model, int64_t layer) {
+  if (model.sliding_window == 0) return false;
+  const std::vector<AttentionKind>& kinds = model.layer_types;
+  return kinds.empty() ||
+         kinds[static_cast<size_t>(layer) % kinds.size()] == AttentionKind::sliding_attention;
+}
 
 }  // namespace
 
@@ -45,6 +107,27 @@ const ModelFamily& find_family(std::string_view name) {
   }
   throw UsageError(
       format("model.family = \"{}\": unknown family; expected one of {}", name, join(names, ", ")));
+}
+
+int64_t head_size(const ModelConfig& model) {
+  return model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
+}
+
+std::vector<AttentionKind> attention_kinds(const ModelConfig& model) {
+  std::vector<AttentionKind> kinds;
+  for (int64_t layer = 0; layer < model.n_layers; ++layer)
+    kinds.push_back(has_window(model, layer) ? AttentionKind::sliding_attention
+                                             : AttentionKind::full_attention);
+  return kinds;
+}
+
+LayerTraits layer_traits(const ModelConfig& model, int64_t layer) {
+  LayerTraits traits = find_family(model.family).traits;
+  const int64_t divisor = model.query_pre_attn_scalar > 0 ? model.query_pre_attn_scalar : head_size(model);
+  traits.query_scale = 1.0 / std::sqrt(static_cast<double>(divisor));
+  traits.score_cap = model.attention_softcap;
+  if (has_window(model, layer)) traits.window = model.sliding_window;
+  return traits;
 }
 
 }  // namespace stepforge

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model families, one row of a table each: names, and properties in which the dense decoders differ. The
-// specification, the forward code and config.json read them from here.
+// The model families, one row of a table each: names, and the traits in which the dense decoders differ. The
+// specification, the forward code and config.json follow from them.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
+
+#include "stepforge/config/config.h"
+#include "stepforge/modelspec/layer_traits.h"
 
 namespace stepforge {
 
@@ -13,16 +17,30 @@ struct ModelFamily {
   std::string_view name;             ///< model.family
   std::string_view hf_model_type;    ///< "model_type" in config.json
   std::string_view hf_architecture;  ///< "architectures" in config.json
-  bool qk_norm;                      ///< RMSNorm of each head of q and k before the rotary embedding
-  // The defaults of transformers for keys missing from config.json.
-  int64_t hf_head_dim;  ///< 0: hidden_size / num_attention_heads
-  int64_t hf_kv_heads;  ///< 0: num_attention_heads
-  int64_t hf_max_position;
+  /// Of every layer; what the configuration decides is added by layer_traits().
+  LayerTraits traits = {};
+  bool scaled_embedding = false;  ///< the rows of the embedding are multiplied by sqrt(dim)
+  bool two_ropes = false;         ///< layers with a window have a rotary embedding of their own
+  /// JSON objects: the values that transformers gives to keys missing from config.json, and what an export writes
+  /// besides the fields of the model.
+  std::string_view hf_defaults = "{}";
+  std::string_view hf_constants = "{}";
+  /// Every n-th layer has no window if config.json does not say which; 0: that is not the rule of the family.
+  int64_t hf_full_every = 0;
 };
 
 std::span<const ModelFamily> model_families();
 
 /// Throws UsageError that lists the families if none has this name.
 const ModelFamily& find_family(std::string_view name);
+
+/// head_dim is dim / n_heads if model.head_dim is 0.
+int64_t head_size(const ModelConfig& model);
+
+/// The kind of attention of each layer.
+std::vector<AttentionKind> attention_kinds(const ModelConfig& model);
+
+/// The traits of one layer: those of the family with what `model` decides. Throws UsageError for an unknown family.
+LayerTraits layer_traits(const ModelConfig& model, int64_t layer);
 
 }  // namespace stepforge

@@ -8,59 +8,17 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
-#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_fields.h"
-#include "stepforge/config/schema.h"
+#include "stepforge/catalog/hf_rope.h"
+#include "stepforge/catalog/hf_values.h"
+#include "stepforge/catalog/hf_window.h"
 
 namespace stepforge {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-FieldRef find_model_field(Config& config, std::string_view field) {
-  return find_field(config_schema(), &config, format("model.{}", field));
-}
-
-/// Sets the field `name` of [model]; refuses values outside the range in its schema.
-void set_field(const JsonReader& value, std::string_view name, Config& config) {
-  const FieldRef ref = find_model_field(config, name);
-  const FieldSlot slot = slot_of(ref);
-  if (auto* const* boolean = std::get_if<bool*>(&slot)) {
-    **boolean = value.boolean();
-    return;
-  }
-  if (auto* const* integer = std::get_if<int64_t*>(&slot))
-    **integer = value.integer(1);
-  else
-    *std::get<double*>(slot) = value.number();
-  const FieldRules& rules = ref.field->rules;
-  if (!in_range(rules, value.number())) value.refuse(format("must be {}", range_text(rules)));
-}
-
-void require_accepted(const JsonReader& object, const HfField& field) {
-  const Json accepted = Json::parse(field.accepted);
-  const Json& value = object.json().at(field.key);
-  const auto is_accepted = [&](const Json& item) { return std::ranges::count(accepted, item) > 0; };
-  if (!(value.is_array() ? std::ranges::all_of(value, is_accepted) : is_accepted(value)))
-    object.refuse(field.key, format("only {} is supported", accepted.front().dump()));
-}
-
-/// Sets the fields that `table` gives for the keys of the object; refuses keys that are not in it.
-void read_fields(const JsonReader& object, std::span<const HfField> table, Config& config) {
-  for (const auto& [key, value] : object.object().json().items()) {
-    const auto field = std::ranges::find(table, key, &HfField::key);
-    if (field == table.end()) {
-      if (value.is_null()) continue;
-      object.refuse(key,
-                    "unknown setting, which may change what the model computes; remove it if transformers "
-                    "ignores it");
-    }
-    if (!field->accepted.empty()) require_accepted(object, *field);
-    if (!field->field.empty() && !value.is_null()) set_field(object[key], field->field, config);
-  }
-}
 
 const ModelFamily& family_of(const JsonReader& reader) {
   const std::string model_type = reader["model_type"].text();
@@ -72,60 +30,16 @@ const ModelFamily& family_of(const JsonReader& reader) {
   reader.refuse("model_type", format("supported model types are {}", join(known, ", ")));
 }
 
-/// The key of the object that holds the rotary settings, "" if there is none. transformers 5 writes
-/// rope_parameters but prefers rope_scaling; older versions know only rope_scaling. If both exist, they must
-/// be equal.
-std::string rope_object(const JsonReader& reader) {
-  std::vector<std::string> keys;
-  for (const char* key : {"rope_scaling", "rope_parameters"})
-    if (reader.has(key) && !reader[key].object().json().empty()) keys.emplace_back(key);
-  if (keys.size() == 2 && reader[keys[0]].json() != reader[keys[1]].json())
-    reader.refuse("rope_scaling", "differs from \"rope_parameters\"; remove the wrong one");
-  return keys.empty() ? "" : keys[0];
-}
-
-/// Versions of transformers disagree on whether the top-level value or the one inside the object takes
-/// effect.
-void require_equal(const JsonReader& reader, const JsonReader& rope, std::string_view key) {
-  if (!reader.has(key) || !rope.has(key) || reader[key].json() == rope[key].json()) return;
-  rope.refuse(key, format("differs from {} outside this object; remove the wrong one",
-                          json_excerpt(reader[key].json())));
-}
-
-/// Reads the rotary settings like RotaryEmbeddingConfigMixin of transformers (modeling_rope_utils.py).
-void read_rope(const JsonReader& reader, Config& config) {
-  const std::string key = rope_object(reader);
-  if (key.empty()) return;
-  const JsonReader rope = reader[key];
-  Config read = config;
-  const char* type_key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
-  const std::string type = rope.text_or(type_key, "default");
-  if (type != "default" && type != "llama3")
-    rope.refuse(type_key, R"(only "default" and "llama3" are supported)");
-  read_fields(rope, hf_rope_fields(), read);
-  require_equal(reader, rope, "rope_theta");
-  config.model.rope_theta = read.model.rope_theta;
-  if (type == "default") return;
-
-  constexpr const char* kOriginal = "original_max_position_embeddings";
-  require_equal(reader, rope, kOriginal);
-  for (const char* needed : {"factor", "low_freq_factor", "high_freq_factor"}) rope[needed].number();
-  RopeScalingConfig& scaling = read.model.rope_scaling;
-  scaling.type = RopeScalingType::llama3;
-  if (!rope.has(kOriginal)) scaling.original_max_position = config.model.max_position;
-  if (reader.has(kOriginal)) set_field(reader[kOriginal], "rope_scaling.original_max_position", read);
-  if (scaling.low_freq_factor >= scaling.high_freq_factor)
-    rope.refuse("high_freq_factor", format("must be above low_freq_factor = {}", scaling.low_freq_factor));
-  config.model.rope_scaling = scaling;
-}
-
-Json rope_scaling_json(const RopeScalingConfig& scaling) {
-  if (scaling.type == RopeScalingType::none) return nullptr;
-  return {{"rope_type", "llama3"},
-          {"factor", scaling.factor},
-          {"low_freq_factor", scaling.low_freq_factor},
-          {"high_freq_factor", scaling.high_freq_factor},
-          {"original_max_position_embeddings", scaling.original_max_position}};
+/// `file` with the defaults of the family for the keys that it does not have. A null counts as absent where the
+/// model cannot be without.
+Json with_defaults(const Json& file, const ModelFamily& family) {
+  Json filled = Json::parse(family.hf_defaults);
+  for (const auto& [key, value] : file.items()) {
+    const HfField* field = find_hf_field(hf_fields(), key, family.name);
+    if (!value.is_null() || !filled.contains(key) || (field != nullptr && field->nullable))
+      filled[key] = value;
+  }
+  return filled;
 }
 
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id"};
@@ -141,22 +55,20 @@ Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
   const ModelFamily& family = find_family(model.family);
   Config written;
   written.model = model;
-  written.model.head_dim = attention_dims(model).head_dim;
+  written.model.head_dim = head_size(model);
+  if (model.query_pre_attn_scalar == 0) written.model.query_pre_attn_scalar = head_size(model);
+  if (model.rope_local_theta == 0) written.model.rope_local_theta = model.rope_theta;
   Json config;
   config["architectures"] = Json::array({std::string(family.hf_architecture)});
   config["model_type"] = std::string(family.hf_model_type);
   for (const HfField& field : hf_fields()) {
-    if (field.field.empty()) break;
-    std::visit(
-        [&](auto slot) {
-          if constexpr (std::is_pointer_v<decltype(slot)>) config[std::string(field.key)] = *slot;
-        },
-        slot_of(find_model_field(written, field.field)));
+    if (field.field.empty() || !field.of_family(family.name)) continue;
+    config[std::string(field.key)] = field_json(written, field);
   }
-  config["rope_scaling"] = rope_scaling_json(model.rope_scaling);
-  config["hidden_act"] = "silu";
-  config["attention_bias"] = false;
+  write_window(model, family, config);
+  config["rope_scaling"] = rope_scaling_json(model);
   config["attention_dropout"] = 0.0;
+  config.update(Json::parse(family.hf_constants));
   for (const char* key : kTokenIds) config[key] = generation.value(key, Json(nullptr));
   config["torch_dtype"] = std::string(torch_dtype_name(dtype));
   config["use_cache"] = true;
@@ -186,27 +98,24 @@ Json hf_generation_config(Json generation, std::optional<int32_t> bos, std::opti
 }
 
 ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
-  const JsonReader reader(json, source);
-  const ModelFamily& family = family_of(reader);
+  const JsonReader file(json, source);
+  const ModelFamily& family = family_of(file);
+  const Json filled = with_defaults(json, family);
+  const JsonReader reader(filled, source);
   Config config;
   ModelConfig& model = config.model;
   model.family = family.name;
-  model.norm_eps = 1e-6;
-  model.max_position = family.hf_max_position;
   for (const char* key :
        {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
     reader[key].integer(1);
   }
-  read_fields(reader, hf_fields(), config);
-  read_rope(reader, config);
+  read_fields(reader, hf_fields(), family.name, config);
+  read_rope(file, family, config);
+  read_window(reader, family, model);
 
   const char* kv_heads = "num_key_value_heads";
-  if (!reader.has(kv_heads)) {
-    model.n_kv_heads =
-        json.contains(kv_heads) || family.hf_kv_heads == 0 ? model.n_heads : family.hf_kv_heads;
-  }
-  if (!reader.has("head_dim"))
-    model.head_dim = family.hf_head_dim == 0 ? model.dim / model.n_heads : family.hf_head_dim;
+  if (!reader.has(kv_heads)) model.n_kv_heads = model.n_heads;
+  if (!reader.has("head_dim")) model.head_dim = model.dim / model.n_heads;
   if (model.n_heads % model.n_kv_heads != 0)
     reader.refuse(kv_heads, format("must divide num_attention_heads = {}", model.n_heads));
   if (model.head_dim < 2 || model.head_dim % 2 != 0) {

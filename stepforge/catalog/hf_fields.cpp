@@ -1,24 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/hf_fields.h"
 
+#include <algorithm>
 #include <array>
+#include <string>
 
 namespace stepforge {
 
 namespace {
 
+constexpr std::string_view kQwen = "qwen2 qwen3";
+constexpr std::string_view kGemma = "gemma2 gemma3";
+constexpr std::string_view kWindowed = "qwen2 qwen3 mistral gemma2 gemma3";
+constexpr std::string_view kWindowedByLayer = "qwen2 qwen3 gemma2 gemma3";
+
 constexpr auto kFields = std::to_array<HfField>({
     {.key = "hidden_size", .field = "dim"},
     {.key = "num_hidden_layers", .field = "n_layers"},
     {.key = "num_attention_heads", .field = "n_heads"},
-    {.key = "num_key_value_heads", .field = "n_kv_heads"},
-    {.key = "head_dim", .field = "head_dim"},
+    {.key = "num_key_value_heads", .field = "n_kv_heads", .nullable = true},
+    {.key = "head_dim", .field = "head_dim", .nullable = true},
     {.key = "intermediate_size", .field = "ffn_dim"},
     {.key = "vocab_size", .field = "vocab_size"},
     {.key = "max_position_embeddings", .field = "max_position"},
     {.key = "rms_norm_eps", .field = "norm_eps"},
     {.key = "rope_theta", .field = "rope_theta"},
     {.key = "tie_word_embeddings", .field = "tie_embeddings"},
+    {.key = "sliding_window", .field = "sliding_window", .families = kWindowed, .nullable = true},
+    {.key = "layer_types", .field = "layer_types", .families = kWindowedByLayer, .nullable = true},
+    {.key = "rope_local_base_freq", .field = "rope_local_theta", .families = "gemma3"},
+    {.key = "query_pre_attn_scalar", .field = "query_pre_attn_scalar", .families = kGemma},
+    {.key = "attn_logit_softcapping", .field = "attention_softcap", .families = "gemma2", .nullable = true},
+    {.key = "final_logit_softcapping", .field = "logit_softcap", .families = kGemma, .nullable = true},
+
+    // Which layers have a window, if layer_types does not say it.
+    {.key = "use_sliding_window", .families = kQwen, .nullable = true},
+    {.key = "max_window_layers", .families = kQwen},
+    {.key = "sliding_window_pattern", .families = "gemma3"},
+    {.key = "_sliding_window_pattern", .families = "gemma3"},  // ignored: written beside layer_types
 
     // Rotary settings, which are read together.
     {"rope_scaling"},
@@ -28,6 +47,13 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "rope_interleaved", .accepted = "[false, null]"},
 
     // Not supported by our models.
+    {.key = "hidden_act", .accepted = R"(["gelu_pytorch_tanh"])", .families = kGemma},
+    {.key = "hidden_activation", .accepted = R"(["gelu_pytorch_tanh"])", .families = kGemma},
+    {.key = "use_bidirectional_attention", .accepted = "[false, null]", .families = kGemma},
+    {.key = "attn_logit_softcapping",
+     .accepted = "[null]",
+     .families = "gemma3"},                                               // transformers does not use it
+    {.key = "layer_types", .accepted = "[null]", .families = "mistral"},  // nor this
     {.key = "hidden_act", .accepted = R"(["silu"])"},
     {.key = "attention_bias", .accepted = "[false, null]"},
     {.key = "mlp_bias", .accepted = "[false, null]"},
@@ -62,6 +88,7 @@ constexpr auto kFields = std::to_array<HfField>({
 
     // Ignored: how calls run and which of their results they return.
     {"use_cache"},
+    {"cache_implementation"},
     {"return_dict"},
     {"output_hidden_states"},
     {"output_attentions"},
@@ -84,7 +111,7 @@ constexpr auto kFields = std::to_array<HfField>({
     {"finetuning_task"},
     {"task_specific_params"},
 
-    // Ignored: has no effect while use_sliding_window is false and every layer has full attention.
+    // Ignored: models of these families have no window.
     {"sliding_window"},
     {"max_window_layers"},
 
@@ -142,10 +169,33 @@ constexpr auto kRopeFields = std::to_array<HfField>({
     {.key = "low_freq_factor", .field = "rope_scaling.low_freq_factor"},
     {.key = "high_freq_factor", .field = "rope_scaling.high_freq_factor"},
     {.key = "original_max_position_embeddings", .field = "rope_scaling.original_max_position"},
+    {.key = "attention_factor", .field = "rope_scaling.attention_factor", .nullable = true},
+    {.key = "beta_fast", .field = "rope_scaling.beta_fast", .nullable = true},
+    {.key = "beta_slow", .field = "rope_scaling.beta_slow", .nullable = true},
+    {.key = "mscale", .field = "rope_scaling.mscale", .nullable = true},
+    {.key = "mscale_all_dim", .field = "rope_scaling.mscale_all_dim", .nullable = true},
+    {.key = "truncate", .field = "rope_scaling.truncate"},
     {.key = "partial_rotary_factor", .accepted = "[1, null]"},
 });
 
 }  // namespace
+
+bool HfField::of_family(std::string_view family) const {
+  if (families.empty()) return true;
+  const std::string padded = " " + std::string(families) + " ";
+  return padded.find(" " + std::string(family) + " ") != std::string::npos;
+}
+
+const HfField* find_hf_field(std::span<const HfField> table, std::string_view key, std::string_view family) {
+  for (const HfField& field : table)
+    if (field.key == key && field.of_family(family)) return &field;
+  return nullptr;
+}
+
+bool has_setting(std::string_view family, std::string_view field) {
+  return std::ranges::any_of(kFields,
+                             [&](const HfField& row) { return row.field == field && row.of_family(family); });
+}
 
 std::span<const HfField> hf_fields() {
   return kFields;

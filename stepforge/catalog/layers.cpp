@@ -18,8 +18,19 @@ Initializer truncated(double std) {
   return {Initializer::Kind::truncated_normal, std, 3.0};
 }
 
-ParameterSpec norm_weight(const std::string& name, const std::string& hf_name, int64_t width) {
-  return {name, {width}, {{"weight", hf_name, width, {Initializer::Kind::ones}}}, ParameterTag::norm};
+/// A norm's weight, which is added to `offset` and begins where both are 1.
+ParameterSpec norm_weight(const std::string& name, const std::string& hf_name, int64_t width, double offset) {
+  const auto start = offset == 0.0 ? Initializer::Kind::ones : Initializer::Kind::zeros;
+  return {name, {width}, {{"weight", hf_name, width, {start}}}, ParameterTag::norm};
+}
+
+/// Elements [begin, end) of the vector that `whole` describes.
+SubTensor slice_of_vector(SubTensor whole, const ShardRange& part) {
+  if (part.size() == whole.rows) return whole;
+  whole.offsets = {part.begin};
+  whole.tensor_shape = {whole.rows};
+  whole.rows = part.size();
+  return whole;
 }
 
 /// Rows [begin, end) of the matrix [rows, columns] that `whole` describes.
@@ -37,6 +48,13 @@ ParameterSpec packed(const std::string& name, int64_t width, std::vector<SubTens
   int64_t rows = 0;
   for (const SubTensor& sub_tensor : sub_tensors) rows += sub_tensor.rows;
   return {name, {rows, width}, std::move(sub_tensors), tag};
+}
+
+/// A vector of the elements of several biases.
+ParameterSpec packed_bias(const std::string& name, std::vector<SubTensor> sub_tensors) {
+  int64_t elements = 0;
+  for (const SubTensor& sub_tensor : sub_tensors) elements += sub_tensor.rows;
+  return {name, {elements}, std::move(sub_tensors), ParameterTag::bias};
 }
 
 /// The columns `part` of a matrix [width, columns].
@@ -75,9 +93,16 @@ Exchange weight_sum(int64_t elements) {
   return {BlockAxis::tensor, ExchangeKind::sum, {}, gradient_bytes(elements)};
 }
 
-/// The norm before a residual branch. Its backward works in place. It keeps its input, except the input of a
-/// block, which the executor keeps.
-CallSpec pre_norm(const std::string& weight, int64_t width, bool keeps_input, bool slice) {
+/// Offset and weight of a norm are added while it runs.
+void add_offset(CallSpec& call, int64_t elements, double offset) {
+  if (offset == 0.0) return;
+  call.forward_workspace.fixed_fp32 = elements;
+  call.backward_workspace.fixed_fp32 = elements;
+}
+
+/// The norm before or after a layer in a residual branch. The first works in place in backward. It keeps its input,
+/// except the input of a block, which the executor keeps.
+CallSpec branch_norm(const std::string& weight, int64_t width, double offset, bool keeps_input, bool slice) {
   CallSpec call;
   call.name = "rms_norm";
   call.weights = {weight};
@@ -86,6 +111,7 @@ CallSpec pre_norm(const std::string& weight, int64_t width, bool keeps_input, bo
   call.saves = {keeps_input ? width : 0, 1};
   call.backward_workspace = partial_sums(width);
   compute_norm_gradients(call, width);
+  add_offset(call, width, offset);
   if (!slice) return call;
   call.output = call.output.of_slice();
   call.extra = call.extra.of_slice();
@@ -94,25 +120,53 @@ CallSpec pre_norm(const std::string& weight, int64_t width, bool keeps_input, bo
   return call;
 }
 
-/// Without q/k norms, forward and backward rotate the projection in place.
-CallSpec rotate_call(const std::string& prefix, const AttentionDims& dims, bool summed) {
-  CallSpec call;
-  call.name = dims.qk_norm ? "qk_norm_rope" : "rope";
-  if (!dims.qk_norm) return call;
-  call.weights = {prefix + ".q_norm", prefix + ".k_norm"};
-  if (summed) call.backward_exchanges = {weight_sum(2 * dims.head_dim)};
-  call.output.compute = dims.qkv_width();
-  call.extra.fp32 = dims.heads + dims.kv_heads;
-  call.saves = {dims.qkv_width(), dims.heads + dims.kv_heads};
-  call.backward_workspace = partial_sums(3 * dims.head_dim);
-  compute_norm_gradients(call, 2 * dims.head_dim);
+/// Adds in place; its gradient is that of its input.
+CallSpec bias_call(const std::string& weight, int64_t width) {
+  CallSpec call{.name = "bias", .weights = {weight}};
+  call.backward_workspace = partial_sums(width);
+  compute_norm_gradients(call, width);
   return call;
 }
 
-CallSpec attention_call(const AttentionDims& dims) {
+/// Heads that are normed together.
+struct NormSpans {
+  int64_t q = 1;
+  int64_t k = 1;
+
+  NormSpans(const AttentionDims& dims, QkNormScope scope) {
+    if (scope == QkNormScope::all_heads) {
+      q = dims.heads;
+      k = dims.kv_heads;
+    }
+  }
+};
+
+/// Without q/k norms, forward and backward rotate the projection in place.
+CallSpec rotate_call(const std::string& prefix, const AttentionDims& dims, const LayerTraits& traits,
+                     bool summed) {
+  const bool normed = traits.qk_norm != QkNormScope::none;
+  CallSpec call;
+  call.name = normed ? "qk_norm_rope" : "rope";
+  if (!normed) return call;
+  const NormSpans spans(dims, traits.qk_norm);
+  const int64_t weights = (spans.q + spans.k) * dims.head_dim;
+  const int64_t norms = dims.heads / spans.q + dims.kv_heads / spans.k;
+  call.weights = {prefix + ".q_norm", prefix + ".k_norm"};
+  if (summed) call.backward_exchanges = {weight_sum(weights)};
+  call.output.compute = dims.qkv_width();
+  call.extra.fp32 = norms;
+  call.saves = {dims.qkv_width(), norms};
+  call.backward_workspace = partial_sums(weights + std::max(spans.q, spans.k) * dims.head_dim);
+  compute_norm_gradients(call, weights);
+  add_offset(call, weights, traits.norm_offset);
+  return call;
+}
+
+CallSpec attention_call(const AttentionDims& dims, int64_t window) {
   constexpr int64_t kFloatBytes = sizeof(float);
   CallSpec call{.name = "attention", .kind = CallKind::attention};
   call.flops_per_key = 4.0 * static_cast<double>(dims.query_width());
+  call.window = window;
   call.output.compute = dims.query_width();
   call.extra.fp32 = dims.heads;
   call.saves = {dims.qkv_width() + dims.query_width(), dims.heads};
@@ -136,6 +190,19 @@ CallSpec residual_call(int64_t width, bool dropout, bool slice) {
   call.gradient.compute = dropout ? width : 0;
   if (slice) call.gradient = call.gradient.of_slice();
   return call;
+}
+
+/// The norm after a layer, if there is one, and the residual add.
+void add_end(std::vector<CallSpec>& calls, const std::string& prefix, int64_t width,
+             const LayerTraits& traits, bool dropout, bool slice) {
+  if (traits.norms_after()) {
+    calls.push_back(
+        branch_norm(prefix + ".post_norm", width, traits.norm_offset, /*keeps_input=*/true, slice));
+    // The residual path has the gradient of its result, too.
+    calls.back().gradient.compute = width;
+    if (slice) calls.back().gradient = calls.back().gradient.of_slice();
+  }
+  calls.push_back(residual_call(width, dropout, slice));
 }
 
 /// The loss exchanges what it needs of the other parts of the vocabulary.
@@ -189,8 +256,8 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
 }
 
 LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& whole,
-                          double depth_std, bool dropout, const TensorParallel& tensor,
-                          const ContextParallel& context) {
+                          const LayerTraits& traits, double depth_std, bool dropout,
+                          const TensorParallel& tensor, const ContextParallel& context) {
   const auto rows_of_heads = [&](int64_t heads) {
     const ShardRange part = tensor.part_of(heads);
     return ShardRange{part.begin * whole.head_dim, part.end * whole.head_dim};
@@ -199,78 +266,106 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
     return row_slice({name, hf_prefix + hf_name, heads * whole.head_dim, truncated(kInitialStd)}, whole.width,
                      rows_of_heads(heads));
   };
+  const auto bias = [&](const char* name, const std::string& hf_name, int64_t heads) {
+    return slice_of_vector({name, hf_prefix + hf_name, heads * whole.head_dim, {Initializer::Kind::zeros}},
+                           rows_of_heads(heads));
+  };
   AttentionDims dims = whole;
   dims.heads = tensor.part_of(whole.heads).size();
   dims.kv_heads = tensor.part_of(whole.kv_heads).size();
   LayerSpec layer;
-  layer.parameters.push_back(norm_weight(prefix + ".norm", hf_prefix + "input_layernorm.weight", dims.width));
+  const auto add_norm = [&](const char* name, const char* hf_name, int64_t width) {
+    layer.parameters.push_back(norm_weight(prefix + name, hf_prefix + hf_name, width, traits.norm_offset));
+  };
+  if (traits.norms_before()) add_norm(".norm", "input_layernorm.weight", dims.width);
   layer.parameters.push_back(packed(prefix + ".qkv", dims.width,
                                     {projection("q", "self_attn.q_proj.weight", whole.heads),
                                      projection("k", "self_attn.k_proj.weight", whole.kv_heads),
                                      projection("v", "self_attn.v_proj.weight", whole.kv_heads)}));
-  if (dims.qk_norm) {
-    layer.parameters.push_back(
-        norm_weight(prefix + ".q_norm", hf_prefix + "self_attn.q_norm.weight", dims.head_dim));
-    layer.parameters.push_back(
-        norm_weight(prefix + ".k_norm", hf_prefix + "self_attn.k_norm.weight", dims.head_dim));
+  if (traits.qkv_bias) {
+    layer.parameters.push_back(packed_bias(
+        prefix + ".qkv_bias",
+        {bias("q", "self_attn.q_proj.bias", whole.heads), bias("k", "self_attn.k_proj.bias", whole.kv_heads),
+         bias("v", "self_attn.v_proj.bias", whole.kv_heads)}));
+  }
+  if (traits.qk_norm != QkNormScope::none) {
+    const NormSpans spans(dims, traits.qk_norm);
+    add_norm(".q_norm", "self_attn.q_norm.weight", spans.q * dims.head_dim);
+    add_norm(".k_norm", "self_attn.k_norm.weight", spans.k * dims.head_dim);
   }
   layer.parameters.push_back(column_slice(prefix + ".out", hf_prefix + "self_attn.o_proj.weight", dims.width,
                                           whole.query_width(), rows_of_heads(whole.heads), depth_std));
+  if (traits.norms_after()) add_norm(".post_norm", "post_attention_layernorm.weight", dims.width);
 
   layer.region.name = "attention";
   layer.region.residual = true;
   auto& calls = layer.region.calls;
-  calls.push_back(pre_norm(prefix + ".norm", dims.width, /*keeps_input=*/false, tensor.sequence));
-  add_enter_linear(calls, "qkv", prefix + ".qkv", dims.width, dims.qkv_width(), tensor);
-  calls.push_back(rotate_call(prefix, dims, /*summed=*/tensor.degree > 1 && tensor.divided));
+  if (traits.norms_before())
+    calls.push_back(branch_norm(prefix + ".norm", dims.width, traits.norm_offset, /*keeps_input=*/false,
+                                tensor.sequence));
+  // Without a norm before it, the input of the projection is that of the block.
+  add_enter_linear(calls, "qkv", prefix + ".qkv", dims.width, dims.qkv_width(), tensor,
+                   /*keeps_input=*/traits.norms_before());
+  if (traits.qkv_bias) calls.push_back(bias_call(prefix + ".qkv_bias", dims.qkv_width()));
+  calls.push_back(rotate_call(prefix, dims, traits, /*summed=*/tensor.degree > 1 && tensor.divided));
   const bool by_heads = context.heads() > 1;
-  calls.push_back(attention_call(joined_dims(dims, context)));
+  calls.push_back(attention_call(joined_dims(dims, context), traits.window));
   if (!by_heads) calls.back().queued_saves.compute = dims.query_width();  // the input of the projection
   if (context.degree > 1) exchange_context(layer.region, dims, context);
   add_leave_linear(calls, "out", prefix + ".out", dims.query_width(), dims.width, /*keeps_input=*/by_heads,
-                   tensor);
-  calls.push_back(residual_call(dims.width, dropout, tensor.sequence));
+                   tensor, /*own_gradient=*/dropout || traits.norms_after());
+  add_end(calls, prefix, dims.width, traits, dropout, tensor.sequence);
   return layer;
 }
 
 LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width,
-                    int64_t whole_hidden, double depth_std, bool dropout, const TensorParallel& tensor) {
+                    int64_t whole_hidden, const LayerTraits& traits, double depth_std, bool dropout,
+                    const TensorParallel& tensor) {
   const ShardRange part = tensor.part_of(whole_hidden);
   const int64_t hidden = part.size();
   const auto projection = [&](const char* name, const std::string& hf_name, double std) {
     return row_slice({name, hf_prefix + hf_name, whole_hidden, truncated(std)}, width, part);
   };
   LayerSpec layer;
-  layer.parameters.push_back(
-      norm_weight(prefix + ".norm", hf_prefix + "post_attention_layernorm.weight", width));
+  const auto add_norm = [&](const char* name, const char* hf_name) {
+    layer.parameters.push_back(norm_weight(prefix + name, hf_prefix + hf_name, width, traits.norm_offset));
+  };
+  // The name of the norm after attention, if there is none.
+  if (traits.norms_before())
+    add_norm(".norm",
+             traits.norms_after() ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight");
   layer.parameters.push_back(packed(prefix + ".gate_up", width,
                                     {projection("gate", "mlp.gate_proj.weight", kInitialStd),
                                      projection("up", "mlp.up_proj.weight", depth_std)}));
   layer.parameters.push_back(column_slice(prefix + ".down", hf_prefix + "mlp.down_proj.weight", width,
                                           whole_hidden, part, depth_std));
+  if (traits.norms_after()) add_norm(".post_norm", "post_feedforward_layernorm.weight");
 
   layer.region.name = "mlp";
   layer.region.residual = true;
   auto& calls = layer.region.calls;
-  calls.push_back(pre_norm(prefix + ".norm", width, /*keeps_input=*/true, tensor.sequence));
-  add_enter_linear(calls, "gate_up", prefix + ".gate_up", width, 2 * hidden, tensor);
+  if (traits.norms_before())
+    calls.push_back(
+        branch_norm(prefix + ".norm", width, traits.norm_offset, /*keeps_input=*/true, tensor.sequence));
+  add_enter_linear(calls, "gate_up", prefix + ".gate_up", width, 2 * hidden, tensor, /*keeps_input=*/true);
   CallSpec swiglu;
   swiglu.name = "swiglu";
   swiglu.output.compute = hidden;
   swiglu.saves.compute = 2 * hidden;
   swiglu.gradient.compute = 2 * hidden;
   calls.push_back(std::move(swiglu));
-  add_leave_linear(calls, "down", prefix + ".down", hidden, width, /*keeps_input=*/true, tensor);
-  calls.push_back(residual_call(width, dropout, tensor.sequence));
+  add_leave_linear(calls, "down", prefix + ".down", hidden, width, /*keeps_input=*/true, tensor,
+                   /*own_gradient=*/dropout || traits.norms_after());
+  add_end(calls, prefix, width, traits, dropout, tensor.sequence);
   return layer;
 }
 
 LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_vocab, bool tied, int64_t chunk,
-                     const TensorParallel& tensor) {
+                     const TensorParallel& tensor, double norm_offset) {
   const ShardRange part = tensor.part_of(whole_vocab);
   const int64_t vocab = part.size();
   LayerSpec layer;
-  layer.parameters.push_back(norm_weight(prefix + ".norm", "model.norm.weight", width));
+  layer.parameters.push_back(norm_weight(prefix + ".norm", "model.norm.weight", width, norm_offset));
   if (!tied) {
     const SubTensor output{"weight", "lm_head.weight", whole_vocab,
                            truncated(1.0 / std::sqrt(static_cast<double>(width)))};
@@ -284,6 +379,7 @@ LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_voc
   norm.weights = {prefix + ".norm"};
   norm.output.compute = width;
   norm.extra.fp32 = 1;
+  add_offset(norm, width, norm_offset);
   CallSpec loss{.name = "linear_cross_entropy", .kind = CallKind::loss};
   loss.weights = {tied ? "embedding.weight" : prefix + ".weight"};
   loss.flops = 2.0 * static_cast<double>(width) * static_cast<double>(vocab);

@@ -13,6 +13,7 @@
 
 #include "stepforge/modelspec/context_parallel.h"
 #include "stepforge/modelspec/cost.h"
+#include "stepforge/modelspec/layer_traits.h"
 #include "stepforge/modelspec/parameter.h"
 #include "stepforge/modelspec/tensor_parallel.h"
 
@@ -28,7 +29,6 @@ struct AttentionDims {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
-  bool qk_norm = false;
 
   int64_t query_width() const { return heads * head_dim; }
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
@@ -39,20 +39,22 @@ struct AttentionDims {
 LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab, int64_t width,
                           const TensorParallel& tensor = {});
 
-/// norm, packed q/k/v projection, optional q/k norm, rope, packed causal attention, output projection,
-/// residual add. `hf_prefix` is "model.layers.3."; `depth_std` initialises the output projection.
+/// norm, packed q/k/v projection with an optional bias, optional q/k norm, rope, packed causal attention, output
+/// projection, norm, residual add; the traits say which norms there are. `hf_prefix` is "model.layers.3.";
+/// `depth_std` initialises the output projection.
 LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& dims,
-                          double depth_std, bool dropout, const TensorParallel& tensor = {},
-                          const ContextParallel& context = {});
+                          const LayerTraits& traits, double depth_std, bool dropout,
+                          const TensorParallel& tensor = {}, const ContextParallel& context = {});
 
-/// norm, packed gate/up projection, SwiGLU, down projection, residual add.
+/// norm, packed gate/up projection, SwiGLU, down projection, norm, residual add.
 LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width, int64_t hidden,
-                    double depth_std, bool dropout, const TensorParallel& tensor = {});
+                    const LayerTraits& traits, double depth_std, bool dropout,
+                    const TensorParallel& tensor = {});
 
-/// Final norm, and the output projection unless it is tied to the embedding. Head and loss are one operation
+/// Final norm, whose weights are added to `norm_offset`, and the output projection unless it is tied to the embedding. Head and loss are one operation
 /// over chunks of `chunk` tokens, so the logits of all tokens never exist at once.
 LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk,
-                     const TensorParallel& tensor = {});
+                     const TensorParallel& tensor = {}, double norm_offset = 0.0);
 
 /// Initial standard deviation of the output projections of layer `layer`, as in torchtitan: 0.02 / sqrt(2
 /// (layer + 1)).

@@ -2,7 +2,7 @@
 #include "stepforge/catalog/model_comparison.h"
 
 #include "stepforge/base/format.h"
-#include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/config/toml_text.h"
 
@@ -10,11 +10,13 @@ namespace stepforge {
 
 namespace {
 
-/// Sets fields that do not change shapes or computation to fixed values.
+/// Sets fields that do not change shapes or computation to fixed values, and writes out what others imply.
 Config comparable(const ModelConfig& model) {
   Config config;
   config.model = model;
-  config.model.head_dim = attention_dims(model).head_dim;
+  config.model.head_dim = head_size(model);
+  config.model.layer_types = attention_kinds(model);
+  if (model.query_pre_attn_scalar == 0) config.model.query_pre_attn_scalar = head_size(model);
   config.model.dropout = 0.0;
   config.model.max_position = 1;
   if (model.rope_scaling.type == RopeScalingType::none) config.model.rope_scaling = {};

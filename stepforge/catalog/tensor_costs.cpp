@@ -40,10 +40,13 @@ void enter_in_slices(CallSpec& enter, CallSpec& linear, int64_t width, const Ten
 }
 
 /// The shares of the result leave while the product is made, and in backward all slices of the gradient arrive.
-void leave_in_slices(CallSpec& linear, CallSpec& leave, int64_t width, const TensorParallel& tensor) {
+void leave_in_slices(CallSpec& linear, CallSpec& leave, int64_t width, const TensorParallel& tensor,
+                     bool own_gradient) {
   pass_slices(leave.forward_exchanges, width, tensor);
   pass_slices(leave.backward_exchanges, width, tensor);
   leave.forward_workspace.token = {.slice_compute = int64_t{2} * (tensor.degree - 1) * width};
+  // Its slice of the gradient, which the other ranks get meanwhile.
+  if (own_gradient) linear.backward_workspace.token.slice_compute += width;
   linear.weights_beside = true;
 }
 
@@ -87,11 +90,15 @@ void add_leave(std::vector<CallSpec>& calls, int64_t width, const TensorParallel
 }
 
 void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
-                      int64_t in, int64_t out, const TensorParallel& tensor) {
+                      int64_t in, int64_t out, const TensorParallel& tensor, bool keeps_input) {
   add_enter(calls, in, tensor);
-  add_linear(calls, name, weight, in, out, /*keeps_input=*/true);
-  if (!tensor.sequence || !tensor.divided) return;
+  const bool gathered = tensor.degree > 1 && tensor.sequence && !tensor.divided;  // a tensor of its own
+  add_linear(calls, name, weight, in, out, keeps_input || gathered);
   CallSpec& linear = calls.back();
+  if (!tensor.sequence || !tensor.divided) {
+    if (!keeps_input && !gathered) linear.queued_input.compute = in;
+    return;
+  }
   linear.forward_workspace.token.compute = in;
   linear.backward_workspace.token.compute = in;
   linear.saves = linear.saves.of_slice();
@@ -104,12 +111,14 @@ void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, con
 }
 
 void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
-                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor) {
+                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor,
+                      bool own_gradient) {
   add_linear(calls, name, weight, in, out, keeps_input);
   const bool summed = tensor.sequence && tensor.divided;
   if (summed) calls.back().output = {};  // counted where it is summed
   add_leave(calls, out, tensor);
-  if (summed && tensor.async) leave_in_slices(calls.at(calls.size() - 2), calls.back(), out, tensor);
+  if (summed && tensor.async)
+    leave_in_slices(calls.at(calls.size() - 2), calls.back(), out, tensor, own_gradient);
 }
 
 }  // namespace stepforge

@@ -25,13 +25,16 @@ void add_enter(std::vector<CallSpec>& calls, int64_t width, const TensorParallel
 void add_leave(std::vector<CallSpec>& calls, int64_t width, const TensorParallel& tensor);
 
 /// [*, in] x [in, out] by the parameter `weight`, at the begin of a layer. If its input is a slice of the tokens,
-/// it keeps that only, and all of it is gathered once more in backward.
+/// it keeps that only, and all of it is gathered once more in backward. Keeps its input, unless the block
+/// does: then `keeps_input` is false.
 void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
-                      int64_t in, int64_t out, const TensorParallel& tensor);
+                      int64_t in, int64_t out, const TensorParallel& tensor, bool keeps_input = true);
 
 /// The same at the end of a layer. Its result is the share of all tokens, of which a slice is summed; in backward
-/// the gradient of all tokens is gathered. Keeps its input unless its producer does.
+/// the gradient of all tokens is gathered. Keeps its input unless its producer does. `own_gradient`: whether the
+/// gradient of its result is a tensor of the layer, not the block's.
 void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
-                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor);
+                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor,
+                      bool own_gradient = false);
 
 }  // namespace stepforge

@@ -28,9 +28,9 @@ inline ChoiceNames<4> choice_names(DType) {
   return {dtype_name(DType::f64), dtype_name(DType::f32), dtype_name(DType::f16), dtype_name(DType::bf16)};
 }
 
-enum class RopeScalingType : uint8_t { none, llama3 };
-constexpr ChoiceNames<2> choice_names(RopeScalingType) {
-  return {"none", "llama3"};
+enum class RopeScalingType : uint8_t { none, linear, dynamic, llama3, yarn };
+constexpr ChoiceNames<5> choice_names(RopeScalingType) {
+  return {"none", "linear", "dynamic", "llama3", "yarn"};
 }
 
 enum class TokenizerType : uint8_t { bytes, bpe, hf };
@@ -225,9 +225,21 @@ struct RopeScalingConfig {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int64_t original_max_position = 8192;
+  double attention_factor = 0.0;
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  double mscale = 0.0;
+  double mscale_all_dim = 0.0;
+  bool truncate = true;
 
   bool operator==(const RopeScalingConfig&) const = default;
 };
+
+/// Which keys a query of a layer sees.
+enum class AttentionKind : uint8_t { full_attention, sliding_attention };
+constexpr ChoiceNames<2> choice_names(AttentionKind) {
+  return {"full_attention", "sliding_attention"};
+}
 
 struct ModelConfig {
   std::string from;
@@ -241,7 +253,13 @@ struct ModelConfig {
   int64_t vocab_size = 0;
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
+  double rope_local_theta = 0.0;
   RopeScalingConfig rope_scaling;
+  int64_t sliding_window = 0;
+  std::vector<AttentionKind> layer_types;
+  int64_t query_pre_attn_scalar = 0;
+  double attention_softcap = 0.0;
+  double logit_softcap = 0.0;
   bool tie_embeddings = false;
   double dropout = 0.0;
   int64_t max_position = 8192;

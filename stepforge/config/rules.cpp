@@ -67,8 +67,17 @@ void check_model(const RuleCheck& check) {
   check.require(model.n_heads % model.n_kv_heads == 0, {"model.n_heads", "model.n_kv_heads"},
                 "n_heads must be a multiple of n_kv_heads");
   check_head_dim(check);
+  const auto slides =
+      std::count(model.layer_types.begin(), model.layer_types.end(), AttentionKind::sliding_attention);
+  check.require(
+      (model.sliding_window > 0) == (slides > 0) || model.layer_types.empty(),
+      {"model.sliding_window", "model.layer_types"},
+      "layers of the type sliding_attention need a sliding_window above 0, and a window needs such layers");
+  check.require(model.rope_local_theta == 0.0 || model.sliding_window > 0,
+                {"model.rope_local_theta", "model.sliding_window"},
+                "only layers with a sliding window have this base; set sliding_window, or remove it");
   const RopeScalingConfig& scaling = model.rope_scaling;
-  check.require(scaling.type == RopeScalingType::none || scaling.low_freq_factor < scaling.high_freq_factor,
+  check.require(scaling.type != RopeScalingType::llama3 || scaling.low_freq_factor < scaling.high_freq_factor,
                 {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
                 "low_freq_factor must be below high_freq_factor");
 }

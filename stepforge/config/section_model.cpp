@@ -9,8 +9,9 @@ namespace {
 SchemaOf<RopeScalingConfig> rope_scaling_table() {
   return SchemaOf<RopeScalingConfig>()
       .field("type", &RopeScalingConfig::type,
-             "How rotary frequencies are scaled for long contexts: none leaves them unchanged, llama3 is the "
-             "scheme of Llama 3.1.")
+             "How rotary frequencies are scaled for long contexts: none leaves them unchanged, linear "
+             "divides all, "
+             "dynamic none up to max_position, llama3 and yarn the low ones.")
       .field("factor", &RopeScalingConfig::factor, "Factor by which the lowest frequencies are divided.",
              {.min = 1, .max = 1e6})
       .field("low_freq_factor", &RopeScalingConfig::low_freq_factor,
@@ -20,7 +21,24 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
              "Wavelengths shorter than original_max_position / high_freq_factor are not scaled.",
              {.max = 1e6, .above = 0})
       .field("original_max_position", &RopeScalingConfig::original_max_position,
-             "Context length of the model before scaling.", {.unit = "tokens", .min = 1, .max = 1 << 30});
+             "Context length of the model before scaling.", {.unit = "tokens", .min = 1, .max = 1 << 30})
+      .field("attention_factor", &RopeScalingConfig::attention_factor,
+             "With yarn: factor of rotated queries and keys; 0 means 1 + mscale ln(factor) / 10, where "
+             "mscale is 1 "
+             "unless both are set.",
+             {.min = 0, .max = 1e6})
+      .field("beta_fast", &RopeScalingConfig::beta_fast,
+             "With yarn: frequencies with more turns in the original context are not scaled.",
+             {.max = 1e6, .above = 0})
+      .field("beta_slow", &RopeScalingConfig::beta_slow,
+             "With yarn: frequencies with fewer turns in the original context are scaled by the full factor.",
+             {.max = 1e6, .above = 0})
+      .field("mscale", &RopeScalingConfig::mscale,
+             "With yarn: if mscale_all_dim is set too, the attention factor is the ratio of that of each.",
+             {.min = 0, .max = 1e6})
+      .field("mscale_all_dim", &RopeScalingConfig::mscale_all_dim, "See mscale.", {.min = 0, .max = 1e6})
+      .field("truncate", &RopeScalingConfig::truncate,
+             "With yarn: whether the range between beta_fast and beta_slow is rounded to whole frequencies.");
 }
 
 constexpr int kMaxGroupDepth = 8;
@@ -82,8 +100,8 @@ SchemaOf<ModelConfig> model_section() {
           "new model.",
           {}, kUnreported)
       .field("family", &ModelConfig::family,
-             "Model architecture; qwen3 differs from llama by normalizing queries and keys.",
-             {.choices = {"llama", "qwen3"}})
+             "Model architecture; docs/models.md says how the families differ.",
+             {.choices = {"llama", "qwen2", "qwen3", "mistral", "olmo2", "gemma2", "gemma3"}})
       .field("dim", &ModelConfig::dim, "Hidden size of the model.", {.min = 1, .max = 1 << 20})
       .field("n_layers", &ModelConfig::n_layers, "Number of transformer layers.", {.min = 1, .max = 10000})
       .field("n_heads", &ModelConfig::n_heads, "Number of query heads per layer.", {.min = 1, .max = 65536})
@@ -100,8 +118,29 @@ SchemaOf<ModelConfig> model_section() {
              {.min = 0, .max = 1})
       .field("rope_theta", &ModelConfig::rope_theta, "Base of the rotary embedding frequencies.",
              {.max = 1e12, .above = 0})
+      .field("rope_local_theta", &ModelConfig::rope_local_theta,
+             "Base of the rotary embedding in layers with a sliding window, which rope_scaling does not "
+             "scale; 0 "
+             "means that of all layers.",
+             {.min = 0, .max = 1e12})
       .table("rope_scaling", &ModelConfig::rope_scaling, rope_scaling_table(),
              "Scaling of the rotary frequencies for contexts longer than the original one.")
+      .field("sliding_window", &ModelConfig::sliding_window,
+             "Number of keys that a query sees in layers with a sliding window, itself and those before it; "
+             "0 means "
+             "that no layer has one.",
+             {.unit = "tokens", .min = 0, .max = 1 << 30})
+      .field("layer_types", &ModelConfig::layer_types,
+             "Which layers have the sliding window; the list is repeated for further layers, and an empty "
+             "one means "
+             "all.")
+      .field("query_pre_attn_scalar", &ModelConfig::query_pre_attn_scalar,
+             "Scores of attention are divided by its square root; 0 means head_dim.", {.min = 0, .max = 1e9})
+      .field("attention_softcap", &ModelConfig::attention_softcap,
+             "Bound c of the scores s of attention, which become c tanh(s / c); 0 means none.",
+             {.min = 0, .max = 1e9})
+      .field("logit_softcap", &ModelConfig::logit_softcap,
+             "Bound c of the logits x, which become c tanh(x / c); 0 means none.", {.min = 0, .max = 1e9})
       .field("tie_embeddings", &ModelConfig::tie_embeddings,
              "Whether the output head shares its weights with the embedding.")
       .field("dropout", &ModelConfig::dropout,

@@ -2,6 +2,7 @@
 #include "stepforge/kernels/rms_norm.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
 
 #include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/tensor_check.h"
@@ -19,7 +20,14 @@ void check_operands(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 
 at::Tensor norm_scale(const at::Tensor& weight, double offset, at::ScalarType type) {
   const at::Tensor wide = weight.to(type);
-  return offset == 0.0 ? wide : wide + offset;
+  if (offset == 0.0) return wide;
+  if (!wide.is_cpu() || type != at::kFloat) return wide + offset;
+  // Without the small tensors that libtorch makes of numbers: costs are exact.
+  const at::Tensor sum = at::empty_like(wide);
+  const auto* from = wide.const_data_ptr<float>();
+  auto* to = sum.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < wide.numel(); ++i) to[i] = from[i] + static_cast<float>(offset);
+  return sum;
 }
 
 void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out,

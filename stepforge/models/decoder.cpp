@@ -6,31 +6,51 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/nn/layers.h"
 
 namespace stepforge {
 
 namespace {
 
-RopeScaling rope_scaling(const RopeScalingConfig& config) {
-  if (config.type != RopeScalingType::llama3) return {};
-  return {RopeScaling::Kind::llama3, config.factor, config.low_freq_factor, config.high_freq_factor,
-          config.original_max_position};
+RopeScaling::Kind scaling_kind(RopeScalingType type) {
+  switch (type) {
+    case RopeScalingType::linear:
+      return RopeScaling::Kind::linear;
+    case RopeScalingType::llama3:
+      return RopeScaling::Kind::llama3;
+    case RopeScalingType::yarn:
+      return RopeScaling::Kind::yarn;
+    case RopeScalingType::none:
+    case RopeScalingType::dynamic:  // scales for positions from max_position on, which no row has
+      break;
+  }
+  return RopeScaling::Kind::none;
 }
 
-AttentionShape attention_shape(const AttentionDims& dims) {
-  return {dims.heads, dims.kv_heads, dims.head_dim, 1.0 / std::sqrt(static_cast<double>(dims.head_dim))};
+RopeScaling rope_scaling(const RopeScalingConfig& config) {
+  return {.kind = scaling_kind(config.type),
+          .factor = config.factor,
+          .low_freq_factor = config.low_freq_factor,
+          .high_freq_factor = config.high_freq_factor,
+          .original_max_position = config.original_max_position,
+          .attention_factor = config.attention_factor,
+          .beta_fast = config.beta_fast,
+          .beta_slow = config.beta_slow,
+          .mscale = config.mscale,
+          .mscale_all_dim = config.mscale_all_dim,
+          .truncate = config.truncate};
 }
 
 /// Attention and MLP, each a region that may be recomputed.
 class DenseLayer : public Block {
  public:
-  DenseLayer(const ModelConfig& config, const AttentionDims& dims, const ParameterLookup& parameters,
+  DenseLayer(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
              int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
       : rope_(std::move(rope)),
-        attention_(parameters, format("layers.{}.attention", layer), attention_shape(dims), config.norm_eps,
-                   dims.qk_norm, *rope_, layer, options.tensor, options.exchange),
-        mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer, options.tensor) {}
+        attention_(parameters, format("layers.{}.attention", layer), head_size(config), traits,
+                   config.norm_eps, *rope_, layer, options.tensor, options.exchange),
+        mlp_(parameters, format("layers.{}.mlp", layer), traits, config.norm_eps, layer, options.tensor) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     // Captured by value: a recomputed region runs its body again after this call has returned.
@@ -46,30 +66,53 @@ class DenseLayer : public Block {
   MlpLayer mlp_;
 };
 
+/// The tables of all layers: those with a window may have their own.
+struct RopeTables {
+  std::shared_ptr<const RopeTable> global;
+  std::shared_ptr<const RopeTable> local;
+
+  RopeTables(const ModelConfig& config, int64_t positions) {
+    const auto table = [&](double theta, const RopeScaling& scaling) {
+      return std::make_shared<const RopeTable>(make_rope_table(positions, head_size(config), theta, scaling));
+    };
+    global = table(config.rope_theta, rope_scaling(config.rope_scaling));
+    local = config.rope_local_theta > 0.0 ? table(config.rope_local_theta, {}) : global;
+  }
+};
+
+HeadTraits head_traits(const ModelConfig& model, const ForwardOptions& options) {
+  return {.norm = {model.norm_eps, find_family(model.family).traits.norm_offset},
+          .logit_cap = model.logit_softcap,
+          .z_weight = options.z_loss_weight};
+}
+
 }  // namespace
 
 Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks,
                  const ParameterLookup& parameters, const ForwardOptions& options) {
-  const AttentionDims dims = attention_dims(config);
-  const auto rope = std::make_shared<const RopeTable>(make_rope_table(
-      options.context_length, dims.head_dim, config.rope_theta, rope_scaling(config.rope_scaling)));
+  const ModelFamily& family = find_family(config.family);
+  const RopeTables ropes(config, options.context_length);
+  const double embedding_scale = family.scaled_embedding ? std::sqrt(static_cast<double>(config.dim)) : 1.0;
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
 
   Model model;
   for (const BlockSpec& block : blocks) {
     switch (block.kind) {
       case BlockKind::embedding:
-        model.blocks.push_back(
-            std::make_unique<EmbeddingBlock>(parameters("embedding.weight"), options.tensor));
+        model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight"),
+                                                                options.tensor, embedding_scale));
         break;
-      case BlockKind::layer:
-        model.blocks.push_back(
-            std::make_unique<DenseLayer>(config, dims, parameters, block.layer, rope, options));
+      case BlockKind::layer: {
+        const LayerTraits traits = layer_traits(config, block.layer);
+        model.blocks.push_back(std::make_unique<DenseLayer>(config, traits, parameters, block.layer,
+                                                            traits.window > 0 ? ropes.local : ropes.global,
+                                                            options));
         break;
+      }
       case BlockKind::head: {
         Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
         model.heads.push_back(std::make_unique<LinearCrossEntropyHead>(
-            parameters("head.norm"), output, config.norm_eps, chunk, options.tensor, options.z_loss_weight));
+            parameters("head.norm"), output, head_traits(config, options), chunk, options.tensor));
       }
     }
   }

@@ -33,7 +33,8 @@ double forward_flops(const RegionSpec& region, const CostContext& context) {
   const auto tokens = static_cast<double>(context.tokens);
   double sum = 0;
   for (const CallSpec& call : region.calls)
-    sum += tokens * (call.flops + call.flops_per_key * static_cast<double>(context.document_length));
+    sum +=
+        tokens * (call.flops + call.flops_per_key * static_cast<double>(call.keys(context.document_length)));
   return sum;
 }
 
@@ -161,7 +162,7 @@ class BackwardWalk {
     if (!queue_) return;
     const int64_t kept = bytes(call.queued_saves, context_) + call.queued.bytes(context_);
     live_ += kept;
-    queued_ += kept + gradient;
+    queued_ += kept + bytes(call.queued_input, context_) + gradient;
   }
 
   const CostContext& context_;
@@ -195,6 +196,7 @@ int64_t Workspace::bytes(const CostContext& context) const {
   const int64_t threads = std::clamp<int64_t>(context.threads, 1, std::max<int64_t>(tasks, 1));
   return token.bytes(context.tokens, context.compute, context.slices) +
          chunk_token.bytes(std::min(chunk, context.tokens), context.compute) + narrow_bytes +
+         fixed_fp32 * static_cast<int64_t>(sizeof(float)) +
          threads * (thread_bytes + thread_bytes_per_key * context.document_length);
 }
 

@@ -51,6 +51,7 @@ struct Workspace {
   Elements token;                    ///< per token
   Elements chunk_token;              ///< per token of one chunk
   int64_t chunk = 0;                 ///< tokens of a chunk, limited by those of the micro-batch
+  int64_t fixed_fp32 = 0;            ///< fp32 elements, whatever the number of tokens
   int64_t narrow = 0;                ///< elements of the compute dtype, only if that is not fp32
   int64_t thread_bytes = 0;          ///< of each running thread
   int64_t thread_bytes_per_key = 0;  ///< of each running thread, times document_length
@@ -108,8 +109,10 @@ struct CallSpec {
   CallKind kind = CallKind::elementwise;
   std::vector<std::string> weights = {};  ///< names of the parameters that it uses
   double flops = 0;                       ///< forward, per token, of matrix products
-  /// Forward, per token and key of its document: attention without the causal mask.
+  /// Forward, per token and key of its document: attention without the causal mask; of at most `window` keys if that
+  /// is above 0.
   double flops_per_key = 0;
+  int64_t window = 0;
   Elements output = {};               ///< its result; lives until its region returns, or longer if saved
   Elements extra = {};                ///< statistics, allocated and kept for backward
   Elements saves = {};                ///< saved inputs, results and statistics, freed after its backward
@@ -119,9 +122,15 @@ struct CallSpec {
   Workspace weight_workspace = {};    ///< the same of its weights' gradients, which it computes before
   bool weights_beside = false;        ///< both are computed, and their workspaces live, at the same time
   Elements queued_saves = {};  ///< of `saves`, what a queue of weight gradients keeps: inputs of linear calls
+  Elements queued_input = {};  ///< of the block's input likewise, which the executor would free
   Workspace queued = {};       ///< what such a queue keeps of what the backward allocates, besides gradients
   std::vector<Exchange> forward_exchanges = {};
   std::vector<Exchange> backward_exchanges = {};
+
+  /// Of a document's, how many a query sees without the causal mask.
+  int64_t keys(int64_t document_length) const {
+    return window > 0 && window < document_length ? window : document_length;
+  }
 };
 
 /// A named part of a block ("attention", "mlp") that is saved or recomputed as a whole.
@@ -146,8 +155,8 @@ struct BlockCost {
   int64_t backward_input_peak_bytes = 0;
   /// Peak of the bytes that the run of the queue allocates, less those that it has freed before.
   int64_t backward_weight_peak_bytes = 0;
-  /// What the queue keeps from the backward of inputs to that of weights: inputs of linear calls, the gradients
-  /// of their results (that of the block's result may be one of them), and the gradients of norms.
+  /// What the queue keeps from the backward of inputs to that of weights: inputs of linear calls (also if that is the
+  /// block's), the gradients of their results (that of the block's result may be one of them), and the gradients of norms.
   int64_t queued_bytes = 0;
   /// Of queued_bytes those that are saved_bytes, too: the others of saved_bytes are free after the backward
   /// of inputs.

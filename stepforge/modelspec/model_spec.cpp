@@ -32,8 +32,13 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
       if (parameter.tag == ParameterTag::embedding && !is_tied(parameter))
         matmul_parameters -= parameter.elements();  // looked up, not multiplied
   }
-  const double attention = 12.0 * static_cast<double>(layers) * static_cast<double>(attention_width) *
-                           static_cast<double>(seq_len);
+  double attention = 0.0;
+  for (const BlockSpec& block : blocks) {
+    for (const RegionSpec& region : block.regions) {
+      for (const CallSpec& call : region.calls)
+        attention += 3.0 * call.flops_per_key * static_cast<double>(call.keys(seq_len));
+    }
+  }
   return 6.0 * static_cast<double>(matmul_parameters) + attention;
 }
 

@@ -24,12 +24,12 @@ struct RotateArguments {
   const RopeTable* rope = nullptr;
   Parameter* q_norm = nullptr;
   Parameter* k_norm = nullptr;
-  double eps = 0.0;
+  NormConstants constants;
   const TensorExchange* summed = nullptr;
 
   QkNorm norm() const {
     if (q_norm == nullptr) return {};
-    return {q_norm->value().detach(), k_norm->value().detach(), eps};
+    return {q_norm->value().detach(), k_norm->value().detach(), constants.eps, constants.offset};
   }
 };
 
@@ -40,8 +40,7 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
     at::Tensor rstd;
     if (norm.present()) {
       out = at::empty_like(qkv);
-      rstd = at::empty({qkv.size(0), arguments->shape.heads + arguments->shape.kv_heads},
-                       qkv.options().dtype(at::kFloat));
+      rstd = at::empty({qkv.size(0), norm.count(arguments->shape)}, qkv.options().dtype(at::kFloat));
       ctx->save_for_backward({qkv, rstd});
     } else {
       ctx->mark_dirty({qkv});
@@ -114,9 +113,9 @@ at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, con
 }  // namespace
 
 at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
-                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps,
+                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, const NormConstants& constants,
                   const TensorExchange* summed) {
-  const RotateArguments arguments{shape, positions, &rope, q_norm, k_norm, eps, summed};
+  const RotateArguments arguments{shape, positions, &rope, q_norm, k_norm, constants, summed};
   return RotateFunction::apply(qkv, &arguments);
 }
 
@@ -124,37 +123,42 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
   return AttendFunction::apply(qkv, shape, &batch);
 }
 
-AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix,
-                               const AttentionShape& shape, double eps, bool qk_norm, const RopeTable& rope,
-                               int64_t layer, TensorExchange tensor, ContextExchange exchange)
-    : norm_(parameters(prefix + ".norm")),
+AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, int64_t head_dim,
+                               const LayerTraits& traits, double eps, const RopeTable& rope, int64_t layer,
+                               TensorExchange tensor, ContextExchange exchange)
+    : branch_(parameters, prefix, traits, eps, static_cast<uint64_t>(2 * layer)),
       qkv_(parameters(prefix + ".qkv")),
       out_(parameters(prefix + ".out")),
-      q_norm_(qk_norm ? &parameters(prefix + ".q_norm") : nullptr),
-      k_norm_(qk_norm ? &parameters(prefix + ".k_norm") : nullptr),
-      shape_(shape),
-      eps_(eps),
+      qkv_bias_(traits.qkv_bias ? &parameters(prefix + ".qkv_bias") : nullptr),
+      shape_{.head_dim = head_dim,
+             .scale = traits.query_scale,
+             .window = traits.window,
+             .cap = traits.score_cap},
+      qk_constants_{eps, traits.norm_offset},
       rope_(rope),
       layer_(layer),
       tensor_(std::move(tensor)),
       exchange_(std::move(exchange)) {
+  if (traits.qk_norm != QkNormScope::none) {
+    q_norm_ = &parameters(prefix + ".q_norm");
+    k_norm_ = &parameters(prefix + ".k_norm");
+  }
   // A layer may hold some of the heads only.
-  shape_.heads = out_.spec().shape.at(1) / shape_.head_dim;
-  shape_.kv_heads = (qkv_.spec().shape.at(0) / shape_.head_dim - shape_.heads) / 2;
+  shape_.heads = out_.spec().shape.at(1) / head_dim;
+  shape_.kv_heads = (qkv_.spec().shape.at(0) / head_dim - shape_.heads) / 2;
 }
 
 at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) {
-  const bool slice = takes_slice(tensor_, context);
-  auto [normed, residual] = pre_norm(x, norm_, eps_, slice ? &tensor_ : nullptr);
-  const at::Tensor qkv =
-      rotate(enter_linear(normed, qkv_, tensor_, context), shape_, context.batch->positions, rope_, q_norm_,
-             k_norm_, eps_, is_divided(qkv_) ? &tensor_ : nullptr);
+  const auto [input, residual] = branch_.enter(x, tensor_, context);
+  at::Tensor qkv = enter_linear(input, qkv_, tensor_, context);
+  if (qkv_bias_ != nullptr) qkv = add_bias(qkv, *qkv_bias_);
+  qkv = rotate(qkv, shape_, context.batch->positions, rope_, q_norm_, k_norm_, qk_constants_,
+               is_divided(qkv_) ? &tensor_ : nullptr);
   const bool parts = context.batch->host.part.degree > 1;
   const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
                               : parts                  ? attend_part(qkv, shape_, *context.batch, exchange_)
                                                        : attend(qkv, shape_, *context.batch);
-  return residual_add(leave_linear(attended, out_, tensor_, context), residual, context,
-                      static_cast<uint64_t>(2 * layer_), tensor_);
+  return branch_.leave(leave_linear(attended, out_, tensor_, context), residual, tensor_, context);
 }
 
 }  // namespace stepforge

@@ -12,40 +12,53 @@ namespace stepforge {
 
 namespace {
 
+struct EmbedArguments {
+  Parameter* table = nullptr;
+  VocabularyPart part;
+  double factor = 1.0;
+};
+
 struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& tokens,
-                            const at::Tensor& weight, Parameter* parameter, const VocabularyPart& part) {
+                            const at::Tensor& weight, const EmbedArguments* arguments) {
     ctx->save_for_backward({tokens});
-    save_pointer(*ctx, "parameter", parameter);
-    save_value(*ctx, "part", part);
+    save_value(*ctx, "arguments", *arguments);
     at::Tensor out = at::empty({tokens.size(0), weight.size(1)}, weight.options().requires_grad(false));
-    embedding_forward(tokens, weight, out, part);
+    embedding_forward(tokens, weight, out, arguments->part, arguments->factor);
     return out;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
+    const auto& arguments = saved_value<EmbedArguments>(*ctx, "arguments");
+    Parameter* parameter = arguments.table;
     if (parameter->trained()) {
       at::Tensor tokens = ctx->get_saved_variables()[0];
       if (parameter->deferred()) tokens = tokens.clone();  // the batch may be freed before
-      parameter->write([tokens, gradient = gradients[0], part = saved_value<VocabularyPart>(*ctx, "part")](
+      parameter->write([tokens, gradient = gradients[0], part = arguments.part, factor = arguments.factor](
                            const at::Tensor& table_gradient, bool accumulate) {
-        embedding_backward(tokens, gradient, table_gradient, accumulate, part);
+        embedding_backward(tokens, gradient, table_gradient, accumulate, part, factor);
       });
     }
-    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPart& part) {
-  return EmbeddingFunction::apply(tokens, table.value(), &table, part);
+at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPart& part, double factor) {
+  const EmbedArguments arguments{&table, part, factor};
+  return EmbeddingFunction::apply(tokens, table.value(), &arguments);
 }
 
 Bundle EmbeddingBlock::forward(const Bundle& inputs, const Context& context) {
-  return {leave_layer(embed(context.batch->tokens, table_, part_), is_divided(table_), tensor_, context)};
+  // transformers rounds the factor to the type of the activations.
+  const double factor =
+      table_.value().scalar_type() == at::kBFloat16
+          ? static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(factor_))))
+          : factor_;
+  return {
+      leave_layer(embed(context.batch->tokens, table_, part_, factor), is_divided(table_), tensor_, context)};
 }
 
 }  // namespace stepforge

@@ -14,15 +14,17 @@
 #include "stepforge/kernels/attention.h"
 #include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/rope.h"
+#include "stepforge/modelspec/layer_traits.h"
 #include "stepforge/nn/context.h"
 #include "stepforge/nn/context_exchange.h"
 #include "stepforge/nn/parameter.h"
 
 namespace stepforge {
 
-/// Rows of `table` [vocab, width] at `tokens` [N] int32. If `part` says that it holds a part of the
+/// Rows of `table` [vocab, width] at `tokens` [N] int32, times `factor`. If `part` says that it holds a part of the
 /// vocabulary, rows of other tokens are 0.
-at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPart& part = {});
+at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPart& part = {},
+                 double factor = 1.0);
 
 /// The tokens of an embedding or of an output projection.
 VocabularyPart vocabulary_part(const ParameterSpec& table);
@@ -60,17 +62,35 @@ at::Tensor leave_layer(const at::Tensor& x, bool divided, const TensorExchange& 
 at::Tensor leave_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context);
 
+/// x + bias of each row, in place. `bias` [width].
+at::Tensor add_bias(const at::Tensor& x, Parameter& bias);
+
+/// Constants of an RMSNorm: of the mean square, and what is added to its weights (kernels/rms_norm.h).
+struct NormConstants {
+  double eps = 1e-6;
+  double offset = 0.0;
+};
+
+/// The start of a residual branch without a norm: {x, x}, whose gradients are added in place of the first.
+std::pair<at::Tensor, at::Tensor> fork(const at::Tensor& x);
+
+/// norm(x), at the end of a residual branch.
+at::Tensor post_norm(const at::Tensor& x, Parameter& weight, const NormConstants& constants,
+                     const TensorExchange* summed = nullptr);
+
 /// The start of a residual branch: {norm(x), x}. The second result is x for the residual path; its
 /// gradient and the norm's are added in one pass. `summed`: the ranks that have the other tokens, over which the
 /// gradient of the weight is summed, or null; it must outlive the graph.
-std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight, double eps,
+std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight,
+                                           const NormConstants& constants,
                                            const TensorExchange* summed = nullptr);
 
 /// Optional q/k norm, then rotary embedding of q and k inside packed qkv [N, (heads + 2 kv_heads) head_dim].
-/// Without norms it works in place. `q_norm` and `k_norm` are both null or both given. `summed`: the ranks that
-/// have the other heads, over which their gradients are summed, or null; it must outlive the graph.
+/// Without norms it works in place. `q_norm` and `k_norm` are both null or both given, of each head or of all heads
+/// (kernels/rope.h). `summed`: the ranks that have the other heads, over which their gradients are summed, or null; it
+/// must outlive the graph.
 at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
-                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps,
+                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, const NormConstants& constants,
                   const TensorExchange* summed = nullptr);
 
 /// Causal attention inside each document of the batch. qkv is the result of rotate(); returns [N, heads *
@@ -81,8 +101,8 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
 at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
                        const ContextExchange& exchange);
 
-/// silu(gate) * up of packed [N, 2 F].
-at::Tensor swiglu(const at::Tensor& gate_up);
+/// activation(gate) * up of packed [N, 2 F].
+at::Tensor swiglu(const at::Tensor& gate_up, Activation activation = Activation::silu);
 
 /// residual + dropout(branch), in place on `branch`. `site`: the number of this dropout in the model. With
 /// sequence parallelism (takes_slice()) both are this rank's slice.

@@ -20,9 +20,9 @@ struct Normed {
   at::Tensor rstd;
 };
 
-Normed norm(const at::Tensor& hidden, const Parameter& weight, double eps) {
+Normed norm(const at::Tensor& hidden, const Parameter& weight, const NormConstants& constants) {
   Normed normed{at::empty_like(hidden), at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat))};
-  rms_norm_forward(hidden, weight.value(), eps, normed.out, normed.rstd);
+  rms_norm_forward(hidden, weight.value(), constants.eps, normed.out, normed.rstd, constants.offset);
   return normed;
 }
 
@@ -32,7 +32,7 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
                                                        const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = inputs.at(0).detach();
-  Normed normed = norm(hidden, norm_, eps_);
+  Normed normed = norm(hidden, norm_, traits_.norm);
   normed.out = all_tokens(normed.out, tensor_, context);
 
   LinearCrossEntropyOutputs outputs;
@@ -42,7 +42,8 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
     outputs.grad_weight = weight_gradient;
     outputs.accumulate_weight = accumulate;
     linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels,
-                         {scale, z_weight_, context.batch->weights}, chunk_, outputs, part_, parts());
+                         {scale, traits_.z_weight, context.batch->weights, traits_.logit_cap}, chunk_,
+                         outputs, part_, parts());
   };
   if (weight_.trained()) {
     weight_.write_now(compute);
@@ -56,19 +57,19 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
   // In place: the gradient of the normed hidden becomes that of the hidden.
   NormGradient norm_gradient(norm_, takes_slice(tensor_, context) ? &tensor_ : nullptr);
   rms_norm_backward(gradient, hidden, norm_.value(), normed.rstd, at::Tensor(), gradient,
-                    norm_gradient.target());
+                    norm_gradient.target(), traits_.norm.offset);
   norm_gradient.finish();
   return {outputs.token_loss, at::Tensor(), {gradient}};
 }
 
 LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
   const at::NoGradGuard no_grad;
-  const at::Tensor hidden = all_tokens(norm(inputs.at(0), norm_, eps_).out, tensor_, context);
+  const at::Tensor hidden = all_tokens(norm(inputs.at(0), norm_, traits_.norm).out, tensor_, context);
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
   if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
-  linear_cross_entropy(hidden, weight_.value().detach(), context.batch->labels, /*gradient=*/{}, chunk_,
-                       outputs, part_, parts());
+  linear_cross_entropy(hidden, weight_.value().detach(), context.batch->labels, {.cap = traits_.logit_cap},
+                       chunk_, outputs, part_, parts());
   const at::Tensor logits = with_logits ? of_all_parts(outputs.logits) : outputs.logits;
   return {outputs.token_loss, logits, {}};
 }
@@ -79,7 +80,9 @@ at::Tensor LinearCrossEntropyHead::last_logits(const Bundle& inputs, const Conte
   const at::Tensor hidden = all_tokens(inputs.at(0), tensor_, context);
   const int64_t count = hidden.size(0) / rows;
   const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
-  return of_all_parts(at::mm(norm(last, norm_, eps_).out, weight_.value().detach().t()).to(at::kFloat));
+  at::Tensor logits = at::mm(norm(last, norm_, traits_.norm).out, weight_.value().detach().t());
+  if (traits_.logit_cap > 0) cap_logits(logits, traits_.logit_cap);
+  return of_all_parts(logits.to(at::kFloat));
 }
 
 at::Tensor LinearCrossEntropyHead::of_all_parts(const at::Tensor& logits) const {

@@ -11,73 +11,101 @@
 
 namespace stepforge {
 
-/// Pre-norm multi-head attention with a residual: x + out(attend(rotate(qkv(norm(x))))).
+/// A residual branch around a layer: x + dropout(post_norm(layer(norm(x)))), of which the traits say which norms
+/// there are.
+class ResidualBranch {
+ public:
+  /// Looks up prefix.norm and prefix.post_norm. `site`: the number of the dropout in the model.
+  ResidualBranch(const ParameterLookup& parameters, const std::string& prefix, const LayerTraits& traits,
+                 double eps, uint64_t site);
+  /// {the input of the layer, x of the residual path}. `tensor` must outlive the graph.
+  std::pair<at::Tensor, at::Tensor> enter(const at::Tensor& x, const TensorExchange& tensor,
+                                          const Context& context) const;
+  /// From the result of the layer, and the residual path. May change the result.
+  at::Tensor leave(const at::Tensor& result, const at::Tensor& residual, const TensorExchange& tensor,
+                   const Context& context) const;
+
+ private:
+  Parameter* norm_;       ///< null if the input is not normed
+  Parameter* post_norm_;  ///< null if the result is not
+  NormConstants constants_;
+  uint64_t site_;
+};
+
+/// Multi-head attention in a residual branch: out(attend(rotate(qkv(x)))).
 class AttentionLayer {
  public:
-  /// `prefix` is "layers.3.attention"; the parameters norm, qkv, out, and with `qk_norm` q_norm and k_norm
-  /// are looked up.
-  AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, const AttentionShape& shape,
-                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer, TensorExchange tensor = {},
-                 ContextExchange exchange = {});
+  /// `prefix` is "layers.3.attention"; the parameters qkv, out, those of the branch, and by the traits qkv_bias,
+  /// q_norm and k_norm are looked up. Heads are those that qkv has.
+  AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, int64_t head_dim,
+                 const LayerTraits& traits, double eps, const RopeTable& rope, int64_t layer,
+                 TensorExchange tensor = {}, ContextExchange exchange = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
-  Parameter& norm_;
+  ResidualBranch branch_;
   Parameter& qkv_;
   Parameter& out_;
+  Parameter* qkv_bias_ = nullptr;
   Parameter* q_norm_ = nullptr;
   Parameter* k_norm_ = nullptr;
   AttentionShape shape_;
-  double eps_;
+  NormConstants qk_constants_;
   const RopeTable& rope_;
   int64_t layer_;
   TensorExchange tensor_;
   ContextExchange exchange_;
 };
 
-/// Pre-norm SwiGLU MLP with a residual: x + down(swiglu(gate_up(norm(x)))).
+/// Gated MLP in a residual branch: down(activation(gate x) * up x).
 class MlpLayer {
  public:
-  MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer,
-           TensorExchange tensor = {});
+  MlpLayer(const ParameterLookup& parameters, const std::string& prefix, const LayerTraits& traits,
+           double eps, int64_t layer, TensorExchange tensor = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
-  Parameter& norm_;
+  ResidualBranch branch_;
   Parameter& gate_up_;
   Parameter& down_;
-  double eps_;
-  int64_t layer_;
+  Activation activation_;
   TensorExchange tensor_;
 };
 
 class EmbeddingBlock : public Block {
  public:
-  explicit EmbeddingBlock(Parameter& table, TensorExchange tensor = {})
-      : table_(table), part_(vocabulary_part(table.spec())), tensor_(std::move(tensor)) {}
+  /// Rows of the table times `factor`.
+  explicit EmbeddingBlock(Parameter& table, TensorExchange tensor = {}, double factor = 1.0)
+      : table_(table), part_(vocabulary_part(table.spec())), tensor_(std::move(tensor)), factor_(factor) {}
   Bundle forward(const Bundle& inputs, const Context& context) override;
 
  private:
   Parameter& table_;
   VocabularyPart part_;
   TensorExchange tensor_;
+  double factor_;
+};
+
+/// What a head computes, besides its sizes.
+struct HeadTraits {
+  NormConstants norm;
+  double logit_cap = 0.0;  ///< logits are cap * tanh(x / cap); 0: not capped
+  double z_weight = 0.0;   ///< of the z-loss in gradients (kernels/cross_entropy.h)
 };
 
 /// Final norm and output projection with the cross-entropy, in chunks of tokens: the full logits are never
 /// materialized.
 class LinearCrossEntropyHead : public Head {
  public:
-  /// `weight` [vocab, width] is the head's own or the embedding's. `chunk`: tokens per chunk. `z_weight`: of the z-loss
-  /// in gradients (kernels/cross_entropy.h).
-  LinearCrossEntropyHead(Parameter& norm, Parameter& weight, double eps, int64_t chunk,
-                         TensorExchange tensor = {}, double z_weight = 0.0)
+  /// `weight` [vocab, width] is the head's own or the embedding's. `chunk`: tokens per chunk.
+  LinearCrossEntropyHead(Parameter& norm, Parameter& weight, const HeadTraits& traits, int64_t chunk,
+                         TensorExchange tensor = {})
       : norm_(norm),
         weight_(weight),
-        eps_(eps),
+        traits_(traits),
         chunk_(chunk),
         part_(vocabulary_part(weight.spec())),
-        tensor_(std::move(tensor)),
-        z_weight_(z_weight) {}
+        tensor_(std::move(tensor)) {}
   LossResult loss_with_gradients(const Bundle& inputs, const Context& context,
                                  const at::Tensor& scale) override;
   LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) override;
@@ -91,11 +119,10 @@ class LinearCrossEntropyHead : public Head {
 
   Parameter& norm_;
   Parameter& weight_;
-  double eps_;
+  HeadTraits traits_;
   int64_t chunk_;
   VocabularyPart part_;
   TensorExchange tensor_;
-  double z_weight_;
 };
 
 }  // namespace stepforge

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/families.h"
 
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -61,7 +62,10 @@ TEST(ModelSpec, PresetsHaveThePublishedParameterCounts) {
       {"llama3.1-70b", 70553706496}, {"llama3.3-70b", 70553706496}, {"llama3.1-405b", 405853388800},
       {"llama3-405b", 405853388800}, {"llama3.2-1b", 1235814400},   {"llama3.2-3b", 3212749824},
       {"qwen3-0.6b", 596049920},     {"qwen3-1.7b", 1720574976},    {"qwen3-4b", 4022468096},
-      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264}};
+      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264},
+      {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},    {"mistral-7b-v0.1", 7241732096},
+      {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},     {"gemma2-9b", 9241705984},
+      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168}};
   EXPECT_EQ(published.size() + 2, embedded_presets().size());  // and debug, demo
   for (const auto& [name, count] : published) {
     EXPECT_EQ(model_spec(preset(name)).parameter_count(), count) << name;
@@ -75,17 +79,91 @@ TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
       {"self_attn.o_proj.weight", {32, 48}}, {"post_attention_layernorm.weight", {32}},
       {"mlp.gate_proj.weight", {56, 32}},    {"mlp.up_proj.weight", {56, 32}},
       {"mlp.down_proj.weight", {32, 56}}};
-  for (const std::string family : {"llama", "qwen3"}) {
-    std::map<std::string, std::vector<int64_t>> expected = {
+  using Tensors = std::map<std::string, std::vector<int64_t>>;
+  const Tensors norms_of_heads = {{"self_attn.q_norm.weight", {12}}, {"self_attn.k_norm.weight", {12}}};
+  const Tensors norms_around = {{"pre_feedforward_layernorm.weight", {32}},
+                                {"post_feedforward_layernorm.weight", {32}}};
+  std::map<std::string, Tensors> further = {
+      {"llama", {}},
+      {"mistral", {}},
+      {"qwen2",
+       {{"self_attn.q_proj.bias", {48}}, {"self_attn.k_proj.bias", {24}}, {"self_attn.v_proj.bias", {24}}}},
+      {"qwen3", norms_of_heads},
+      {"olmo2",
+       {{"self_attn.q_norm.weight", {48}},
+        {"self_attn.k_norm.weight", {24}},
+        {"post_feedforward_layernorm.weight", {32}}}},
+      {"gemma2", norms_around},
+      {"gemma3", norms_around}};
+  further["gemma3"].insert(norms_of_heads.begin(), norms_of_heads.end());
+  for (const ModelFamily& row : model_families()) {
+    const std::string family(row.name);
+    Tensors expected = {
         {"model.embed_tokens.weight", {100, 32}}, {"model.norm.weight", {32}}, {"lm_head.weight", {100, 32}}};
     for (const int index : {0, 1}) {
-      for (const auto& [name, shape] : layer) expected[format("model.layers.{}.{}", index, name)] = shape;
-      if (family == "llama") continue;
-      expected[format("model.layers.{}.self_attn.q_norm.weight", index)] = {12};
-      expected[format("model.layers.{}.self_attn.k_norm.weight", index)] = {12};
+      for (const Tensors& tensors : {layer, further.at(family)})
+        for (const auto& [name, shape] : tensors) expected[format("model.layers.{}.{}", index, name)] = shape;
+      if (family == "olmo2") expected.erase(format("model.layers.{}.input_layernorm.weight", index));
     }
     EXPECT_EQ(hf_tensors(model_spec(tiny(family))), expected) << family;
   }
+}
+
+TEST(ModelSpec, NormsAndBiasesStartWithoutEffect) {
+  for (const ModelFamily& family : model_families()) {
+    const ModelSpec spec = model_spec(tiny(std::string(family.name)));
+    const bool gemma = family.traits.norm_offset == 1.0;
+    for (const UnitSpec& unit : spec.units)
+      for (const ParameterSpec& parameter : unit.parameters) {
+        if (parameter.decays()) continue;
+        const bool zero = gemma || parameter.tag == ParameterTag::bias;
+        for (const SubTensor& part : parameter.sub_tensors)
+          EXPECT_EQ(part.init.kind, zero ? Initializer::Kind::zeros : Initializer::Kind::ones)
+              << part.hf_name;
+      }
+  }
+}
+
+TEST(ModelSpec, ASettingThatTheFamilyDoesNotHaveIsRefused) {
+  ModelConfig config = tiny("llama");
+  config.attention_softcap = 50.0;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "model.attention_softcap = 50");
+  config = tiny("mistral");
+  config.sliding_window = 5;
+  EXPECT_NO_THROW(model_spec(config));
+  config.layer_types = {AttentionKind::full_attention, AttentionKind::sliding_attention};
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "model.layer_types");
+  config = tiny("gemma3");
+  config.sliding_window = 5;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "rope_local_theta");
+}
+
+TEST(LayerTraits, LayerTypesAreRepeated) {
+  ModelConfig config = tiny("gemma2");
+  config.sliding_window = 9;
+  config.layer_types = {AttentionKind::sliding_attention, AttentionKind::full_attention};
+  for (const int64_t layer : {0, 1, 2, 3, 4})
+    EXPECT_EQ(layer_traits(config, layer).window, layer % 2 == 0 ? 9 : 0) << layer;
+  config.layer_types = {};
+  EXPECT_EQ(layer_traits(config, 1).window, 9);
+}
+
+TEST(LayerTraits, ScoresAreDividedByTheRootOfTheHeadSizeOrOfAnotherNumber) {
+  ModelConfig config = tiny("gemma2");
+  EXPECT_EQ(layer_traits(config, 0).query_scale, 1.0 / std::sqrt(12.0));
+  config.query_pre_attn_scalar = 16;
+  EXPECT_EQ(layer_traits(config, 0).query_scale, 0.25);
+}
+
+TEST(ModelSpec, AWindowLimitsTheKeysWhoseFlopsCount) {
+  ModelConfig config = tiny("mistral");
+  const auto flops = [&](int64_t length) {
+    return block_cost(model_spec(config).blocks.at(1).regions, {10, length, DType::f32}).forward_flops;
+  };
+  const double whole = flops(10);
+  config.sliding_window = 4;
+  EXPECT_DOUBLE_EQ(flops(10), whole - 10 * 4.0 * 48 * 6);
+  EXPECT_DOUBLE_EQ(flops(3), whole - 10 * 4.0 * 48 * 7);
 }
 
 TEST(ModelSpec, ATiedHeadUsesTheUnitOfTheEmbedding) {
@@ -144,7 +222,7 @@ TEST(ModelSpec, SizesWhoseProductsOverflowAreRefused) {
 TEST(Families, AnUnknownFamilyIsRefusedWithTheListOfFamilies) {
   const std::string message = message_of<UsageError>([] { find_family("gpt2"); });
   EXPECT_CONTAINS(message, "\"gpt2\"");
-  EXPECT_CONTAINS(message, "llama, qwen3");
+  EXPECT_CONTAINS(message, "llama, qwen2, qwen3");
 }
 
 }  // namespace

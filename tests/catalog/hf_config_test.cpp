@@ -10,6 +10,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_fields.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/presets.h"
@@ -96,13 +97,14 @@ TEST(HfConfig, AnUnknownModelTypeIsRefusedWithTheListOfModelTypes) {
   const std::string message = refusal("model_type", "gpt2");
   EXPECT_CONTAINS(message, "dir/config.json");
   EXPECT_CONTAINS(message, "gpt2");
-  EXPECT_CONTAINS(message, "llama, qwen3");
+  EXPECT_CONTAINS(message, "llama, qwen2, qwen3, mistral, olmo2, gemma2, gemma3_text");
 }
 
 TEST(HfConfig, UnsupportedComputationIsRefused) {
   EXPECT_CONTAINS(refusal("attention_bias", true), "attention_bias");
   EXPECT_CONTAINS(refusal("mlp_bias", true), "mlp_bias");
   EXPECT_CONTAINS(refusal("use_sliding_window", true), "use_sliding_window");
+  EXPECT_CONTAINS(refusal("attn_logit_softcapping", 50.0), "attn_logit_softcapping");
   EXPECT_CONTAINS(refusal("hidden_act", "gelu"), "silu");
   EXPECT_CONTAINS(refusal("is_causal", false), "\"is_causal\" is false: only true is supported");
 }
@@ -127,37 +129,147 @@ Json changed(const Json& value) {
   return Json::array({"other"});
 }
 
+/// What becomes of a key of config.json if its value is another one than the default.
+enum class Meaning : uint8_t { read, refused, ignored };
+
+/// The meaning of the keys in the file of a family, of those that are not read.
+Meaning meaning_of(const std::string& family, const std::string& key) {
+  static const std::set<std::string> ignored = {
+      "_name_or_path",  "architectures",          "bos_token_id", "chunk_size_feed_forward",
+      "dtype",          "eos_token_id",           "id2label",     "initializer_range",
+      "label2id",       "output_attentions",      "pad_token_id", "output_hidden_states",
+      "pretraining_tp", "problem_type",           "return_dict",  "transformers_version",
+      "use_cache",      "_sliding_window_pattern"};
+  static const std::set<std::string> refused = {
+      "attention_bias",     "attention_dropout", "hidden_act",
+      "hidden_activation",  "head_dim",          "is_encoder_decoder",
+      "layer_types",        "mlp_bias",          "use_bidirectional_attention",
+      "model_type",         "rope_parameters",   "num_attention_heads",
+      "num_key_value_heads"};
+  const bool qwen = family == "qwen2" || family == "qwen3";
+  // Without use_sliding_window no layer has a window, and layer_types comes before max_window_layers.
+  if (qwen && (key == "sliding_window" || key == "max_window_layers" || key == "use_sliding_window"))
+    return Meaning::ignored;
+  if (key == "attn_logit_softcapping") return family == "gemma2" ? Meaning::read : Meaning::refused;
+  if (ignored.contains(key)) return Meaning::ignored;
+  return refused.contains(key) ? Meaning::refused : Meaning::read;
+}
+
+Json other_value(const std::string& key, const Json& value) {
+  if (key == "head_dim") return 7;
+  if (key == "num_attention_heads") return 3;
+  if (key == "num_hidden_layers") return value.get<int>() + 1;
+  if (value.is_null() && (key.ends_with("softcapping") || key == "sliding_window")) return 40;
+  return changed(value);
+}
+
 TEST(HfConfig, EveryFieldOfTransformersIsReadRefusedOrIgnored) {
-  const std::set<std::string> ignored = {
-      "_name_or_path",  "architectures",        "bos_token_id",      "chunk_size_feed_forward",
-      "dtype",          "eos_token_id",         "id2label",          "initializer_range",
-      "label2id",       "max_window_layers",    "output_attentions", "output_hidden_states",
-      "pad_token_id",   "pretraining_tp",       "problem_type",      "return_dict",
-      "sliding_window", "transformers_version", "use_cache"};
-  const std::set<std::string> refused = {"attention_bias",     "attention_dropout",   "hidden_act",
-                                         "head_dim",           "is_encoder_decoder",  "layer_types",
-                                         "mlp_bias",           "model_type",          "rope_parameters",
-                                         "use_sliding_window", "num_attention_heads", "num_key_value_heads"};
   const Json fields = golden("fields.json");
-  for (const char* family : {"llama", "qwen3"}) {
-    const Json& defaults = fields.at(family);
+  for (const ModelFamily& family : model_families()) {
+    const std::string name(family.hf_model_type);
+    const Json& defaults = fields.at(name);
     const ModelConfig model = model_from_hf_config(defaults, "config.json");
     for (const auto& [key, value] : defaults.items()) {
-      SCOPED_TRACE(std::string(family) + ": " + key);
+      SCOPED_TRACE(name + ": " + key);
       Json json = defaults;
-      json[key] = changed(value);
-      if (key == "head_dim") json[key] = 7;
-      if (key == "num_attention_heads") json[key] = 3;
-      if (refused.contains(key)) {
+      json[key] = other_value(key, value);
+      // With another number of layers the list of their types is another one.
+      if (key == "num_hidden_layers") json.erase("layer_types");
+      if (meaning_of(name, key) == Meaning::refused) {
         const std::string message =
             message_of<FormatError>([&] { model_from_hf_config(json, "dir/config.json"); });
         EXPECT_CONTAINS(message, "dir/config.json: \"") << message;
         EXPECT_CONTAINS(message, key == "num_attention_heads" ? "num_key_value_heads" : key) << message;
       } else {
-        EXPECT_EQ(model_from_hf_config(json, "config.json") == model, ignored.contains(key));
+        EXPECT_EQ(model_from_hf_config(json, "config.json") == model,
+                  meaning_of(name, key) == Meaning::ignored);
       }
     }
   }
+}
+
+/// Keys whose defaults are those of the family; sizes must be in the file.
+TEST(HfConfig, MissingKeysHaveTheDefaultsOfTransformers) {
+  const Json fields = golden("fields.json");
+  const std::set<std::string> sizes = {"model_type",          "hidden_size",       "num_hidden_layers",
+                                       "num_attention_heads", "intermediate_size", "vocab_size"};
+  for (const ModelFamily& family : model_families()) {
+    const std::string name(family.hf_model_type);
+    const Json& defaults = fields.at(name);
+    Json file;
+    for (const std::string& key : sizes) file[key] = defaults.at(key);
+    EXPECT_EQ(model_from_hf_config(file, "config.json"), model_from_hf_config(defaults, "config.json"))
+        << name;
+    const Json stated = Json::parse(family.hf_defaults);
+    for (const auto& [key, value] : stated.items()) {
+      if (key != "rope_theta" && key != "rope_local_base_freq" && defaults.contains(key) &&
+          !defaults[key].is_null()) {
+        EXPECT_EQ(value, defaults[key]) << name << ": " << key;
+      }
+    }
+  }
+}
+
+Json preset_json(const std::string& name) {
+  return hf_config(small_preset(name), DType::f32, Json::object());
+}
+
+TEST(HfConfig, LayersHaveWindowsAsTransformersGivesThemToThem) {
+  using enum AttentionKind;
+  Json gemma = preset_json("gemma2-2b");
+  gemma.erase("layer_types");
+  EXPECT_EQ(model_from_hf_config(gemma, "config.json").layer_types,
+            (std::vector{sliding_attention, full_attention}));
+  Json gemma3 = preset_json("gemma3-1b");
+  gemma3.erase("layer_types");
+  EXPECT_EQ(model_from_hf_config(gemma3, "config.json").layer_types.size(), 6U);
+  gemma3["sliding_window_pattern"] = 3;
+  EXPECT_EQ(model_from_hf_config(gemma3, "config.json").layer_types,
+            (std::vector{sliding_attention, sliding_attention, full_attention}));
+  gemma3["sliding_window_pattern"] = 1;
+  const ModelConfig without = model_from_hf_config(gemma3, "config.json");
+  EXPECT_EQ(without.sliding_window, 0);
+  EXPECT_EQ(without.rope_local_theta, 0.0);
+
+  Json qwen = preset_json("qwen2.5-0.5b");
+  qwen.erase("layer_types");
+  qwen["use_sliding_window"] = true;
+  qwen["sliding_window"] = 32;
+  qwen["max_window_layers"] = 20;
+  const ModelConfig from_20 = model_from_hf_config(qwen, "config.json");
+  EXPECT_EQ(from_20.sliding_window, 32);
+  for (const int64_t layer : {0, 19, 20, 23})
+    EXPECT_EQ(layer_traits(from_20, layer).window, layer < 20 ? 0 : 32) << layer;
+  const Json written = hf_config(from_20, DType::f32, Json::object());
+  EXPECT_EQ(written["max_window_layers"], 20);
+  EXPECT_EQ(written["use_sliding_window"], true);
+  EXPECT_EQ(model_from_hf_config(written, "config.json"), from_20);
+  qwen["max_window_layers"] = 24;
+  EXPECT_EQ(model_from_hf_config(qwen, "config.json").sliding_window, 0);
+
+  Json mistral = preset_json("mistral-7b-v0.1");
+  EXPECT_EQ(mistral["sliding_window"], 4096);
+  EXPECT_FALSE(mistral.contains("layer_types"));
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(model_from_hf_config(mistral, "config.json").sliding_window, 0);
+}
+
+TEST(HfConfig, LayersThatSlideWithoutAWindowAreRefused) {
+  Json gemma = preset_json("gemma2-2b");
+  gemma["sliding_window"] = nullptr;
+  EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(gemma, "x"); }), "sliding_window");
+  gemma = preset_json("gemma2-2b");
+  gemma["layer_types"][3] = "chunked_attention";
+  EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(gemma, "x"); }), "layer_types[3]");
+  gemma["layer_types"] = {"full_attention"};
+  EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(gemma, "x"); }),
+                  "num_hidden_layers = 26");
+  Json qwen = preset_json("qwen2.5-0.5b");
+  qwen["layer_types"][3] = "sliding_attention";
+  EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(qwen, "x"); }), "use_sliding_window");
+  gemma = preset_json("gemma2-2b");
+  gemma["attn_logit_softcapping"] = 0.0;
+  EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(gemma, "x"); }), "null stands for none");
 }
 
 TEST(HfConfig, GenerationSettingsOfOlderFilesAreIgnored) {
@@ -178,6 +290,35 @@ TEST(HfConfig, AnUnknownFieldIsRefusedUnlessItIsNull) {
   EXPECT_EQ(model_from_hf_config(json, "config.json"), model_from_hf_config(llama_json(), "config.json"));
 }
 
+/// The settings of a model whose rotary embedding transformers builds with these.
+RopeScalingConfig scaling_of(const Json& rope) {
+  RopeScalingConfig scaling;
+  if (rope["rope_type"] == "default") return scaling;
+  const auto number = [&](const char* key, double& field) {
+    if (rope.contains(key) && !rope[key].is_null()) field = rope[key].get<double>();
+  };
+  number("factor", scaling.factor);
+  if (rope["rope_type"] == "linear") scaling.type = RopeScalingType::linear;
+  if (rope["rope_type"] == "dynamic") scaling.type = RopeScalingType::dynamic;
+  if (rope["rope_type"] == "llama3") {
+    scaling.type = RopeScalingType::llama3;
+    number("low_freq_factor", scaling.low_freq_factor);
+    number("high_freq_factor", scaling.high_freq_factor);
+    scaling.original_max_position = rope["original_max_position_embeddings"];
+  }
+  if (rope["rope_type"] == "yarn") {
+    scaling.type = RopeScalingType::yarn;
+    number("attention_factor", scaling.attention_factor);
+    number("beta_fast", scaling.beta_fast);
+    number("beta_slow", scaling.beta_slow);
+    number("mscale", scaling.mscale);
+    number("mscale_all_dim", scaling.mscale_all_dim);
+    scaling.truncate = rope.value("truncate", true);
+    scaling.original_max_position = rope["original_max_position_embeddings"];
+  }
+  return scaling;
+}
+
 TEST(HfConfig, RotarySettingsAreReadLikeTransformersOrRefused) {
   for (const Json& entry : golden("rope.json")) {
     SCOPED_TRACE(entry["config"]["model_type"].get<std::string>() + ": " + entry["name"].get<std::string>());
@@ -189,18 +330,14 @@ TEST(HfConfig, RotarySettingsAreReadLikeTransformersOrRefused) {
       continue;
     }
     const ModelConfig model = model_from_hf_config(entry["config"], "config.json");
-    EXPECT_EQ(model.rope_theta, expected["rope_theta"].get<double>());
-    if (expected["rope_type"] == "default") {
-      EXPECT_EQ(model.rope_scaling, RopeScalingConfig());
-      continue;
+    const bool two = expected.contains("full_attention");
+    const Json& global = two ? expected["full_attention"] : expected;
+    EXPECT_EQ(model.rope_theta, global["rope_theta"].get<double>());
+    EXPECT_EQ(model.rope_scaling, scaling_of(global));
+    if (two) {
+      EXPECT_EQ(model.rope_local_theta, expected["sliding_attention"]["rope_theta"].get<double>());
     }
-    RopeScalingConfig scaling;
-    scaling.type = RopeScalingType::llama3;
-    scaling.factor = expected["factor"];
-    scaling.low_freq_factor = expected["low_freq_factor"];
-    scaling.high_freq_factor = expected["high_freq_factor"];
-    scaling.original_max_position = expected["original_max_position_embeddings"];
-    EXPECT_EQ(model.rope_scaling, scaling);
+    EXPECT_EQ(model_from_hf_config(hf_config(model, DType::f32, Json::object()), "config.json"), model);
   }
 }
 
@@ -224,15 +361,17 @@ TEST(HfConfig, ValuesOutsideTheRangesOfOurFieldsAreRefused) {
 }
 
 TEST(HfConfig, ARotaryTypeIsRefusedUnderTheKeyOfTheFile) {
-  EXPECT_CONTAINS(refusal("rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}),
-                  "\"rope_scaling.type\" is \"yarn\"");
+  EXPECT_CONTAINS(refusal("rope_scaling", {{"type", "longrope"}, {"factor", 4.0}}),
+                  "\"rope_scaling.type\" is \"longrope\"");
 }
 
 TEST(HfConfig, EveryWrittenKeyIsKnownToTheReader) {
-  const Json json = llama_json();
-  for (const auto& [key, value] : json.items()) {
-    EXPECT_TRUE(std::ranges::any_of(hf_fields(), [&](const HfField& field) { return field.key == key; }))
-        << key;
+  for (const ModelFamily& family : model_families()) {
+    ModelConfig model = small_preset("llama3-8b");
+    model.family = family.name;
+    const Json written = hf_config(model, DType::f32, Json::object());
+    for (const auto& [key, value] : written.items())
+      EXPECT_NE(find_hf_field(hf_fields(), key, family.name), nullptr) << family.name << ": " << key;
   }
 }
 

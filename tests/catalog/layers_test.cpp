@@ -24,19 +24,19 @@ TEST(LossChunk, HasAboutFourMebibytesOfLogitsInMultiplesOf64Tokens) {
 TEST(Layers, InitialResidualOutputsDecreaseWithTheLayer) {
   EXPECT_DOUBLE_EQ(residual_std(0), 0.02 / std::sqrt(2.0));
   EXPECT_DOUBLE_EQ(residual_std(7), 0.02 / 4.0);
-  const LayerSpec mlp = mlp_layer("layers.7.mlp", "model.layers.7.", 8, 16, residual_std(7), false);
+  const LayerSpec mlp = mlp_layer("layers.7.mlp", "model.layers.7.", 8, 16, {}, residual_std(7), false);
   EXPECT_DOUBLE_EQ(mlp.parameters.back().sub_tensors.front().init.std, 0.02 / 4.0);
 }
 
 TEST(Layers, PackedParametersHaveTheirPartsAsSubTensorsInOrder) {
-  const AttentionDims dims{.width = 32, .heads = 4, .kv_heads = 2, .head_dim = 12, .qk_norm = false};
-  const LayerSpec attention = attention_layer("layers.0.attention", "model.layers.0.", dims, 0.01, false);
+  const AttentionDims dims{.width = 32, .heads = 4, .kv_heads = 2, .head_dim = 12};
+  const LayerSpec attention = attention_layer("layers.0.attention", "model.layers.0.", dims, {}, 0.01, false);
   const ParameterSpec& qkv = attention.parameters.at(1);
   EXPECT_EQ(qkv.shape, (std::vector<int64_t>{48 + 24 + 24, 32}));
   EXPECT_EQ(qkv.sub_tensors.at(0).name + qkv.sub_tensors.at(1).name + qkv.sub_tensors.at(2).name, "qkv");
   EXPECT_EQ(qkv.sub_tensors.at(0).rows, 48);
   EXPECT_EQ(qkv.sub_tensors.at(2).rows, 24);
-  const LayerSpec mlp = mlp_layer("layers.0.mlp", "model.layers.0.", 32, 56, 0.01, false);
+  const LayerSpec mlp = mlp_layer("layers.0.mlp", "model.layers.0.", 32, 56, {}, 0.01, false);
   EXPECT_EQ(mlp.parameters.at(1).sub_tensors.at(0).name, "gate");
   EXPECT_EQ(mlp.parameters.at(1).sub_tensors.at(1).name, "up");
 }

@@ -34,6 +34,8 @@ TEST(ModelDifferences, IgnoresFieldsThatDoNotChangeTheComputation) {
   other.dropout = 0.1;
   other.max_position = 4096;
   other.rope_scaling.factor = 32.0;  // unused without scaling
+  other.query_pre_attn_scalar = other.head_dim;
+  other.layer_types = {AttentionKind::full_attention};
   EXPECT_EQ(model_differences(other, model()), std::vector<std::string>());
   other.rope_scaling.type = RopeScalingType::llama3;
   EXPECT_EQ(model_differences(other, model()).size(), 2U);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "stepforge/config/config.h"
+#include "tests/catalog/all_families.h"
 
 namespace stepforge::testing {
 
@@ -21,6 +22,7 @@ inline ModelConfig small_model(const std::string& family, int64_t heads, int64_t
   model.ffn_dim = 53;
   model.vocab_size = 257;
   model.tie_embeddings = tied;
+  use_all_settings(model);
   return model;
 }
 

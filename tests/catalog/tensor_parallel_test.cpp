@@ -5,6 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/modelspec/value_types.h"
 #include "tests/catalog/small_model.h"
 #include "tests/support/throws.h"
 
@@ -46,9 +47,36 @@ void expect_parts_of_whole(const ModelConfig& model, int degree) {
 }
 
 TEST(TensorParallelSpec, ThePartsOfAllRanksAreEachMatrixOnceAndEveryNormWhole) {
-  for (const char* family : {"llama", "qwen3"})
+  for (const std::string& family : family_names()) {
+    if (norms_all_heads(family)) continue;
     for (const bool tied : {false, true})
       for (const int degree : {1, 2, 3, 6}) expect_parts_of_whole(small_model(family, 12, 6, tied), degree);
+  }
+}
+
+TEST(TensorParallelSpec, ABiasIsDividedLikeTheRowsOfItsProjection) {
+  const ModelSpec part = model_spec(small_model("qwen2", 12, 6), 0, {1, 3});
+  const ParameterSpec& bias = *part.find_parameter("layers.0.attention.qkv_bias");
+  EXPECT_EQ(bias.shape, (std::vector<int64_t>{40 + 20 + 20}));
+  EXPECT_EQ(bias.slice_of(0).offsets, (std::vector<int64_t>{40}));
+  EXPECT_EQ(bias.slice_of(2).offsets, (std::vector<int64_t>{20}));
+  EXPECT_EQ(bias.tensor_shape(2), (std::vector<int64_t>{60}));
+  EXPECT_FALSE(bias.decays());
+  const TensorPlan plan({{"attention", TensorStyle::replicate}});
+  EXPECT_FALSE(
+      model_spec(small_model("qwen2", 12, 6), 0, {1, 3}, {}, plan).find_parameter(bias.name)->is_sliced());
+}
+
+TEST(TensorParallelSpec, HeadsThatAreNormedTogetherMustNotBeDivided) {
+  const ModelConfig model = small_model("olmo2", 12, 6);
+  const std::string message = message_of<UsageError>([&] { model_spec(model, 0, {0, 2}); });
+  EXPECT_CONTAINS(message, "olmo2");
+  EXPECT_CONTAINS(message, "tensor_parallel_plan");
+  const TensorPlan plan({{"attention", TensorStyle::replicate}});
+  const ModelSpec spec = model_spec(model, 0, {0, 2}, {}, plan);
+  EXPECT_FALSE(spec.find_parameter("layers.0.attention.qkv")->is_sliced());
+  EXPECT_TRUE(spec.find_parameter("layers.0.mlp.down")->is_sliced());
+  check_value_types(spec);
 }
 
 TEST(TensorParallelSpec, ARankHoldsWholeHeadsOfQueriesKeysAndValues) {

@@ -23,12 +23,25 @@ const std::vector<ContextParallel> kContextParts = {{},
                                                     {4, ContextMethod::hybrid, 2}};
 
 TEST(ValueTypes, EveryLayoutOfEveryFamilyFitsTogether) {
-  for (const char* family : {"llama", "qwen3"})
+  for (const std::string& family : family_names()) {
+    std::vector<TensorPlanRule> rules;
+    if (norms_all_heads(family)) rules.push_back({"attention", TensorStyle::replicate});
+    const TensorPlan plan(rules);
     for (const bool tied : {false, true})
       for (const TensorParallel& tensor : kTensorParts)
-        for (const ContextParallel& context : kContextParts)
+        for (const ContextParallel& context : kContextParts) {
+          if (context.has_ring() && may_slide(family)) continue;
           EXPECT_NO_THROW(
-              check_value_types(model_spec(small_model(family, 8, 4, tied), 64, tensor, context)));
+              check_value_types(model_spec(small_model(family, 8, 4, tied), 64, tensor, context, plan)));
+        }
+  }
+}
+
+TEST(ValueTypes, ARingAndAWindowAreRefusedTogether) {
+  const std::string message = message_of<UsageError>(
+      [] { model_spec(small_model("gemma2", 8, 4), 64, {}, {3, ContextMethod::ring}); });
+  EXPECT_CONTAINS(message, "sliding_window");
+  EXPECT_CONTAINS(message, "allgather");
 }
 
 TEST(ValueTypes, EveryParameterIsUsedByACall) {
@@ -313,7 +326,9 @@ std::vector<TypeFault> type_faults() {
 
 TEST_P(PlantedTypeFaults, IsRefused) {
   const TypeFault& fault = GetParam();
-  ModelSpec spec = model_spec(small_model("qwen3", 8, 4), 64, fault.tensor, fault.context);
+  ModelConfig model = small_model("qwen3", 8, 4);
+  model.sliding_window = 0;  // for the ring
+  ModelSpec spec = model_spec(model, 64, fault.tensor, fault.context);
   ASSERT_NO_THROW(check_value_types(spec));
   fault.plant(spec);
   EXPECT_CONTAINS(message_of<ValueTypeError>([&] { check_value_types(spec); }), fault.message);

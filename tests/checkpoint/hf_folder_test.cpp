@@ -92,10 +92,10 @@ void expect_equal(const std::vector<FileTensor>& left, std::vector<FileTensor> r
 
 // Finds what went wrong in torchtitan#3764: an empty output weight of a tied model.
 TEST(HfFolder, ImportThenExportGivesBitEqualTensors) {
-  for (const char* family : {"llama", "qwen3"}) {
+  for (const std::string& family : family_names()) {
     for (const bool tied : {false, true}) {
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-        SCOPED_TRACE(std::string(family) + (tied ? " tied " : " ") + std::string(dtype_name(dtype)));
+        SCOPED_TRACE(family + (tied ? " tied " : " ") + std::string(dtype_name(dtype)));
         const TempFolder folder;
         SmallModel model(1, small_config(family, tied));
         const std::vector<FileTensor> original = original_tensors(model.spec, dtype);
@@ -115,7 +115,7 @@ TEST(HfFolder, ImportThenExportGivesBitEqualTensors) {
 
 TEST(HfFolder, ExportThenImportRestoresTheMastersAndTheModelSection) {
   const TempFolder folder;
-  for (const char* family : {"llama", "qwen3"}) {
+  for (const std::string& family : family_names()) {
     const SmallModel model(1, small_config(family, true));
     export_model(folder / family, model, nullptr, {DType::f32, 3000});
     EXPECT_EQ(hf_model_config(folder / family), model.config);

@@ -25,8 +25,14 @@ Config preset_config(std::string_view name) {
 int64_t parameter_count(const ModelConfig& model) {
   const int64_t head = model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
   const int64_t attention = model.dim * head * (2 * model.n_heads + 2 * model.n_kv_heads);
-  const int64_t head_norms = model.family == "qwen3" ? 2 * head : 0;
-  const int64_t layer = attention + head_norms + 3 * model.dim * model.ffn_dim + 2 * model.dim;
+  const std::map<std::string, int64_t> further = {{"llama", 0},
+                                                  {"mistral", 0},
+                                                  {"qwen2", head * (model.n_heads + 2 * model.n_kv_heads)},
+                                                  {"qwen3", 2 * head},
+                                                  {"olmo2", head * (model.n_heads + model.n_kv_heads)},
+                                                  {"gemma2", 2 * model.dim},
+                                                  {"gemma3", 2 * model.dim + 2 * head}};
+  const int64_t layer = attention + further.at(model.family) + 3 * model.dim * model.ffn_dim + 2 * model.dim;
   const int64_t embedding = model.vocab_size * model.dim;
   return model.n_layers * layer + model.dim + (model.tie_embeddings ? embedding : 2 * embedding);
 }
@@ -38,7 +44,10 @@ TEST(Presets, HaveThePublishedParameterCounts) {
       {"llama3.1-70b", 70553706496}, {"llama3.3-70b", 70553706496}, {"llama3.1-405b", 405853388800},
       {"llama3-405b", 405853388800}, {"llama3.2-1b", 1235814400},   {"llama3.2-3b", 3212749824},
       {"qwen3-0.6b", 596049920},     {"qwen3-1.7b", 1720574976},    {"qwen3-4b", 4022468096},
-      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264}};
+      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264},
+      {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},    {"mistral-7b-v0.1", 7241732096},
+      {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},     {"gemma2-9b", 9241705984},
+      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168}};
   for (const auto& [name, count] : published)
     EXPECT_EQ(parameter_count(preset_config(name).model), count) << name;
   EXPECT_EQ(published.size() + 2, embedded_presets().size())

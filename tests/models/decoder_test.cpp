@@ -142,7 +142,7 @@ TEST_P(DecoderParts, TheCopiesOfATiedEmbeddingHaveGradientsThatAddUp) {
   EXPECT_GT(copies[1].norm().item<float>(), 0.0F);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, DecoderParts, ::testing::Values("llama", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Families, DecoderParts, ::testing::ValuesIn(family_names()),
                          [](const auto& info) { return info.param; });
 
 TEST(Decoder, BuildsTheBlocksOfItsPartOnly) {

@@ -2,6 +2,7 @@
 // Models against logits recorded from transformers (tools/oracle/model_oracle.py --record).
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/app/torch/token_rows.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/models/decoder.h"
@@ -71,17 +73,21 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsMatchTransformers) {
 INSTANTIATE_TEST_SUITE_P(Recorded, Golden, ::testing::ValuesIn(recorded_models()),
                          [](const auto& info) { return info.param; });
 
-TEST(Golden, CoversBothFamiliesTiedEmbeddingsAndScaledRope) {
-  bool qwen3 = false;
-  bool tied = false;
-  bool scaled = false;
+TEST(Golden, CoversEveryFamilyTiedEmbeddingsAndScaledRope) {
+  std::set<std::string> families;
+  std::set<RopeScalingType> scalings;
+  std::set<bool> tied;
   for (const std::string& name : recorded_models()) {
     const ModelConfig model = hf_model_config(source_dir() / "tests/golden/models" / name);
-    qwen3 = qwen3 || model.family == "qwen3";
-    tied = tied || model.tie_embeddings;
-    scaled = scaled || model.rope_scaling.type == RopeScalingType::llama3;
+    families.insert(model.family);
+    scalings.insert(model.rope_scaling.type);
+    tied.insert(model.tie_embeddings);
   }
-  EXPECT_TRUE(qwen3 && tied && scaled);
+  EXPECT_EQ(families.size(), model_families().size());
+  EXPECT_EQ(tied.size(), 2U);
+  for (const RopeScalingType type :
+       {RopeScalingType::none, RopeScalingType::linear, RopeScalingType::llama3, RopeScalingType::yarn})
+    EXPECT_TRUE(scalings.contains(type)) << choice_name(type);
 }
 
 }  // namespace

@@ -42,15 +42,16 @@ TEST_P(StepMemory, PredictedPeakMatchesTheAllocator) {
       << "predicted " << predicted << " measured " << measured;
 }
 
-const std::vector<std::string> kTinyQwen3 = {
-    "model.family=qwen3",     "model.dim=96",         "model.n_layers=3",
-    "model.n_heads=4",        "model.n_kv_heads=2",   "model.head_dim=32",
-    "model.ffn_dim=256",      "model.vocab_size=512", "model.tie_embeddings=true",
-    "model.max_position=256", "training.seq_len=128", "training.local_batch_size=4"};
-
 std::vector<std::string> with(std::vector<std::string> base, const std::vector<std::string>& more) {
   base.insert(base.end(), more.begin(), more.end());
   return base;
+}
+
+std::vector<std::string> tiny(const std::string& family) {
+  return with(setting_overrides(family),
+              {"model.dim=96", "model.n_layers=3", "model.n_heads=4", "model.n_kv_heads=2",
+               "model.head_dim=32", "model.ffn_dim=256", "model.vocab_size=512", "model.tie_embeddings=true",
+               "model.max_position=256", "training.seq_len=128", "training.local_batch_size=4"});
 }
 
 const std::vector<std::string> kDebugPreset = {"preset=debug", "model.vocab_size=257"};
@@ -69,10 +70,13 @@ INSTANTIATE_TEST_SUITE_P(
                                                         "activation_checkpoint.regions=[\"mlp\"]"})},
         MemoryCase{"debug_ordered", with(kDebugPreset, {"training.reduction=ordered"})},
         MemoryCase{"debug_small_chunk", with(kDebugPreset, {"training.loss_chunk=128"})},
-        MemoryCase{"demo", kDemoPreset}, MemoryCase{"qwen3", kTinyQwen3},
+        MemoryCase{"demo", kDemoPreset}, MemoryCase{"qwen3", tiny("qwen3")},
+        MemoryCase{"qwen2", tiny("qwen2")}, MemoryCase{"olmo2", tiny("olmo2")},
+        MemoryCase{"gemma2", tiny("gemma2")}, MemoryCase{"gemma3", tiny("gemma3")},
+        MemoryCase{"gemma3_full_recompute", with(tiny("gemma3"), {"activation_checkpoint.mode=full"})},
         // libtorch's bf16 products on the CPU allocate scratch, which matters in a model this small.
-        MemoryCase{"qwen3_bf16", with(kTinyQwen3, {"precision.compute=bf16"}), 0.08},
-        MemoryCase{"qwen3_full_recompute", with(kTinyQwen3, {"activation_checkpoint.mode=full"})}),
+        MemoryCase{"qwen3_bf16", with(tiny("qwen3"), {"precision.compute=bf16"}), 0.08},
+        MemoryCase{"qwen3_full_recompute", with(tiny("qwen3"), {"activation_checkpoint.mode=full"})}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

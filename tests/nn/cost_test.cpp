@@ -93,10 +93,12 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
     const std::vector<int> units = {1};
     queued_backward(tiny.store, units, pending, [&] { torch::autograd::backward(outputs, {gradient}); });
     measured.backward_peak = cpu_memory().peak_bytes - between;
-    const int64_t input_gradient = static_cast<int64_t>(hidden.grad().nbytes());
-    const int64_t callers = static_cast<int64_t>(gradient.nbytes());  // counted before
+    const at::Tensor hidden_gradient = hidden.grad();
+    const int64_t input_gradient = static_cast<int64_t>(hidden_gradient.nbytes());
+    const int64_t callers = static_cast<int64_t>(gradient.nbytes() + hidden.nbytes());  // counted before
     outputs.clear();
     gradient.reset();
+    hidden.reset();
     const int64_t after = cpu_memory().live_bytes;
     measured.queued = after - before - input_gradient + callers;
     reset_cpu_peak();
@@ -136,7 +138,8 @@ void expect_bound(int64_t predicted, int64_t measured, double slack = 1.4) {
 TEST_P(BlockCostTest, PeaksEqualThoseOfTheAllocator) {
   const Measured measured = measure();
   if (GetParam().context.degree > 1) {
-    expect_bound(predicted().forward_peak_bytes, measured.forward_peak);
+    const double slack = norms_all_heads(GetParam().family) ? 1.45 : 1.4;
+    expect_bound(predicted().forward_peak_bytes, measured.forward_peak, slack);
     expect_bound(predicted().backward_peak_bytes, measured.backward_peak);
     return;
   }
@@ -146,11 +149,14 @@ TEST_P(BlockCostTest, PeaksEqualThoseOfTheAllocator) {
     return;
   }
   EXPECT_EQ(predicted().backward_peak_bytes, measured.backward_peak);
-  if (GetParam().family == "qwen3" && !GetParam().recomputed.empty()) {
+  const bool normed = find_family(GetParam().family).traits.qk_norm != QkNormScope::none;
+  if (normed && !GetParam().recomputed.empty()) {
     // Without a graph the projection is freed as soon as it is normed; the cost counts it to the region's
     // end.
     EXPECT_GE(predicted().forward_peak_bytes, measured.forward_peak);
-    EXPECT_LE(predicted().forward_peak_bytes, 1.2 * static_cast<double>(measured.forward_peak));
+    // So is, in a replicated layer, what was gathered from slices.
+    const double slack = norms_all_heads(GetParam().family) ? 1.8 : 1.2;
+    EXPECT_LE(predicted().forward_peak_bytes, slack * static_cast<double>(measured.forward_peak));
   } else {
     EXPECT_EQ(predicted().forward_peak_bytes, measured.forward_peak);
   }
@@ -182,13 +188,16 @@ void PrintTo(const CostCase& cost_case, std::ostream* stream) {
 
 std::vector<CostCase> cost_cases() {
   std::vector<CostCase> cases;
-  for (const char* family : {"llama", "qwen3"}) {
+  for (const std::string& family : family_names()) {
+    const bool all_heads = norms_all_heads(family);
+    const std::vector<TensorPlanRule> attention_whole = {{"attention", TensorStyle::replicate}};
+    const auto plan = all_heads ? attention_whole : std::vector<TensorPlanRule>();
     for (const DType compute : {DType::f32, DType::bf16}) {
       for (const double dropout : {0.0, 0.1}) {
         for (const std::vector<std::string>& recomputed :
              std::vector<std::vector<std::string>>{{}, {"attention"}, {"mlp"}, {"attention", "mlp"}}) {
-          std::string name = std::string(family) + (compute == DType::f32 ? "_fp32" : "_bf16") +
-                             (dropout > 0 ? "_dropout" : "");
+          std::string name =
+              family + (compute == DType::f32 ? "_fp32" : "_bf16") + (dropout > 0 ? "_dropout" : "");
           for (const auto& region : recomputed) name += "_recompute_" + region;
           cases.push_back({name, family, compute, dropout, recomputed});
         }
@@ -205,22 +214,28 @@ std::vector<CostCase> cost_cases() {
                            dropout,
                            recomputed,
                            {},
-                           {1, 2, sequence}});
+                           {1, 2, sequence},
+                           plan});
         }
       }
     }
-    for (const auto& [name, degree, recomputed] :
-         std::vector<std::tuple<std::string, int, std::vector<std::string>>>{
-             {"async_2", 2, {}}, {"async_2_again", 2, {"attention", "mlp"}}, {"async_4", 4, {}}}) {
-      cases.push_back({std::string(family) + "_" + name,
+    for (const auto& [name, degree, dropout, recomputed] :
+         std::vector<std::tuple<std::string, int, double, std::vector<std::string>>>{
+             {"async_2", 2, 0.0, {}},
+             {"async_2_dropout", 2, 0.1, {}},
+             {"async_2_again", 2, 0.0, {"attention", "mlp"}},
+             {"async_4", 4, 0.0, {}}}) {
+      cases.push_back({family + "_" + name,
                        family,
                        DType::f32,
-                       0.0,
+                       dropout,
                        recomputed,
                        {},
-                       {.rank = 1, .degree = degree, .sequence = true, .async = true}});
+                       {.rank = 1, .degree = degree, .sequence = true, .async = true},
+                       plan});
     }
     for (const char* layer : {"attention", "mlp"}) {
+      if (all_heads && layer == std::string("mlp")) continue;
       for (const bool sequence : {false, true}) {
         cases.push_back({format("{}_replicated_{}{}", family, layer, sequence ? "_sequence" : ""),
                          family,
@@ -236,6 +251,7 @@ std::vector<CostCase> cost_cases() {
          {ContextParallel{2, ContextMethod::allgather}, ContextParallel{2, ContextMethod::ring},
           ContextParallel{2, ContextMethod::ulysses}, ContextParallel{4, ContextMethod::ulysses},
           ContextParallel{4, ContextMethod::hybrid, 2}}) {
+      if (context.has_ring() && may_slide(family)) continue;  // refused
       const char* method = context.method == ContextMethod::allgather ? "allgather"
                            : context.method == ContextMethod::ring    ? "ring"
                            : context.method == ContextMethod::hybrid  ? "hybrid"

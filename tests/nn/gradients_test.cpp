@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "stepforge/base/format.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/nn/functions.h"
 #include "stepforge/nn/layers.h"
@@ -122,7 +123,7 @@ TEST_F(Gradients, NormAndItsResidualPathMatchAutograd) {
   const at::Tensor to_residual = random_tensor(x.sizes(), 6);
   const at::Tensor x64 = leaf64(x);
   const at::Tensor weight64 = leaf64(weight.value());
-  const auto [normed, residual] = pre_norm(x, weight, 1e-5);
+  const auto [normed, residual] = pre_norm(x, weight, {1e-5});
   EXPECT_TRUE(at::equal(residual, x));
   // backward() overwrites its gradients: pass copies.
   torch::autograd::backward({normed, residual}, {to_normed.clone(), to_residual.clone()});
@@ -138,7 +139,7 @@ TEST_F(Gradients, RopeMatchesAutograd) {
   const at::Tensor qkv = leaf(random_tensor({tokens(), shape.qkv_width()}, 7));
   const at::Tensor qkv64 = leaf64(qkv);
   const at::Tensor cotangent = random_tensor(qkv.sizes(), 8);
-  const at::Tensor out = rotate(qkv * 1.0F, shape, batch.positions, rope, nullptr, nullptr, 1e-6);
+  const at::Tensor out = rotate(qkv * 1.0F, shape, batch.positions, rope, nullptr, nullptr, {1e-6});
   torch::autograd::backward({out}, {cotangent.clone()});
   const at::Tensor expected = reference_rotate(qkv64, shape, batch.positions, rope, {}, {}, 1e-6);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
@@ -199,7 +200,7 @@ TEST_F(Gradients, HeadAndLossAreScaledAndSkipMaskedLabels) {
   const at::Tensor loss = reference_loss(logits, batch.labels);
   torch::autograd::backward({loss * 0.125});
   for (const int64_t chunk : {int64_t{64}, int64_t{48}, int64_t{7}, int64_t{1}}) {  // 48 tokens
-    LinearCrossEntropyHead head(norm, weight, 1e-5, chunk);
+    LinearCrossEntropyHead head(norm, weight, {.norm = {1e-5}}, chunk);
     tiny.start_gradients();
     const LossResult result = head.loss_with_gradients({hidden}, context, scalar(0.125));
     EXPECT_NEAR(result.token_loss.to(at::kDouble).sum().item<double>(), loss.item<double>(),
@@ -219,40 +220,60 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
  protected:
   LayerGradients() : Gradients(GetParam()) {}
 
-  at::Tensor reference_layer(const at::Tensor& x, std::map<std::string, at::Tensor>& weights) {
+  at::Tensor reference_layer(int64_t layer, const at::Tensor& x, std::map<std::string, at::Tensor>& weights) {
+    const LayerTraits traits = layer_traits(tiny.config, layer);
+    AttentionShape of_layer = shape;
+    of_layer.scale = traits.query_scale;
+    of_layer.window = traits.window;
+    of_layer.cap = traits.score_cap;
+    const double theta = traits.window > 0 && tiny.config.rope_local_theta > 0 ? tiny.config.rope_local_theta
+                                                                               : tiny.config.rope_theta;
+    const RopeTable table = make_rope_table(64, tiny.config.head_dim, theta, {});
+    const double eps = tiny.config.norm_eps;
     const auto weight = [&](const std::string& name) {
-      const std::string full = "layers.1." + name;
+      const std::string full = format("layers.{}.{}", layer, name);
       return weights.try_emplace(full, leaf64(parameter(full).value())).first->second;
     };
-    const double eps = tiny.config.norm_eps;
-    const bool qk_norm = find_family(GetParam()).qk_norm;
-    const at::Tensor qkv =
-        at::matmul(reference_norm(x, weight("attention.norm"), eps), weight("attention.qkv").t());
-    const at::Tensor rotated = reference_rotate(qkv, shape, batch.positions, rope,
-                                                qk_norm ? weight("attention.q_norm") : at::Tensor(),
-                                                qk_norm ? weight("attention.k_norm") : at::Tensor(), eps);
-    const at::Tensor attended = reference_attention(rotated, shape, batch.host.cu_seqlens);
-    const at::Tensor middle = x + at::matmul(attended, weight("attention.out").t());
-    const at::Tensor gate_up =
-        at::matmul(reference_norm(middle, weight("mlp.norm"), eps), weight("mlp.gate_up").t());
-    return middle + at::matmul(reference_swiglu(gate_up), weight("mlp.down").t());
+    const auto scale = [&](const std::string& name) { return weight(name) + traits.norm_offset; };
+    const auto before = [&](const at::Tensor& input, const char* name) {
+      return traits.norms_before() ? reference_norm(input, scale(name), eps) : input;
+    };
+    const auto after = [&](const at::Tensor& result, const char* name) {
+      return traits.norms_after() ? reference_norm(result, scale(name), eps) : result;
+    };
+    at::Tensor qkv = at::matmul(before(x, "attention.norm"), weight("attention.qkv").t());
+    if (traits.qkv_bias) qkv = qkv + weight("attention.qkv_bias");
+    const bool qk_norm = traits.qk_norm != QkNormScope::none;
+    const at::Tensor rotated = reference_rotate(qkv, of_layer, batch.positions, table,
+                                                qk_norm ? scale("attention.q_norm") : at::Tensor(),
+                                                qk_norm ? scale("attention.k_norm") : at::Tensor(), eps);
+    const at::Tensor attended = reference_attention(rotated, of_layer, batch.host.cu_seqlens);
+    const at::Tensor middle =
+        x + after(at::matmul(attended, weight("attention.out").t()), "attention.post_norm");
+    const at::Tensor gate_up = at::matmul(before(middle, "mlp.norm"), weight("mlp.gate_up").t());
+    const at::Tensor hidden = reference_swiglu(gate_up, traits.activation);
+    return middle + after(at::matmul(hidden, weight("mlp.down").t()), "mlp.post_norm");
   }
 };
 
 TEST_P(LayerGradients, AWholeLayerMatchesAutograd) {
-  const at::Tensor x = leaf(random_tensor({tokens(), tiny.config.dim}, 17));
-  const at::Tensor x64 = leaf64(x);
-  const at::Tensor cotangent = random_tensor(x.sizes(), 18);
-  std::map<std::string, at::Tensor> weights;
-  const at::Tensor expected = reference_layer(x64, weights);
-  torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
-  const Bundle outputs = tiny.model.blocks.at(2)->forward({x}, context);
-  torch::autograd::backward(outputs, {cotangent});
-  expect_near(outputs.at(0), expected, 4 * kTolerance, "out");
-  expect_near(x.grad(), x64.grad(), 4 * kTolerance, "x");
-  EXPECT_EQ(weights.size(), tiny.store.unit(2).parameters().size());
-  for (const auto& [name, weight] : weights) {
-    expect_near(parameter(name).gradient(), weight.grad(), 4 * kTolerance, name.c_str());
+  for (const int64_t layer : {0, 1}) {
+    SCOPED_TRACE(layer);
+    const at::Tensor x = leaf(random_tensor({tokens(), tiny.config.dim}, 17));
+    const at::Tensor x64 = leaf64(x);
+    const at::Tensor cotangent = random_tensor(x.sizes(), 18);
+    std::map<std::string, at::Tensor> weights;
+    const at::Tensor expected = reference_layer(layer, x64, weights);
+    torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
+    const auto block = static_cast<size_t>(layer) + 1;
+    const Bundle outputs = tiny.model.blocks.at(block)->forward({x}, context);
+    torch::autograd::backward(outputs, {cotangent.clone()});
+    expect_near(outputs.at(0), expected, 4 * kTolerance, "out");
+    expect_near(x.grad(), x64.grad(), 4 * kTolerance, "x");
+    EXPECT_EQ(weights.size(), tiny.store.unit(block).parameters().size());
+    for (const auto& [name, weight] : weights) {
+      expect_near(parameter(name).gradient(), weight.grad(), 4 * kTolerance, name.c_str());
+    }
   }
 }
 
@@ -277,7 +298,7 @@ TEST_P(LayerGradients, RecomputedRegionsGiveTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, LayerGradients, ::testing::Values("llama", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Families, LayerGradients, ::testing::ValuesIn(family_names()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

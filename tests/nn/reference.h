@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
@@ -55,20 +56,23 @@ inline at::Tensor pack(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   return at::cat({q, k, v}, 1).reshape({q.size(0), -1});
 }
 
-/// Norm (if the weights are defined) and rope on packed qkv.
+/// Norm (if the weights are defined) of each head or of all heads, and rope on packed qkv.
 inline at::Tensor reference_rotate(const at::Tensor& qkv, const AttentionShape& shape,
                                    const at::Tensor& positions, const RopeTable& table,
                                    const at::Tensor& q_weight, const at::Tensor& k_weight, double eps) {
   auto parts = unpack(qkv, shape);
+  const auto normed = [&](const at::Tensor& heads, const at::Tensor& weight) {
+    return reference_norm(heads.reshape({qkv.size(0), -1, weight.numel()}), weight, eps).view(heads.sizes());
+  };
   if (q_weight.defined()) {
-    parts[0] = reference_norm(parts[0], q_weight, eps);
-    parts[1] = reference_norm(parts[1], k_weight, eps);
+    parts[0] = normed(parts[0], q_weight);
+    parts[1] = normed(parts[1], k_weight);
   }
   return pack(reference_rope(parts[0], positions, table), reference_rope(parts[1], positions, table),
               parts[2]);
 }
 
-/// Causal attention inside each document, with the whole matrix of scores.
+/// Causal attention inside each document, with the whole matrix of scores: a window and a cap as `shape` says.
 inline at::Tensor reference_attention(const at::Tensor& qkv, const AttentionShape& shape,
                                       const std::vector<int32_t>& cu_seqlens) {
   const auto parts = unpack(qkv, shape);
@@ -79,18 +83,22 @@ inline at::Tensor reference_attention(const at::Tensor& qkv, const AttentionShap
     const auto heads_first = [&](const at::Tensor& x) { return x.narrow(0, begin, length).transpose(0, 1); };
     const at::Tensor k = heads_first(parts[1]).repeat_interleave(shape.group(), 0);
     const at::Tensor v = heads_first(parts[2]).repeat_interleave(shape.group(), 0);
-    const at::Tensor future = at::ones({length, length}, at::kBool).triu(1);
-    const at::Tensor scores = (at::matmul(heads_first(parts[0]), k.transpose(1, 2)) * shape.scale)
-                                  .masked_fill(future, -std::numeric_limits<double>::infinity());
+    at::Tensor hidden = at::ones({length, length}, at::kBool).triu(1);
+    if (shape.window > 0)
+      hidden = hidden.logical_or(at::ones({length, length}, at::kBool).tril(-shape.window));
+    at::Tensor scores = at::matmul(heads_first(parts[0]), k.transpose(1, 2)) * shape.scale;
+    if (shape.cap > 0) scores = (scores / shape.cap).tanh() * shape.cap;
+    scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
     documents.push_back(
         at::matmul(scores.softmax(-1), v).transpose(0, 1).reshape({length, shape.out_width()}));
   }
   return at::cat(documents, 0);
 }
 
-inline at::Tensor reference_swiglu(const at::Tensor& gate_up) {
+inline at::Tensor reference_swiglu(const at::Tensor& gate_up, Activation activation = Activation::silu) {
   const auto halves = gate_up.chunk(2, 1);
-  return at::silu(halves[0]) * halves[1];
+  const bool silu = activation == Activation::silu;
+  return (silu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh")) * halves[1];
 }
 
 /// Sum of the cross-entropy over valid labels.

@@ -16,6 +16,7 @@
 #include "stepforge/models/decoder.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/storage/unit_store.h"
+#include "tests/catalog/all_families.h"
 #include "tests/support/random_tensor.h"
 
 namespace stepforge::testing {
@@ -33,6 +34,7 @@ inline ModelConfig tiny_config(const std::string& family = "llama", bool tied = 
   config.vocab_size = 96;
   config.tie_embeddings = tied;
   config.max_position = 256;
+  use_all_settings(config);
   return config;
 }
 

@@ -18,6 +18,9 @@ import transformers
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONG = LLAMA3 | {"original_max_position_embeddings": 512}
+YARN = {"rope_type": "yarn", "factor": 4.0}
+YARN_WITH_ALL = YARN | {"original_max_position_embeddings": 512, "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 0.7,
+                        "mscale_all_dim": 0.9, "truncate": False}
 # (name, fields of the file, the key that our reader refuses)
 CASES = [
     ("nothing", {}, None),
@@ -48,14 +51,39 @@ CASES = [
      "rope_scaling"),
     ("linear beside default parameters",
      {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_parameters": {"rope_type": "default"}}, "rope_scaling"),
-    ("yarn", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type"),
-    ("dynamic by the old key", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "type"),
-    ("linear wins over the old key", {"rope_scaling": {"rope_type": "linear", "type": "default", "factor": 4.0}},
-     "rope_type"),
+    ("yarn", {"rope_scaling": YARN}, None),
+    ("yarn in parameters", {"rope_parameters": YARN_WITH_ALL | {"rope_theta": 5e5}}, None),
+    ("yarn with an attention factor", {"rope_scaling": YARN | {"attention_factor": 1.25}}, None),
+    ("yarn with nulls", {"rope_scaling": YARN | {"attention_factor": None, "beta_fast": None, "mscale": None}}, None),
+    ("yarn with zeros", {"rope_scaling": YARN | {"beta_fast": 0}}, "beta_fast"),
+    ("yarn without factor", {"rope_scaling": {"rope_type": "yarn"}}, "factor"),
+    ("dynamic by the old key", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, None),
+    ("linear wins over the old key", {"rope_scaling": {"rope_type": "linear", "type": "default", "factor": 4.0}}, None),
+    ("linear with keys that it does not read", {"rope_scaling": LONG | {"rope_type": "linear"}}, None),
+    ("linear without factor", {"rope_scaling": {"rope_type": "linear"}}, "factor"),
+    ("longrope", {"rope_scaling": {"rope_type": "longrope", "factor": 4.0, "short_factor": [1.0] * 8,
+                                   "long_factor": [2.0] * 8}}, "rope_type"),
     ("half the head rotated", {"rope_scaling": LONG | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     ("half the head rotated, on top", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ("per layer type", {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 7e4}}},
      "full_attention"),
+]
+# Of a family whose layers with a window have their own.
+TWO = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
+       "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}}
+CASES_OF_TWO = [
+    ("nothing", {}, None),
+    ("thetas", {"rope_theta": 5e5, "rope_local_base_freq": 2e4}, None),
+    ("scaling", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, None),
+    ("scaling beside thetas",
+     {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, None),
+    ("parameters", {"rope_parameters": TWO}, None),
+    ("parameters of one", {"rope_parameters": {"full_attention": TWO["full_attention"]}}, None),
+    ("parameters of the other", {"rope_parameters": {"sliding_attention": TWO["sliding_attention"]}}, None),
+    ("parameters beside another theta", {"rope_parameters": TWO, "rope_local_base_freq": 2e4}, "rope_theta"),
+    ("flat parameters", {"rope_parameters": {"rope_type": "linear", "factor": 8.0}}, "rope_parameters"),
+    ("scaling of layers with a window",
+     {"rope_parameters": TWO | {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}, "rope_type"),
 ]
 SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
          "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 2048}
@@ -68,6 +96,8 @@ def rope_of(config_class, fields):
         config.standardize_rope_params()  # as modeling_rope_utils does when the model is built
     except (KeyError, ValueError):
         return None
+    if "full_attention" in config.rope_parameters:
+        return config.rope_parameters
     return {key: value for key, value in config.rope_parameters.items() if key != "type"}
 
 
@@ -75,14 +105,17 @@ def main():
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     folder = pathlib.Path(sys.argv[1])
-    families = {"llama": transformers.LlamaConfig, "qwen3": transformers.Qwen3Config}
+    families = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
+                "mistral": transformers.MistralConfig, "olmo2": transformers.Olmo2Config,
+                "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig}
     fields = {"transformers": transformers.__version__}
     for name, config_class in families.items():
         fields[name] = json.loads(config_class().to_json_string(use_diff=False))
     fields["generation"] = sorted(transformers.GenerationConfig._get_default_generation_params())
     cases = [{"name": name, "config": SHAPE | {"model_type": family} | case,
               "rope": rope_of(config_class, case), "refused": refused}
-             for family, config_class in families.items() for name, case, refused in CASES]
+             for family, config_class in families.items()
+             for name, case, refused in (CASES_OF_TWO if family == "gemma3_text" else CASES)]
     lines = ",\n ".join(json.dumps(case, sort_keys=True) for case in cases)
     (folder / "rope.json").write_text(f"[{lines}]\n")
     (folder / "fields.json").write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n")

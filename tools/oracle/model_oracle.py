@@ -18,13 +18,18 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM,
+    MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+)  # fmt: skip
 from transformers.utils import logging
 
 TOLERANCE = 2e-5
 LLAMA3_ROPE = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
 }  # fmt: skip
+YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LINEAR_ROPE = {"rope_type": "linear", "factor": 4.0}
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 256}
 
 
@@ -46,16 +51,73 @@ def qwen3(heads, kv_heads, head_dim, tied, **sizes):
     return Qwen3ForCausalLM(config)
 
 
+def other(config_class, model_class, heads, kv_heads, **settings):
+    """A model of one of the other families; sizes and all else by their names in config.json."""
+    config = config_class(
+        **{**SMALL, **settings}, num_attention_heads=heads, num_key_value_heads=kv_heads, attn_implementation="eager", bos_token_id=1,
+        eos_token_id=2, pad_token_id=None,
+    )  # fmt: skip
+    return model_class(config)
+
+
+def qwen2(heads, kv_heads, **settings):
+    return other(Qwen2Config, Qwen2ForCausalLM, heads, kv_heads, **settings)
+
+
+def mistral(heads, kv_heads, **settings):
+    return other(MistralConfig, MistralForCausalLM, heads, kv_heads, **settings)
+
+
+def olmo2(heads, kv_heads, **settings):
+    return other(Olmo2Config, Olmo2ForCausalLM, heads, kv_heads, **settings)
+
+
+def gemma2(heads, kv_heads, **settings):
+    return other(Gemma2Config, Gemma2ForCausalLM, heads, kv_heads, **settings)
+
+
+def gemma3(heads, kv_heads, **settings):
+    return other(Gemma3TextConfig, Gemma3ForCausalLM, heads, kv_heads, **settings)
+
+
+SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+TWO_ROPES = {
+    "full_attention": {"rope_theta": 1e5, **LINEAR_ROPE}, "sliding_attention": {"rope_theta": 500.0, "rope_type": "default"},
+}  # fmt: skip
 GOLDEN = {
     "llama3": lambda: llama(4, 2, False, 500000.0, LLAMA3_ROPE),
     "llama_tied": lambda: llama(4, 2, True),
     "qwen3": lambda: qwen3(4, 2, 16, True),
+    "llama_yarn": lambda: llama(4, 2, True, 10000.0, YARN_ROPE),
+    "qwen2": lambda: qwen2(4, 2, tie_word_embeddings=True, **SLIDING),
+    "mistral": lambda: mistral(4, 2, tie_word_embeddings=True, sliding_window=7),
+    "olmo2": lambda: olmo2(4, 2, tie_word_embeddings=True),
+    "gemma2": lambda: gemma2(4, 2, head_dim=10, sliding_window=7, query_pre_attn_scalar=12, attn_logit_softcapping=2.0,
+                             final_logit_softcapping=5.0),
+    "gemma3": lambda: gemma3(4, 2, head_dim=10, sliding_window=7, query_pre_attn_scalar=12, rope_parameters=TWO_ROPES,
+                             layer_types=["sliding_attention", "full_attention"]),
 }
 MODELS = {
     **GOLDEN,
     "llama2, all heads": lambda: llama(4, 4, False),
     "llama, one key head, wider": lambda: llama(8, 1, False, hidden_size=128, intermediate_size=200, num_hidden_layers=4, vocab_size=1000),
     "llama3.1, long wavelengths": lambda: llama(2, 2, False, 500000.0, LLAMA3_ROPE, hidden_size=128, num_hidden_layers=3),
+    "llama, linear rope": lambda: llama(4, 2, True, 10000.0, LINEAR_ROPE),
+    "llama, dynamic rope": lambda: llama(4, 2, True, 10000.0, {**LINEAR_ROPE, "rope_type": "dynamic"}),
+    "llama, yarn with all settings": lambda: llama(
+        2, 1, True, 5e5, {**YARN_ROPE, "beta_fast": 4.0, "beta_slow": 0.5, "mscale": 0.7, "mscale_all_dim": 1.3, "truncate": False},
+        hidden_size=128, num_hidden_layers=3),
+    "qwen2, untied, wider": lambda: qwen2(6, 3, hidden_size=96, intermediate_size=176, num_hidden_layers=3, vocab_size=1000),
+    "qwen2, yarn": lambda: qwen2(3, 1, hidden_size=96, rope_parameters={"rope_theta": 1e6, **YARN_ROPE, "attention_factor": 1.3}),
+    "qwen3, windows": lambda: qwen3(4, 1, 10, True, num_hidden_layers=3, **SLIDING),
+    "mistral, no window": lambda: mistral(6, 2, hidden_size=96, head_dim=20, sliding_window=None, num_hidden_layers=3),
+    "mistral, longer window": lambda: mistral(8, 1, hidden_size=128, intermediate_size=200, sliding_window=50, vocab_size=1000),
+    "olmo2, all heads": lambda: olmo2(6, 6, hidden_size=96, intermediate_size=176, num_hidden_layers=4, vocab_size=1000),
+    "gemma2, no caps": lambda: gemma2(6, 3, hidden_size=96, head_dim=32, num_hidden_layers=3, attn_logit_softcapping=None,
+                                      final_logit_softcapping=None, tie_word_embeddings=False, sliding_window=33),
+    "gemma2, published caps": lambda: gemma2(8, 1, hidden_size=128, head_dim=24, num_hidden_layers=4, vocab_size=1000, sliding_window=49),
+    "gemma3, seven layers": lambda: gemma3(3, 1, hidden_size=96, head_dim=36, num_hidden_layers=7, vocab_size=1000, sliding_window=16,
+                                           final_logit_softcapping=4.0),
     "qwen3, untied, wider": lambda: qwen3(6, 3, 32, False, hidden_size=96, intermediate_size=176, num_hidden_layers=4, vocab_size=1000),
 }
 
@@ -66,7 +128,13 @@ def randomize(model, seed):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.3 * noise if name.endswith("norm.weight") else noise * (2.0 / parameter.shape[-1]) ** 0.5)
+            if name.endswith("norm.weight"):
+                noise = 0.3 * noise if model.config.model_type.startswith("gemma") else 1 + 0.3 * noise
+            elif name.endswith("bias"):
+                noise = 0.5 * noise
+            else:
+                noise = noise * (2.0 / parameter.shape[-1]) ** 0.5
+            parameter.copy_(noise)
     return model.eval()
 
 
@@ -99,11 +167,11 @@ def transformers_outputs(model, tokens, borders):
 
 def save_model(model, folder):
     model.save_pretrained(folder)
-    # Llama 2 and 3 were published with older rope keys, which must be read too.
+    # Models were published with older rope keys, which must be read too.
     config_file = Path(folder) / "config.json"
     config = json.loads(config_file.read_text())
     rope = config.pop("rope_parameters", None)
-    if rope and isinstance(model, LlamaForCausalLM):
+    if rope and isinstance(model, (LlamaForCausalLM, MistralForCausalLM, Olmo2ForCausalLM)):
         config["rope_theta"] = rope.pop("rope_theta")
         config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     elif rope:
@@ -146,10 +214,11 @@ def compare_export(program, name, folder, work):
 
 def exported_folder_loads(name, folder, work, tokens):
     """Whether transformers gives the same logits for our export as for the original."""
-    kind = LlamaForCausalLM if json.loads((folder / "config.json").read_text())["model_type"] == "llama" else Qwen3ForCausalLM
     with torch.no_grad():
-        ours = kind.from_pretrained(work / "export", dtype=torch.float32).eval()(tokens.long()).logits
-        original = kind.from_pretrained(folder, dtype=torch.float32).eval()(tokens.long()).logits
+        ours, original = (
+            AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()(tokens.long()).logits
+            for path in (work / "export", folder)
+        )
     good = torch.equal(ours, original)
     print(f"{'equal ' if good else 'DIFFER'}  {name + ', export read by transformers':48}")
     return 0 if good else 1

@@ -5,7 +5,7 @@
     pip install torch==2.11.0 transformers safetensors numpy
     tools/oracle/train_oracle.py STEPFORGE
 
-The peer is Hugging Face's LlamaForCausalLM or Qwen3ForCausalLM with cross-entropy over all labels of a step, clip_grad_norm_ and
+The peer is Hugging Face's model with cross-entropy over all labels of a step, clip_grad_norm_ and
 AdamW without weight decay for norms. Each step's loss and gradient norm must agree to 1e-5 relative, and the final weights to 1e-4
 of the tensor's largest element: AdamW divides by the size of the gradient, which amplifies the rounding of the smallest gradients.
 The learning rates are those that Stepforge logged. Exit code 1 with the differences.
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from model_oracle import llama, qwen3, randomize, save_model
+from model_oracle import SLIDING, TWO_ROPES, YARN_ROPE, gemma2, gemma3, llama, mistral, olmo2, qwen2, qwen3, randomize, save_model
 from safetensors.torch import load_file
 from transformers.utils import logging
 
@@ -31,6 +31,14 @@ MODELS = {
     "llama, tied": lambda **sizes: llama(4, 2, True, **{**SIZES, **sizes}),
     "qwen3": lambda **sizes: qwen3(4, 2, 32, False, **{**SIZES, **sizes}),
     "qwen3, tied": lambda **sizes: qwen3(4, 2, 16, True, **{**SIZES, **sizes}),
+    "llama, yarn": lambda **sizes: llama(4, 2, False, 10000.0, YARN_ROPE, **{**SIZES, **sizes}),
+    "qwen2": lambda **sizes: qwen2(4, 2, **{**SIZES, **SLIDING, **sizes}),
+    "mistral": lambda **sizes: mistral(4, 2, sliding_window=11, **{**SIZES, **sizes}),
+    "olmo2": lambda **sizes: olmo2(4, 2, **{**SIZES, **sizes}),
+    "gemma2": lambda **sizes: gemma2(4, 2, head_dim=20, sliding_window=11, query_pre_attn_scalar=12, attn_logit_softcapping=2.0,
+                                     final_logit_softcapping=5.0, **{**SIZES, **sizes}),
+    "gemma3": lambda **sizes: gemma3(4, 1, head_dim=20, sliding_window=11, rope_parameters=TWO_ROPES,
+                                     layer_types=["sliding_attention", "full_attention", "sliding_attention"], **{**SIZES, **sizes}),
 }
 
 
@@ -50,24 +58,49 @@ def write_text(path, letters):
     path.write_bytes(bytes(letters.tolist()))
 
 
+def further_settings(c):
+    """Lines of [model] that only some families have."""
+    window = getattr(c, "sliding_window", None)
+    lines = []
+    if window:
+        lines.append(f"sliding_window = {window}")
+        if c.model_type != "mistral":
+            lines.append(f"layer_types = {json.dumps(c.layer_types)}")
+    for key, field in (("query_pre_attn_scalar", "query_pre_attn_scalar"), ("attn_logit_softcapping", "attention_softcap"),
+                       ("final_logit_softcapping", "logit_softcap")):
+        if getattr(c, key, None):
+            lines.append(f"{field} = {getattr(c, key)}")
+    rope = c.rope_parameters
+    if "sliding_attention" in rope:
+        lines.append(f"rope_local_theta = {rope['sliding_attention']['rope_theta']}")
+    rope = rope.get("full_attention", rope)
+    if rope["rope_type"] != "default":
+        lines += ["[model.rope_scaling]", f'type = "{rope["rope_type"]}"', f"factor = {rope['factor']}"]
+        if "original_max_position_embeddings" in rope:
+            lines.append(f"original_max_position = {rope['original_max_position_embeddings']}")
+    return "\n".join(lines)
+
+
 def write_config(folder, model):
     c = model.config
-    rope = c.rope_parameters
+    rope = c.rope_parameters.get("full_attention", c.rope_parameters)
+    head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     (folder / "run.toml").write_text(f"""
 run_dir = "{folder / 'run'}"
 [model]
-family = "{c.model_type}"
+family = "{c.model_type.removesuffix('_text')}"
 dim = {c.hidden_size}
 n_layers = {c.num_hidden_layers}
 n_heads = {c.num_attention_heads}
 n_kv_heads = {c.num_key_value_heads}
-head_dim = {c.head_dim}
+head_dim = {head_dim}
 ffn_dim = {c.intermediate_size}
 vocab_size = {c.vocab_size}
 norm_eps = {c.rms_norm_eps}
 rope_theta = {rope['rope_theta']}
 tie_embeddings = {str(c.tie_word_embeddings).lower()}
 max_position = {c.max_position_embeddings}
+{further_settings(c)}
 [tokenizer]
 type = "bytes"
 [data]

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/catalog/hf_values.h"
+
+#include <algorithm>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/config/schema.h"
+
+namespace stepforge {
+
+namespace {
+
+FieldRef find_model_field(Config& config, std::string_view field) {
+  return find_field(config_schema(), &config, format("model.{}", field));
+}
+
+void require_accepted(const JsonReader& object, const HfField& field) {
+  const Json accepted = Json::parse(field.accepted);
+  const Json& value = object.json().at(field.key);
+  const auto is_accepted = [&](const Json& item) { return std::ranges::count(accepted, item) > 0; };
+  if (!(value.is_array() ? std::ranges::all_of(value, is_accepted) : is_accepted(value)))
+    object.refuse(field.key, format("only {} is supported", accepted.front().dump()));
+}
+
+}  // namespace
+
+void set_field(const JsonReader& value, std::string_view name, Config& config) {
+  const FieldRef ref = find_model_field(config, name);
+  const FieldSlot slot = slot_of(ref);
+  if (auto* const* boolean = std::get_if<bool*>(&slot)) {
+    **boolean = value.boolean();
+    return;
+  }
+  if (auto* const* integer = std::get_if<int64_t*>(&slot))
+    **integer = value.integer(1);
+  else
+    *std::get<double*>(slot) = value.number();
+  const FieldRules& rules = ref.field->rules;
+  if (!in_range(rules, value.number())) value.refuse(format("must be {}", range_text(rules)));
+}
+
+void copy_field(Config& from, Config& to, std::string_view name) {
+  const FieldSlot target = slot_of(find_model_field(to, name));
+  std::visit(
+      [&](auto source) {
+        if constexpr (std::is_pointer_v<decltype(source)>) *std::get<decltype(source)>(target) = *source;
+      },
+      slot_of(find_model_field(from, name)));
+}
+
+Json field_json(Config& config, const HfField& field) {
+  Json json;
+  std::visit(
+      [&](auto slot) {
+        if constexpr (std::is_pointer_v<decltype(slot)>) json = *slot;
+      },
+      slot_of(find_model_field(config, field.field)));
+  if (field.nullable && json.is_number() && json.get<double>() == 0.0) json = nullptr;
+  return json;
+}
+
+void read_fields(const JsonReader& object, std::span<const HfField> table, std::string_view family,
+                 Config& config) {
+  for (const auto& [key, value] : object.object().json().items()) {
+    const HfField* field = find_hf_field(table, key, family);
+    if (field == nullptr) {
+      if (value.is_null()) continue;
+      object.refuse(key,
+                    "unknown setting, which may change what the model computes; remove it if transformers "
+                    "ignores it");
+    }
+    if (!field->accepted.empty()) require_accepted(object, *field);
+    if (field->field.empty() || value.is_null()) continue;
+    if (is_list(find_model_field(config, field->field).field->type)) continue;
+    set_field(object[key], field->field, config);
+    if (field->nullable && value.is_number() && value.get<double>() == 0.0)
+      object.refuse(key, "must be above 0; null stands for none");
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields of [model] and values of config.json, by the tables of hf_fields.h. Not public.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "stepforge/base/json_reader.h"
+#include "stepforge/catalog/hf_fields.h"
+#include "stepforge/config/config.h"
+
+namespace stepforge {
+
+/// Sets the field `name` of [model]; refuses values outside the range in its schema.
+void set_field(const JsonReader& value, std::string_view name, Config& config);
+
+/// Copies the field `name` of [model], a number or a switch.
+void copy_field(Config& from, Config& to, std::string_view name);
+
+/// The value of a number or switch in config.json; null for a nullable one that is 0.
+Json field_json(Config& config, const HfField& field);
+
+/// Sets the fields that `table` gives for the keys of the object in files of the family, lists left out. Throws
+/// FormatError for a key that is not in it, and a value that is not supported.
+void read_fields(const JsonReader& object, std::span<const HfField> table, std::string_view family,
+                 Config& config);
+
+}  // namespace stepforge

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every family, with all settings that it may have.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "stepforge/catalog/families.h"
+#include "stepforge/catalog/hf_fields.h"
+#include "stepforge/config/config.h"
+
+namespace stepforge::testing {
+
+inline std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const ModelFamily& family : model_families()) names.emplace_back(family.name);
+  return names;
+}
+
+/// Whether queries of all heads are normed together: such heads cannot be divided over ranks.
+inline bool norms_all_heads(const std::string& family) {
+  return find_family(family).traits.qk_norm == QkNormScope::all_heads;
+}
+
+/// Whether layers may have a window, which a ring of ranks does not support.
+inline bool may_slide(const std::string& family) {
+  return has_setting(family, "sliding_window");
+}
+
+/// A window in even layers or in all, caps, a second rotary base.
+inline void use_all_settings(ModelConfig& config) {
+  const auto has = [&](const char* field) { return has_setting(config.family, field); };
+  if (has("sliding_window")) config.sliding_window = 7;
+  if (has("layer_types"))
+    config.layer_types = {AttentionKind::sliding_attention, AttentionKind::full_attention};
+  if (has("rope_local_theta")) config.rope_local_theta = 500.0;
+  if (has("query_pre_attn_scalar")) config.query_pre_attn_scalar = 11;
+  if (has("attention_softcap")) config.attention_softcap = 1.5;
+  if (has("logit_softcap")) config.logit_softcap = 2.5;
+}
+
+/// The same as overrides of a configuration; without windows if they are not wanted.
+inline std::vector<std::string> setting_overrides(const std::string& family, bool windows = true) {
+  std::vector<std::string> overrides = {"model.family=" + family};
+  const auto add = [&](const std::string& field, const std::string& value) {
+    if (has_setting(family, field)) overrides.push_back("model." + field + "=" + value);
+  };
+  add("query_pre_attn_scalar", "11");
+  add("attention_softcap", "1.5");
+  add("logit_softcap", "2.5");
+  if (!windows) return overrides;
+  add("sliding_window", "7");
+  add("layer_types", R"(["sliding_attention","full_attention"])");
+  add("rope_local_theta", "500.0");
+  return overrides;
+}
+
+}  // namespace stepforge::testing
