@@ -117,6 +117,11 @@ void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, con
   const bool summed = tensor.sequence && tensor.divided;
   if (summed) calls.back().output = {};  // counted where it is summed
   add_leave(calls, out, tensor);
+  if (tensor.degree > 1 && tensor.sequence && !tensor.divided) {
+    // The whole result is free as soon as its slice has been taken.
+    calls.at(calls.size() - 2).output = {};
+    calls.back().forward_workspace.token.compute = out;
+  }
   if (summed && tensor.async)
     leave_in_slices(calls.at(calls.size() - 2), calls.back(), out, tensor, own_gradient);
 }

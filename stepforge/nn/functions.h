@@ -72,7 +72,7 @@ struct NormConstants {
 };
 
 /// The start of a residual branch without a norm: {x, x}, whose gradients are added in place of the first.
-std::pair<at::Tensor, at::Tensor> fork(const at::Tensor& x);
+std::pair<at::Tensor, at::Tensor> start_residual(const at::Tensor& x);
 
 /// norm(x), at the end of a residual branch.
 at::Tensor post_norm(const at::Tensor& x, Parameter& weight, const NormConstants& constants,

@@ -86,7 +86,7 @@ struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
 
 }  // namespace
 
-std::pair<at::Tensor, at::Tensor> fork(const at::Tensor& x) {
+std::pair<at::Tensor, at::Tensor> start_residual(const at::Tensor& x) {
   auto results = ForkFunction::apply(x);
   return {results[0], results[1]};
 }

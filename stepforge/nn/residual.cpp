@@ -65,7 +65,7 @@ ResidualBranch::ResidualBranch(const ParameterLookup& parameters, const std::str
 
 std::pair<at::Tensor, at::Tensor> ResidualBranch::enter(const at::Tensor& x, const TensorExchange& tensor,
                                                         const Context& context) const {
-  if (norm_ == nullptr) return fork(x);
+  if (norm_ == nullptr) return start_residual(x);
   return pre_norm(x, *norm_, constants_, takes_slice(tensor, context) ? &tensor : nullptr);
 }
 

@@ -25,6 +25,7 @@
 #include "stepforge/optim/adamw.h"
 #include "stepforge/optim/param_groups.h"
 #include "stepforge/storage/unit_store.h"
+#include "tests/catalog/all_families.h"
 #include "tests/support/flip_bit.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
@@ -43,6 +44,7 @@ inline ModelConfig small_config(const std::string& family = "llama", bool tied =
   config.ffn_dim = 24;
   config.vocab_size = 40;
   config.tie_embeddings = tied;
+  use_all_settings(config);
   return config;
 }
 

@@ -10,6 +10,7 @@
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/tensorfile/safetensors.h"
+#include "tests/catalog/all_families.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace stepforge::testing {

@@ -34,6 +34,8 @@ inline const Strings kNoCheckpoint{"checkpoint.enable=false"};
 inline const Strings kRecomputed{"activation_checkpoint.mode=full", "model.dropout=0.1"};
 inline const Strings kAllTokens{"parallelism.enable_sequence_parallel=false",
                                 "parallelism.enable_async_tensor_parallel=false"};
+inline const Strings kUlysses{"parallelism.context_parallel_method=ulysses"};
+inline const Strings kRing{"parallelism.context_parallel_method=ring"};
 inline const Strings kAsync{"parallelism.enable_async_tensor_parallel=true"};
 inline const Strings kWholeLogits{"parallelism.disable_loss_parallel=true"};
 inline const Strings kRegions{"activation_checkpoint.mode=regions",

@@ -14,9 +14,7 @@ Strings context_job(const std::filesystem::path& run_dir, const std::string& fam
                   "training.global_batch_size=12"});
 }
 
-const Strings kUlysses{"parallelism.context_parallel_method=ulysses"};
 const Strings kHybrid{"parallelism.context_parallel_method=hybrid"};
-const Strings kRing{"parallelism.context_parallel_method=ring"};
 const Strings kOneRange{"parallelism.context_parallel_load_balance=none"};
 const Strings kTokenRegions{"activation_checkpoint.mode=regions",
                             "activation_checkpoint.regions=[\"attention\"]", "model.dropout=0.1"};

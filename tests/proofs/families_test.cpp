@@ -13,8 +13,6 @@
 namespace stepforge::testing {
 namespace {
 
-const Strings kUlysses{"parallelism.context_parallel_method=ulysses"};
-const Strings kRing{"parallelism.context_parallel_method=ring"};
 const Strings kWholeAttention{
     "parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"};
 
