@@ -10,14 +10,16 @@
 namespace stepforge {
 
 /// With T total steps, there are
-/// - W = min(warmup_steps, T) warm-up steps,
+/// - W = min(warmup_steps, T) warm-up steps, or round(T * warmup_ratio) if that is not negative,
 /// - D = round(T * decay_ratio) decay steps, or T - W if decay_ratio is negative or W + D > T,
 /// - S = T + 1 - W - D flat steps between them.
 /// For the zero-based step s the factor is
 /// - (s + 1) / W in the warm-up,
 /// - 1 in the flat part,
-/// - m + (1 - m) f in the decay, with m = min_lr_factor, p = (s + 1 - W - S) / D and f = 1 - p (linear),
-///   1 - sqrt(p) (sqrt) or (1 + cos(pi p)) / 2 (cosine).
+/// - m + (1 - m) f in the decay, with m = min_lr_factor, k = s + 1 - W - S, p = k / D and f = 1 - p (linear),
+///   1 - sqrt(p) (sqrt), (1 + cos(pi (c p mod 1))) / 2 for c = cycles (cosine), (1 - p)^power (polynomial),
+///   sqrt(U / (U + k)) with U = W or, without warm-up, 10,000 (inverse_sqrt), or 1 (constant), as in transformers
+///   (optimization.py).
 /// After T steps it stays at its last value.
 class LearningRateSchedule {
  public:
@@ -28,14 +30,17 @@ class LearningRateSchedule {
   double factor(int64_t step) const;
   /// Whether warm-up and decay together were longer than the run, so that the decay was shortened.
   bool decay_was_cut() const { return decay_was_cut_; }
+  int64_t warmup_steps() const { return warmup_; }
 
  private:
+  /// The decay from 1, of decay step `k`.
+  double decay(int64_t k) const;
+
   int64_t total_;
   int64_t warmup_;
   int64_t decay_;
   int64_t flat_;
-  DecayType decay_type_;
-  double minimum_;
+  LrSchedulerConfig config_;
   bool decay_was_cut_ = false;
 };
 

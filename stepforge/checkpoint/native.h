@@ -23,7 +23,7 @@
 #include "stepforge/checkpoint/checkpoint_ranks.h"
 #include "stepforge/checkpoint/staged_checkpoint.h"
 #include "stepforge/modelspec/model_spec.h"
-#include "stepforge/optim/adamw.h"
+#include "stepforge/optim/optimizer.h"
 #include "stepforge/storage/unit_store.h"
 #include "stepforge/tensorfile/tensor_folder.h"
 
@@ -79,10 +79,10 @@ TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint);
 /// that is missing, unexpected, or of a different shape or type, the same on all ranks, and then changes
 /// nothing.
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
-                     AdamW* optimizer);
+                     Optimizer* optimizer);
 
 /// The same after verify_checkpoint(step_folder).
 Json load_checkpoint(const std::filesystem::path& step_folder, const ModelSpec& model, ModelStore& store,
-                     AdamW* optimizer);
+                     Optimizer* optimizer);
 
 }  // namespace stepforge

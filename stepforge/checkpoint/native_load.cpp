@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <span>
 #include <string>
 #include <system_error>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
@@ -93,31 +95,54 @@ bool is_optimizer_tensor(std::string_view name) {
   return name.starts_with(kOptimizerPrefix);
 }
 
-void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, const ModelSpec& model,
-                 bool with_optimizer) {
-  static constexpr std::array<DType, 1> kMasters = {DType::f32};
-  const std::vector<std::string> names = folder.names();
-  if (with_optimizer && std::none_of(names.begin(), names.end(), is_optimizer_tensor)) {
+/// The folder has optimizer state of these names.
+void require_slots(const FoundCheckpoint& checkpoint, const TensorFolder& folder,
+                   const std::set<std::string>& slots) {
+  std::set<std::string> found;
+  for (const std::string& name : folder.names())
+    if (is_optimizer_tensor(name)) found.insert(name.substr(name.rfind('.') + 1));
+  if (found == slots) return;
+  if (found.empty()) {
     throw Error(format("checkpoint {} holds weights only, no optimizer state to resume from",
                        checkpoint.path.string()));
   }
-  TensorComparison comparison(folder);
-  for (const NamedTensor& tensor : named_tensors(model)) {
-    comparison.expect(tensor.name, tensor.shape, kMasters);
-    if (!with_optimizer || !model.units.at(tensor.unit).trainable) continue;
-    for (const std::string_view slot : AdamW::kSlotNames) {
-      comparison.expect(optimizer_tensor_name(tensor.name, slot), tensor.shape, kMasters);
-    }
-  }
-  comparison.finish(
-      format("{} is a checkpoint of another model", checkpoint.path.string()),
-      [with_optimizer](std::string_view name) { return !with_optimizer && is_optimizer_tensor(name); });
+  const auto text = [](const std::set<std::string>& names) {
+    return names.empty() ? std::string("none") : join(std::vector(names.begin(), names.end()), ", ");
+  };
+  throw Error(format(
+      "checkpoint {} is of another optimizer: its state is {}, but optimizer.name needs {}; resume with "
+      "the same optimizer, or start a new run from its weights with model.from",
+      checkpoint.path.string(), text(found), text(slots)));
 }
 
-/// Reads this rank's slices of tensor `name` into `flat`, this rank's shard of the unit.
+/// `optimizer`: null if only weights are loaded.
+void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, const ModelSpec& model,
+                 const Optimizer* optimizer) {
+  static constexpr std::array<DType, 1> kMasters = {DType::f32};
+  TensorComparison comparison(folder);
+  std::set<std::string> slots;
+  for (const NamedTensor& tensor : named_tensors(model)) {
+    comparison.expect(tensor.name, tensor.shape, kMasters);
+    const UnitSpec& unit = model.units.at(tensor.unit);
+    if (optimizer == nullptr || !unit.trainable) continue;
+    for (const std::string_view slot :
+         optimizer_slots(optimizer->groups().settings, unit.parameters.at(tensor.parameter))) {
+      comparison.expect(optimizer_tensor_name(tensor.name, slot), tensor.shape, kMasters);
+      slots.emplace(slot);
+    }
+  }
+  if (optimizer != nullptr) require_slots(checkpoint, folder, slots);
+  comparison.finish(
+      format("{} is a checkpoint of another model", checkpoint.path.string()),
+      [optimizer](std::string_view name) { return optimizer == nullptr && is_optimizer_tensor(name); });
+}
+
+/// Reads this rank's slices of tensor `name` into `flat`, where their offsets are `shift` smaller than in this rank's
+/// shard of the unit.
 void read_held(const TensorFolder& folder, const std::string& name, const std::vector<ShardSlice>& held,
-               const at::Tensor& flat) {
-  for (const ShardSlice& part : held) folder.read(name, part.slice, bytes_of(part_of(flat, part)));
+               const at::Tensor& flat, int64_t shift = 0) {
+  for (const ShardSlice& part : held)
+    folder.read(name, part.slice, bytes_of(part_of(flat, ShardSlice{part.slice, part.local - shift})));
 }
 
 int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
@@ -246,10 +271,10 @@ TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint) {
 }
 
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
-                     AdamW* optimizer) {
+                     Optimizer* optimizer) {
   Json state = read_checkpoint_state(checkpoint);
   const TensorFolder folder = checkpoint_tensors(checkpoint);
-  require_fit(checkpoint, folder, model, optimizer != nullptr);
+  require_fit(checkpoint, folder, model, optimizer);
   const int64_t steps = optimizer == nullptr ? 0 : optimizer_steps(state, checkpoint);
 
   for (const NamedTensor& tensor : named_tensors(store)) {
@@ -257,9 +282,12 @@ Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, 
     const std::vector<ShardSlice> held = shard_slices(unit, tensor);
     read_held(folder, tensor.name, held, unit.master());
     if (optimizer == nullptr || !unit.trained()) continue;
-    for (size_t slot = 0; slot < AdamW::kSlotNames.size(); ++slot) {
-      read_held(folder, optimizer_tensor_name(tensor.name, AdamW::kSlotNames[slot]), held,
-                optimizer->slot(tensor.unit, slot));
+    const std::span<const std::string_view> slots =
+        optimizer_slots(optimizer->groups().settings, unit.spec().parameters.at(tensor.parameter));
+    for (size_t slot = 0; slot < slots.size() && !held.empty(); ++slot) {
+      read_held(folder, optimizer_tensor_name(tensor.name, slots[slot]), held,
+                optimizer->slot(tensor.unit, slot),
+                optimizer->state(tensor.unit).shift(tensor.parameter, static_cast<int>(slot)));
     }
   }
   if (optimizer != nullptr) optimizer->set_steps(steps);
@@ -267,7 +295,7 @@ Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, 
 }
 
 Json load_checkpoint(const fs::path& step_folder, const ModelSpec& model, ModelStore& store,
-                     AdamW* optimizer) {
+                     Optimizer* optimizer) {
   return load_checkpoint(verify_checkpoint(step_folder), model, store, optimizer);
 }
 

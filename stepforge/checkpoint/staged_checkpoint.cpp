@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/checkpoint/staged_checkpoint.h"
 
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -9,6 +10,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/tensorfile/dcp.h"
@@ -48,12 +50,13 @@ void StagedCheckpoint::reserve(size_t bytes) {
 }
 
 void StagedCheckpoint::add(Files& files, const std::string& name, const std::vector<ShardSlice>& held,
-                           const at::Tensor& shard) {
+                           const at::Tensor& flat, int64_t shift) {
   if (files.size() < held.size()) files.resize(held.size());
   for (size_t i = 0; i < held.size(); ++i) {
     const TensorSlice& slice = held[i].slice;
     files[i].push_back({name, slice, used_});
-    at::from_blob(memory_.get() + used_, slice.sizes, at::kFloat).copy_(part_of(shard, held[i]));
+    at::from_blob(memory_.get() + used_, slice.sizes, at::kFloat)
+        .copy_(part_of(flat, ShardSlice{slice, held[i].local - shift}));
     used_ += static_cast<size_t>(bytes_of(slice));
   }
 }
@@ -80,20 +83,23 @@ std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::
   return names;
 }
 
-StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const AdamW* optimizer,
+StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
                                   Json state, StagedCheckpoint reused) {
   if (!state.is_object()) throw Error("a checkpoint's state must be a JSON object");
   const at::NoGradGuard no_grad;
-  const auto slots = [&](size_t unit) {
-    return optimizer != nullptr && store.unit(unit).trained() ? AdamW::kSlotNames.size() : 0;
-  };
   const std::vector<NamedTensor> tensors = named_tensors(model);
-  const auto saved =
-      saved_slices(tensors, store, [&](size_t unit) { return static_cast<int64_t>(1 + slots(unit)); });
+  const auto saved = saved_slices(tensors, store, [&](size_t unit) {
+    return int64_t{1} + (optimizer == nullptr ? 0 : optimizer->state(unit).layout().slots());
+  });
+  const auto slots = [&](const NamedTensor& tensor) -> std::span<const std::string_view> {
+    if (optimizer == nullptr || !store.unit(tensor.unit).trained()) return {};
+    return optimizer_slots(optimizer->groups().settings,
+                           store.unit(tensor.unit).spec().parameters.at(tensor.parameter));
+  };
   size_t total = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     for (const ShardSlice& held : saved[i]) {
-      total += static_cast<size_t>(bytes_of(held.slice)) * (1 + slots(tensors[i].unit));
+      total += static_cast<size_t>(bytes_of(held.slice)) * (1 + slots(tensors[i]).size());
     }
   }
   StagedCheckpoint staged = std::move(reused);
@@ -103,10 +109,12 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
   staged.optimizer_.clear();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& tensor = tensors[i];
-    staged.add(staged.model_, tensor.name, saved[i], store.unit(tensor.unit).master());
-    for (size_t slot = 0; slot < slots(tensor.unit); ++slot) {
-      staged.add(staged.optimizer_, optimizer_tensor_name(tensor.name, AdamW::kSlotNames[slot]), saved[i],
-                 optimizer->slot(tensor.unit, slot));
+    staged.add(staged.model_, tensor.name, saved[i], store.unit(tensor.unit).master(), 0);
+    const std::span<const std::string_view> names = slots(tensor);
+    for (size_t slot = 0; slot < names.size() && !saved[i].empty(); ++slot) {
+      staged.add(staged.optimizer_, optimizer_tensor_name(tensor.name, names[slot]), saved[i],
+                 optimizer->slot(tensor.unit, slot),
+                 optimizer->state(tensor.unit).shift(tensor.parameter, static_cast<int>(slot)));
     }
   }
   staged.state_ = std::move(state);

@@ -13,7 +13,7 @@
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/modelspec/model_spec.h"
-#include "stepforge/optim/adamw.h"
+#include "stepforge/optim/optimizer.h"
 #include "stepforge/storage/unit_store.h"
 
 namespace stepforge {
@@ -39,11 +39,12 @@ class StagedCheckpoint {
   /// The parts in each file of one kind: a file can hold only one part of a tensor.
   using Files = std::vector<std::vector<Part>>;
 
-  friend StagedCheckpoint stage_checkpoint(const ModelSpec&, const ModelStore&, const AdamW*, Json,
+  friend StagedCheckpoint stage_checkpoint(const ModelSpec&, const ModelStore&, const Optimizer*, Json,
                                            StagedCheckpoint);
   void reserve(size_t bytes);
-  void add(Files& files, const std::string& name, const std::vector<ShardSlice>& held,
-           const at::Tensor& shard);
+  /// The slices of a tensor that are `held` in the shard, from `flat`, where their offsets are `shift` smaller.
+  void add(Files& files, const std::string& name, const std::vector<ShardSlice>& held, const at::Tensor& flat,
+           int64_t shift);
 
   std::shared_ptr<std::byte[]> memory_;
   size_t capacity_ = 0;
@@ -58,7 +59,7 @@ class StagedCheckpoint {
 /// replicas divide the slices that they all hold, and what a rank does not count (UnitLayout::counted), such
 /// as its copy of a tied embedding, it leaves to another. Pass the previous one as `reused`: unless a copy of it still exists, its memory is used again, so
 /// that nothing large is allocated after the first save. Throws Error if `state` is not an object.
-StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const AdamW* optimizer,
+StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
                                   Json state, StagedCheckpoint reused = {});
 
 }  // namespace stepforge

@@ -144,14 +144,19 @@ constexpr ChoiceNames<2> choice_names(ReductionMode) {
   return {"fast", "ordered"};
 }
 
-enum class OptimizerName : uint8_t { adamw };
-constexpr ChoiceNames<1> choice_names(OptimizerName) {
-  return {"adamw"};
+enum class OptimizerName : uint8_t { adamw, lion, sgd, muon };
+constexpr ChoiceNames<4> choice_names(OptimizerName) {
+  return {"adamw", "lion", "sgd", "muon"};
 }
 
-enum class DecayType : uint8_t { linear, sqrt, cosine };
-constexpr ChoiceNames<3> choice_names(DecayType) {
-  return {"linear", "sqrt", "cosine"};
+enum class MuonScale : uint8_t { rms, spectral };
+constexpr ChoiceNames<2> choice_names(MuonScale) {
+  return {"rms", "spectral"};
+}
+
+enum class DecayType : uint8_t { linear, sqrt, cosine, polynomial, inverse_sqrt, constant };
+constexpr ChoiceNames<6> choice_names(DecayType) {
+  return {"linear", "sqrt", "cosine", "polynomial", "inverse_sqrt", "constant"};
 }
 
 enum class ReshardMode : uint8_t { by_default, always, never, every_n };
@@ -389,6 +394,11 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  double momentum = 0.95;
+  bool nesterov = true;
+  MuonScale muon_scale = MuonScale::rms;
+  int64_t muon_iterations = 5;
+  DType muon_compute = DType::bf16;
   bool decay_all = false;
   std::vector<ParamGroupConfig> param_groups;
 
@@ -397,9 +407,12 @@ struct OptimizerConfig {
 
 struct LrSchedulerConfig {
   int64_t warmup_steps = 200;
+  double warmup_ratio = -1.0;
   int64_t total_steps = 0;
   double decay_ratio = -1.0;
   DecayType decay_type = DecayType::linear;
+  int64_t cycles = 1;
+  double power = 2.0;
   double min_lr_factor = 0.0;
 
   bool operator==(const LrSchedulerConfig&) const = default;

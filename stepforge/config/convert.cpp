@@ -272,11 +272,12 @@ void Conversion::set_recompute(const Setting& setting) {
 
 void Conversion::set_decay(const Setting& setting) {
   const std::string name = lower_text(setting.value);
-  if (name == "linear" || name == "cosine" || name == "sqrt")
-    return set(setting, "lr_scheduler.decay_type", name);
+  for (const std::string_view same : {"linear", "cosine", "sqrt", "polynomial", "inverse_sqrt"})
+    if (name == same) return set(setting, "lr_scheduler.decay_type", name);
   if (name == "constant" || name == "constant_with_warmup")
-    return set(setting, "lr_scheduler.decay_ratio", "0");
-  lose(setting, "lr_scheduler.decay_type must be linear, sqrt or cosine");
+    return set(setting, "lr_scheduler.decay_type", "constant");
+  if (name == "cosine_with_restarts") return set(setting, "lr_scheduler.decay_type", "cosine");
+  lose(setting, "lr_scheduler.decay_type must be linear, sqrt, cosine, polynomial, inverse_sqrt or constant");
 }
 
 void Conversion::set_strategy(const Setting& setting, const ForeignKey& key) {

@@ -118,7 +118,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"max_grad_norm", "training.max_norm"},
     {"num_train_epochs", "training.epochs", "", epochs},
     {"max_steps", "training.steps", "", positive},
-    {"lr_scheduler_type", "lr_scheduler.decay_type", "linear, sqrt or cosine", decay},
+    {"lr_scheduler_type", "lr_scheduler.decay_type", "linear, sqrt, cosine, polynomial, inverse_sqrt or constant", decay},
     {"warmup_ratio", "lr_scheduler.warmup_steps", "as a number of steps", warmup_share},
     {"warmup_steps", "lr_scheduler.warmup_steps"},
     {"logging_steps", "metrics.log_freq"},

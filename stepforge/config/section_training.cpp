@@ -95,7 +95,10 @@ SchemaOf<PrecisionConfig> precision_section() {
 
 SchemaOf<OptimizerConfig> optimizer_section() {
   return SchemaOf<OptimizerConfig>()
-      .field("name", &OptimizerConfig::name, "Name of the optimizer.")
+      .field("name", &OptimizerConfig::name,
+             "Optimizer: adamw, lion, sgd, or muon, which updates the matrices of the layers, with AdamW for "
+             "the "
+             "embedding, the head, norms and biases.")
       .field("lr", &OptimizerConfig::lr, "Peak learning rate.", {.min = 0, .max = 1000})
       .field("beta1", &OptimizerConfig::beta1, "Exponential decay rate of the first moment.",
              {.min = 0, .below = 1})
@@ -104,8 +107,24 @@ SchemaOf<OptimizerConfig> optimizer_section() {
       .field("eps", &OptimizerConfig::eps,
              "Epsilon added to the square root of the second moment for numerical stability.",
              {.min = 0, .max = 1})
-      .field("weight_decay", &OptimizerConfig::weight_decay,
-             "Decoupled weight decay coefficient, multiplied by the learning rate.", {.min = 0, .max = 1000})
+      .field(
+          "weight_decay", &OptimizerConfig::weight_decay,
+          "Decoupled weight decay coefficient, multiplied by the learning rate; sgd adds it to the gradient "
+          "instead, as torch.optim.SGD does.",
+          {.min = 0, .max = 1000})
+      .field("momentum", &OptimizerConfig::momentum,
+             "Decay rate of the momentum of sgd and muon; 0 is sgd without momentum, and without state.",
+             {.min = 0, .below = 1})
+      .field("nesterov", &OptimizerConfig::nesterov,
+             "Whether sgd and muon look ahead by their momentum (Nesterov).")
+      .field("muon_scale", &OptimizerConfig::muon_scale,
+             "Size of an orthogonalized update: rms makes it that of an AdamW update, so that both share a "
+             "learning rate, spectral multiplies it by the root of rows over columns, at least 1.")
+      .field("muon_iterations", &OptimizerConfig::muon_iterations,
+             "Number of Newton-Schulz iterations that orthogonalize an update of muon.",
+             {.unit = "iterations", .min = 1, .max = 100})
+      .field("muon_compute", &OptimizerConfig::muon_compute, "Data type of these iterations.",
+             {.choices = {"fp32", "bf16"}})
       .field("decay_all", &OptimizerConfig::decay_all,
              "Whether to apply weight decay to norms and biases too, not only to matrices.")
       .tables("param_groups", &OptimizerConfig::param_groups, param_group_table(),
@@ -118,6 +137,9 @@ SchemaOf<LrSchedulerConfig> lr_scheduler_section() {
       .field("warmup_steps", &LrSchedulerConfig::warmup_steps,
              "Number of steps of linear warmup to the peak learning rate.",
              {.unit = "steps", .min = 0, .max = 1e12})
+      .field("warmup_ratio", &LrSchedulerConfig::warmup_ratio,
+             "Fraction of the schedule that is warmup, instead of warmup_steps; -1 means warmup_steps.",
+             {.min = 0, .max = 1, .special = -1})
       .field("total_steps", &LrSchedulerConfig::total_steps,
              "Length of the schedule; 0 means the number of steps of the run.",
              {.unit = "steps", .min = 0, .max = 1e12})
@@ -125,7 +147,13 @@ SchemaOf<LrSchedulerConfig> lr_scheduler_section() {
              "Fraction of the steps, at the end, over which the learning rate decays; -1 means all steps "
              "after the warmup.",
              {.min = 0, .max = 1, .special = -1})
-      .field("decay_type", &LrSchedulerConfig::decay_type, "Shape of the learning rate decay.")
+      .field("decay_type", &LrSchedulerConfig::decay_type,
+             "Shape of the learning rate decay; with decay_ratio it is a warmup-stable-decay schedule.")
+      .field("cycles", &LrSchedulerConfig::cycles,
+             "With decay_type cosine: number of times that the learning rate falls from its peak.",
+             {.unit = "cycles", .min = 1, .max = 1e6})
+      .field("power", &LrSchedulerConfig::power, "With decay_type polynomial: its exponent.",
+             {.min = 0, .max = 100})
       .field("min_lr_factor", &LrSchedulerConfig::min_lr_factor,
              "Learning rate at the end of the decay, as a fraction of the peak.", {.min = 0, .max = 1});
 }

@@ -5,6 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/config/name_pattern.h"
 
 namespace stepforge {
@@ -32,9 +33,20 @@ double or_default(double value, double fallback) {
   return value < 0.0 ? fallback : value;
 }
 
-ParamGroup settings_of(const OptimizerConfig& optimizer, const ParamGroupConfig* group, bool decays) {
-  const double decay = decays || optimizer.decay_all ? optimizer.weight_decay : 0.0;
-  AdamWOptions options{optimizer.lr, optimizer.beta1, optimizer.beta2, optimizer.eps, decay};
+ParamGroup settings_of(const OptimizerConfig& optimizer, const ParamGroupConfig* group,
+                       const ParameterSpec& parameter) {
+  const double decay = parameter.decays() || optimizer.decay_all ? optimizer.weight_decay : 0.0;
+  UpdateOptions options{.optimizer = optimizer_of(optimizer, parameter),
+                        .lr = optimizer.lr,
+                        .beta1 = optimizer.beta1,
+                        .beta2 = optimizer.beta2,
+                        .eps = optimizer.eps,
+                        .weight_decay = decay,
+                        .momentum = optimizer.momentum,
+                        .nesterov = optimizer.nesterov,
+                        .muon_scale = optimizer.muon_scale,
+                        .muon_iterations = optimizer.muon_iterations,
+                        .muon_compute = optimizer.muon_compute};
   if (group == nullptr) return {decay == optimizer.weight_decay ? "default" : "default, no decay", options};
   options.lr = or_default(group->lr, options.lr);
   options.beta1 = or_default(group->beta1, options.beta1);
@@ -55,6 +67,7 @@ int index_of(std::vector<ParamGroup>& groups, const ParamGroup& group) {
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model) {
   std::vector<Pattern> patterns = compile(optimizer);
   ParamGroups result;
+  result.settings = optimizer;
   for (const UnitSpec& unit : model.units) {
     auto& intervals = result.intervals.emplace_back();
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -66,7 +79,7 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
         chosen = &optimizer.param_groups[p];
       }
       if (!unit.trainable) continue;
-      const int group = index_of(result.groups, settings_of(optimizer, chosen, parameter.decays()));
+      const int group = index_of(result.groups, settings_of(optimizer, chosen, parameter));
       if (!intervals.empty() && intervals.back().group == group) {
         intervals.back().last = i + 1;
       } else {
@@ -82,13 +95,15 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
           optimizer.param_groups[p].pattern, model.units.back().parameters.front().name));
     }
   }
+  for (const ParamGroup& group : result.groups) result.rules.push_back(make_update_rule(group.options));
   return result;
 }
 
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& whole,
                                  const std::vector<UnitSpec>& units) {
   const ParamGroups of_whole = resolve_param_groups(optimizer, whole);
-  ParamGroups result{of_whole.groups, {}};
+  ParamGroups result = of_whole;
+  result.intervals.clear();
   for (const UnitSpec& unit : units) {
     const auto found = std::ranges::find(whole.units, unit.name, &UnitSpec::name);
     if (found == whole.units.end()) throw Error(format("the model has no unit \"{}\"", unit.name));

@@ -3,20 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "stepforge/config/config.h"
-#include "stepforge/kernels/adamw.h"
 #include "stepforge/modelspec/model_spec.h"
+#include "stepforge/optim/update_rule.h"
 
 namespace stepforge {
 
 /// The settings of one group, with defaults filled in.
 struct ParamGroup {
   std::string name;  ///< the pattern, or "default", "default, no decay"
-  AdamWOptions options;
+  UpdateOptions options;
 
   bool operator==(const ParamGroup&) const = default;
 };
@@ -29,8 +30,10 @@ struct ParamInterval {
 };
 
 struct ParamGroups {
+  OptimizerConfig settings;
   std::vector<ParamGroup> groups;
-  std::vector<std::vector<ParamInterval>> intervals;  ///< per unit, sorted; empty for a frozen unit
+  std::vector<std::shared_ptr<const UpdateRule>> rules;  ///< of each group
+  std::vector<std::vector<ParamInterval>> intervals;     ///< per unit, sorted; empty for a frozen unit
 };
 
 /// Patterns are ECMAScript regular expressions that are searched in the parameter's name

@@ -7,6 +7,23 @@
 
 namespace stepforge {
 
+namespace {
+
+UnitState two_moments(const UnitStore& unit) {
+  return UnitState(unit, std::vector<int>(unit.spec().parameters.size(), 2));
+}
+
+UpdateOptions options_of(const AdamWOptions& options) {
+  return {.optimizer = OptimizerName::adamw,
+          .lr = options.lr,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .eps = options.eps,
+          .weight_decay = options.weight_decay};
+}
+
+}  // namespace
+
 ShardedAdamW::ShardedAdamW(const ShardedModule& module, const AdamWOptions& options)
     : ShardedAdamW(module, [options](const std::string&) { return options; }) {}
 
@@ -18,7 +35,7 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const OptionsOf& options
   }
   for (const FsdpParamRef& parameter : parameters_) {
     if (states_.empty() || states_.back().group != parameter.group) {
-      states_.push_back({parameter.group, {}, {}, UnitAdamW(parameter.group->store())});
+      states_.push_back({parameter.group, {}, {}, two_moments(parameter.group->store())});
     }
     states_.back().options.push_back(options(parameter.name));
   }
@@ -57,7 +74,8 @@ bool ShardedAdamW::update(GroupState& state) {
       state.moments.allocate();
     }
     scalars_.number.fill_(updates + 1);
-    state.moments.update(first, last, gradient, state.options[first], scalars_);
+    state.moments.update(first, last, gradient, *make_update_rule(options_of(state.options[first])),
+                         scalars_);
     for (size_t i = first; i < last; ++i) ++steps[i];
     first = last;
   }
@@ -68,7 +86,7 @@ std::vector<const ShardedAdamW::GroupState*> ShardedAdamW::state() {
   std::vector<const GroupState*> states;
   for (GroupState& state : states_) {
     if (state.group->any_trained()) state.moments.allocate();
-    if (state.moments.slots()[0].defined()) states.push_back(&state);
+    if (state.moments.allocated()) states.push_back(&state);
   }
   return states;
 }

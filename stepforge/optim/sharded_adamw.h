@@ -11,7 +11,8 @@
 
 #include "stepforge/fsdp/fully_shard.h"
 #include "stepforge/fsdp/unit_tree.h"
-#include "stepforge/optim/adamw.h"
+#include "stepforge/kernels/adamw.h"
+#include "stepforge/optim/unit_state.h"
 
 namespace stepforge {
 
@@ -37,7 +38,7 @@ class ShardedAdamW {
     FsdpParamGroup* group = nullptr;
     std::vector<AdamWOptions> options;  ///< of each parameter
     at::Tensor steps;                   ///< int64 [parameters]: updates of each parameter so far
-    UnitAdamW moments;                  ///< zero before the first step
+    UnitState moments;                  ///< zero before the first step
   };
   /// The states with moments: those of groups of which any parameter is or was trained. Allocates moments
   /// that do not exist yet. The pointers are valid as long as the optimizer.

@@ -10,6 +10,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/stage_names.h"
 #include "stepforge/step/build.h"
@@ -147,6 +148,10 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
   options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
   if (kind == ProgramKind::train) {
     options.micro_batches = static_cast<int>(batch.micro_batches());
+    for (const UnitSpec& unit : model.units) {
+      options.optimizer_slots.push_back(slot_counts(config.optimizer, unit));
+      options.update_workspace.push_back(update_workspace(config.optimizer, unit));
+    }
     options.recompute = plan_recomputation(config.activation_checkpoint);
   }
   if (pipeline.ranks() > 1) keep_names_of_part(options, pipeline.model, model);

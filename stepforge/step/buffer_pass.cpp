@@ -6,6 +6,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/modelspec/slot_layout.h"
 #include "stepforge/step/effects.h"
 #include "stepforge/step/passes.h"
 
@@ -23,6 +24,7 @@ struct UnitElements {
   int64_t shard = 0;
   int64_t all_shards = 0;
   int64_t gathered = 0;
+  int64_t optimizer = 0;  ///< fp32 values of optimizer state
 };
 
 class BufferWriter {
@@ -33,7 +35,9 @@ class BufferWriter {
     for (std::size_t u = 0; u < model.units.size(); ++u) {
       const UnitLayout& unit = layout.units[u];
       const ShardLayout shards(model.units[u], unit.partition, layout.size_of(unit.shard_group));
-      units_.push_back({shards.shard_size(), shards.joined_size(), shards.gathered().size});
+      const std::vector<int> two(model.units[u].parameters.size(), 2);
+      const SlotLayout slots(shards, options.optimizer_slots.empty() ? two : options.optimizer_slots.at(u));
+      units_.push_back({shards.shard_size(), shards.joined_size(), shards.gathered().size, slots.elements()});
       program.units[u].gathered_bytes = units_[u].all_shards * dtype_bytes(unit.gather);
       program.units[u].reduced_bytes = units_[u].all_shards * dtype_bytes(unit.reduce);
     }
@@ -122,8 +126,8 @@ class BufferWriter {
 
   /// Bytes of this rank's shard of a master or an optimizer state.
   int64_t state_bytes(int unit, BufferKind kind) const {
-    return element(units_, unit).shard *
-           (kind == BufferKind::optimizer ? options_.optimizer_bytes_per_element : kMasterBytes);
+    const UnitElements& elements = element(units_, unit);
+    return kMasterBytes * (kind == BufferKind::optimizer ? elements.optimizer : elements.shard);
   }
   int64_t state_bytes(int unit, const StateParts& parts) const {
     int64_t bytes = 0;
@@ -187,7 +191,7 @@ class BufferWriter {
     if (const auto found = live_.find(key); found != live_.end()) operation.reads.push_back(found->second);
   }
 
-  int64_t trainable_sum(int64_t UnitElements::*elements) const {
+  int64_t trainable_sum(int64_t UnitElements::* elements) const {
     int64_t sum = 0;
     for (std::size_t u = 0; u < units_.size(); ++u)
       sum += program_.units[u].trainable ? units_[u].*elements : 0;
@@ -333,7 +337,9 @@ class BufferWriter {
         operation.bytes = 3 * unit.gathered * kMasterBytes;
         break;
       case OpKind::update:  // reads masters, gradient and state, writes masters and state
-        operation.bytes = unit.shard * (3 * kMasterBytes + 2 * options_.optimizer_bytes_per_element);
+        operation.bytes = kMasterBytes * (3 * unit.shard + 2 * unit.optimizer);
+        if (!options_.update_workspace.empty())
+          operation.workspace = element(options_.update_workspace, operation.unit);
         break;
       case OpKind::reload_start:
       case OpKind::offload_start:

@@ -93,7 +93,10 @@ struct StepOptions {
   ReducePolicy reduce;
   OffloadPolicy offload;
   PipelineOptions pipeline;
-  int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
+  /// Of each unit, the fp32 values of optimizer state for each element of its parameters; if there are none given, two
+  /// (AdamW).
+  std::vector<std::vector<int>> optimizer_slots;
+  std::vector<int64_t> update_workspace;  ///< of each unit: bytes; if there are none given, 0
   int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
   int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences
   int64_t sequences = 1;                    ///< generation: rows of logits

@@ -291,19 +291,16 @@ void build_model(Trainer& trainer) {
 
 void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
-  switch (optimizer.name) {
-    case OptimizerName::adamw:
-      trainer.optimizer = std::make_unique<AdamW>(
-          *trainer.store, resolve_param_groups(optimizer, trainer.divided_model, trainer.rank_model.units));
-  }
+  trainer.optimizer = std::make_unique<Optimizer>(
+      *trainer.store, resolve_param_groups(optimizer, trainer.divided_model, trainer.rank_model.units));
   const auto& lr = trainer.config.lr_scheduler;
   trainer.schedule = std::make_unique<LearningRateSchedule>(lr, trainer.total_steps);
   trainer.state.schedule_steps = lr.total_steps > 0 ? lr.total_steps : trainer.total_steps;
-  if (lr.warmup_steps >= trainer.state.schedule_steps) {
+  if (trainer.schedule->warmup_steps() >= trainer.state.schedule_steps) {
     trainer.log.warning(
         "the warm-up ({} steps) is not shorter than the schedule ({} steps): the learning rate rises to the "
-        "end and never decays; lower lr_scheduler.warmup_steps",
-        lr.warmup_steps, trainer.state.schedule_steps);
+        "end and never decays; lower lr_scheduler.warmup_steps or warmup_ratio",
+        trainer.schedule->warmup_steps(), trainer.state.schedule_steps);
   } else if (trainer.schedule->decay_was_cut()) {
     trainer.log.warning("warm-up and decay are longer than the schedule of {} steps: the decay is shortened",
                         trainer.state.schedule_steps);

@@ -169,9 +169,8 @@ EarlierStarts read_earlier_starts(const RunFolder& folder, const Trainer& traine
 EarlierStarts earlier_starts(const Trainer& trainer) {
   EarlierStarts own;
   if (trainer.is_main()) own = read_earlier_starts(*trainer.run_folder, trainer);
-  const Json of_rank0 = Json::parse(trainer.checkpoint_ranks->run([own] {
-    return Json{own.saved, own.of_this_launch}.dump();
-  })[0]);
+  const Json of_rank0 = Json::parse(
+      trainer.checkpoint_ranks->run([own] { return Json{own.saved, own.of_this_launch}.dump(); })[0]);
   return {of_rank0.at(0), of_rank0.at(1)};
 }
 

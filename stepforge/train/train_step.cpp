@@ -24,7 +24,7 @@ bool finite(const at::Tensor& tensor) {
 
 }  // namespace
 
-TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer)
+TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store, Optimizer& optimizer)
     : config_(config),
       executor_(executor),
       store_(store),

@@ -10,7 +10,7 @@
 
 #include "stepforge/config/config.h"
 #include "stepforge/data/batch.h"
-#include "stepforge/optim/adamw.h"
+#include "stepforge/optim/optimizer.h"
 #include "stepforge/storage/gradient_norm.h"
 #include "stepforge/train/executor.h"
 #include "stepforge/train/step_scalars.h"
@@ -42,7 +42,7 @@ struct NonfiniteFinding {
 
 class TrainStep {
  public:
-  TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer);
+  TrainStep(const Config& config, Executor& executor, ModelStore& store, Optimizer& optimizer);
 
   /// Called with the losses of each micro-batch, once per step.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
@@ -70,7 +70,7 @@ class TrainStep {
   const Config& config_;
   Executor& executor_;
   ModelStore& store_;
-  AdamW& optimizer_;
+  Optimizer& optimizer_;
   StepScalars scalars_;
 };
 

@@ -18,7 +18,7 @@
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/run_folder.h"
 #include "stepforge/metrics/sink.h"
-#include "stepforge/optim/adamw.h"
+#include "stepforge/optim/optimizer.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/unit_store.h"
@@ -119,7 +119,7 @@ class Trainer {
   MemoryBudget memory_budget;  ///< of this rank, when the step was planned
   std::unique_ptr<ModelStore> store;
   Model model;
-  std::unique_ptr<AdamW> optimizer;
+  std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<LearningRateSchedule> schedule;
   std::unique_ptr<Loader> loader;
   std::unique_ptr<Executor> executor;

@@ -38,7 +38,7 @@ void begin(const StepScalars& scalars, const std::vector<Batch>& batches, int64_
 }  // namespace
 
 TrainingServices::TrainingServices(const TrainingConfig& training, const std::vector<Batch>& batches,
-                                   const ModelStore& store, AdamW* optimizer, const StepScalars& scalars)
+                                   const ModelStore& store, Optimizer* optimizer, const StepScalars& scalars)
     : norm_type_(norm_type(training.norm_type)),
       norm_exchange_(training.reduction == ReductionMode::ordered ? NormExchange::chunks
                                                                   : NormExchange::ranks),

@@ -8,7 +8,7 @@
 
 #include "stepforge/config/config.h"
 #include "stepforge/data/batch.h"
-#include "stepforge/optim/adamw.h"
+#include "stepforge/optim/optimizer.h"
 #include "stepforge/storage/gradient_norm.h"
 #include "stepforge/train/averaging_domain.h"
 #include "stepforge/train/executor.h"
@@ -25,7 +25,7 @@ class TrainingServices : public StepServices {
  public:
   /// Begins a step on `scalars`; set their learning-rate factor and interruption afterwards.
   TrainingServices(const TrainingConfig& training, const std::vector<Batch>& batches, const ModelStore& store,
-                   AdamW* optimizer, const StepScalars& scalars);
+                   Optimizer* optimizer, const StepScalars& scalars);
 
   /// The cross-entropy of each token of a micro-batch, on the compute device.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
@@ -57,7 +57,7 @@ class TrainingServices : public StepServices {
   double max_norm_;
   const std::vector<Batch>& batches_;
   const ModelStore& store_;
-  AdamW* optimizer_;
+  Optimizer* optimizer_;
   AveragingDomain domain_;
   const StepScalars& scalars_;
 };

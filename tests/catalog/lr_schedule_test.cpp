@@ -55,6 +55,36 @@ TEST(Schedule, CosineAndSquareRootFollowTheirFormulas) {
   expect_factors(scheduler(2, -1.0, DecayType::sqrt, 0.1), 10, root);
 }
 
+TEST(Schedule, OtherDecaysFollowTheirFormulas) {
+  std::vector<double> polynomial = {0.5, 1.0, 1.0};
+  std::vector<double> inverse = {0.5, 1.0, 1.0};
+  std::vector<double> restarts = {0.5, 1.0, 1.0};
+  for (int i = 1; i <= 7; ++i) {
+    polynomial.push_back(std::pow(1.0 - i / 8.0, 3));
+    inverse.push_back(std::sqrt(2.0 / (2.0 + i)));
+    restarts.push_back(0.5 * (1.0 + std::cos(std::numbers::pi * std::fmod(2 * i / 8.0, 1.0))));
+  }
+  LrSchedulerConfig config = scheduler(2, -1.0, DecayType::polynomial);
+  config.power = 3;
+  expect_factors(config, 10, polynomial);
+  expect_factors(scheduler(2, -1.0, DecayType::inverse_sqrt), 10, inverse);
+  EXPECT_NEAR(LearningRateSchedule(scheduler(0, -1.0, DecayType::inverse_sqrt), 10).factor(5),
+              std::sqrt(10000.0 / 10005.0), 1e-12);
+  config = scheduler(2, -1.0, DecayType::cosine);
+  config.cycles = 2;
+  expect_factors(config, 10, restarts);
+  EXPECT_EQ(restarts[6], 1.0);  // the second cycle begins at the peak
+  expect_factors(scheduler(2, -1.0, DecayType::constant, 0.1), 10,
+                 {0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0});
+}
+
+TEST(Schedule, AWarmUpRatioReplacesTheSteps) {
+  LrSchedulerConfig config = scheduler(7);
+  config.warmup_ratio = 0.2;
+  expect_factors(config, 10, {0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125});
+  EXPECT_EQ(LearningRateSchedule(config, 10).warmup_steps(), 2);
+}
+
 TEST(Schedule, AWarmUpLongerThanTheRunIsShortened) {
   expect_factors(scheduler(20), 5, {0.2, 0.4, 0.6, 0.8, 1.0});
 }

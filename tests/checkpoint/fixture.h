@@ -22,7 +22,7 @@
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/modelspec/stage_part.h"
-#include "stepforge/optim/adamw.h"
+#include "stepforge/optim/optimizer.h"
 #include "stepforge/optim/param_groups.h"
 #include "stepforge/storage/unit_store.h"
 #include "tests/catalog/all_families.h"
@@ -146,7 +146,7 @@ struct SmallModel {
   ModelSpec spec;  ///< the whole model
   ModelSpec part;  ///< what the store holds
   ModelStore store;
-  AdamW optimizer;
+  Optimizer optimizer;
 };
 
 /// A logger whose lines can be read back.

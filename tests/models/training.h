@@ -92,7 +92,7 @@ class Job {
   StepProgram program;
   ModelStore store;
   Model model;
-  AdamW optimizer;
+  Optimizer optimizer;
   Executor executor;
   TrainStep train_step;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/optim/adamw.h"
+#include "stepforge/optim/optimizer.h"
 
 #include <cmath>
 #include <vector>

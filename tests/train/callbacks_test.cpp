@@ -238,7 +238,7 @@ TEST(BuildSteps, AReplacedOptimizerUpdates) {
     OptimizerConfig frozen = trainer.config.optimizer;
     frozen.lr = 0.0;
     trainer.optimizer =
-        std::make_unique<AdamW>(*trainer.store, resolve_param_groups(frozen, trainer.model_spec));
+        std::make_unique<Optimizer>(*trainer.store, resolve_param_groups(frozen, trainer.model_spec));
     trainer.schedule =
         std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
   });

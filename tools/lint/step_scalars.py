@@ -12,7 +12,7 @@ import re
 
 from cpp_source import without_literals
 
-SIGNATURES = re.compile(r"stepforge/(kernels/\w+|kernels/cpu/kernels|nn/\w+|storage/gradient_norm|optim/adamw|train/(executor|training_services|averaging_domain))\.h$")
+SIGNATURES = re.compile(r"stepforge/(kernels/\w+|kernels/cpu/kernels|nn/\w+|storage/gradient_norm|optim/optimizer|train/(executor|training_services|averaging_domain))\.h$")
 CODE = re.compile(r"stepforge/((kernels|nn|storage|optim)/.*|prove/exact_model|train/(executor|training_services|averaging_domain))\.(h|cpp)$")
 
 WORDS = {"scale", "loss", "losses", "sum", "sums", "mean", "norm", "terms", "clip", "coefficient", "finite", "labels", "step", "steps", "updates"}
@@ -29,14 +29,14 @@ ALLOWED_SIGNATURES = {
     ("stepforge/kernels/random_fill.h", "initial_value_reference"): "initial weights, before the first step",
     ("stepforge/kernels/reduce.h", "all_finite"): AFTER_A_SKIPPED_STEP,
     ("stepforge/kernels/reduce.h", "all_finite_reference"): AFTER_A_SKIPPED_STEP,
-    ("stepforge/optim/adamw.h", "steps"): "checkpoints read and set the count between steps",
+    ("stepforge/optim/optimizer.h", "steps"): "checkpoints read and set the count between steps",
 }
 ALLOWED_READS = {
     ("stepforge/kernels/cross_entropy.cpp", "labels.ne(kIgnoredLabel).any().item<bool>()"): "only for labels in host memory",
     ("stepforge/kernels/dropout_add.cpp", "coords.row_ids.cpu()"): "the reference draws its random numbers on the host",
     ("stepforge/kernels/dropout_add.cpp", "coords.positions.cpu()"): "the reference draws its random numbers on the host",
     ("stepforge/kernels/reduce.cpp", "at::isfinite(flat).all().item<bool>()"): AFTER_A_SKIPPED_STEP,
-    ("stepforge/optim/adamw.cpp", "steps_.item<double>()"): "checkpoints read the count between steps",
+    ("stepforge/optim/optimizer.cpp", "steps_.item<double>()"): "checkpoints read the count between steps",
     ("stepforge/optim/clip_grad_norm.cpp", "norm.item<double>()"): "returns the norm to the user's own loop",
     ("stepforge/optim/clip_grad_norm.cpp", "coefficient.item<double>()"): "of the user's own loop",
 }

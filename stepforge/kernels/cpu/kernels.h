@@ -12,6 +12,7 @@
 #include "stepforge/kernels/attention.h"
 #include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/dropout_add.h"
+#include "stepforge/kernels/lion.h"
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/kernels/rope.h"
 #include "stepforge/modelspec/layer_traits.h"
@@ -86,6 +87,8 @@ void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, co
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
                   const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWOptions& options,
                   const UpdateScalars& scalars);
+void lion_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& momentum,
+                 const LionOptions& options, const UpdateScalars& scalars);
 
 void join_norm_terms(NormType type, const at::Tensor& terms, const at::Tensor& joined);
 void norm_of_terms(NormType type, const at::Tensor& terms, const at::Tensor& norm);
