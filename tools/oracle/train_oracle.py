@@ -37,7 +37,7 @@ MODELS = {
     "olmo2": lambda **sizes: olmo2(4, 2, **{**SIZES, **sizes}),
     "gemma2": lambda **sizes: gemma2(4, 2, head_dim=20, sliding_window=11, query_pre_attn_scalar=12, attn_logit_softcapping=2.0,
                                      final_logit_softcapping=5.0, **{**SIZES, **sizes}),
-    "gemma3": lambda **sizes: gemma3(4, 1, head_dim=20, sliding_window=11, rope_parameters=TWO_ROPES,
+    "gemma3": lambda **sizes: gemma3(4, 2, head_dim=20, sliding_window=11, rope_parameters=TWO_ROPES,
                                      layer_types=["sliding_attention", "full_attention", "sliding_attention"], **{**SIZES, **sizes}),
 }
 
