@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # tools/bench/<name>.cpp becomes bench_<name>, built only when asked for: `make bench` does.
-foreach(name collectives kernels overlap text)
+foreach(name collectives experts kernels overlap text)
   add_executable(bench_${name} EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tools/bench/${name}.cpp)
   target_link_libraries(bench_${name} PRIVATE stepforge_torch)
   target_compile_options(bench_${name} PRIVATE -fopenmp)

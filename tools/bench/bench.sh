@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Takes about twenty minutes on an otherwise idle machine, and 5 GB of disk (tools/oracle/environment.sh). Measures
-# - the fused kernels against libtorch's
+# - the fused kernels against libtorch's, and products of experts against dense ones
 # - speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work
 # - two and four ranks against FSDP2, tensor and context parallelism, and pipelines
 # - the overlap of communication with compute
@@ -13,9 +13,10 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 scripts/setup.sh
 scripts/build.sh
-cmake --build --preset release --target bench_collectives bench_kernels bench_overlap
+cmake --build --preset release --target bench_collectives bench_experts bench_kernels bench_overlap
 python=$(tools/oracle/environment.sh)
 build/release/bench_kernels
+build/release/bench_experts
 python3 -B tools/bench/compare.py --program "$program" --python "$python" --rounds "${1:-3}"
 python3 -B tools/bench/ranks.py --program "$program" --python "$python" --rounds "${1:-3}"
 python3 -B tools/bench/foresight.py --program "$program" --rounds "${1:-3}"

@@ -35,6 +35,7 @@ ALLOWED_READS = {
     ("stepforge/kernels/cross_entropy.cpp", "labels.ne(kIgnoredLabel).any().item<bool>()"): "only for labels in host memory",
     ("stepforge/kernels/dropout_add.cpp", "coords.row_ids.cpu()"): "the reference draws its random numbers on the host",
     ("stepforge/kernels/dropout_add.cpp", "coords.positions.cpu()"): "the reference draws its random numbers on the host",
+    ("stepforge/kernels/expert_rows.cpp", "indices.cpu()"): "how many tokens an expert has is the size of its products",
     ("stepforge/kernels/reduce.cpp", "at::isfinite(flat).all().item<bool>()"): AFTER_A_SKIPPED_STEP,
     ("stepforge/optim/optimizer.cpp", "steps_.item<double>()"): "checkpoints read the count between steps",
     ("stepforge/optim/clip_grad_norm.cpp", "norm.item<double>()"): "returns the norm to the user's own loop",

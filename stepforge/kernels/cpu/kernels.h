@@ -12,9 +12,11 @@
 #include "stepforge/kernels/attention.h"
 #include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/dropout_add.h"
+#include "stepforge/kernels/expert_rows.h"
 #include "stepforge/kernels/lion.h"
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/kernels/rope.h"
+#include "stepforge/kernels/router.h"
 #include "stepforge/modelspec/layer_traits.h"
 
 namespace stepforge::cpu {
@@ -82,6 +84,36 @@ void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const
                        const VocabularyPart& part, double factor);
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
                         bool accumulate, const VocabularyPart& part, double factor);
+
+/// `weights` may be transposed in its last two dimensions.
+void grouped_product(const at::Tensor& x, const at::Tensor& weights, std::span<const int64_t> offsets,
+                     const at::Tensor& out);
+void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
+                             std::span<const int64_t> offsets, const at::Tensor& grad_weights,
+                             bool accumulate);
+
+/// balance_factors: [rows, E] fp32, the gradient of the balance loss for prob; undefined without losses.
+void router_forward(const at::Tensor& logits, const at::Tensor& correction, const at::Tensor& token_weights,
+                    const RouterOptions& options, const at::Tensor& indices, const at::Tensor& weights,
+                    const at::Tensor& row_sums);
+void router_backward(const at::Tensor& grad_weights, const at::Tensor& logits, const at::Tensor& indices,
+                     const at::Tensor& token_weights, const at::Tensor& balance_factors,
+                     const RouterOptions& options, const RouterLossGradient& gradient,
+                     const at::Tensor& grad_logits);
+
+void gather_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
+void combine_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
+
+void expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
+                           const at::Tensor& out);
+void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
+                            const at::Tensor& slots, const at::Tensor& grad_gate_up,
+                            const at::Tensor& grad_weights, const at::Tensor& out);
+
+void gated_add_forward(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
+                       const at::Tensor& out);
+void gated_add_backward(const at::Tensor& grad_out, const at::Tensor& y, const at::Tensor& gate,
+                        const at::Tensor& grad_y, const at::Tensor& grad_gate);
 
 /// fp32 only.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,

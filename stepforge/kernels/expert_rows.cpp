@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/kernels/expert_rows.h"
+
+#include <algorithm>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/tensor_check.h"
+
+namespace stepforge {
+
+namespace {
+
+void check_rows(const ExpertRows& rows, const at::Tensor& of_tokens, const at::Tensor& of_rows,
+                std::string_view operation) {
+  const int64_t tokens = rows.rows.size(0);
+  check_tensor(of_tokens, format("{} tokens", operation), {tokens, of_tokens.size(1)}, of_rows.scalar_type());
+  check_shape(of_rows, format("{} rows", operation), {rows.count(), of_tokens.size(1)});
+}
+
+/// The token of each row.
+at::Tensor tokens_of(const ExpertRows& rows) {
+  return rows.slots.to(at::kLong).div(rows.rows.size(1), "floor");
+}
+
+}  // namespace
+
+ExpertRows sort_by_expert(const at::Tensor& indices, int64_t experts) {
+  check_tensor(indices, "sort_by_expert indices", {indices.size(0), indices.size(1)}, at::kInt);
+  const at::Tensor host = indices.cpu();
+  const int32_t* const expert = host.const_data_ptr<int32_t>();
+  const int64_t slots = host.numel();
+  std::vector<int64_t> offsets(static_cast<size_t>(experts) + 1, 0);
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    if (expert[slot] < 0 || expert[slot] >= experts) {
+      throw Error(format("sort_by_expert: token {} takes expert {} of {}", slot / indices.size(1),
+                         expert[slot], experts));
+    }
+    ++offsets[static_cast<size_t>(expert[slot]) + 1];
+  }
+  for (size_t e = 1; e < offsets.size(); ++e) offsets[e] += offsets[e - 1];
+  std::vector<int64_t> next(offsets.begin(), offsets.end() - 1);
+  const at::Tensor slot_of = at::empty({slots}, host.options());
+  const at::Tensor row_of = at::empty_like(host);
+  int32_t* const to_slot = slot_of.mutable_data_ptr<int32_t>();
+  int32_t* const to_row = row_of.mutable_data_ptr<int32_t>();
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    const int64_t row = next[static_cast<size_t>(expert[slot])]++;
+    to_row[slot] = static_cast<int32_t>(row);
+    to_slot[row] = static_cast<int32_t>(slot);
+  }
+  return {std::move(offsets), slot_of.to(indices.device()), row_of.to(indices.device())};
+}
+
+at::Tensor count_tokens(const at::Tensor& indices, const at::Tensor& token_weights, int64_t experts) {
+  const at::Tensor counts = at::zeros({experts}, indices.options().dtype(at::kLong));
+  const at::Tensor counted = token_weights.ne(0).to(at::kLong).unsqueeze(1).expand_as(indices);
+  return counts.index_add_(0, indices.to(at::kLong).flatten(), counted.flatten());
+}
+
+void gather_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
+  check_rows(rows, x, out, "gather_rows");
+  if (has_cpu_kernel(x)) {
+    cpu::gather_rows(x, rows, out);
+  } else {
+    gather_rows_reference(x, rows, out);
+  }
+}
+
+void combine_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
+  check_rows(rows, out, x, "combine_rows");
+  if (has_cpu_kernel(x)) {
+    cpu::combine_rows(x, rows, out);
+  } else {
+    combine_rows_reference(x, rows, out);
+  }
+}
+
+void gather_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
+  out.copy_(at::index_select(x, 0, tokens_of(rows)));
+}
+
+void combine_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
+  const at::Tensor sorted = at::index_select(x, 0, rows.rows.flatten()).to(compute_type(x));
+  out.copy_(sorted.view({rows.rows.size(0), rows.rows.size(1), x.size(1)}).sum(1));
+}
+
+}  // namespace stepforge

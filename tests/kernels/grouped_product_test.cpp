@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/kernels/grouped_product.h"
+
+#include <ATen/ops/full.h>
+
+#include "stepforge/base/error.h"
+#include "tests/kernels/compare.h"
+
+namespace stepforge::testing {
+namespace {
+
+constexpr int64_t kGroupedIn = 24;
+constexpr int64_t kGroupedOut = 40;
+
+struct Products {
+  at::Tensor out;
+  at::Tensor grad_x;
+  at::Tensor grad_weights;
+};
+
+/// `accumulate`: the gradient of weights is added to a tensor of ones.
+Products run_grouped(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& grad_out,
+                     const std::vector<int64_t>& offsets, bool accumulate = false) {
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  Products p = {at::empty_like(grad_out), at::empty_like(x), at::full(weights.sizes(), 1.0, wide)};
+  grouped_product(x, weights, offsets, p.out);
+  grouped_input_gradient(grad_out, weights, offsets, p.grad_x);
+  grouped_weight_gradient(grad_out, x, offsets, p.grad_weights, accumulate);
+  return p;
+}
+
+/// Uneven experts, none with rows but one, the first and the last one empty, none with any.
+std::vector<std::vector<int64_t>> all_offsets() {
+  return {{0, 3, 4, 11, 60}, {0, 0, 700, 700, 700}, {0, 0, 300, 601, 601}, {0, 0, 0, 0, 0}, {0, 1, 2, 3, 4}};
+}
+
+TEST(GroupedProduct, AgreesWithTheFp64Reference) {
+  for (const std::vector<int64_t>& offsets : all_offsets()) {
+    const int64_t rows = offsets.back();
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const bool accumulate : {false, true}) {
+        const at::Tensor x = random_tensor({rows, kGroupedIn}, 1).to(type);
+        const at::Tensor weights = random_tensor({4, kGroupedOut, kGroupedIn}, 2).to(type);
+        const at::Tensor grad_out = random_tensor({rows, kGroupedOut}, 3).to(type);
+        const Products actual = run_grouped(x, weights, grad_out, offsets, accumulate);
+        const Products expected = run_grouped(x.to(at::kDouble), weights.to(at::kDouble),
+                                              grad_out.to(at::kDouble), offsets, accumulate);
+        const double tolerance = type == at::kFloat ? 64 * kEps32 : kEps16;
+        expect_close(actual.out, expected.out, tolerance, "out");
+        expect_close(actual.grad_x, expected.grad_x, tolerance, "grad_x");
+        expect_close(actual.grad_weights, expected.grad_weights, tolerance, "grad_weights");
+      }
+    }
+  }
+}
+
+TEST(GroupedProduct, ReferenceIsOneProductForEachRow) {
+  const std::vector<int64_t> offsets = {0, 2, 2, 3, 5};
+  const at::Tensor x = random_tensor({5, kGroupedIn}, 1).to(at::kDouble);
+  const at::Tensor weights = random_tensor({4, kGroupedOut, kGroupedIn}, 2).to(at::kDouble);
+  const at::Tensor grad_out = random_tensor({5, kGroupedOut}, 3).to(at::kDouble);
+  const Products p = run_grouped(x, weights, grad_out, offsets);
+  const std::vector<int64_t> experts = {0, 0, 2, 3, 3};
+  at::Tensor grad_weights = at::full(weights.sizes(), 0.0, at::kDouble);
+  for (int64_t n = 0; n < 5; ++n) {
+    const at::Tensor weight = weights.select(0, experts[static_cast<size_t>(n)]);
+    expect_close(p.out.select(0, n), weight.matmul(x.select(0, n)), 1e-14, "out");
+    expect_close(p.grad_x.select(0, n), weight.t().matmul(grad_out.select(0, n)), 1e-14, "grad_x");
+    grad_weights.select(0, experts[static_cast<size_t>(n)])
+        .add_(grad_out.select(0, n).unsqueeze(1) * x.select(0, n).unsqueeze(0));
+  }
+  expect_close(p.grad_weights, grad_weights, 1e-14, "grad_weights");
+}
+
+TEST(GroupedProduct, GradientOfAnExpertWithoutRowsIsExactlyZeroOrUntouched) {
+  const std::vector<int64_t> offsets = {0, 5, 5, 9, 9};
+  const at::Tensor x = random_tensor({9, kGroupedIn}, 1);
+  const at::Tensor weights = random_tensor({4, kGroupedOut, kGroupedIn}, 2);
+  const at::Tensor grad_out = random_tensor({9, kGroupedOut}, 3);
+  for (const bool accumulate : {false, true}) {
+    const Products p = run_grouped(x, weights, grad_out, offsets, accumulate);
+    for (const int64_t empty : {1, 3})
+      EXPECT_TRUE(p.grad_weights.select(0, empty).eq(accumulate ? 1.0 : 0.0).all().item<bool>());
+  }
+}
+
+TEST(GroupedProduct, DoesNotDependOnTheNumberOfThreads) {
+  for (const std::vector<int64_t>& offsets : all_offsets()) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor x = random_tensor({offsets.back(), 200}, 1).to(type);
+      const at::Tensor weights = random_tensor({4, 300, 200}, 2).to(type);
+      const at::Tensor grad_out = random_tensor({offsets.back(), 300}, 3).to(type);
+      expect_same_for_all_threads([&] {
+        const Products p = run_grouped(x, weights, grad_out, offsets, /*accumulate=*/true);
+        return std::vector<at::Tensor>{p.out, p.grad_x, p.grad_weights};
+      });
+    }
+  }
+}
+
+TEST(GroupedProduct, RefusesOffsetsThatAreNotThoseOfItsRows) {
+  const at::Tensor x = random_tensor({9, kGroupedIn}, 1);
+  const at::Tensor weights = random_tensor({2, kGroupedOut, kGroupedIn}, 2);
+  const at::Tensor out = at::empty({9, kGroupedOut});
+  for (const std::vector<int64_t>& offsets :
+       std::vector<std::vector<int64_t>>{{0, 4, 8}, {1, 4, 9}, {0, 10, 9}, {0, 9}, {}})
+    EXPECT_THROW(grouped_product(x, weights, offsets, out), Error);
+}
+
+}  // namespace
+}  // namespace stepforge::testing
