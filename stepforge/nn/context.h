@@ -17,6 +17,7 @@
 namespace stepforge {
 
 class KvCache;
+class RouterStep;
 
 /// A batch with its tensors: views of the host's vectors on the CPU, copies elsewhere.
 struct BatchTensors {
@@ -50,8 +51,9 @@ struct BatchTensors {
 struct Context {
   const BatchTensors* batch = nullptr;
   double dropout = 0.0;
-  DropoutKey dropout_key;                           ///< of the step; each site derives its own
-  KvCache* cache = nullptr;                         ///< set during generation only
+  DropoutKey dropout_key;         ///< of the step; each site derives its own
+  KvCache* cache = nullptr;       ///< set during generation only
+  RouterStep* routers = nullptr;  ///< of the micro-batch (router_step.h); set in training only
   std::span<const std::string> recomputed_regions;  ///< of the running block
 };
 

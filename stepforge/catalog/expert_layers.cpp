@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/catalog/expert_layers.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/catalog/tensor_costs.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr double kProjectionStd = 0.02;
+
+SubTensor matrix(const std::string& name, const std::string& hf_name, int64_t rows, double std) {
+  if (hf_name.empty()) throw Error(format("experts: this family has no Hugging Face name for '{}'", name));
+  return {name, hf_name, rows, {Initializer::Kind::truncated_normal, std, 3.0}};
+}
+
+ParameterSpec parameter(const std::string& name, int64_t columns, std::vector<SubTensor> sub_tensors) {
+  int64_t rows = 0;
+  for (const SubTensor& sub_tensor : sub_tensors) rows += sub_tensor.rows;
+  return {name, {rows, columns}, std::move(sub_tensors), ParameterTag::matrix};
+}
+
+void add_experts(std::vector<ParameterSpec>& parameters, const std::string& prefix,
+                 const std::string& hf_prefix, const ExpertDims& dims, const ExpertNames& names,
+                 double depth_std) {
+  std::vector<SubTensor> gate_up;
+  std::vector<SubTensor> down;
+  for (int64_t e = 0; e < dims.experts; ++e) {
+    const std::string hf_name = format("{}{}{}.", hf_prefix, names.experts, e);
+    gate_up.push_back(matrix(format("{}.gate", e), hf_name + names.gate, dims.hidden, kProjectionStd));
+    gate_up.push_back(matrix(format("{}.up", e), hf_name + names.up, dims.hidden, depth_std));
+    down.push_back(matrix(format("{}.down", e), hf_name + names.down, dims.width, depth_std));
+  }
+  parameters.push_back(parameter(prefix + ".gate_up", dims.width, std::move(gate_up)));
+  parameters.push_back(parameter(prefix + ".down", dims.hidden, std::move(down)));
+}
+
+std::string shared_name(const std::string& hf_prefix, const ExpertNames& names, const char* matrix) {
+  return names.shared.empty() ? "" : hf_prefix + names.shared + matrix;
+}
+
+void add_shared(std::vector<ParameterSpec>& parameters, const std::string& prefix,
+                const std::string& hf_prefix, const ExpertDims& dims, const ExpertNames& names,
+                double depth_std) {
+  const auto hf_name = [&](const char* name) { return shared_name(hf_prefix, names, name); };
+  parameters.push_back(
+      parameter(prefix + ".shared_gate_up", dims.width,
+                {matrix("gate", hf_name("gate_proj.weight"), dims.shared_hidden, kProjectionStd),
+                 matrix("up", hf_name("up_proj.weight"), dims.shared_hidden, depth_std)}));
+  parameters.push_back(parameter(prefix + ".shared_down", dims.shared_hidden,
+                                 {matrix("weight", hf_name("down_proj.weight"), dims.width, depth_std)}));
+  if (!dims.shared_gate) return;
+  const std::string gate = names.shared_gate.empty() ? "" : hf_prefix + names.shared_gate;
+  parameters.push_back(
+      parameter(prefix + ".shared_gate", dims.width, {matrix("weight", gate, 1, kProjectionStd)}));
+}
+
+/// A product in fp32 by a small weight [out, width], such as the router.
+CallSpec wide_linear(const std::string& name, const std::string& weight, int64_t width, int64_t out) {
+  CallSpec call;
+  call.name = name;
+  call.weights = {weight};
+  call.flops = 2.0 * static_cast<double>(width) * static_cast<double>(out);
+  return call;
+}
+
+CallSpec route_call(const std::string& prefix, const ExpertDims& dims) {
+  CallSpec call = wide_linear("route", prefix + ".router", dims.width, dims.experts);
+  call.output.fp32 = 2 * dims.chosen;  // weights and indices
+  call.extra.fp32 = dims.experts;      // logits
+  call.saves = {dims.width, dims.experts + dims.chosen};
+  call.queued_saves.compute = dims.width;
+  // The gradient of the logits, and that of the input, which is added to that of the experts.
+  call.backward_workspace.token = {dims.width, dims.experts};
+  call.queued.token.fp32 = dims.experts;
+  return call;
+}
+
+/// All of nn's run_experts() as one linear call.
+CallSpec experts_call(const std::string& prefix, const ExpertDims& dims) {
+  const int64_t rows = dims.chosen;
+  const int64_t hidden = rows * dims.hidden;
+  CallSpec call{.name = "experts", .kind = CallKind::linear, .weights = {prefix + ".gate_up"}};
+  call.flops = 6.0 * static_cast<double>(hidden) * static_cast<double>(dims.width);
+  call.output.compute = dims.width;
+  call.extra = {2 * hidden, 2 * rows};  // gate and up; where rows are
+  call.saves = {2 * hidden, 3 * rows};  // and the weights; the router keeps the input
+  call.queued_saves.fp32 = 2 * rows;
+  call.forward_workspace.token.compute =  // the result is made when `hidden` is free again
+      rows * dims.width + std::max<int64_t>(hidden - dims.width, 0);
+  call.gradient = {dims.width, rows};  // and that of the weights
+  call.weight_workspace.token = {3 * hidden + rows * dims.width, rows};
+  call.backward_workspace.token = {2 * hidden + rows * dims.width, 0};
+  call.queued.token.compute = 3 * hidden;  // the gradient of gate and up, and what goes into down
+  return call;
+}
+
+void add_shared_calls(std::vector<CallSpec>& calls, const std::string& prefix, const ExpertDims& dims) {
+  add_enter_linear(calls, "shared_gate_up", prefix + ".shared_gate_up", dims.width, 2 * dims.shared_hidden,
+                   {});
+  calls.back().saves = {};  // the router keeps the input
+  calls.back().queued_saves = {};
+  CallSpec swiglu;
+  swiglu.name = "swiglu";
+  swiglu.output.compute = dims.shared_hidden;
+  swiglu.saves.compute = 2 * dims.shared_hidden;
+  swiglu.gradient.compute = 2 * dims.shared_hidden;
+  calls.push_back(std::move(swiglu));
+  add_leave_linear(calls, "shared_down", prefix + ".shared_down", dims.shared_hidden, dims.width,
+                   /*keeps_input=*/true, {});
+  if (!dims.shared_gate) {
+    CallSpec sum;
+    sum.name = "add";
+    sum.output.compute = dims.width;
+    calls.push_back(std::move(sum));
+    return;
+  }
+  CallSpec gate = wide_linear("add_gated", prefix + ".shared_gate", dims.width, 1);
+  gate.extra.fp32 = 1;
+  gate.saves = {dims.width, 1};
+  gate.gradient.compute = dims.width;
+  gate.backward_workspace.token = {dims.width, 1};
+  gate.queued.token.fp32 = 1;
+  calls.push_back(std::move(gate));
+}
+
+}  // namespace
+
+ExpertNames qwen_expert_names() {
+  return {.router = "mlp.gate.weight",
+          .experts = "mlp.experts.",
+          .gate = "gate_proj.weight",
+          .up = "up_proj.weight",
+          .down = "down_proj.weight",
+          .shared = "mlp.shared_expert.",
+          .shared_gate = "mlp.shared_expert_gate.weight"};
+}
+
+ExpertNames mixtral_expert_names() {
+  return {.router = "block_sparse_moe.gate.weight",
+          .experts = "block_sparse_moe.experts.",
+          .gate = "w1.weight",
+          .up = "w3.weight",
+          .down = "w2.weight"};
+}
+
+ExpertNames deepseek_expert_names() {
+  ExpertNames names = qwen_expert_names();
+  names.shared = "mlp.shared_experts.";
+  names.shared_gate = "";
+  names.correction = "mlp.gate.e_score_correction_bias";
+  return names;
+}
+
+LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
+                       const ExpertNames& names, double depth_std, bool dropout) {
+  // Norm and residual are those of the MLP in whose place it is.
+  const LayerSpec mlp = mlp_layer(prefix, hf_prefix, dims.width, /*hidden=*/1, depth_std, dropout);
+  LayerSpec layer;
+  layer.parameters.push_back(mlp.parameters.front());
+  layer.parameters.push_back(
+      parameter(prefix + ".router", dims.width,
+                {matrix("weight", hf_prefix + names.router, dims.experts, kProjectionStd)}));
+  add_experts(layer.parameters, prefix, hf_prefix, dims, names, depth_std);
+  if (dims.shared_hidden > 0) add_shared(layer.parameters, prefix, hf_prefix, dims, names, depth_std);
+
+  layer.region.name = mlp.region.name;
+  layer.region.residual = true;
+  auto& calls = layer.region.calls;
+  calls.push_back(mlp.region.calls.front());
+  calls.push_back(route_call(prefix, dims));
+  calls.push_back(experts_call(prefix, dims));
+  calls.push_back({.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".down"}});
+  if (dims.shared_hidden > 0) add_shared_calls(calls, prefix, dims);
+  calls.push_back(mlp.region.calls.back());
+  return layer;
+}
+
+ParameterSpec router_correction(const std::string& prefix, const std::string& hf_prefix, int64_t experts,
+                                const ExpertNames& names) {
+  if (names.correction.empty())
+    throw Error("experts: this family has no Hugging Face name for the correction of its router");
+  return {prefix + ".correction",
+          {experts},
+          {{"weight", hf_prefix + names.correction, experts, {Initializer::Kind::zeros}}},
+          ParameterTag::bias};
+}
+
+}  // namespace stepforge

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters and cost of a mixture of experts (nn/expert_layer.h), which takes the place of an MLP. All experts are on one
+// rank.
+//
+// Each token has k rows, one for each expert that it takes, whichever these are: so the bytes of a micro-batch do not depend
+// on the choice, and what is expected is also the bound. With hidden size F, width D and E experts, saved per token:
+//
+//   compute dtype: the input of the norm (D), its result (D), gate and up of its rows (2 F k)
+//   4 bytes each:  rstd (1), logits (E), and of each slot its expert, its weight, its row, and of each row its slot (4 k)
+//   shared expert of hidden size S: 3 S, and if it is gated its result and gate: D and 4 bytes
+//
+// Peaks are exact in fp32 on the CPU without a shared expert, up to 4 k bytes per token, and bounds otherwise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stepforge/catalog/layers.h"
+
+namespace stepforge {
+
+struct ExpertDims {
+  int64_t width = 0;
+  int64_t hidden = 0;  ///< of each expert
+  int64_t experts = 0;
+  int64_t chosen = 0;         ///< experts per token
+  int64_t shared_hidden = 0;  ///< 0: no shared expert
+  bool shared_gate = false;
+};
+
+/// The names of a family's tensors in Hugging Face files, after "model.layers.3."; those of an expert after
+/// experts + "7.".
+struct ExpertNames {
+  std::string router;
+  std::string experts;
+  std::string gate;
+  std::string up;
+  std::string down;
+  std::string shared = {};  ///< before "gate_proj.weight", "up_proj.weight", "down_proj.weight"
+  std::string shared_gate = {};
+  std::string correction = {};  ///< of the router
+};
+
+/// Qwen2-MoE and Qwen3-MoE, of which the first has a gated shared expert; Mixtral; DeepSeek-V2 and V3.
+ExpertNames qwen_expert_names();
+ExpertNames mixtral_expert_names();
+ExpertNames deepseek_expert_names();
+
+/// norm, router, experts (gate and up packed [experts * 2 hidden, width], down [experts * width, hidden], each expert's
+/// matrices sub-tensors of their own), shared expert, residual add. `prefix` is "layers.3.mlp", `hf_prefix`
+/// "model.layers.3."; `depth_std` initialises what ends in the residual. The region is "mlp". Throws Error if the
+/// family has no names for what `dims` has.
+LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
+                       const ExpertNames& names, double depth_std, bool dropout);
+
+/// The correction of the router, [experts] fp32, which no gradient changes: state beside the parameters.
+ParameterSpec router_correction(const std::string& prefix, const std::string& hf_prefix, int64_t experts,
+                                const ExpertNames& names);
+
+}  // namespace stepforge

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small linear layers whose product is fp32 whatever the compute dtype: routers and gates. Not public. They use the products
+// of experts, of which there is one, because those do not depend on the number of threads.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include "stepforge/kernels/grouped_product.h"
+#include "stepforge/kernels/tensor_check.h"
+#include "stepforge/nn/parameter.h"
+
+namespace stepforge {
+
+inline at::Tensor widen(const at::Tensor& x) {
+  return x.detach().to(compute_type(x));
+}
+
+/// x [N, D] weight^T [D, out], fp32.
+inline at::Tensor wide_product(const at::Tensor& x, const at::Tensor& weight) {
+  const at::Tensor wide = widen(x);
+  const at::Tensor out = at::empty({x.size(0), weight.size(0)}, wide.options());
+  grouped_product(wide, widen(weight).unsqueeze(0), std::array<int64_t, 2>{0, x.size(0)}, out);
+  return out;
+}
+
+/// The gradient of x, in its type, for `gradient` [N, out] fp32.
+inline at::Tensor wide_input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
+  const at::Tensor out = at::empty({gradient.size(0), weight.size(1)}, gradient.options());
+  grouped_input_gradient(gradient, widen(weight).unsqueeze(0), std::array<int64_t, 2>{0, gradient.size(0)},
+                         out);
+  return out.to(weight.scalar_type());
+}
+
+/// Contributes the gradient of the weight.
+inline void add_wide_product(Parameter& weight, const at::Tensor& gradient, const at::Tensor& x) {
+  weight.write([gradient, x = x.detach()](const at::Tensor& target, bool accumulate) {
+    grouped_weight_gradient(gradient, widen(x), std::array<int64_t, 2>{0, x.size(0)}, target.unsqueeze(0),
+                            accumulate);
+  });
+}
+
+}  // namespace stepforge

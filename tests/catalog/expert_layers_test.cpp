@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/catalog/expert_layers.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/modelspec/value_types.h"
+#include "tests/catalog/small_model.h"
+
+namespace stepforge::testing {
+namespace {
+
+constexpr ExpertDims kExpertDims{.width = 32, .hidden = 12, .experts = 6, .chosen = 2};
+
+LayerSpec expert_layer_of(const ExpertDims& dims, const ExpertNames& names) {
+  return expert_layer("layers.3.mlp", "model.layers.3.", dims, names, 0.01, false);
+}
+
+const ParameterSpec& parameter_of(const LayerSpec& layer, const std::string& name) {
+  for (const ParameterSpec& parameter : layer.parameters)
+    if (parameter.name == "layers.3.mlp." + name) return parameter;
+  throw Error("no parameter " + name);
+}
+
+TEST(ExpertLayer, EachExpertHasSubTensorsOfItsOwn) {
+  const LayerSpec layer = expert_layer_of(kExpertDims, qwen_expert_names());
+  const ParameterSpec& gate_up = parameter_of(layer, "gate_up");
+  EXPECT_EQ(gate_up.shape, (std::vector<int64_t>{6 * 2 * 12, 32}));
+  ASSERT_EQ(gate_up.sub_tensors.size(), 12U);
+  EXPECT_EQ(gate_up.sub_tensors[8].name, "4.gate");
+  EXPECT_EQ(gate_up.sub_tensors[8].hf_name, "model.layers.3.mlp.experts.4.gate_proj.weight");
+  EXPECT_EQ(gate_up.sub_tensors[9].hf_name, "model.layers.3.mlp.experts.4.up_proj.weight");
+  const ParameterSpec& down = parameter_of(layer, "down");
+  EXPECT_EQ(down.shape, (std::vector<int64_t>{6 * 32, 12}));
+  EXPECT_EQ(down.sub_tensors[5].hf_name, "model.layers.3.mlp.experts.5.down_proj.weight");
+  EXPECT_EQ(parameter_of(layer, "router").shape, (std::vector<int64_t>{6, 32}));
+}
+
+TEST(ExpertLayer, RowsOfSubTensorsAddUpAndNamesAreUnique) {
+  ExpertDims dims = kExpertDims;
+  dims.shared_hidden = 20;
+  dims.shared_gate = true;
+  const LayerSpec layer = expert_layer_of(dims, qwen_expert_names());
+  std::set<std::string> names;
+  for (const ParameterSpec& parameter : layer.parameters) {
+    int64_t rows = 0;
+    for (const SubTensor& part : parameter.sub_tensors) {
+      rows += part.rows;
+      EXPECT_TRUE(names.insert(part.hf_name).second) << part.hf_name;
+    }
+    EXPECT_EQ(rows, parameter.shape.at(0)) << parameter.name;
+  }
+  EXPECT_TRUE(names.count("model.layers.3.mlp.shared_expert_gate.weight") == 1);
+  EXPECT_TRUE(names.count("model.layers.3.mlp.shared_expert.up_proj.weight") == 1);
+}
+
+TEST(ExpertLayer, NamesAreThoseOfEachFamily) {
+  const LayerSpec mixtral = expert_layer_of(kExpertDims, mixtral_expert_names());
+  EXPECT_EQ(parameter_of(mixtral, "router").sub_tensors.at(0).hf_name,
+            "model.layers.3.block_sparse_moe.gate.weight");
+  EXPECT_EQ(parameter_of(mixtral, "gate_up").sub_tensors.at(1).hf_name,
+            "model.layers.3.block_sparse_moe.experts.0.w3.weight");
+  EXPECT_EQ(parameter_of(mixtral, "down").sub_tensors.at(0).hf_name,
+            "model.layers.3.block_sparse_moe.experts.0.w2.weight");
+  ExpertDims shared = kExpertDims;
+  shared.shared_hidden = 20;
+  const LayerSpec deepseek = expert_layer_of(shared, deepseek_expert_names());
+  EXPECT_EQ(parameter_of(deepseek, "shared_down").sub_tensors.at(0).hf_name,
+            "model.layers.3.mlp.shared_experts.down_proj.weight");
+  const ParameterSpec correction =
+      router_correction("layers.3.mlp", "model.layers.3.", 6, deepseek_expert_names());
+  EXPECT_EQ(correction.sub_tensors.at(0).hf_name, "model.layers.3.mlp.gate.e_score_correction_bias");
+  EXPECT_FALSE(correction.decays());
+}
+
+TEST(ExpertLayer, RefusesWhatAFamilyHasNoNameFor) {
+  ExpertDims dims = kExpertDims;
+  dims.shared_hidden = 20;
+  EXPECT_THROW(expert_layer_of(dims, mixtral_expert_names()), Error);
+  dims.shared_gate = true;
+  EXPECT_THROW(expert_layer_of(dims, deepseek_expert_names()), Error);
+  EXPECT_THROW(router_correction("", "", 6, qwen_expert_names()), Error);
+}
+
+/// The FLOPs of the experts that a token takes, not of all.
+TEST(ExpertLayer, FlopsAreThoseOfTheChosenExpertsTheRouterAndTheSharedExpert) {
+  ExpertDims dims = kExpertDims;
+  dims.shared_hidden = 20;
+  dims.shared_gate = true;
+  const CostContext context{.tokens = 10, .document_length = 10};
+  const BlockCost cost = block_cost({expert_layer_of(dims, qwen_expert_names()).region}, context);
+  const double experts = 2 * 3 * 2.0 * 32 * 12;
+  const double shared = 3 * 2.0 * 32 * 20;
+  const double router = 2.0 * 32 * 6 + 2.0 * 32;
+  EXPECT_DOUBLE_EQ(cost.forward_flops, 10 * (experts + shared + router));
+  EXPECT_DOUBLE_EQ(cost.backward_flops, 2 * cost.forward_flops);
+  EXPECT_DOUBLE_EQ(cost.backward_weight_flops, 10 * (experts + shared));
+}
+
+/// More experts of the same size cost no more memory, but for the logits of the router.
+TEST(ExpertLayer, SavedBytesDependOnTheChosenExpertsOnly) {
+  ExpertDims many = kExpertDims;
+  many.experts = 60;
+  const CostContext context{.tokens = 10, .document_length = 10};
+  const auto saved = [&](const ExpertDims& dims) {
+    return block_cost({expert_layer_of(dims, qwen_expert_names()).region}, context).saved_bytes;
+  };
+  EXPECT_EQ(saved(many) - saved(kExpertDims), 10 * 4 * 54);
+}
+
+TEST(ExpertLayer, EveryParameterIsUsedByACall) {
+  ExpertDims dims = kExpertDims;
+  dims.shared_hidden = 20;
+  const LayerSpec layer = expert_layer_of(dims, qwen_expert_names());
+  std::set<std::string> used;
+  for (const CallSpec& call : layer.region.calls) used.insert(call.weights.begin(), call.weights.end());
+  for (const ParameterSpec& parameter : layer.parameters) EXPECT_EQ(used.count(parameter.name), 1U);
+}
+
+/// Every rank of data or context parallelism has the whole layer and other tokens.
+TEST(ExpertLayer, FitsTheRulesOfTypesInsideAModel) {
+  ExpertDims dims = kExpertDims;
+  dims.width = 24;
+  dims.shared_hidden = 20;
+  dims.shared_gate = true;
+  for (const ContextParallel& context : {ContextParallel{}, ContextParallel{3, ContextMethod::ring}}) {
+    ModelSpec model = model_spec(small_model("llama", 8, 4), 64, {}, context);
+    LayerSpec layer = expert_layer_of(dims, qwen_expert_names());
+    std::vector<ParameterSpec>& parameters = model.units.at(1).parameters;
+    std::erase_if(parameters, [](const ParameterSpec& p) { return p.name.starts_with("layers.0.mlp."); });
+    parameters.insert(parameters.end(), layer.parameters.begin(), layer.parameters.end());
+    model.blocks.at(1).regions.at(1) = layer.region;
+    EXPECT_NO_THROW(check_value_types(model));
+    // And a weight that no call uses is found.
+    model.blocks.at(1).regions.at(1).calls.at(1).weights.clear();
+    EXPECT_THROW(check_value_types(model), ValueTypeError);
+  }
+}
+
+}  // namespace
+}  // namespace stepforge::testing
