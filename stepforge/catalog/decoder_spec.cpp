@@ -26,10 +26,12 @@ void check_sizes(const ModelConfig& model) {
   for (const int64_t size : {model.dim, model.n_layers, model.n_heads, model.n_kv_heads, model.ffn_dim})
     if (size <= 0) throw UsageError(format("model: a size is {}; sizes must be positive", size));
   const auto number = [](int64_t size) { return static_cast<double>(size); };
+  const ExpertDims experts = expert_dims(model);
   const double head_dim =
       model.head_dim > 0 ? number(model.head_dim) : number(model.dim) / number(model.n_heads);
-  const double rows =
-      2 * head_dim * (number(model.n_heads) + number(model.n_kv_heads)) + 3 * number(model.ffn_dim);
+  const double rows = 2 * head_dim * (number(model.n_heads) + number(model.n_kv_heads)) +
+                      3 * number(model.ffn_dim) + 3 * number(experts.hidden) * number(experts.experts) +
+                      3 * number(experts.shared_hidden);
   const double parameters =
       number(model.dim) * (number(model.n_layers) * rows + 2 * number(model.vocab_size));
   if (model.n_layers > kMaxLayers || parameters > kMaxParameters) {
@@ -64,6 +66,37 @@ void check_settings(const ModelConfig& model) {
   }
 }
 
+/// Throws UsageError unless the family's models have experts and `model` says how many, or neither.
+void check_experts(const ModelConfig& model) {
+  const ModelFamily& family = find_family(model.family);
+  if (family.expert_names == nullptr) {
+    if (!has_router_losses(model)) return;
+    throw UsageError(format(
+        "model.router_aux_loss_weight = {}, model.router_z_loss_weight = {}: models of the family \"{}\" "
+        "have no routers; remove them, or choose another model.family",
+        model.router_aux_loss_weight, model.router_z_loss_weight, model.family));
+  }
+  if (model.n_experts < 1) {
+    throw UsageError(
+        format("model.n_experts is not set: models of the family \"{}\" have experts", model.family));
+  }
+  if (model.experts_per_token < 1 || model.experts_per_token > model.n_experts) {
+    throw UsageError(format("model.experts_per_token = {}: must be from 1 to model.n_experts = {}",
+                            model.experts_per_token, model.n_experts));
+  }
+  if (has_setting(model.family, "shared_expert_dim") && model.shared_expert_dim < 1) {
+    throw UsageError(
+        format("model.shared_expert_dim is not set: models of the family \"{}\" have an expert that all "
+               "tokens take",
+               model.family));
+  }
+  for (const int64_t layer : model.dense_layers) {
+    if (layer < model.n_layers) continue;
+    throw UsageError(format("model.dense_layers has {}, but model.n_layers = {}: indices begin at 0", layer,
+                            model.n_layers));
+  }
+}
+
 /// How each layer is divided.
 struct LayerParts {
   TensorParallel embedding;
@@ -71,6 +104,12 @@ struct LayerParts {
   std::vector<TensorParallel> attention;
   std::vector<TensorParallel> mlp;
 };
+
+/// The matrices that are divided, or not, together.
+std::vector<std::string> mlp_matrices(const std::string& prefix, const LayerTraits& traits) {
+  if (traits.experts) return {prefix + ".expert_gate_up", prefix + ".expert_down"};
+  return {prefix + ".gate_up", prefix + ".down"};
+}
 
 LayerParts parts_of_layers(const ModelConfig& model, const TensorParallel& tensor, const TensorPlan& plan) {
   LayerParts parts;
@@ -81,7 +120,7 @@ LayerParts parts_of_layers(const ModelConfig& model, const TensorParallel& tenso
     std::vector<std::string> attention = {name + ".attention.qkv", name + ".attention.out"};
     if (layer_traits(model, layer).qkv_bias) attention.push_back(name + ".attention.qkv_bias");
     parts.attention.push_back(plan.of_layer(tensor, attention));
-    parts.mlp.push_back(plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"}));
+    parts.mlp.push_back(plan.of_layer(tensor, mlp_matrices(name + ".mlp", layer_traits(model, layer))));
     if (parts.attention[0].divided != parts.attention.back().divided) {
       throw UsageError(format(
           "parallelism.tensor_parallel_plan: attention is {} in layer 0 and not in layer {}; generation "
@@ -115,6 +154,26 @@ void check_tensor_parallel(const ModelConfig& model, int64_t degree, const Layer
   require(mlp, model.ffn_dim >= degree, "ffn_dim", model.ffn_dim, "not be larger");
   require(parts.embedding.divided || parts.head.divided, model.vocab_size >= degree, "vocab_size",
           model.vocab_size, "not be larger");
+}
+
+/// The loss that balances experts is a sum over whole rows.
+void check_balance(const ModelConfig& model, const ContextParallel& context) {
+  if (context.degree == 1 || model.router_aux_loss_weight == 0.0) return;
+  throw UsageError(format(
+      "parallelism.context_parallel_degree = {}, but model.router_aux_loss_weight = {}: experts are balanced "
+      "within whole rows, of which a rank has a part; set the weight to 0, or use another kind of "
+      "parallelism",
+      context.degree, model.router_aux_loss_weight));
+}
+
+/// Every rank has all experts, and all tokens for them.
+void check_expert_tokens(const ModelConfig& model, const TensorParallel& tensor) {
+  if (tensor.degree == 1 || !tensor.sequence || find_family(model.family).expert_names == nullptr) return;
+  throw UsageError(format(
+      "parallelism.tensor_parallel_degree = {} with sequence parallelism, but models of the family \"{}\" "
+      "have experts, which need all tokens on every rank: set parallelism.enable_sequence_parallel = "
+      "false",
+      tensor.degree, model.family));
 }
 
 /// A ring attends to keys whose distance it does not know.
@@ -175,11 +234,14 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     throw UsageError("model.vocab_size is not set and there is no tokenizer to take it from");
   check_sizes(model);
   check_settings(model);
+  check_experts(model);
   const LayerParts parts = parts_of_layers(model, tensor, plan);
   const TensorParallel& attention = parts.attention.at(0);
   check_tensor_parallel(model, tensor.degree, parts);
   check_ulysses(model, attention, context);
   check_ring(model, context);
+  check_expert_tokens(model, tensor);
+  check_balance(model, context);
   const AttentionDims dims = attention_dims(model);
   const bool dropout = model.dropout > 0.0;
   if (loss_chunk <= 0) loss_chunk = automatic_loss_chunk(model.vocab_size);
@@ -207,8 +269,10 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
               {attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
                                parts.attention.at(static_cast<size_t>(layer)), context),
-               mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std, dropout,
-                         parts.mlp.at(static_cast<size_t>(layer)))});
+               traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
+                                             find_family(model.family).expert_names(), depth_std, dropout)
+                              : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits,
+                                          depth_std, dropout, parts.mlp.at(static_cast<size_t>(layer)))});
   }
   add_block(spec, hidden, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,

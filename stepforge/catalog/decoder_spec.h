@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The specification of a dense decoder: embedding, L layers of attention and MLP, norm and head.
+// The specification of a decoder: embedding, L layers of attention and MLP or experts, norm and head.
 #pragma once
 
 #include "stepforge/catalog/layers.h"

@@ -37,8 +37,10 @@ void add_experts(std::vector<ParameterSpec>& parameters, const std::string& pref
     gate_up.push_back(matrix(format("{}.up", e), hf_name + names.up, dims.hidden, depth_std));
     down.push_back(matrix(format("{}.down", e), hf_name + names.down, dims.width, depth_std));
   }
-  parameters.push_back(parameter(prefix + ".gate_up", dims.width, std::move(gate_up)));
-  parameters.push_back(parameter(prefix + ".down", dims.hidden, std::move(down)));
+  parameters.push_back(parameter(prefix + ".expert_gate_up", dims.width, std::move(gate_up)));
+  parameters.push_back(parameter(prefix + ".expert_down", dims.hidden, std::move(down)));
+  for (std::size_t i = parameters.size() - 2; i < parameters.size(); ++i)
+    parameters[i].used_share = static_cast<double>(dims.chosen) / static_cast<double>(dims.experts);
 }
 
 std::string shared_name(const std::string& hf_prefix, const ExpertNames& names, const char* matrix) {
@@ -86,7 +88,7 @@ CallSpec route_call(const std::string& prefix, const ExpertDims& dims) {
 CallSpec experts_call(const std::string& prefix, const ExpertDims& dims) {
   const int64_t rows = dims.chosen;
   const int64_t hidden = rows * dims.hidden;
-  CallSpec call{.name = "experts", .kind = CallKind::linear, .weights = {prefix + ".gate_up"}};
+  CallSpec call{.name = "experts", .kind = CallKind::linear, .weights = {prefix + ".expert_gate_up"}};
   call.flops = 6.0 * static_cast<double>(hidden) * static_cast<double>(dims.width);
   call.output.compute = dims.width;
   call.extra = {2 * hidden, 2 * rows};  // gate and up; where rows are
@@ -161,7 +163,8 @@ ExpertNames deepseek_expert_names() {
 LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
                        const ExpertNames& names, double depth_std, bool dropout) {
   // Norm and residual are those of the MLP in whose place it is.
-  const LayerSpec mlp = mlp_layer(prefix, hf_prefix, dims.width, /*hidden=*/1, depth_std, dropout);
+  const LayerSpec mlp =
+      mlp_layer(prefix, hf_prefix, dims.width, /*hidden=*/1, LayerTraits(), depth_std, dropout);
   LayerSpec layer;
   layer.parameters.push_back(mlp.parameters.front());
   layer.parameters.push_back(
@@ -176,7 +179,7 @@ LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, 
   calls.push_back(mlp.region.calls.front());
   calls.push_back(route_call(prefix, dims));
   calls.push_back(experts_call(prefix, dims));
-  calls.push_back({.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".down"}});
+  calls.push_back({.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".expert_down"}});
   if (dims.shared_hidden > 0) add_shared_calls(calls, prefix, dims);
   calls.push_back(mlp.region.calls.back());
   return layer;

@@ -46,7 +46,7 @@ ExpertNames qwen_expert_names();
 ExpertNames mixtral_expert_names();
 ExpertNames deepseek_expert_names();
 
-/// norm, router, experts (gate and up packed [experts * 2 hidden, width], down [experts * width, hidden], each expert's
+/// norm, router, expert_gate_up [experts * 2 hidden, width] and expert_down [experts * width, hidden], each expert's
 /// matrices sub-tensors of their own), shared expert, residual add. `prefix` is "layers.3.mlp", `hf_prefix`
 /// "model.layers.3."; `depth_std` initialises what ends in the residual. The region is "mlp". Throws Error if the
 /// family has no names for what `dims` has.

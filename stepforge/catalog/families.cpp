@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/families.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
@@ -83,6 +84,34 @@ constexpr auto kFamilies = std::to_array<ModelFamily>({
                         "sliding_window": 4096, "rope_theta": 1e6, "rope_local_base_freq": 1e4})",
      .hf_constants = kGelu,
      .hf_full_every = 6},
+    // Qwen3 with experts (Yang et al. 2025).
+    {.name = "qwen3_moe",
+     .hf_model_type = "qwen3_moe",
+     .hf_architecture = "Qwen3MoeForCausalLM",
+     .traits = {.qk_norm = QkNormScope::head},
+     .expert_names = qwen_expert_names,
+     .hf_defaults = R"({"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 4,
+                        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768})",
+     .hf_constants = kSilu},
+    // Qwen1.5-MoE and Qwen2 with experts, one of which all tokens take (Yang et al. 2024).
+    {.name = "qwen2_moe",
+     .hf_model_type = "qwen2_moe",
+     .hf_architecture = "Qwen2MoeForCausalLM",
+     .traits = {.qkv_bias = true},
+     .expert_names = qwen_expert_names,
+     .hf_defaults = R"({"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "num_key_value_heads": 16,
+                        "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+                        "shared_expert_intermediate_size": 5632})",
+     .hf_constants = kSiluOnly},
+    // Mixtral 8x7B and 8x22B (Jiang et al. 2024).
+    {.name = "mixtral",
+     .hf_model_type = "mixtral",
+     .hf_architecture = "MixtralForCausalLM",
+     .expert_names = mixtral_expert_names,
+     .normalized_experts = true,
+     .hf_defaults = R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8,
+                        "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2})",
+     .hf_constants = kSiluOnly},
 });
 
 /// Whether the layer has a window; the list is repeated.
@@ -121,11 +150,34 @@ std::vector<AttentionKind> attention_kinds(const ModelConfig& model) {
   return kinds;
 }
 
+bool has_experts(const ModelConfig& model, int64_t layer) {
+  if (find_family(model.family).expert_names == nullptr) return false;
+  return (layer + 1) % model.moe_layer_freq == 0 && std::ranges::count(model.dense_layers, layer) == 0;
+}
+
+ExpertDims expert_dims(const ModelConfig& model) {
+  return {.width = model.dim,
+          .hidden = model.moe_ffn_dim > 0 ? model.moe_ffn_dim : model.ffn_dim,
+          .experts = model.n_experts,
+          .chosen = model.experts_per_token,
+          .shared_hidden = model.shared_expert_dim,
+          .shared_gate = model.shared_expert_dim > 0};
+}
+
+bool normalizes_experts(const ModelConfig& model) {
+  return model.norm_topk_prob || find_family(model.family).normalized_experts;
+}
+
+bool has_router_losses(const ModelConfig& model) {
+  return model.router_aux_loss_weight > 0.0 || model.router_z_loss_weight > 0.0;
+}
+
 LayerTraits layer_traits(const ModelConfig& model, int64_t layer) {
   LayerTraits traits = find_family(model.family).traits;
   const int64_t divisor = model.query_pre_attn_scalar > 0 ? model.query_pre_attn_scalar : head_size(model);
   traits.query_scale = 1.0 / std::sqrt(static_cast<double>(divisor));
   traits.score_cap = model.attention_softcap;
+  traits.experts = has_experts(model, layer);
   if (has_window(model, layer)) traits.window = model.sliding_window;
   return traits;
 }

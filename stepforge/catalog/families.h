@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/catalog/expert_layers.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/layer_traits.h"
 
@@ -19,8 +20,10 @@ struct ModelFamily {
   std::string_view hf_architecture;  ///< "architectures" in config.json
   /// Of every layer; what the configuration decides is added by layer_traits().
   LayerTraits traits = {};
-  bool scaled_embedding = false;  ///< the rows of the embedding are multiplied by sqrt(dim)
-  bool two_ropes = false;         ///< layers with a window have a rotary embedding of their own
+  bool scaled_embedding = false;            ///< the rows of the embedding are multiplied by sqrt(dim)
+  ExpertNames (*expert_names)() = nullptr;  ///< null: its models have no experts
+  bool normalized_experts = false;          ///< the weights of a token's experts sum to 1 in all its models
+  bool two_ropes = false;                   ///< layers with a window have a rotary embedding of their own
   /// JSON objects: the values that transformers gives to keys missing from config.json, and what an export writes
   /// besides the fields of the model.
   std::string_view hf_defaults = "{}";
@@ -39,6 +42,18 @@ int64_t head_size(const ModelConfig& model);
 
 /// The kind of attention of each layer.
 std::vector<AttentionKind> attention_kinds(const ModelConfig& model);
+
+/// Whether the layer has experts: by moe_layer_freq and dense_layers, in a family that has them.
+bool has_experts(const ModelConfig& model, int64_t layer);
+
+/// The sizes of its layers with experts.
+ExpertDims expert_dims(const ModelConfig& model);
+
+/// Whether the weights of a token's experts are divided by their sum.
+bool normalizes_experts(const ModelConfig& model);
+
+/// Whether its routers have losses in training.
+bool has_router_losses(const ModelConfig& model);
 
 /// The traits of one layer: those of the family with what `model` decides. Throws UsageError for an unknown family.
 LayerTraits layer_traits(const ModelConfig& model, int64_t layer);

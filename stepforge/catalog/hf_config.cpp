@@ -42,6 +42,23 @@ Json with_defaults(const Json& file, const ModelFamily& family) {
   return filled;
 }
 
+/// Which layers have an MLP; the number of experts, which has two keys.
+void read_experts(const JsonReader& file, ModelConfig& model) {
+  const char* count = "num_local_experts";
+  if (has_setting(model.family, "n_experts") && file.has(count) && file.has("num_experts") &&
+      file[count].integer(1) != file["num_experts"].integer(1))
+    file.refuse(count, format("differs from num_experts = {}", file["num_experts"].integer(1)));
+  if (has_setting(model.family, "n_experts") && file.has(count)) model.n_experts = file[count].integer(1);
+
+  const char* dense = "mlp_only_layers";
+  if (!has_setting(model.family, "dense_layers") || !file.has(dense)) return;
+  const JsonReader list = file[dense];
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int64_t layer = list.at(i).integer(0);
+    if (layer < model.n_layers) model.dense_layers.push_back(layer);
+  }
+}
+
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id"};
 
 bool is_token_id(const Json& value) {
@@ -112,6 +129,7 @@ ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
   read_fields(reader, hf_fields(), family.name, config);
   read_rope(file, family, config);
   read_window(reader, family, model);
+  read_experts(file, model);
 
   const char* kv_heads = "num_key_value_heads";
   if (!reader.has(kv_heads)) model.n_kv_heads = model.n_heads;

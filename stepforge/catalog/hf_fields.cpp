@@ -10,8 +10,10 @@ namespace stepforge {
 namespace {
 
 constexpr std::string_view kQwen = "qwen2 qwen3";
+constexpr std::string_view kQwenExperts = "qwen2_moe qwen3_moe";
+constexpr std::string_view kExperts = "qwen2_moe qwen3_moe mixtral";
 constexpr std::string_view kGemma = "gemma2 gemma3";
-constexpr std::string_view kWindowed = "qwen2 qwen3 mistral gemma2 gemma3";
+constexpr std::string_view kWindowed = "qwen2 qwen3 mistral gemma2 gemma3 mixtral";
 constexpr std::string_view kWindowedByLayer = "qwen2 qwen3 gemma2 gemma3";
 
 constexpr auto kFields = std::to_array<HfField>({
@@ -21,6 +23,14 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "num_key_value_heads", .field = "n_kv_heads", .nullable = true},
     {.key = "head_dim", .field = "head_dim", .nullable = true},
     {.key = "intermediate_size", .field = "ffn_dim"},
+    {.key = "num_experts", .field = "n_experts", .families = kQwenExperts},
+    {.key = "num_local_experts", .field = "n_experts", .families = "mixtral"},
+    {.key = "num_experts_per_tok", .field = "experts_per_token", .families = kExperts},
+    {.key = "moe_intermediate_size", .field = "moe_ffn_dim", .families = kQwenExperts},
+    {.key = "shared_expert_intermediate_size", .field = "shared_expert_dim", .families = "qwen2_moe"},
+    {.key = "norm_topk_prob", .field = "norm_topk_prob", .families = kQwenExperts},
+    {.key = "decoder_sparse_step", .field = "moe_layer_freq", .families = kQwenExperts},
+    {.key = "mlp_only_layers", .field = "dense_layers", .families = kQwenExperts, .nullable = true},
     {.key = "vocab_size", .field = "vocab_size"},
     {.key = "max_position_embeddings", .field = "max_position"},
     {.key = "rms_norm_eps", .field = "norm_eps"},
@@ -32,6 +42,9 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "query_pre_attn_scalar", .field = "query_pre_attn_scalar", .families = kGemma},
     {.key = "attn_logit_softcapping", .field = "attention_softcap", .families = "gemma2", .nullable = true},
     {.key = "final_logit_softcapping", .field = "logit_softcap", .families = kGemma, .nullable = true},
+
+    // Other versions of transformers write the number of experts here.
+    {.key = "num_local_experts", .families = "qwen3_moe"},
 
     // Which layers have a window, if layer_types does not say it.
     {.key = "use_sliding_window", .families = kQwen, .nullable = true},
@@ -52,8 +65,10 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "use_bidirectional_attention", .accepted = "[false, null]", .families = kGemma},
     {.key = "attn_logit_softcapping",
      .accepted = "[null]",
-     .families = "gemma3"},                                               // transformers does not use it
-    {.key = "layer_types", .accepted = "[null]", .families = "mistral"},  // nor this
+     .families = "gemma3"},  // transformers does not use it
+    {.key = "layer_types", .accepted = "[null]", .families = "mistral mixtral"},  // nor this
+    {.key = "qkv_bias", .accepted = "[true]", .families = "qwen2_moe"},
+    {.key = "router_jitter_noise", .accepted = "[0, null]", .families = "mixtral"},
     {.key = "hidden_act", .accepted = R"(["silu"])"},
     {.key = "attention_bias", .accepted = "[false, null]"},
     {.key = "mlp_bias", .accepted = "[false, null]"},
@@ -110,6 +125,10 @@ constexpr auto kFields = std::to_array<HfField>({
     {"problem_type"},
     {"finetuning_task"},
     {"task_specific_params"},
+
+    // Ignored: a loss of the router in training, which transformers adds if it is to return its logits.
+    {.key = "router_aux_loss_coef", .families = kExperts},
+    {.key = "output_router_logits", .families = kExperts},
 
     // Ignored: models of these families have no window.
     {"sliding_window"},

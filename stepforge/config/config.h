@@ -265,6 +265,15 @@ struct ModelConfig {
   int64_t query_pre_attn_scalar = 0;
   double attention_softcap = 0.0;
   double logit_softcap = 0.0;
+  int64_t n_experts = 0;
+  int64_t experts_per_token = 0;
+  int64_t moe_ffn_dim = 0;
+  int64_t shared_expert_dim = 0;
+  bool norm_topk_prob = false;
+  int64_t moe_layer_freq = 1;
+  std::vector<int64_t> dense_layers;
+  double router_aux_loss_weight = 0.0;
+  double router_z_loss_weight = 0.0;
   bool tie_embeddings = false;
   double dropout = 0.0;
   int64_t max_position = 8192;

@@ -101,7 +101,8 @@ SchemaOf<ModelConfig> model_section() {
           {}, kUnreported)
       .field("family", &ModelConfig::family,
              "Model architecture; docs/models.md says how the families differ.",
-             {.choices = {"llama", "qwen2", "qwen3", "mistral", "olmo2", "gemma2", "gemma3"}})
+             {.choices = {"llama", "qwen2", "qwen3", "mistral", "olmo2", "gemma2", "gemma3", "qwen3_moe",
+                          "qwen2_moe", "mixtral"}})
       .field("dim", &ModelConfig::dim, "Hidden size of the model.", {.min = 1, .max = 1 << 20})
       .field("n_layers", &ModelConfig::n_layers, "Number of transformer layers.", {.min = 1, .max = 10000})
       .field("n_heads", &ModelConfig::n_heads, "Number of query heads per layer.", {.min = 1, .max = 65536})
@@ -141,6 +142,31 @@ SchemaOf<ModelConfig> model_section() {
              {.min = 0, .max = 1e9})
       .field("logit_softcap", &ModelConfig::logit_softcap,
              "Bound c of the logits x, which become c tanh(x / c); 0 means none.", {.min = 0, .max = 1e9})
+      .field("n_experts", &ModelConfig::n_experts,
+             "Number of experts in a layer that has a mixture of them instead of an MLP; families of such "
+             "models need it.",
+             {.min = 0, .max = 65536})
+      .field("experts_per_token", &ModelConfig::experts_per_token,
+             "How many experts the router chooses for each token.", {.min = 0, .max = 65536})
+      .field("moe_ffn_dim", &ModelConfig::moe_ffn_dim, "Hidden size of each expert; 0 means ffn_dim.",
+             {.min = 0, .max = 1 << 22})
+      .field("shared_expert_dim", &ModelConfig::shared_expert_dim,
+             "Hidden size of the expert that all tokens take.", {.min = 0, .max = 1 << 22})
+      .field("norm_topk_prob", &ModelConfig::norm_topk_prob,
+             "Whether the weights of the experts of a token are divided by their sum.")
+      .field("moe_layer_freq", &ModelConfig::moe_layer_freq,
+             "With n, only layers n - 1, 2 n - 1 and so on have experts, unless dense_layers names them.",
+             {.min = 1, .max = 10000})
+      .field("dense_layers", &ModelConfig::dense_layers,
+             "Indices of layers that have an MLP instead of experts.", {.min = 0, .max = 9999})
+      .field("router_aux_loss_weight", &ModelConfig::router_aux_loss_weight,
+             "Weight of the loss that balances the experts within each row (DeepSeek-V3: 1e-4), which is not "
+             "part of the logged loss; 0 means none.",
+             {.min = 0, .max = 1})
+      .field("router_z_loss_weight", &ModelConfig::router_z_loss_weight,
+             "Weight of the z-loss of the routers in the gradients (ST-MoE: 1e-3), which keeps their logits "
+             "from growing and is not part of the logged loss.",
+             {.min = 0, .max = 1})
       .field("tie_embeddings", &ModelConfig::tie_embeddings,
              "Whether the output head shares its weights with the embedding.")
       .field("dropout", &ModelConfig::dropout,

@@ -14,6 +14,9 @@ inline constexpr std::string_view max_loss = "loss_metrics/global_max_loss";
 inline std::string source_loss(std::string_view source) {
   return "loss_metrics/source/" + std::string(source);
 }
+/// Of routers of experts, means over layers and labels, without their weights in the gradients: 1 is even.
+inline constexpr std::string_view router_balance = "loss_metrics/router_balance";
+inline constexpr std::string_view router_z = "loss_metrics/router_z";
 inline constexpr std::string_view grad_norm = "grad_norm";
 /// The learning rate of this step's update.
 inline constexpr std::string_view lr = "lr";

@@ -2,11 +2,14 @@
 #include "stepforge/models/decoder.h"
 
 #include <cmath>
+#include <string>
 #include <utility>
+#include <variant>
 
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/nn/expert_layer.h"
 #include "stepforge/nn/layers.h"
 
 namespace stepforge {
@@ -42,20 +45,43 @@ RopeScaling rope_scaling(const RopeScalingConfig& config) {
           .truncate = config.truncate};
 }
 
-/// Attention and MLP, each a region that may be recomputed.
-class DenseLayer : public Block {
+ExpertLayer expert_layer_of(const ModelConfig& config, const ParameterLookup& parameters,
+                            const std::string& prefix, int64_t layer) {
+  const ExpertDims dims = expert_dims(config);
+  const RouterSettings router{.options = {.chosen = dims.chosen, .normalize = normalizes_experts(config)},
+                              .balance_weight = config.router_aux_loss_weight,
+                              .z_weight = config.router_z_loss_weight};
+  const ExpertLayer::Shared shared = dims.shared_hidden == 0 ? ExpertLayer::Shared::none
+                                     : dims.shared_gate      ? ExpertLayer::Shared::gated
+                                                             : ExpertLayer::Shared::plain;
+  return {parameters, prefix, router, shared, config.norm_eps, layer};
+}
+
+using FeedForward = std::variant<MlpLayer, ExpertLayer>;
+
+FeedForward feed_forward(const ModelConfig& config, const LayerTraits& traits,
+                         const ParameterLookup& parameters, int64_t layer, const TensorExchange& tensor) {
+  const std::string prefix = format("layers.{}.mlp", layer);
+  if (traits.experts) return expert_layer_of(config, parameters, prefix, layer);
+  return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, tensor);
+}
+
+/// Attention, and MLP or experts, each a region that may be recomputed.
+class DecoderLayer : public Block {
  public:
-  DenseLayer(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
-             int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
+  DecoderLayer(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
+               int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
       : rope_(std::move(rope)),
         attention_(parameters, format("layers.{}.attention", layer), head_size(config), traits,
                    config.norm_eps, *rope_, layer, options.tensor, options.exchange),
-        mlp_(parameters, format("layers.{}.mlp", layer), traits, config.norm_eps, layer, options.tensor) {}
+        mlp_(feed_forward(config, traits, parameters, layer, options.tensor)) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     // Captured by value: a recomputed region runs its body again after this call has returned.
     const auto attention = [this, context](const at::Tensor& x) { return attention_.forward(x, context); };
-    const auto mlp = [this, context](const at::Tensor& x) { return mlp_.forward(x, context); };
+    const auto mlp = [this, context](const at::Tensor& x) {
+      return std::visit([&](auto& layer) { return layer.forward(x, context); }, mlp_);
+    };
     return {recompute_region(context, "mlp", mlp,
                              recompute_region(context, "attention", attention, inputs.at(0)))};
   }
@@ -63,7 +89,7 @@ class DenseLayer : public Block {
  private:
   std::shared_ptr<const RopeTable> rope_;
   AttentionLayer attention_;
-  MlpLayer mlp_;
+  FeedForward mlp_;
 };
 
 /// The tables of all layers: those with a window may have their own.
@@ -104,9 +130,9 @@ Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks
         break;
       case BlockKind::layer: {
         const LayerTraits traits = layer_traits(config, block.layer);
-        model.blocks.push_back(std::make_unique<DenseLayer>(config, traits, parameters, block.layer,
-                                                            traits.window > 0 ? ropes.local : ropes.global,
-                                                            options));
+        model.blocks.push_back(std::make_unique<DecoderLayer>(config, traits, parameters, block.layer,
+                                                              traits.window > 0 ? ropes.local : ropes.global,
+                                                              options));
         break;
       }
       case BlockKind::head: {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model code of dense decoders. All families share it; the catalog states how they differ.
+// The model code of decoders. All families share it; the catalog states how they differ.
 #pragma once
 
 #include <cstdint>

@@ -38,6 +38,7 @@ struct LayerTraits {
   double score_cap = 0.0;
   int64_t window = 0;  ///< a query sees itself and the window - 1 keys before it; 0: all before it
   Activation activation = Activation::silu;
+  bool experts = false;  ///< a mixture of experts in place of the MLP
 
   bool norms_before() const { return norms != NormPlaces::after; }
   bool norms_after() const { return norms != NormPlaces::before; }

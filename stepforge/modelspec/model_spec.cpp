@@ -21,12 +21,19 @@ int64_t ModelSpec::parameter_count() const {
   return sum;
 }
 
+int64_t ModelSpec::active_parameter_count() const {
+  int64_t sum = 0;
+  for (const UnitSpec& unit : units)
+    for (const ParameterSpec& parameter : unit.parameters) sum += parameter.active_elements();
+  return sum;
+}
+
 double ModelSpec::flops_per_token(int64_t seq_len) const {
   const auto is_tied = [this](const ParameterSpec& parameter) {
     return std::any_of(ties.begin(), ties.end(),
                        [&](const TieSpec& tie) { return tie.parameter == parameter.name; });
   };
-  int64_t matmul_parameters = parameter_count();
+  int64_t matmul_parameters = active_parameter_count();
   for (const UnitSpec& unit : units) {
     for (const ParameterSpec& parameter : unit.parameters)
       if (parameter.tag == ParameterTag::embedding && !is_tied(parameter))

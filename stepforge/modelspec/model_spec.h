@@ -76,8 +76,10 @@ struct ModelSpec {
 
   /// Number of parameters; tied ones count once. Of a whole model: a part has fewer.
   int64_t parameter_count() const;
-  /// FLOPs per trained token by the formula of torchtitan: 6 N + 12 L width_attention seq_len, where N does
-  /// not include an untied embedding. Attention counts without the causal mask; a layer with a window sees no more keys
+  /// Those that a token uses: of experts, those that it takes.
+  int64_t active_parameter_count() const;
+  /// FLOPs per trained token by the formula of torchtitan: 6 N + 12 L width_attention seq_len, where N is
+  /// that of active parameters without an untied embedding. Attention counts without the causal mask; a layer with a window sees no more keys
   /// than that. Of a whole model.
   double flops_per_token(int64_t seq_len) const;
   /// The values that blocks from `block` on take from blocks before it.

@@ -2,6 +2,7 @@
 #include "stepforge/modelspec/parameter.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace stepforge {
 
@@ -9,6 +10,10 @@ int64_t ParameterSpec::elements() const {
   int64_t product = 1;
   for (const int64_t extent : shape) product *= extent;
   return product;
+}
+
+int64_t ParameterSpec::active_elements() const {
+  return std::llround(static_cast<double>(elements()) * used_share);
 }
 
 int64_t ParameterSpec::row_elements() const {

@@ -43,8 +43,12 @@ struct ParameterSpec {
   /// At least one, in order along dimension 0; their rows add up to shape[0].
   std::vector<SubTensor> sub_tensors;
   ParameterTag tag = ParameterTag::matrix;
+  /// Of experts, of which a token takes some: the share of the elements that a token uses.
+  double used_share = 1.0;
 
   int64_t elements() const;
+  /// Elements that a token uses.
+  int64_t active_elements() const;
   /// Elements in one row of dimension 0.
   int64_t row_elements() const;
   /// The part of the Hugging Face tensor that sub-tensor `index` holds, and the shape of that tensor.

@@ -12,8 +12,8 @@ ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& p
                          at::Tensor correction)
     : norm_(parameters(prefix + ".norm")),
       router_(parameters(prefix + ".router")),
-      gate_up_(parameters(prefix + ".gate_up")),
-      down_(parameters(prefix + ".down")),
+      gate_up_(parameters(prefix + ".expert_gate_up")),
+      down_(parameters(prefix + ".expert_down")),
       settings_(router),
       eps_(eps),
       layer_(layer),
@@ -26,7 +26,7 @@ ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& p
 }
 
 at::Tensor ExpertLayer::forward(const at::Tensor& x, const Context& context) {
-  auto [normed, residual] = pre_norm(x, norm_, eps_);
+  auto [normed, residual] = pre_norm(x, norm_, {.eps = eps_});
   const RoutedTokens routed = route(normed, router_, correction_, settings_, layer_, context);
   const at::Tensor branch =
       add_shared(run_experts(normed, routed, router_.value().size(0), gate_up_, down_), normed);

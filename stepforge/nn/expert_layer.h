@@ -16,7 +16,7 @@ class ExpertLayer {
  public:
   enum class Shared : uint8_t { none, plain, gated };
 
-  /// `prefix` is "layers.3.mlp"; the parameters norm, router, gate_up, down, and those of a shared expert, shared_gate_up,
+  /// `prefix` is "layers.3.mlp"; the parameters norm, router, expert_gate_up, expert_down, and those of a shared expert, shared_gate_up,
   /// shared_down and if it is gated shared_gate, are looked up (catalog/expert_layers.h states their shapes). `correction`:
   /// of the router, [E] fp32, or undefined; whoever balances the experts changes it between steps. Throws Error if the
   /// router does not fit the experts.

@@ -87,11 +87,12 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
 
 }  // namespace
 
-RouterStep::RouterStep(at::Tensor scale, const BatchTensors& batch)
+RouterStep::RouterStep(at::Tensor scale, const BatchTensors& batch,
+                       std::function<void(const RouterReport&)> on_report)
     : scale_(std::move(scale)),
       rows_(batch.host.rows),
-      token_weights_(batch.weights.defined() ? batch.weights
-                                             : batch.labels.ne(kIgnoredLabel).to(at::kFloat)) {}
+      token_weights_(batch.weights.defined() ? batch.weights : batch.labels.ne(kIgnoredLabel).to(at::kFloat)),
+      on_report_(std::move(on_report)) {}
 
 RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& correction,
                    const RouterSettings& settings, int64_t layer, const Context& context) {

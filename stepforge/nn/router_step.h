@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -23,7 +24,9 @@ struct RouterReport {
 class RouterStep {
  public:
   /// `scale`: that of the loss of the step (kernels/scalars.h), which the losses of routers have too.
-  RouterStep(at::Tensor scale, const BatchTensors& batch);
+  /// `on_report` is called with each report; may be null.
+  RouterStep(at::Tensor scale, const BatchTensors& batch,
+             std::function<void(const RouterReport&)> on_report = nullptr);
 
   const at::Tensor& scale() const { return scale_; }
   int64_t rows() const { return rows_; }
@@ -32,7 +35,10 @@ class RouterStep {
 
   /// Whether `layer` has reported: a forward that is run again in backward does not report again.
   bool has_report(int64_t layer) const { return reports_.count(layer) > 0; }
-  void report(int64_t layer, RouterReport report) { reports_.emplace(layer, std::move(report)); }
+  void report(int64_t layer, RouterReport report) {
+    if (on_report_) on_report_(report);
+    reports_.emplace(layer, std::move(report));
+  }
   const RouterReport& report_of(int64_t layer) const { return reports_.at(layer); }
   const std::map<int64_t, RouterReport>& reports() const { return reports_; }
 
@@ -40,6 +46,7 @@ class RouterStep {
   at::Tensor scale_;
   int64_t rows_;
   at::Tensor token_weights_;
+  std::function<void(const RouterReport&)> on_report_;
   std::map<int64_t, RouterReport> reports_;
 };
 

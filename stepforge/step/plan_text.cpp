@@ -196,6 +196,8 @@ std::string render_plan(const ModelSpec& model, const ModelSpec& part, const Ste
   std::string plan = format("{}: {} parameters ({}), {} units, {} blocks, family {}\n", text.title,
                             human_count(model.parameter_count()), with_thousands(model.parameter_count()),
                             model.units.size(), model.blocks.size(), model.family);
+  if (const int64_t active = model.active_parameter_count(); active != model.parameter_count())
+    plan += format("{} active parameters per token ({})\n", human_count(active), with_thousands(active));
   plan += format(
       "{} FLOPs per token at sequence length {}; {} tokens per step in {} micro-batch{} per rank\n",
       human_count(static_cast<int64_t>(model.flops_per_token(text.seq_len))), text.seq_len,

@@ -11,6 +11,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/comm/rank0_first.h"
 #include "stepforge/comm/self_test.h"
@@ -323,6 +324,11 @@ void build_executor(Trainer& trainer) {
   trainer.train_step->on_losses = [losses = trainer.source_losses.get()](const Batch& batch,
                                                                          const at::Tensor& token_loss) {
     losses->add(batch, token_loss);
+  };
+  if (!has_router_losses(trainer.config.model)) return;
+  trainer.router_losses = std::make_unique<RouterLosses>(trainer.store->device());
+  trainer.train_step->on_router_report = [losses = trainer.router_losses.get()](const RouterReport& report) {
+    losses->add(report);
   };
 }
 

@@ -50,6 +50,9 @@ class ReportCallback : public Callback {
     trainer.log.info("model: {}, {} parameters ({}), {}, vocabulary {}", trainer.config.model.family,
                      with_thousands(model.parameter_count()), human_count(model.parameter_count()),
                      counted(model.layers, "layer"), with_thousands(model.vocab_size));
+    if (const int64_t active = model.active_parameter_count(); active != model.parameter_count())
+      trainer.log.info("experts: {} active parameters per token ({})", with_thousands(active),
+                       human_count(active));
     trainer.log.info(
         "step: {}{} x {} x {} tokens = {} tokens", ranks == 1 ? "" : format("{} ranks x ", ranks),
         counted(batch.micro_batches(), "micro-batch"), counted(batch.rows_per_micro_batch, "row"),
@@ -144,6 +147,12 @@ class LoggingCallback : public Callback {
     record.add(metric::max_loss, trainer.last_step.max_loss);
     for (const auto& [name, loss] : trainer.source_losses->take(trainer.all_ranks.get()))
       record.add(metric::source_loss(name), loss);
+    if (trainer.router_losses != nullptr) {
+      if (const auto means = trainer.router_losses->take(trainer.all_ranks.get())) {
+        record.add(metric::router_balance, means->balance);
+        record.add(metric::router_z, means->z);
+      }
+    }
     record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
     record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));

@@ -129,7 +129,9 @@ void Executor::meter_waits() const {
 
 Context Executor::context_for(const Operation& operation, const StepInputs& inputs) {
   Context context;
-  context.batch = &*read(operation, BufferKind::batch).batch;
+  Value& loaded = read(operation, BufferKind::batch);
+  context.batch = &*loaded.batch;
+  if (loaded.routers) context.routers = &*loaded.routers;
   context.dropout = inputs.dropout;
   context.dropout_key = inputs.dropout_key;
   context.cache = inputs.cache;
@@ -142,8 +144,7 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::count_labels:
       return services.count_labels(*communicator(operation));
     case OpKind::load_batch:
-      allocate(operation, BufferKind::batch).batch.emplace(services.load_batch(operation.micro_batch));
-      return;
+      return load_batch(operation, services);
     case OpKind::forward:
     case OpKind::recompute:
       return forward(operation, inputs);
@@ -212,6 +213,12 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     default:
       throw Error(format("the executor cannot run {} operations", op_name(operation.kind)));
   }
+}
+
+void Executor::load_batch(const Operation& operation, StepServices& services) {
+  Value& loaded = allocate(operation, BufferKind::batch);
+  loaded.batch.emplace(services.load_batch(operation.micro_batch));
+  loaded.routers = services.router_step(*loaded.batch);
 }
 
 Bundle Executor::read_inputs(const Operation& operation) {

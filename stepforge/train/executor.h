@@ -14,6 +14,7 @@
 
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/gradient_queue.h"
+#include "stepforge/nn/router_step.h"
 #include "stepforge/step/program.h"
 #include "stepforge/step/simulate.h"
 #include "stepforge/storage/unit_store.h"
@@ -32,6 +33,8 @@ class StepServices {
   /// Sums the valid labels, and the requests to stop, over `ranks`.
   virtual void count_labels(Communicator& ranks) {}
   virtual BatchTensors load_batch(int micro_batch) = 0;
+  /// What the routers of the model exchange with a step, if they have losses.
+  virtual std::optional<RouterStep> router_step(const BatchTensors& batch) { return {}; }
   /// The factor of each token's loss, a scalar (kernels/scalars.h): 1 / valid labels of the whole step.
   virtual at::Tensor loss_scale() { return {}; }
   /// Gives the losses of the last stage to all stages of the pipeline.
@@ -96,6 +99,7 @@ class Executor {
   /// A live buffer's contents: one of these, by BufferKind.
   struct Value {
     std::optional<BatchTensors> batch;
+    std::optional<RouterStep> routers = {};  ///< beside batch
     /// graph: the block's inputs as leaves
     Bundle leaves;
     /// graph: the edges at which the gradients of the outputs enter; they keep no output alive
@@ -108,6 +112,7 @@ class Executor {
 
   void meter_waits() const;
   void execute(const Operation& operation, const StepInputs& inputs, StepServices& services);
+  void load_batch(const Operation& operation, StepServices& services);
   void forward(const Operation& operation, const StepInputs& inputs);
   void backward(const Operation& operation, const StepInputs& inputs);
   /// The products that backward_input has queued.

@@ -10,6 +10,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/random.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/train/training_services.h"
@@ -57,12 +58,19 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
   return inputs;
 }
 
+void TrainStep::set_router_report(TrainingServices& services,
+                                  std::function<void(const RouterReport&)> report) const {
+  if (!has_router_losses(config_.model)) return;
+  services.on_router_report = report ? std::move(report) : [](const RouterReport&) {};
+}
+
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {
   StepInputs inputs = inputs_for(context);
   TrainingServices services(config_.training, micro_batches, store_, &optimizer_, scalars_);
   scalars_.update.lr_factor.fill_(context.lr_factor);
   scalars_.interrupted.fill_(interrupted && interrupted());
   services.on_losses = on_losses;
+  set_router_report(services, on_router_report);
   services.on_micro_step_end = on_micro_step_end;
   if (on_pre_update) {
     services.on_pre_update = [this] {
@@ -158,6 +166,7 @@ NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, Step
     }
   };
   TrainingServices services(config_.training, micro_batches, store_, nullptr, scalars_);
+  set_router_report(services, nullptr);
   executor_.run(inputs, services);
   return first;
 }

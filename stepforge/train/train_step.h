@@ -17,6 +17,8 @@
 
 namespace stepforge {
 
+class TrainingServices;
+
 struct StepResult {
   double loss = 0.0;       ///< the mean that training.loss_aggregation names, natural log
   double max_loss = 0.0;   ///< the largest mean of one rank over its own valid labels
@@ -46,6 +48,8 @@ class TrainStep {
 
   /// Called with the losses of each micro-batch, once per step.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
+  /// Called with what each router reports about a micro-batch, once per step, if routers have losses.
+  std::function<void(const RouterReport& report)> on_router_report;
   /// See the events of the same names in Callback.
   std::function<void()> on_micro_step_end;
   /// Null if nobody needs the numbers before the update: the host then reads them only after the step.
@@ -62,6 +66,8 @@ class TrainStep {
 
  private:
   StepInputs inputs_for(const StepContext& context) const;
+  /// Asks routers for their losses, if they have any. `report` may be null.
+  void set_router_report(TrainingServices& services, std::function<void(const RouterReport&)> report) const;
   /// The host's only look at the scalars of a step.
   StepResult read_result() const;
   std::string find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs);

@@ -61,6 +61,11 @@ BatchTensors TrainingServices::load_batch(int micro_batch) {
   return BatchTensors(batches_.at(static_cast<size_t>(micro_batch)));
 }
 
+std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch) {
+  if (!on_router_report) return std::nullopt;
+  return RouterStep(loss_scale(), batch, on_router_report);
+}
+
 namespace {
 
 at::Tensor weighted(const BatchTensors& batch, const at::Tensor& losses) {

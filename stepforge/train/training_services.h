@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "stepforge/config/config.h"
@@ -29,12 +30,15 @@ class TrainingServices : public StepServices {
 
   /// The cross-entropy of each token of a micro-batch, on the compute device.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
+  /// What the router of a layer reports about a micro-batch. Null if routers have no losses.
+  std::function<void(const RouterReport& report)> on_router_report;
   std::function<void()> on_micro_step_end;
   std::function<void()> on_pre_update;
 
   void count_labels(Communicator& ranks) override;
   at::Tensor loss_scale() override { return scalars_.token_weight; }
   BatchTensors load_batch(int micro_batch) override;
+  std::optional<RouterStep> router_step(const BatchTensors& batch) override;
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override;
   void extra_loss_ready(int micro_batch, double weight, const BatchTensors& batch,
                         const LossResult& loss) override;

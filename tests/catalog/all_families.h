@@ -27,7 +27,12 @@ inline bool may_slide(const std::string& family) {
   return has_setting(family, "sliding_window");
 }
 
-/// A window in even layers or in all, caps, a second rotary base.
+/// Whether layers have experts instead of an MLP.
+inline bool has_experts(const std::string& family) {
+  return has_setting(family, "n_experts");
+}
+
+/// A window in even layers or in all, caps, a second rotary base, experts.
 inline void use_all_settings(ModelConfig& config) {
   const auto has = [&](const char* field) { return has_setting(config.family, field); };
   if (has("sliding_window")) config.sliding_window = 7;
@@ -37,6 +42,11 @@ inline void use_all_settings(ModelConfig& config) {
   if (has("query_pre_attn_scalar")) config.query_pre_attn_scalar = 11;
   if (has("attention_softcap")) config.attention_softcap = 1.5;
   if (has("logit_softcap")) config.logit_softcap = 2.5;
+  if (has("n_experts")) config.n_experts = 6;
+  if (has("experts_per_token")) config.experts_per_token = 3;
+  if (has("moe_ffn_dim")) config.moe_ffn_dim = 20;
+  if (has("shared_expert_dim")) config.shared_expert_dim = 28;
+  if (has("norm_topk_prob")) config.norm_topk_prob = config.family == "qwen3_moe";
 }
 
 /// The same as overrides of a configuration; without windows if they are not wanted.
@@ -48,6 +58,11 @@ inline std::vector<std::string> setting_overrides(const std::string& family, boo
   add("query_pre_attn_scalar", "11");
   add("attention_softcap", "1.5");
   add("logit_softcap", "2.5");
+  add("n_experts", "6");
+  add("experts_per_token", "3");
+  add("moe_ffn_dim", "20");
+  add("shared_expert_dim", "28");
+  add("norm_topk_prob", family == "qwen3_moe" ? "true" : "false");
   if (!windows) return overrides;
   add("sliding_window", "7");
   add("layer_types", R"(["sliding_attention","full_attention"])");

@@ -27,13 +27,13 @@ const ParameterSpec& parameter_of(const LayerSpec& layer, const std::string& nam
 
 TEST(ExpertLayer, EachExpertHasSubTensorsOfItsOwn) {
   const LayerSpec layer = expert_layer_of(kExpertDims, qwen_expert_names());
-  const ParameterSpec& gate_up = parameter_of(layer, "gate_up");
+  const ParameterSpec& gate_up = parameter_of(layer, "expert_gate_up");
   EXPECT_EQ(gate_up.shape, (std::vector<int64_t>{6 * 2 * 12, 32}));
   ASSERT_EQ(gate_up.sub_tensors.size(), 12U);
   EXPECT_EQ(gate_up.sub_tensors[8].name, "4.gate");
   EXPECT_EQ(gate_up.sub_tensors[8].hf_name, "model.layers.3.mlp.experts.4.gate_proj.weight");
   EXPECT_EQ(gate_up.sub_tensors[9].hf_name, "model.layers.3.mlp.experts.4.up_proj.weight");
-  const ParameterSpec& down = parameter_of(layer, "down");
+  const ParameterSpec& down = parameter_of(layer, "expert_down");
   EXPECT_EQ(down.shape, (std::vector<int64_t>{6 * 32, 12}));
   EXPECT_EQ(down.sub_tensors[5].hf_name, "model.layers.3.mlp.experts.5.down_proj.weight");
   EXPECT_EQ(parameter_of(layer, "router").shape, (std::vector<int64_t>{6, 32}));
@@ -61,9 +61,9 @@ TEST(ExpertLayer, NamesAreThoseOfEachFamily) {
   const LayerSpec mixtral = expert_layer_of(kExpertDims, mixtral_expert_names());
   EXPECT_EQ(parameter_of(mixtral, "router").sub_tensors.at(0).hf_name,
             "model.layers.3.block_sparse_moe.gate.weight");
-  EXPECT_EQ(parameter_of(mixtral, "gate_up").sub_tensors.at(1).hf_name,
+  EXPECT_EQ(parameter_of(mixtral, "expert_gate_up").sub_tensors.at(1).hf_name,
             "model.layers.3.block_sparse_moe.experts.0.w3.weight");
-  EXPECT_EQ(parameter_of(mixtral, "down").sub_tensors.at(0).hf_name,
+  EXPECT_EQ(parameter_of(mixtral, "expert_down").sub_tensors.at(0).hf_name,
             "model.layers.3.block_sparse_moe.experts.0.w2.weight");
   ExpertDims shared = kExpertDims;
   shared.shared_hidden = 20;

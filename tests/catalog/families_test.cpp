@@ -11,6 +11,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/hf_fields.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/presets.h"
 #include "tests/support/throws.h"
@@ -34,7 +35,29 @@ ModelConfig tiny(const std::string& family, bool tied = false) {
   config.ffn_dim = 56;
   config.vocab_size = 100;
   config.tie_embeddings = tied;
+  if (!has_setting(family, "n_experts")) return config;
+  config.n_experts = 4;
+  config.experts_per_token = 2;
+  if (has_setting(family, "moe_ffn_dim")) config.moe_ffn_dim = 20;
+  if (has_setting(family, "shared_expert_dim")) config.shared_expert_dim = 28;
   return config;
+}
+
+using Tensors = std::map<std::string, std::vector<int64_t>>;
+
+/// Of a layer with 4 experts, after "model.layers.0.".
+Tensors expert_tensors(const std::string& family) {
+  const bool mixtral = family == "mixtral";
+  const std::string layer = mixtral ? "block_sparse_moe." : "mlp.";
+  const int64_t hidden = mixtral ? 56 : 20;
+  Tensors tensors = {{layer + "gate.weight", {4, 32}}};
+  for (int e = 0; e < 4; ++e) {
+    const std::string expert = format("{}experts.{}.", layer, e);
+    tensors[expert + (mixtral ? "w1.weight" : "gate_proj.weight")] = {hidden, 32};
+    tensors[expert + (mixtral ? "w3.weight" : "up_proj.weight")] = {hidden, 32};
+    tensors[expert + (mixtral ? "w2.weight" : "down_proj.weight")] = {32, hidden};
+  }
+  return tensors;
 }
 
 /// Name -> shape of every Hugging Face tensor.
@@ -65,21 +88,84 @@ TEST(ModelSpec, PresetsHaveThePublishedParameterCounts) {
       {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264},
       {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},    {"mistral-7b-v0.1", 7241732096},
       {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},     {"gemma2-9b", 9241705984},
-      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168}};
+      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168},     {"qwen3-30b-a3b", 30532122624},
+      {"mixtral-8x7b", 46702792704}};
   EXPECT_EQ(published.size() + 2, embedded_presets().size());  // and debug, demo
   for (const auto& [name, count] : published) {
     EXPECT_EQ(model_spec(preset(name)).parameter_count(), count) << name;
   }
 }
 
+/// Published: 3.3 and 12.9 billion.
+TEST(ModelSpec, OfExpertsOnlyThoseThatATokenTakesAreActiveAndCountInFlops) {
+  EXPECT_EQ(model_spec(preset("qwen3-30b-a3b")).active_parameter_count(), 3353032704);
+  EXPECT_EQ(model_spec(preset("mixtral-8x7b")).active_parameter_count(), 12879925248);
+  const ModelSpec dense = model_spec(preset("qwen3-8b"));
+  EXPECT_EQ(dense.active_parameter_count(), dense.parameter_count());
+  ModelConfig config = tiny("qwen3_moe");
+  const ModelSpec few = model_spec(config);
+  config.n_experts = 40;
+  const ModelSpec many = model_spec(config);
+  const int64_t routers = 2 * 36 * 32;
+  EXPECT_EQ(many.active_parameter_count() - few.active_parameter_count(), routers);
+  EXPECT_DOUBLE_EQ(many.flops_per_token(10) - few.flops_per_token(10), 6.0 * routers);
+  double block = 0.0;
+  for (const BlockSpec& spec : few.blocks)
+    block += block_cost(spec.regions, {10, 10, DType::f32}).forward_flops / 10;
+  const int64_t unmultiplied = 100 * 32 + 2 * (2 * 32 + 2 * 12) + 32;  // embedding and norms
+  EXPECT_DOUBLE_EQ(block, 2.0 * (few.active_parameter_count() - unmultiplied) + 2 * 4.0 * 48 * 10);
+}
+
+TEST(ModelSpec, LayersHaveExpertsByFrequencyUnlessTheyAreNamedAsDense) {
+  ModelConfig config = tiny("qwen3_moe");
+  config.n_layers = 6;
+  config.moe_layer_freq = 2;
+  config.dense_layers = {3};
+  for (int64_t layer = 0; layer < 6; ++layer)
+    EXPECT_EQ(layer_traits(config, layer).experts, layer == 1 || layer == 5) << layer;
+  const ModelSpec spec = model_spec(config);
+  EXPECT_NE(spec.find_parameter("layers.3.mlp.gate_up"), nullptr);
+  EXPECT_EQ(spec.find_parameter("layers.3.mlp.router"), nullptr);
+  EXPECT_NE(spec.find_parameter("layers.5.mlp.expert_gate_up"), nullptr);
+}
+
+TEST(ModelSpec, SettingsOfExpertsThatDoNotFitAreRefusedByName) {
+  const auto refusal = [](ModelConfig config, const auto& change) {
+    change(config);
+    return message_of<UsageError>([&] { model_spec(config); });
+  };
+  EXPECT_CONTAINS(refusal(tiny("llama"), [](ModelConfig& c) { c.n_experts = 8; }), "model.n_experts = 8");
+  EXPECT_CONTAINS(refusal(tiny("llama"), [](ModelConfig& c) { c.dense_layers = {0}; }), "model.dense_layers");
+  EXPECT_CONTAINS(refusal(tiny("mixtral"), [](ModelConfig& c) { c.moe_ffn_dim = 8; }), "model.moe_ffn_dim");
+  EXPECT_CONTAINS(refusal(tiny("qwen3_moe"), [](ModelConfig& c) { c.shared_expert_dim = 8; }),
+                  "model.shared_expert_dim");
+  EXPECT_CONTAINS(refusal(tiny("mixtral"), [](ModelConfig& c) { c.n_experts = 0; }), "model.n_experts");
+  EXPECT_CONTAINS(refusal(tiny("mixtral"), [](ModelConfig& c) { c.experts_per_token = 5; }),
+                  "model.experts_per_token = 5");
+  EXPECT_CONTAINS(refusal(tiny("qwen2_moe"), [](ModelConfig& c) { c.shared_expert_dim = 0; }),
+                  "model.shared_expert_dim");
+  EXPECT_CONTAINS(refusal(tiny("qwen3_moe"), [](ModelConfig& c) { c.dense_layers = {2}; }),
+                  "model.dense_layers has 2");
+}
+
+TEST(ModelSpec, ExpertsNeedAllTokensOnEveryTensorParallelRank) {
+  const ModelConfig config = tiny("qwen3_moe");
+  const std::string message = message_of<UsageError>([&] { model_spec(config, 0, {0, 2, true}); });
+  EXPECT_CONTAINS(message, "enable_sequence_parallel");
+  const ModelSpec spec = model_spec(config, 0, {0, 2});
+  EXPECT_TRUE(spec.find_parameter("layers.0.attention.qkv")->is_sliced());
+  EXPECT_FALSE(spec.find_parameter("layers.0.mlp.expert_gate_up")->is_sliced());
+}
+
 TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
-  const std::map<std::string, std::vector<int64_t>> layer = {
+  const Tensors layer = {
       {"input_layernorm.weight", {32}},      {"self_attn.q_proj.weight", {48, 32}},
       {"self_attn.k_proj.weight", {24, 32}}, {"self_attn.v_proj.weight", {24, 32}},
       {"self_attn.o_proj.weight", {32, 48}}, {"post_attention_layernorm.weight", {32}},
-      {"mlp.gate_proj.weight", {56, 32}},    {"mlp.up_proj.weight", {56, 32}},
-      {"mlp.down_proj.weight", {32, 56}}};
-  using Tensors = std::map<std::string, std::vector<int64_t>>;
+  };
+  const Tensors mlp = {{"mlp.gate_proj.weight", {56, 32}},
+                       {"mlp.up_proj.weight", {56, 32}},
+                       {"mlp.down_proj.weight", {32, 56}}};
   const Tensors norms_of_heads = {{"self_attn.q_norm.weight", {12}}, {"self_attn.k_norm.weight", {12}}};
   const Tensors norms_around = {{"pre_feedforward_layernorm.weight", {32}},
                                 {"post_feedforward_layernorm.weight", {32}}};
@@ -94,14 +180,23 @@ TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
         {"self_attn.k_norm.weight", {24}},
         {"post_feedforward_layernorm.weight", {32}}}},
       {"gemma2", norms_around},
-      {"gemma3", norms_around}};
+      {"gemma3", norms_around},
+      {"qwen3_moe", norms_of_heads},
+      {"qwen2_moe",
+       {{"mlp.shared_expert.gate_proj.weight", {28, 32}},
+        {"mlp.shared_expert.up_proj.weight", {28, 32}},
+        {"mlp.shared_expert.down_proj.weight", {32, 28}},
+        {"mlp.shared_expert_gate.weight", {1, 32}}}},
+      {"mixtral", {}}};
+  further["qwen2_moe"].insert(further["qwen2"].begin(), further["qwen2"].end());
   further["gemma3"].insert(norms_of_heads.begin(), norms_of_heads.end());
   for (const ModelFamily& row : model_families()) {
     const std::string family(row.name);
     Tensors expected = {
         {"model.embed_tokens.weight", {100, 32}}, {"model.norm.weight", {32}}, {"lm_head.weight", {100, 32}}};
     for (const int index : {0, 1}) {
-      for (const Tensors& tensors : {layer, further.at(family)})
+      for (const Tensors& tensors :
+           {layer, further.at(family), row.expert_names == nullptr ? mlp : expert_tensors(family)})
         for (const auto& [name, shape] : tensors) expected[format("model.layers.{}.{}", index, name)] = shape;
       if (family == "olmo2") expected.erase(format("model.layers.{}.input_layernorm.weight", index));
     }

@@ -134,22 +134,40 @@ enum class Meaning : uint8_t { read, refused, ignored };
 
 /// The meaning of the keys in the file of a family, of those that are not read.
 Meaning meaning_of(const std::string& family, const std::string& key) {
-  static const std::set<std::string> ignored = {
-      "_name_or_path",  "architectures",          "bos_token_id", "chunk_size_feed_forward",
-      "dtype",          "eos_token_id",           "id2label",     "initializer_range",
-      "label2id",       "output_attentions",      "pad_token_id", "output_hidden_states",
-      "pretraining_tp", "problem_type",           "return_dict",  "transformers_version",
-      "use_cache",      "_sliding_window_pattern"};
+  static const std::set<std::string> ignored = {"_name_or_path",
+                                                "architectures",
+                                                "bos_token_id",
+                                                "chunk_size_feed_forward",
+                                                "dtype",
+                                                "eos_token_id",
+                                                "id2label",
+                                                "initializer_range",
+                                                "label2id",
+                                                "output_attentions",
+                                                "pad_token_id",
+                                                "output_hidden_states",
+                                                "pretraining_tp",
+                                                "problem_type",
+                                                "return_dict",
+                                                "transformers_version",
+                                                "use_cache",
+                                                "_sliding_window_pattern",
+                                                "router_aux_loss_coef",
+                                                "output_router_logits"};
   static const std::set<std::string> refused = {
-      "attention_bias",     "attention_dropout", "hidden_act",
-      "hidden_activation",  "head_dim",          "is_encoder_decoder",
-      "layer_types",        "mlp_bias",          "use_bidirectional_attention",
-      "model_type",         "rope_parameters",   "num_attention_heads",
-      "num_key_value_heads"};
+      "attention_bias",      "attention_dropout", "hidden_act",
+      "hidden_activation",   "head_dim",          "is_encoder_decoder",
+      "layer_types",         "mlp_bias",          "use_bidirectional_attention",
+      "model_type",          "rope_parameters",   "num_attention_heads",
+      "num_key_value_heads", "qkv_bias",          "router_jitter_noise"};
   const bool qwen = family == "qwen2" || family == "qwen3";
   // Without use_sliding_window no layer has a window, and layer_types comes before max_window_layers.
   if (qwen && (key == "sliding_window" || key == "max_window_layers" || key == "use_sliding_window"))
     return Meaning::ignored;
+  // Layers with experts have no windows of their own in the first, and no windows here in the second.
+  if (family.ends_with("_moe") && (key == "sliding_window" || key == "max_window_layers"))
+    return Meaning::ignored;
+  if (family.ends_with("_moe") && key == "use_sliding_window") return Meaning::refused;
   if (key == "attn_logit_softcapping") return family == "gemma2" ? Meaning::read : Meaning::refused;
   if (ignored.contains(key)) return Meaning::ignored;
   return refused.contains(key) ? Meaning::refused : Meaning::read;
@@ -158,6 +176,7 @@ Meaning meaning_of(const std::string& family, const std::string& key) {
 Json other_value(const std::string& key, const Json& value) {
   if (key == "head_dim") return 7;
   if (key == "num_attention_heads") return 3;
+  if (key == "mlp_only_layers") return Json::array({1});
   if (key == "num_hidden_layers") return value.get<int>() + 1;
   if (value.is_null() && (key.ends_with("softcapping") || key == "sliding_window")) return 40;
   return changed(value);
@@ -270,6 +289,20 @@ TEST(HfConfig, LayersThatSlideWithoutAWindowAreRefused) {
   gemma = preset_json("gemma2-2b");
   gemma["attn_logit_softcapping"] = 0.0;
   EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(gemma, "x"); }), "null stands for none");
+}
+
+TEST(HfConfig, TheNumberOfExpertsHasTheKeyOfEitherVersionOfTransformers) {
+  Json json = preset_json("qwen3-30b-a3b");
+  EXPECT_EQ(json["num_experts"], 128);
+  json["num_local_experts"] = 64;
+  EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(json, "x"); }), "num_local_experts");
+  json.erase("num_experts");
+  EXPECT_EQ(model_from_hf_config(json, "config.json").n_experts, 64);
+  json["mlp_only_layers"] = {0, 2, 70};  // transformers does not mind layers that the model does not have
+  const ModelConfig model = model_from_hf_config(json, "config.json");
+  EXPECT_EQ(model.dense_layers, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(hf_config(model, DType::f32, Json::object())["mlp_only_layers"], Json::array({0, 2}));
+  EXPECT_EQ(preset_json("mixtral-8x7b")["num_local_experts"], 8);
 }
 
 TEST(HfConfig, GenerationSettingsOfOlderFilesAreIgnored) {

@@ -24,6 +24,13 @@ Slices slices_of(const ModelSpec& spec) {
   return slices;
 }
 
+/// Norms, experts and their routers.
+bool is_whole_on_every_rank(const std::string& name) {
+  for (const char* part : {"norm", "expert", "mlp.gate.", "block_sparse_moe"})
+    if (name.find(part) != std::string::npos) return true;
+  return false;
+}
+
 void expect_parts_of_whole(const ModelConfig& model, int degree) {
   const ModelSpec whole = model_spec(model);
   Slices parts;
@@ -33,20 +40,20 @@ void expect_parts_of_whole(const ModelConfig& model, int degree) {
     for (const auto& [name, slices] : slices_of(part)) parts[name].push_back(slices.at(0));
   }
   for (const auto& [name, slices] : slices_of(whole)) {
-    const bool is_norm = name.find("norm") != std::string::npos;
+    const bool is_whole = is_whole_on_every_rank(name);
     int64_t elements = 0;
     ASSERT_EQ(std::ssize(parts[name]), degree) << name;
     for (size_t i = 0; i < parts[name].size(); ++i) {
       EXPECT_TRUE(contains(slices[0], parts[name][i])) << name;
       elements += parts[name][i].elements();
-      for (size_t j = 0; j < i && !is_norm; ++j)
+      for (size_t j = 0; j < i && !is_whole; ++j)
         EXPECT_FALSE(intersection(parts[name][i], parts[name][j])) << name << " of " << i << " and " << j;
     }
-    EXPECT_EQ(elements, slices[0].elements() * (is_norm ? degree : 1)) << name;
+    EXPECT_EQ(elements, slices[0].elements() * (is_whole ? degree : 1)) << name;
   }
 }
 
-TEST(TensorParallelSpec, ThePartsOfAllRanksAreEachMatrixOnceAndEveryNormWhole) {
+TEST(TensorParallelSpec, ThePartsOfAllRanksAreEachMatrixOnceAndNormsAndExpertsWhole) {
   for (const std::string& family : family_names()) {
     if (norms_all_heads(family)) continue;
     for (const bool tied : {false, true})

@@ -31,8 +31,13 @@ int64_t parameter_count(const ModelConfig& model) {
                                                   {"qwen3", 2 * head},
                                                   {"olmo2", head * (model.n_heads + model.n_kv_heads)},
                                                   {"gemma2", 2 * model.dim},
-                                                  {"gemma3", 2 * model.dim + 2 * head}};
-  const int64_t layer = attention + further.at(model.family) + 3 * model.dim * model.ffn_dim + 2 * model.dim;
+                                                  {"gemma3", 2 * model.dim + 2 * head},
+                                                  {"qwen3_moe", 2 * head},
+                                                  {"mixtral", 0}};
+  const int64_t hidden = model.moe_ffn_dim > 0 ? model.moe_ffn_dim : model.ffn_dim;
+  const int64_t mlp = model.n_experts > 0 ? model.n_experts * (3 * model.dim * hidden + model.dim)
+                                          : 3 * model.dim * model.ffn_dim;
+  const int64_t layer = attention + further.at(model.family) + mlp + 2 * model.dim;
   const int64_t embedding = model.vocab_size * model.dim;
   return model.n_layers * layer + model.dim + (model.tie_embeddings ? embedding : 2 * embedding);
 }
@@ -47,7 +52,8 @@ TEST(Presets, HaveThePublishedParameterCounts) {
       {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264},
       {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},    {"mistral-7b-v0.1", 7241732096},
       {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},     {"gemma2-9b", 9241705984},
-      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168}};
+      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168},     {"qwen3-30b-a3b", 30532122624},
+      {"mixtral-8x7b", 46702792704}};
   for (const auto& [name, count] : published)
     EXPECT_EQ(parameter_count(preset_config(name).model), count) << name;
   EXPECT_EQ(published.size() + 2, embedded_presets().size())

@@ -219,7 +219,7 @@ TEST_F(Experts, OneMayHaveAllTokensAndTheOthersNone) {
   torch::autograd::backward({out}, {cotangent()});
   expect_near(out, expected, kExpertTolerance, "out");
   expect_near(x.grad(), x64.grad(), kExpertTolerance, "x");
-  for (const char* name : {"gate_up", "down"}) {
+  for (const char* name : {"expert_gate_up", "expert_down"}) {
     const at::Tensor gradient = lopsided.parameter(name).gradient().view({one.dims.experts, -1});
     expect_near(gradient, reference.weights().at(name).grad().view(gradient.sizes()), kExpertTolerance, name);
     for (int64_t e = 0; e < one.dims.experts; ++e)

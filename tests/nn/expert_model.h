@@ -100,8 +100,8 @@ class ReferenceExperts {
     const at::Tensor dense = dense_weights(logits, step, losses);
     at::Tensor out = x;
     for (int64_t e = 0; e < case_.dims.experts; ++e) {
-      const at::Tensor gate_up = weight("gate_up").view({case_.dims.experts, -1, case_.dims.width});
-      const at::Tensor down = weight("down").view({case_.dims.experts, case_.dims.width, -1});
+      const at::Tensor gate_up = weight("expert_gate_up").view({case_.dims.experts, -1, case_.dims.width});
+      const at::Tensor down = weight("expert_down").view({case_.dims.experts, case_.dims.width, -1});
       out = out + dense.select(1, e).unsqueeze(1) * mlp(normed, gate_up.select(0, e), down.select(0, e));
     }
     if (case_.dims.shared_hidden == 0) return out;

@@ -250,9 +250,31 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
     const at::Tensor attended = reference_attention(rotated, of_layer, batch.host.cu_seqlens);
     const at::Tensor middle =
         x + after(at::matmul(attended, weight("attention.out").t()), "attention.post_norm");
+    if (traits.experts) return middle + reference_experts(before(middle, "mlp.norm"), weight);
     const at::Tensor gate_up = at::matmul(before(middle, "mlp.norm"), weight("mlp.gate_up").t());
     const at::Tensor hidden = reference_swiglu(gate_up, traits.activation);
     return middle + after(at::matmul(hidden, weight("mlp.down").t()), "mlp.post_norm");
+  }
+
+  /// All experts for all tokens, of which most weigh 0.
+  template <typename Weight>
+  at::Tensor reference_experts(const at::Tensor& x, const Weight& weight) const {
+    const ExpertDims dims = expert_dims(tiny.config);
+    const auto mlp = [&](const at::Tensor& gate_up, const at::Tensor& down) {
+      return at::matmul(reference_swiglu(at::matmul(x, gate_up.t())), down.t());
+    };
+    const at::Tensor scores = at::matmul(x, weight("mlp.router").t()).softmax(1);
+    const at::Tensor chosen = std::get<1>(scores.detach().topk(dims.chosen, 1));
+    at::Tensor weights = scores * at::zeros_like(scores.detach()).scatter(1, chosen, 1.0);
+    if (normalizes_experts(tiny.config)) weights = weights / weights.sum(1, true);
+    const at::Tensor gate_up = weight("mlp.expert_gate_up").view({dims.experts, -1, dims.width});
+    const at::Tensor down = weight("mlp.expert_down").view({dims.experts, dims.width, -1});
+    at::Tensor out = at::zeros_like(x);
+    for (int64_t e = 0; e < dims.experts; ++e)
+      out = out + weights.select(1, e).unsqueeze(1) * mlp(gate_up.select(0, e), down.select(0, e));
+    if (dims.shared_hidden == 0) return out;
+    const at::Tensor shared = mlp(weight("mlp.shared_gate_up"), weight("mlp.shared_down"));
+    return out + shared * at::sigmoid(at::matmul(x, weight("mlp.shared_gate").t()));
   }
 };
 

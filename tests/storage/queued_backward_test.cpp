@@ -168,6 +168,7 @@ std::vector<QueueCase> queue_cases() {
     cases.push_back({name + "_again", family, DType::f32, {}, {"attention", "mlp"}});
     if (norms_all_heads(family)) continue;
     cases.push_back({name + "_tensor", family, DType::f32, {1, 2}});
+    if (has_experts(family)) continue;
     cases.push_back({name + "_sequence", family, DType::bf16, {1, 2, true}});
     cases.push_back(
         {name + "_async", family, DType::f32, {.rank = 1, .degree = 2, .sequence = true, .async = true}});

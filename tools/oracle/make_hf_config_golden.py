@@ -107,13 +107,16 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     families = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
                 "mistral": transformers.MistralConfig, "olmo2": transformers.Olmo2Config,
-                "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig}
+                "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
+                "qwen3_moe": transformers.Qwen3MoeConfig, "qwen2_moe": transformers.Qwen2MoeConfig,
+                "mixtral": transformers.MixtralConfig}
     fields = {"transformers": transformers.__version__}
     for name, config_class in families.items():
         fields[name] = json.loads(config_class().to_json_string(use_diff=False))
     fields["generation"] = sorted(transformers.GenerationConfig._get_default_generation_params())
-    cases = [{"name": name, "config": SHAPE | {"model_type": family} | case,
-              "rope": rope_of(config_class, case), "refused": refused}
+    heads = {"mixtral": {"head_dim": 16}}  # which it does not derive before it checks rotary settings
+    cases = [{"name": name, "config": SHAPE | heads.get(family, {}) | {"model_type": family} | case,
+              "rope": rope_of(config_class, heads.get(family, {}) | case), "refused": refused}
              for family, config_class in families.items()
              for name, case, refused in (CASES_OF_TWO if family == "gemma3_text" else CASES)]
     lines = ",\n ".join(json.dumps(case, sort_keys=True) for case in cases)

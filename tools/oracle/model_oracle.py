@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM,
-    MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+    MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+    Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
 )  # fmt: skip
 from transformers.utils import logging
 
@@ -80,6 +81,20 @@ def gemma3(heads, kv_heads, **settings):
     return other(Gemma3TextConfig, Gemma3ForCausalLM, heads, kv_heads, **settings)
 
 
+def qwen3_moe(heads, kv_heads, **settings):
+    return other(Qwen3MoeConfig, Qwen3MoeForCausalLM, heads, kv_heads, **{**EXPERTS, "num_experts": 6, "moe_intermediate_size": 20, **settings})
+
+
+def qwen2_moe(heads, kv_heads, **settings):
+    sizes = {"num_experts": 6, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28}
+    return other(Qwen2MoeConfig, Qwen2MoeForCausalLM, heads, kv_heads, **{**EXPERTS, **sizes, **settings})
+
+
+def mixtral(heads, kv_heads, **settings):
+    return other(MixtralConfig, MixtralForCausalLM, heads, kv_heads, **{**EXPERTS, "num_local_experts": 5, **settings})
+
+
+EXPERTS = {"num_experts_per_tok": 2, "experts_implementation": "eager"}
 SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
 TWO_ROPES = {
     "full_attention": {"rope_theta": 1e5, **LINEAR_ROPE}, "sliding_attention": {"rope_theta": 500.0, "rope_type": "default"},
@@ -96,6 +111,9 @@ GOLDEN = {
                              final_logit_softcapping=5.0),
     "gemma3": lambda: gemma3(4, 2, head_dim=10, sliding_window=7, query_pre_attn_scalar=12, rope_parameters=TWO_ROPES,
                              layer_types=["sliding_attention", "full_attention"]),
+    "qwen3_moe": lambda: qwen3_moe(4, 2, head_dim=10, norm_topk_prob=True, tie_word_embeddings=True, mlp_only_layers=[0]),
+    "qwen2_moe": lambda: qwen2_moe(4, 2, tie_word_embeddings=True, num_hidden_layers=1),
+    "mixtral": lambda: mixtral(4, 2, tie_word_embeddings=True, num_hidden_layers=1, sliding_window=7),
 }
 MODELS = {
     **GOLDEN,
@@ -118,6 +136,11 @@ MODELS = {
     "gemma2, published caps": lambda: gemma2(8, 1, hidden_size=128, head_dim=24, num_hidden_layers=4, vocab_size=1000, sliding_window=49),
     "gemma3, seven layers": lambda: gemma3(3, 1, hidden_size=96, head_dim=36, num_hidden_layers=7, vocab_size=1000, sliding_window=16,
                                            final_logit_softcapping=4.0),
+    "qwen3_moe, every second layer": lambda: qwen3_moe(6, 3, hidden_size=96, num_hidden_layers=4, num_experts=16, num_experts_per_tok=4,
+                                                       decoder_sparse_step=2, vocab_size=1000),
+    "qwen3_moe, all experts": lambda: qwen3_moe(4, 1, num_experts_per_tok=6, norm_topk_prob=True, num_hidden_layers=3),
+    "qwen2_moe, normalized": lambda: qwen2_moe(3, 1, hidden_size=96, norm_topk_prob=True, num_experts_per_tok=3),
+    "mixtral, one of nine": lambda: mixtral(6, 3, hidden_size=96, num_hidden_layers=3, num_local_experts=9, num_experts_per_tok=1),
     "qwen3, untied, wider": lambda: qwen3(6, 3, 32, False, hidden_size=96, intermediate_size=176, num_hidden_layers=4, vocab_size=1000),
 }
 

@@ -17,7 +17,9 @@ import tempfile
 from pathlib import Path
 
 import torch
-from model_oracle import SLIDING, TWO_ROPES, YARN_ROPE, gemma2, gemma3, llama, mistral, olmo2, qwen2, qwen3, randomize, save_model
+from model_oracle import (
+    SLIDING, TWO_ROPES, YARN_ROPE, gemma2, gemma3, llama, mistral, mixtral, olmo2, qwen2, qwen2_moe, qwen3, qwen3_moe, randomize, save_model,
+)  # fmt: skip
 from safetensors.torch import load_file
 from transformers.utils import logging
 
@@ -39,6 +41,9 @@ MODELS = {
                                      final_logit_softcapping=5.0, **{**SIZES, **sizes}),
     "gemma3": lambda **sizes: gemma3(4, 2, head_dim=20, sliding_window=11, rope_parameters=TWO_ROPES,
                                      layer_types=["sliding_attention", "full_attention", "sliding_attention"], **{**SIZES, **sizes}),
+    "qwen3_moe": lambda **sizes: qwen3_moe(4, 2, head_dim=20, norm_topk_prob=True, mlp_only_layers=[1], **{**SIZES, **sizes}),
+    "qwen2_moe": lambda **sizes: qwen2_moe(4, 2, **{**SIZES, **sizes}),
+    "mixtral": lambda **sizes: mixtral(4, 2, sliding_window=11, **{**SIZES, **sizes}),
 }
 
 
@@ -58,18 +63,27 @@ def write_text(path, letters):
     path.write_bytes(bytes(letters.tolist()))
 
 
+def expert_settings(c):
+    names = {"num_local_experts": "n_experts", "num_experts": "n_experts", "num_experts_per_tok": "experts_per_token",
+             "moe_intermediate_size": "moe_ffn_dim", "shared_expert_intermediate_size": "shared_expert_dim",
+             "norm_topk_prob": "norm_topk_prob", "decoder_sparse_step": "moe_layer_freq", "mlp_only_layers": "dense_layers"}  # fmt: skip
+    values = c.to_dict()
+    return [f"{field} = {json.dumps(values[key])}" for key, field in names.items() if key in values]
+
+
 def further_settings(c):
     """Lines of [model] that only some families have."""
     window = getattr(c, "sliding_window", None)
     lines = []
     if window:
         lines.append(f"sliding_window = {window}")
-        if c.model_type != "mistral":
+        if c.model_type not in ("mistral", "mixtral"):
             lines.append(f"layer_types = {json.dumps(c.layer_types)}")
     for key, field in (("query_pre_attn_scalar", "query_pre_attn_scalar"), ("attn_logit_softcapping", "attention_softcap"),
                        ("final_logit_softcapping", "logit_softcap")):
         if getattr(c, key, None):
             lines.append(f"{field} = {getattr(c, key)}")
+    lines += expert_settings(c)
     rope = c.rope_parameters
     if "sliding_attention" in rope:
         lines.append(f"rope_local_theta = {rope['sliding_attention']['rope_theta']}")
@@ -127,7 +141,7 @@ log_freq = 1
 
 
 def adamw(model, eps=1e-8):
-    decayed = [p for p in model.parameters() if p.dim() == 2]
+    decayed = [p for p in model.parameters() if p.dim() > 1]
     spared = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": spared, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=eps)

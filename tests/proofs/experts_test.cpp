@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models with experts and losses of their routers: divided over ranks in every way they can be, they have the loss curve of
+// one rank.
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/metrics/jsonl.h"
+#include "stepforge/metrics/names.h"
+#include "tests/catalog/all_families.h"
+#include "tests/proofs/compare_runs.h"
+#include "tests/proofs/odd_job.h"
+
+namespace stepforge::testing {
+namespace {
+
+const Strings kBalanced{"model.router_aux_loss_weight=0.05", "model.router_z_loss_weight=0.01"};
+const Strings kZLoss{"model.router_z_loss_weight=0.01"};
+
+class ExpertTraining : public ::testing::TestWithParam<std::string> {
+ protected:
+  static Strings job(const std::filesystem::path& run_dir) {
+    return odd_job(
+        run_dir, GetParam(), 20,
+        Strings{"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=10",
+                "training.global_batch_size=4"} +
+            setting_overrides(GetParam(), /*windows=*/false) +
+            (has_setting(GetParam(), "dense_layers") ? Strings{"model.dense_layers=[1]"} : Strings{}));
+  }
+
+  /// `layout`: what the ranks have and one rank has not.
+  static void compare(int ranks, const Strings& both, const Strings& layout) {
+    const TempFolder folder;
+    const std::string name = format("{} ranks, {} {}", ranks, join(both, " "), join(layout, " "));
+    const Records one = TestRun(job(folder / "one") + kNoCheckpoint + both).run();
+    const auto many = RankThreads(ranks).run(job(folder / "many") + kNoCheckpoint + both + layout);
+    ASSERT_EQ(one.size(), 20U);
+    expect_near(many, one, 0, name);
+  }
+
+  /// `first`: the step of `one` that the others begin with.
+  static void expect_near(const std::vector<Records>& many, const Records& one, size_t first,
+                          const std::string& name) {
+    for (const Records& records : many) {
+      ASSERT_EQ(records.size(), one.size() - first) << name;
+      for (size_t step = 0; step < records.size(); ++step) {
+        const StepRecord& expected = one[first + step];
+        EXPECT_NEAR(records[step].loss, expected.loss, 1e-5) << name << ", step " << first + step;
+        EXPECT_NEAR(records[step].grad_norm, expected.grad_norm, 1e-4 * expected.grad_norm) << name;
+        EXPECT_EQ(records[step].loss, many[0][step].loss) << name;
+        EXPECT_EQ(records[step].grad_norm, many[0][step].grad_norm) << name;
+      }
+    }
+  }
+};
+
+TEST_P(ExpertTraining, LossesOfShardsAndReplicasAreThoseOfOneRank) {
+  compare(2, kBalanced, {});
+  compare(4, kBalanced + kRecomputed, {"parallelism.data_parallel_replicate_degree=2"});
+  compare(2, kBalanced + Strings{"training.local_batch_size=2"}, kByDim);
+}
+
+TEST_P(ExpertTraining, LossesOfPipelinesAreThoseOfOneRank) {
+  const Strings two_stages{"parallelism.pipeline_parallel_degree=2"};
+  compare(2, kBalanced, two_stages);
+  compare(4, kBalanced + kRecomputed,
+          two_stages + Strings{"parallelism.pipeline_parallel_schedule=ZBVZeroBubble"});
+}
+
+TEST_P(ExpertTraining, LossesOfDividedAttentionBesideWholeExpertsAreThoseOfOneRank) {
+  compare(2, kBalanced, kAllTokens + Strings{"parallelism.tensor_parallel_degree=2"});
+  compare(4, kBalanced + kRegions, kAllTokens + Strings{"parallelism.tensor_parallel_degree=2"});
+}
+
+TEST_P(ExpertTraining, LossesOfPartsOfRowsAreThoseOfOneRank) {
+  compare(2, kZLoss, {"parallelism.context_parallel_degree=2"});
+  compare(4, kZLoss + kRecomputed, kUlysses + Strings{"parallelism.context_parallel_degree=2"});
+}
+
+TEST_P(ExpertTraining, AResumedRunOnOtherRanksContinuesTheCurve) {
+  const TempFolder folder;
+  const Strings saved{"checkpoint.enable=true", "checkpoint.interval=10"};
+  const Records one = TestRun(job(folder / "one") + kNoCheckpoint + kBalanced).run();
+  RankThreads(2).run(job(folder / "many") + saved + kBalanced, 10);
+  const auto rest = RankThreads(4).run(job(folder / "many") + saved + kBalanced +
+                                       Strings{"parallelism.data_parallel_replicate_degree=2"});
+  expect_near(rest, one, 10, "resumed");
+}
+
+/// The losses of routers change gradients, not the reported loss.
+TEST_P(ExpertTraining, LossesOfRoutersAreNotPartOfTheReportedLoss) {
+  const TempFolder folder;
+  const Records plain = TestRun(job(folder / "plain") + kNoCheckpoint).run(1);
+  const Records balanced = TestRun(job(folder / "balanced") + kNoCheckpoint + kBalanced).run(1);
+  EXPECT_EQ(balanced.at(0).loss, plain.at(0).loss);
+  EXPECT_NE(balanced.at(0).grad_norm, plain.at(0).grad_norm);
+}
+
+TEST_P(ExpertTraining, LoggedLossesOfRoutersAreThoseOfOneRank) {
+  const TempFolder folder;
+  const auto logged = [&](const std::string& name, int ranks, const Strings& more) {
+    const Strings args = job(folder / name) + kNoCheckpoint + more;
+    RankThreads(ranks).run(args, 3);
+    return read_jsonl(folder / name / "metrics.jsonl");
+  };
+  const auto one = logged("one", 1, kBalanced);
+  ASSERT_EQ(one.size(), 3U);
+  const std::vector<Strings> layouts = {{},
+                                        {"parallelism.pipeline_parallel_degree=2"},
+                                        kAllTokens + Strings{"parallelism.tensor_parallel_degree=2"},
+                                        {"activation_checkpoint.mode=full", "training.local_batch_size=2"}};
+  for (size_t layout = 0; layout < layouts.size(); ++layout) {
+    const auto many = logged(format("layout{}", layout), 2, kBalanced + layouts[layout]);
+    ASSERT_EQ(many.size(), one.size());
+    for (size_t step = 0; step < one.size(); ++step) {
+      for (const std::string_view name : {metric::router_balance, metric::router_z}) {
+        const double expected = *one[step].find(name);
+        EXPECT_GT(expected, 0.5) << name;
+        EXPECT_NEAR(*many[step].find(name), expected, 1e-5 * expected) << name << ", layout " << layout;
+      }
+    }
+  }
+  EXPECT_EQ(logged("plain", 1, {}).at(0).find(metric::router_balance), std::nullopt);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ExpertTraining, ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace stepforge::testing
