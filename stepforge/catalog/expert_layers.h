@@ -9,7 +9,7 @@
 //   4 bytes each:  rstd (1), logits (E), and of each slot its expert, its weight, its row, and of each row its slot (4 k)
 //   shared expert of hidden size S: 3 S, and if it is gated its result and gate: D and 4 bytes
 //
-// Peaks are exact in fp32 on the CPU without a shared expert, up to 4 k bytes per token, and bounds otherwise.
+// Saved bytes are exact; peaks are upper bounds, since the experts are one call for two products.
 #pragma once
 
 #include <cstdint>

@@ -48,7 +48,7 @@ at::Tensor largest(const at::Tensor& values, int64_t k) {
 at::Tensor keys_of(const at::Tensor& logits, const at::Tensor& correction, const RouterOptions& options) {
   at::Tensor values = scores_of(logits, options);
   if (correction.defined()) values = values + correction;
-  const at::Tensor keys = correction.defined() ? values : logits;
+  at::Tensor keys = correction.defined() ? values : logits;
   if (options.groups == 1) return keys;
   const at::Tensor grouped = values.view({logits.size(0), options.groups, -1});
   const at::Tensor by_group =

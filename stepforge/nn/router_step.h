@@ -34,7 +34,7 @@ class RouterStep {
   const at::Tensor& token_weights() const { return token_weights_; }
 
   /// Whether `layer` has reported: a forward that is run again in backward does not report again.
-  bool has_report(int64_t layer) const { return reports_.count(layer) > 0; }
+  bool has_report(int64_t layer) const { return reports_.contains(layer); }
   void report(int64_t layer, RouterReport report) {
     if (on_report_) on_report_(report);
     reports_.emplace(layer, std::move(report));

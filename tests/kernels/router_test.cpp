@@ -177,6 +177,11 @@ TEST(Router, OfEqualScoresTheLowestExpertIsTakenFirst) {
     const at::Tensor flat = at::zeros({1, 8}, type);
     const RouterOptions grouped = {.chosen = 3, .groups = 4, .chosen_groups = 2};
     EXPECT_TRUE(at::equal(choose(flat, {}, grouped).indices, int_tensor({0, 1, 2}).view({1, 3})));
+    // Whichever group is the best.
+    const at::Tensor second_is_best = at::tensor({1.0, 0.0, 1.0, 0.5}, at::kFloat).to(type);
+    const RouterOptions both = {.score = RouterScore::sigmoid, .chosen = 2, .groups = 2, .chosen_groups = 2};
+    EXPECT_TRUE(at::equal(choose(at::zeros({1, 4}, type), second_is_best, both).indices,
+                          int_tensor({0, 2}).view({1, 2})));
   }
 }
 

@@ -17,10 +17,10 @@ const Strings kWholeAttention{
     "parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"};
 
 Strings job(const std::filesystem::path& run_dir, const std::string& family, bool windows = true) {
-  return odd_job(
-      run_dir, family, 20,
-      Strings{"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=10", "training.global_batch_size=4"} +
-          setting_overrides(family, windows));
+  return odd_job(run_dir, family, 20,
+                 Strings{"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=10", "training.seq_len=20",
+                         "training.global_batch_size=4"} +
+                     setting_overrides(family, windows));
 }
 
 class FamilyTraining : public ::testing::TestWithParam<std::string> {};
