@@ -157,6 +157,19 @@ TEST(ModelSpec, ExpertsNeedAllTokensOnEveryTensorParallelRank) {
   EXPECT_FALSE(spec.find_parameter("layers.0.mlp.expert_gate_up")->is_sliced());
 }
 
+TEST(ModelSpec, ExpertsAreBalancedWithinWholeRowsOnly) {
+  ModelConfig config = tiny("mixtral");
+  const ContextParallel context{2, ContextMethod::allgather};
+  config.router_z_loss_weight = 0.1;
+  EXPECT_NO_THROW(model_spec(config, 0, {}, context));
+  config.router_aux_loss_weight = 0.1;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config, 0, {}, context); }),
+                  "router_aux_loss_weight = 0.1");
+  ModelConfig dense = tiny("llama");
+  dense.router_z_loss_weight = 0.1;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(dense); }), "have no routers");
+}
+
 TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
   const Tensors layer = {
       {"input_layernorm.weight", {32}},      {"self_attn.q_proj.weight", {48, 32}},

@@ -24,6 +24,11 @@ ModelSpec two_units() {
                          {parameter("norm.weight", {8}, ParameterTag::norm),
                           parameter("head.weight", {32, 8}, ParameterTag::head)},
                          true});
+  CallSpec attention;
+  attention.flops_per_key = 4.0 * 2 * 8;
+  BlockSpec layers;
+  layers.regions.push_back({.name = "attention", .calls = {attention}});
+  model.blocks.push_back(layers);
   return model;
 }
 
@@ -46,6 +51,17 @@ TEST(ModelSpec, CountsParametersAndFindsThemByName) {
   ASSERT_NE(model.find_parameter("norm.weight"), nullptr);
   EXPECT_EQ(model.find_parameter("norm.weight")->elements(), 8);
   EXPECT_EQ(model.find_parameter("norm"), nullptr);
+}
+
+TEST(ModelSpec, OfParametersThatATokenUsesInPartOnlyThatPartIsActive) {
+  ModelSpec model = two_units();
+  EXPECT_EQ(model.active_parameter_count(), model.parameter_count());
+  const double flops = model.flops_per_token(16);
+  model.units[1].parameters.push_back(parameter("experts", {6, 4}, ParameterTag::matrix));
+  model.units[1].parameters.back().used_share = 1.0 / 3.0;
+  EXPECT_EQ(model.parameter_count(), 256 + 8 + 256 + 24);
+  EXPECT_EQ(model.active_parameter_count(), 256 + 8 + 256 + 8);
+  EXPECT_DOUBLE_EQ(model.flops_per_token(16), flops + 6.0 * 8);
 }
 
 TEST(ModelSpec, FlopsExcludeTheEmbeddingUnlessItIsTied) {

@@ -18,7 +18,8 @@ namespace stepforge::testing {
 namespace {
 
 const Strings kBalanced{"model.router_aux_loss_weight=0.05", "model.router_z_loss_weight=0.01"};
-const Strings kZLoss{"model.router_z_loss_weight=0.01"};
+/// Rows that two ranks can divide.
+const Strings kZLoss{"model.router_z_loss_weight=0.01", "training.seq_len=20"};
 
 class ExpertTraining : public ::testing::TestWithParam<std::string> {
  protected:
@@ -61,6 +62,8 @@ TEST_P(ExpertTraining, LossesOfShardsAndReplicasAreThoseOfOneRank) {
   compare(2, kBalanced, {});
   compare(4, kBalanced + kRecomputed, {"parallelism.data_parallel_replicate_degree=2"});
   compare(2, kBalanced + Strings{"training.local_batch_size=2"}, kByDim);
+  compare(1, kBalanced, {"training.local_batch_size=4"});
+  compare(2, kBalanced, {"training.local_batch_size=2"});
 }
 
 TEST_P(ExpertTraining, LossesOfPipelinesAreThoseOfOneRank) {

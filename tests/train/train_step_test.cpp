@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "stepforge/catalog/families.h"
+#include "tests/catalog/all_families.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {
@@ -37,7 +38,7 @@ double relative_difference(const std::vector<at::Tensor>& left, const std::vecto
 TEST(BatchContract, EverySplitGivesTheSameGradientInEveryFamily) {
   for (const ModelFamily& family : model_families()) {
     const TempFolder folder;
-    const Strings model{format("model.family={}", family.name)};
+    const Strings model = setting_overrides(std::string(family.name), /*windows=*/false);
     const auto whole = gradients(folder, 8, model);
     for (const int64_t local : {1, 2, 4}) {
       EXPECT_LE(relative_difference(gradients(folder, local, model), whole), 1e-6)
