@@ -88,11 +88,12 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("pipeline_parallel_schedule_csv", &ParallelismConfig::pipeline_parallel_schedule_csv,
              "File with a schedule of one's own instead, in PyTorch's format of actions: a line for each "
              "rank, such as 0F0,0F1,0B0,0B1.")
-      .field("pipeline_parallel_microbatch_size", &ParallelismConfig::pipeline_parallel_microbatch_size,
-             "With a pipeline: number of rows of a micro-batch, a divisor of training.local_batch_size; 0 means "
-             "the largest one with which a step has two micro-batches for each rank of the pipeline, or else "
-             "1, and local_batch_size with a schedule file.",
-             {.unit = "rows", .min = 0, .max = 1 << 24})
+      .field(
+          "pipeline_parallel_microbatch_size", &ParallelismConfig::pipeline_parallel_microbatch_size,
+          "With a pipeline: number of rows of a micro-batch, a divisor of training.local_batch_size; 0 means "
+          "the largest one with which a step has two micro-batches for each rank of the pipeline, or else "
+          "1, and local_batch_size with a schedule file.",
+          {.unit = "rows", .min = 0, .max = 1 << 24})
       .field("pipeline_parallel_layers_per_stage", &ParallelismConfig::pipeline_parallel_layers_per_stage,
              "Number of layers in a stage, which sets the number of stages; 0 means the fewest stages that "
              "the schedule takes, balanced by computation.",

@@ -200,8 +200,7 @@ TiedUnit PipelinePlan::tied_unit() const {
 }
 
 int plan_micro_batches(const Config& config, RankId rank) {
-  return static_cast<int>(
-      plan_batch(config, plan_data_ranks(config, rank.world_size)).micro_batches());
+  return static_cast<int>(plan_batch(config, plan_data_ranks(config, rank.world_size)).micro_batches());
 }
 
 PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank,

@@ -97,9 +97,9 @@ struct StepOptions {
   /// (AdamW).
   std::vector<std::vector<int>> optimizer_slots;
   std::vector<int64_t> update_workspace;  ///< of each unit: bytes; if there are none given, 0
-  int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
-  int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences
-  int64_t sequences = 1;                    ///< generation: rows of logits
+  int64_t batch_bytes_per_token = 24;     ///< tokens, labels, positions
+  int64_t kv_cache_tokens = 0;            ///< generation: capacity over all sequences
+  int64_t sequences = 1;                  ///< generation: rows of logits
 };
 
 }  // namespace stepforge

@@ -106,14 +106,14 @@ struct ProgramValue {
 struct ProgramBlock {
   std::string name;
   std::vector<int> units;
-  int stage = 0;                    ///< of the pipeline
-  std::vector<int> inputs;          ///< values; none: a batch
-  std::vector<int> outputs;         ///< values; none, of a head
-  std::vector<int> arriving;        ///< values that are received before this block, the first of a stage
-  std::vector<int> leaving;         ///< values that are sent after it, the last of a stage
+  int stage = 0;              ///< of the pipeline
+  std::vector<int> inputs;    ///< values; none: a batch
+  std::vector<int> outputs;   ///< values; none, of a head
+  std::vector<int> arriving;  ///< values that are received before this block, the first of a stage
+  std::vector<int> leaving;   ///< values that are sent after it, the last of a stage
   bool trained_only = false;  ///< a head besides the first, or what only such heads take: it runs in training
-  double loss_weight = 1;           ///< of a head
-  bool weights_in_backward = true;  ///< its backward reads the weights of its units
+  double loss_weight = 1;     ///< of a head
+  bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
   std::array<int, kBlockAxes> groups = {-1, -1, -1};

@@ -262,9 +262,11 @@ TEST(ParallelismRules, OnlyOneDegreeMayBeMinusOne) {
 
 TEST(PipelineRules, MicroBatchesDivideALocalBatch) {
   const std::string three = "[parallelism]\npipeline_parallel_microbatch_size = 3\n[training]\n";
-  EXPECT_CONTAINS(error_of(three + "local_batch_size = 8\n"), "set pipeline_parallel_microbatch_size to a divisor of it");
+  EXPECT_CONTAINS(error_of(three + "local_batch_size = 8\n"),
+                  "set pipeline_parallel_microbatch_size to a divisor of it");
   EXPECT_EQ(error_of(three + "local_batch_size = 6\n"), "");
-  EXPECT_CONTAINS(error_of(three + "local_batch_size = 6\nreduction = \"ordered\"\n"), "a micro-batch is one row");
+  EXPECT_CONTAINS(error_of(three + "local_batch_size = 6\nreduction = \"ordered\"\n"),
+                  "a micro-batch is one row");
 }
 
 TEST(OrderedRules, GradientsAreReducedOncePerStep) {

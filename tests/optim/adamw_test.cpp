@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/optim/optimizer.h"
-
 #include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "stepforge/optim/optimizer.h"
 #include "stepforge/train/train_step.h"
 #include "tests/models/training.h"
 

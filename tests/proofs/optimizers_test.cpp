@@ -29,7 +29,7 @@ TEST_P(Optimizers, LossesAreThoseOfOneRankInEveryLayout) {
       {4, by_tensor + Strings{"parallelism.data_parallel_replicate_degree=2"}},
       {2, by_tensor + Strings{"parallelism.fsdp_cpu_offload=true"}},
       {2, Strings{"parallelism.pipeline_parallel_degree=2"}}};
-  if (!is_muon()) layouts.push_back({4, {"parallelism.tensor_parallel_degree=2"}});
+  if (!is_muon()) layouts.push_back({4, Strings{"parallelism.tensor_parallel_degree=2"} + kAllTokens});
   for (const auto& [ranks, more] : layouts) {
     RankThreads threads(ranks);
     const auto many = threads.run(job("many", 10) + kNoCheckpoint + more);
@@ -86,14 +86,16 @@ TEST(Muon, RefusesMatricesThatAreDividedAndNamesTheRemedy) {
   const TempFolder folder;
   const auto failure = [&](const Strings& more) {
     RankThreads ranks(2);
-    ranks.run(odd_job(folder / "run", "llama", 4,
-                      {"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=6",
-                       "training.global_batch_size=8", "optimizer.name=muon", "checkpoint.enable=false"}) +
-              more);
+    ranks.run([&](int) {
+      return odd_job(folder / "run", "llama", 4,
+                     {"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=6",
+                      "training.global_batch_size=8", "optimizer.name=muon", "checkpoint.enable=false"}) +
+             more;
+    });
     return ranks.failures.at(0);
   };
   EXPECT_CONTAINS(failure({}), "set parallelism.fsdp_partition = \"by_tensor\"");
-  EXPECT_CONTAINS(failure({"parallelism.tensor_parallel_degree=2"}),
+  EXPECT_CONTAINS(failure(Strings{"parallelism.tensor_parallel_degree=2"} + kAllTokens),
                   "set parallelism.tensor_parallel_degree = 1");
 }
 

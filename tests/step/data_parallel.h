@@ -53,8 +53,7 @@ inline std::vector<RankGroup> groups_of(int rank, int shards, int replicas) {
 /// Proves a job whose ranks all run the operations of `program`.
 inline SymmetryProof check_symmetric(const StepProgram& program, int world_size,
                                      const GroupsOfRank& groups_of) {
-  return check_classes(
-      std::span(&program, 1), world_size, [](int) { return 0; }, groups_of);
+  return check_classes(std::span(&program, 1), world_size, [](int) { return 0; }, groups_of);
 }
 
 /// Keeps the groups that a GroupsOfRank returns alive, equal groups only once.

@@ -79,7 +79,7 @@ TEST(Graph, ValuesForLaterStagesPassThroughTheStagesBetween) {
 TEST(Graph, TheGradientOfAValueIsTheSumOfWhatItsBlocksAdd) {
   const StepProgram program = one_rank(small_options()).front();
   const int source = element(program.blocks, kLayer1).inputs.at(1);
-  const auto gradient_in = [&](const Match& match, std::vector<int> Operation::*list) {
+  const auto gradient_in = [&](const Match& match, std::vector<int> Operation::* list) {
     return find_buffer(program, program.operations[find(program, match)].*list, BufferKind::bundle_gradient,
                        source);
   };
@@ -130,9 +130,7 @@ TEST(Graph, RefusesEdgesThatDoNotFit) {
                   "block layers.1 takes the value source, which no block before it makes");
   EXPECT_CONTAINS(message([](ModelSpec& m) { m.blocks[kLayer1].inputs.back().width = 8; }),
                   "block layers.1 takes the value source with width 8, but it has width 4");
-  EXPECT_CONTAINS(message([](ModelSpec& m) {
-                    m.blocks[1].outputs.push_back({"lost", 8});
-                  }),
+  EXPECT_CONTAINS(message([](ModelSpec& m) { m.blocks[1].outputs.push_back({"lost", 8}); }),
                   "no block takes the value layers.0.lost");
 }
 

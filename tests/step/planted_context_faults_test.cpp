@@ -71,15 +71,11 @@ std::vector<Fault> context_faults() {
        [=](StepProgram& p) { exchange(p, K::backward, 1, kContext).bytes -= 4; }, 7, "backward layers.0 m0",
        "bytes, but rank 5"},
       {"OneRankIsInAnotherContextGroup", divided_by_tokens, plain, 2,
-       [](StepProgram& p) {
-         p.groups[static_cast<std::size_t>(group_of(p, kContextGroup))].ranks = {2, 4};
-       },
+       [](StepProgram& p) { p.groups[static_cast<std::size_t>(group_of(p, kContextGroup))].ranks = {2, 4}; },
        0, "forward layers.0 m0", "rank 2 is a member of cp {0, 2} here, but has no such group itself"},
       {"GradientsAreSummedOverTheTokensOfOneRowOnly", divided_by_tokens, plain, kEveryRank,
-       [](StepProgram& p) {
-         at(p, {K::reduce_start, 1}).group = group_of(p, kContextGroup);
-       },
-       0, "reduce_start layers.0", "it runs over cp {0, 2}, but must run over fsdp {0, 2, 4, 6}"},
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).group = group_of(p, kContextGroup); }, 0,
+       "reduce_start layers.0", "it runs over cp {0, 2}, but must run over fsdp {0, 2, 4, 6}"},
       {"TheNormIsOfOneRowsRanksOnly", divided_by_tokens, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::gradient_norm}).group = group_of(p, kContextGroup); }, 0,
        "gradient_norm", "fsdp {0, 2, 4, 6}"},
@@ -90,10 +86,8 @@ std::vector<Fault> context_faults() {
        [](StepProgram& p) { at(p, {K::count_labels}).group = group_of(p, kContextGroup); }, 0, "count_labels",
        "it runs over cp {0, 2}, but must run over world {0, 1, 2, 3, 4, 5, 6, 7}"},
       {"WeightsAreGatheredFromOneRowsRanksOnly", divided_by_tokens, plain, kEveryRank,
-       [](StepProgram& p) {
-         at(p, {K::gather_start, 1}).group = group_of(p, kContextGroup);
-       },
-       0, "gather_start layers.0", "it runs over cp {0, 2}, but must run over fsdp {0, 2, 4, 6}"},
+       [](StepProgram& p) { at(p, {K::gather_start, 1}).group = group_of(p, kContextGroup); }, 0,
+       "gather_start layers.0", "it runs over cp {0, 2}, but must run over fsdp {0, 2, 4, 6}"},
   };
 }
 

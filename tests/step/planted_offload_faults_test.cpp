@@ -65,10 +65,8 @@ std::vector<Fault> reload_faults() {
        [](StepProgram& p) { p.operations[copy_of(p, K::reload_start, 0, kWeights)].parts = {}; }, 0,
        "reload_start embedding", "it copies nothing"},
       {"TheUpdateDoesNotWaitForItsState", one_rank, offloaded(), kEveryRank,
-       [](StepProgram& p) {
-         at(p, {K::reload_wait, 1}).needs.clear();
-       },
-       0, "reload_wait layers.0", "may run before operation"},
+       [](StepProgram& p) { at(p, {K::reload_wait, 1}).needs.clear(); }, 0, "reload_wait layers.0",
+       "may run before operation"},
       {"UpdatesWithoutWait", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) {
          for (const int unit : {3, 2, 1}) erase(p, find(p, {K::reload_wait, unit}));
@@ -124,10 +122,8 @@ std::vector<Fault> offload_faults() {
        0, "update layers.0",
        "the device's copy of the moments of unit layers.0 is never taken, or written back to the host"},
       {"WrittenBackBeforeTheUpdate", one_rank, offloaded(), kEveryRank,
-       [](StepProgram& p) {
-         move(p, copy_of(p, K::offload_start, 1, kUpdated), find(p, {K::update, 1}));
-       },
-       0, "offload_start layers.0 weights optimizer",
+       [](StepProgram& p) { move(p, copy_of(p, K::offload_start, 1, kUpdated), find(p, {K::update, 1})); }, 0,
+       "offload_start layers.0 weights optimizer",
        "the device's copy of the weights of unit layers.0 has not been changed"},
       {"WrittenBackDuringTheUpdate", fsdp, offloaded(), 1,
        [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kUpdated)].needs.clear(); }, 1,
@@ -141,10 +137,8 @@ std::vector<Fault> offload_faults() {
        "reload_start layers.0 gradients",
        "the host's copy of the gradient of unit layers.0 has not been made"},
       {"WaitingForTheWrongCopy", one_rank, offloaded(), kEveryRank,
-       [](StepProgram& p) {
-         at(p, {K::offload_wait, 1}).kind = K::reload_wait;
-       },
-       0, "reload_wait layers.0", "the copy of unit layers.0 to the device was followed"},
+       [](StepProgram& p) { at(p, {K::offload_wait, 1}).kind = K::reload_wait; }, 0, "reload_wait layers.0",
+       "the copy of unit layers.0 to the device was followed"},
       {"TheCopyOnTheDeviceLeaks", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kUpdated)].frees.clear(); }, 0,
        "reload_start layers.0 weights gradients optimizer", "buffer weights layers.0 is never freed"},

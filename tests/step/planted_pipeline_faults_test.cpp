@@ -92,9 +92,7 @@ std::vector<Fault> message_faults() {
        },
        2, "receive layers.0 m0", "expects micro-batch = 0, but the next message, from rank 0, operation"},
       {"ABundleIsNotSent", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         erase_sender(p, {K::send, -1, kEmbedding, 0}, {K::forward, -1, kEmbedding, 1});
-       },
+       [](StepProgram& p) { erase_sender(p, {K::send, -1, kEmbedding, 0}, {K::forward, -1, kEmbedding, 1}); },
        2, "receive layers.0 m0", "expects micro-batch = 0"},
       {"TheLastGradientIsNotSent", split_backwards, plain, kLast,
        [](StepProgram& p) {
@@ -102,27 +100,18 @@ std::vector<Fault> message_faults() {
        },
        0, "receive_gradient embedding m1", "rank 2 never sends it"},
       {"ABundleIsNotReceived", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         erase(p, find(p, {K::receive, -1, kLayer0, 1}));
-       },
-       2, "forward layers.0 m1",
+       [](StepProgram& p) { erase(p, find(p, {K::receive, -1, kLayer0, 1})); }, 2, "forward layers.0 m1",
        "value input of layers.0 on micro-batch 1 has not been computed or received"},
       {"AGradientIsNotReceived", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         erase(p, find(p, {K::receive_gradient, -1, kLayer1, 0}));
-       },
-       0, "backward_input layers.1 m0",
+       [](StepProgram& p) { erase(p, find(p, {K::receive_gradient, -1, kLayer1, 0})); }, 0,
+       "backward_input layers.1 m0",
        "the gradient of value layers.1 on micro-batch 0 has not been computed or received"},
       {"ABundleIsReceivedTwice", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         repeat(p, find(p, {K::receive, -1, kLayer0, 0}));
-       },
-       2, "receive layers.0 m0", "value input of layers.0 on micro-batch 0 was already computed or received"},
+       [](StepProgram& p) { repeat(p, find(p, {K::receive, -1, kLayer0, 0})); }, 2, "receive layers.0 m0",
+       "value input of layers.0 on micro-batch 0 was already computed or received"},
       {"AGradientIsReceivedTwice", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         repeat(p, find(p, {K::receive_gradient, -1, kLayer1, 0}));
-       },
-       0, "receive_gradient layers.1 m0",
+       [](StepProgram& p) { repeat(p, find(p, {K::receive_gradient, -1, kLayer1, 0})); }, 0,
+       "receive_gradient layers.1 m0",
        "the gradient of value layers.1 on micro-batch 0 was already computed or received"},
       {"ABundleIsSentTwice", split_backwards, plain, kFirst,
        [](StepProgram& p) {
@@ -132,10 +121,8 @@ std::vector<Fault> message_faults() {
        },
        2, "receive_gradient layers.0 m0", "expects tag = 5, but the next message"},
       {"WrongTag", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kLayer1, 0}).tag = value_tag(1, false);
-       },
-       0, "send layers.1 m0", "it has tag 2, but what it carries between stages has tag 6"},
+       [](StepProgram& p) { at(p, {K::send, -1, kLayer1, 0}).tag = value_tag(1, false); }, 0,
+       "send layers.1 m0", "it has tag 2, but what it carries between stages has tag 6"},
       {"BothEndsHaveTheTagOfAnotherStage", split_backwards, plain, kEveryRank,
        [](StepProgram& p) {
          for (Operation& operation : p.operations)
@@ -143,10 +130,8 @@ std::vector<Fault> message_faults() {
        },
        0, "send embedding m0", "it has tag 4, but what it carries between stages has tag 2"},
       {"WrongBytes", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         at(p, {K::receive, -1, kLayer0, 1}).bytes /= 2;
-       },
-       2, "receive layers.0 m1", "expects bytes = 256"},
+       [](StepProgram& p) { at(p, {K::receive, -1, kLayer0, 1}).bytes /= 2; }, 2, "receive layers.0 m1",
+       "expects bytes = 256"},
       {"AMessageOfAnotherMicroBatch", split_backwards, plain, kLast,
        [](StepProgram& p) {
          Operation& first = at(p, {K::receive, -1, kLayer0, 0});
@@ -158,75 +143,47 @@ std::vector<Fault> message_faults() {
        },
        2, "receive layers.0 m1", "expects micro-batch = 1, but the next message"},
       {"AMicroBatchThatIsNotComputedIsSent", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kEmbedding, 0}).micro_batch = 1;
-       },
-       0, "send embedding m1", "value embedding on micro-batch 1 has not been computed or received"},
+       [](StepProgram& p) { at(p, {K::send, -1, kEmbedding, 0}).micro_batch = 1; }, 0, "send embedding m1",
+       "value embedding on micro-batch 1 has not been computed or received"},
       {"WrongPeer", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kEmbedding, 0}).peer = 1 - p.rank;
-       },
-       0, "send embedding m0", "rank 1 is not a member of pp {0, 2}"},
+       [](StepProgram& p) { at(p, {K::send, -1, kEmbedding, 0}).peer = 1 - p.rank; }, 0, "send embedding m0",
+       "rank 1 is not a member of pp {0, 2}"},
       {"APeerOfAnotherPipeline", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         at(p, {K::receive, -1, kLayer0, 0}).peer = 3 - p.rank;
-       },
-       2, "receive layers.0 m0", "rank 1 is not a member of pp {0, 2}"},
+       [](StepProgram& p) { at(p, {K::receive, -1, kLayer0, 0}).peer = 3 - p.rank; }, 2,
+       "receive layers.0 m0", "rank 1 is not a member of pp {0, 2}"},
       {"ItselfAsPeer", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kEmbedding, 0}).peer = p.rank;
-       },
-       0, "send embedding m0", "cannot send to itself"},
+       [](StepProgram& p) { at(p, {K::send, -1, kEmbedding, 0}).peer = p.rank; }, 0, "send embedding m0",
+       "cannot send to itself"},
       {"WrongLane", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kEmbedding, 0}).lane = Lane::send_previous;
-       },
-       0, "send embedding m0", "it runs on lane send_previous, not send_next"},
+       [](StepProgram& p) { at(p, {K::send, -1, kEmbedding, 0}).lane = Lane::send_previous; }, 0,
+       "send embedding m0", "it runs on lane send_previous, not send_next"},
       {"AMessageOnTheComputeLane", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         at(p, {K::receive, -1, kLayer0, 0}).lane = Lane::compute;
-       },
-       2, "receive layers.0 m0", "it runs on lane compute, not receive_next"},
+       [](StepProgram& p) { at(p, {K::receive, -1, kLayer0, 0}).lane = Lane::compute; }, 2,
+       "receive layers.0 m0", "it runs on lane compute, not receive_next"},
       {"AMessageOverTheShards", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kEmbedding, 0}).group = group_of(p, kShardGroup);
-       },
-       0, "send embedding m0", "rank 2 is not a member of fsdp {0, 1}"},
+       [](StepProgram& p) { at(p, {K::send, -1, kEmbedding, 0}).group = group_of(p, kShardGroup); }, 0,
+       "send embedding m0", "rank 2 is not a member of fsdp {0, 1}"},
       {"ABundleIsUsedWhileItIsReceived", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         at(p, {K::forward, -1, kLayer0, 0}).needs.clear();
-       },
-       2, "forward layers.0 m0", "runs on lane receive_next, and no dependency orders them"},
+       [](StepProgram& p) { at(p, {K::forward, -1, kLayer0, 0}).needs.clear(); }, 2, "forward layers.0 m0",
+       "runs on lane receive_next, and no dependency orders them"},
       {"AGradientIsUsedWhileItIsReceived", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::backward_input, -1, kLayer1, 0}).needs.clear();
-       },
-       0, "backward_input layers.1 m0", "runs on lane receive_next, and no dependency orders them"},
+       [](StepProgram& p) { at(p, {K::backward_input, -1, kLayer1, 0}).needs.clear(); }, 0,
+       "backward_input layers.1 m0", "runs on lane receive_next, and no dependency orders them"},
       {"ABundleIsSentWhileItIsComputed", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kEmbedding, 0}).needs.clear();
-       },
-       0, "send embedding m0", "runs on lane compute, and no dependency orders them"},
+       [](StepProgram& p) { at(p, {K::send, -1, kEmbedding, 0}).needs.clear(); }, 0, "send embedding m0",
+       "runs on lane compute, and no dependency orders them"},
       {"AGradientIsSentWhileItIsComputed", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         at(p, {K::send_gradient, -1, kLayer0, 1}).needs.clear();
-       },
-       2, "send_gradient layers.0 m1", "runs on lane compute, and no dependency orders them"},
+       [](StepProgram& p) { at(p, {K::send_gradient, -1, kLayer0, 1}).needs.clear(); }, 2,
+       "send_gradient layers.0 m1", "runs on lane compute, and no dependency orders them"},
       {"AValueWithinAStageIsSent", tied_stages, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, 1, 0}).block = 0;
-       },
-       0, "send embedding m0", "nothing leaves the rank after block embedding"},
+       [](StepProgram& p) { at(p, {K::send, -1, 1, 0}).block = 0; }, 0, "send embedding m0",
+       "nothing leaves the rank after block embedding"},
       {"TheHeadHasNothingToSend", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kLayer0, 0}).block = kHead;
-       },
-       2, "send head m0", "nothing leaves the rank after block head"},
+       [](StepProgram& p) { at(p, {K::send, -1, kLayer0, 0}).block = kHead; }, 2, "send head m0",
+       "nothing leaves the rank after block head"},
       {"TheOutputOfAnotherStageIsSent", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::send, -1, kEmbedding, 0}).block = kLayer1;
-       },
-       0, "send layers.1 m0", "it has tag 2, but what it carries between stages has tag 6"},
+       [](StepProgram& p) { at(p, {K::send, -1, kEmbedding, 0}).block = kLayer1; }, 0, "send layers.1 m0",
+       "it has tag 2, but what it carries between stages has tag 6"},
   };
 }
 
@@ -234,10 +191,8 @@ std::vector<Fault> computation_faults() {
   const RankOptions plain = options_of();
   return {
       {"TheWeightGradientIsMissing", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         erase(p, find(p, {K::backward_weight, -1, kLayer1, 1}));
-       },
-       0, "gradient_norm", "unit layers.1: the gradient of block layers.1 on micro-batch 1 is missing"},
+       [](StepProgram& p) { erase(p, find(p, {K::backward_weight, -1, kLayer1, 1})); }, 0, "gradient_norm",
+       "unit layers.1: the gradient of block layers.1 on micro-batch 1 is missing"},
       {"TheWeightGradientBeforeThatOfTheInput", split_backwards, plain, kFirst,
        [](StepProgram& p) {
          move(p, find(p, {K::backward_weight, -1, kLayer1, 0}), find(p, {K::backward_input, -1, kLayer1, 0}));
@@ -245,26 +200,18 @@ std::vector<Fault> computation_faults() {
        0, "backward_weight layers.1 m0",
        "the weight gradient of block layers.1 on micro-batch 0 has not been queued"},
       {"TheWeightGradientTwice", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         repeat(p, find(p, {K::backward_weight, -1, kLayer0, 0}));
-       },
-       2, "backward_weight layers.0 m0",
+       [](StepProgram& p) { repeat(p, find(p, {K::backward_weight, -1, kLayer0, 0})); }, 2,
+       "backward_weight layers.0 m0",
        "the weight gradient of block layers.0 on micro-batch 0 was already computed"},
       {"TheInputGradientTwice", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         repeat(p, find(p, {K::backward_input, -1, kLayer0, 0}));
-       },
-       2, "backward_input layers.0 m0", "the graph of block layers.0 on micro-batch 0 was already used"},
+       [](StepProgram& p) { repeat(p, find(p, {K::backward_input, -1, kLayer0, 0})); }, 2,
+       "backward_input layers.0 m0", "the graph of block layers.0 on micro-batch 0 was already used"},
       {"AMicroBatchHasNoBackward", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         erase(p, find(p, {K::backward, -1, kEmbedding, 1}));
-       },
-       0, "gradient_norm", "unit embedding: the gradient of block embedding on micro-batch 1 is missing"},
+       [](StepProgram& p) { erase(p, find(p, {K::backward, -1, kEmbedding, 1})); }, 0, "gradient_norm",
+       "unit embedding: the gradient of block embedding on micro-batch 1 is missing"},
       {"AWholeBackwardInPlaceOfTheInputGradient", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::backward_input, -1, kLayer1, 0}).kind = K::backward;
-       },
-       0, "backward layers.1 m0", "the gradient of unit layers.1 has not been started"},
+       [](StepProgram& p) { at(p, {K::backward_input, -1, kLayer1, 0}).kind = K::backward; }, 0,
+       "backward layers.1 m0", "the gradient of unit layers.1 has not been started"},
       {"AStageHasMoreMicroBatches", split_backwards, plain, kLast,
        [](StepProgram& p) {
          RankOptions options = options_of();
@@ -285,10 +232,8 @@ std::vector<Fault> computation_faults() {
        },
        0, "backward_input layers.1 m1", "unit layers.1 was released"},
       {"TheUnitIsNotGatheredYet", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         erase(p, find(p, {K::gather_wait, kLayer1}));
-       },
-       0, "forward layers.1 m0", "unit layers.1 is still being gathered"},
+       [](StepProgram& p) { erase(p, find(p, {K::gather_wait, kLayer1})); }, 0, "forward layers.1 m0",
+       "unit layers.1 is still being gathered"},
   };
 }
 
@@ -311,10 +256,8 @@ std::vector<Fault> buffer_faults() {
        },
        0, "", "has finished: that runs on lane send_next, and no dependency orders them"},
       {"ABundleIsNeverFreed", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         never_free(p, {K::send, -1, kEmbedding, 0}, B::bundle);
-       },
-       0, "forward embedding m0", "buffer bundle embedding m0 is never freed"},
+       [](StepProgram& p) { never_free(p, {K::send, -1, kEmbedding, 0}, B::bundle); }, 0,
+       "forward embedding m0", "buffer bundle embedding m0 is never freed"},
       {"AReceivedBundleIsFreedBeforeTheBackward", split_backwards, plain, kFirst,
        [](StepProgram& p) {
          free_early(p, {K::backward_input, -1, kLayer1, 0}, B::bundle, {K::forward, -1, kLayer1, 0});
@@ -332,10 +275,8 @@ std::vector<Fault> buffer_faults() {
        },
        0, "backward_input layers.1 m1", "buffer graph layers.1 m1 was already freed"},
       {"AGraphIsNeverFreed", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         never_free(p, {K::backward, -1, kEmbedding, 0}, B::graph);
-       },
-       0, "forward embedding m0", "buffer graph embedding m0 is never freed"},
+       [](StepProgram& p) { never_free(p, {K::backward, -1, kEmbedding, 0}, B::graph); }, 0,
+       "forward embedding m0", "buffer graph embedding m0 is never freed"},
       {"AWeightQueueIsFreedByTheInputGradient", split_backwards, plain, kFirst,
        [](StepProgram& p) {
          free_early(p, {K::backward_weight, -1, kLayer1, 0}, B::weight_queue,
@@ -343,10 +284,8 @@ std::vector<Fault> buffer_faults() {
        },
        0, "backward_weight layers.1 m0", "buffer weight_queue layers.1 m0 was already freed"},
       {"AWeightQueueIsNeverFreed", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         never_free(p, {K::backward_weight, -1, kLayer0, 1}, B::weight_queue);
-       },
-       2, "backward_input layers.0 m1", "buffer weight_queue layers.0 m1 is never freed"},
+       [](StepProgram& p) { never_free(p, {K::backward_weight, -1, kLayer0, 1}, B::weight_queue); }, 2,
+       "backward_input layers.0 m1", "buffer weight_queue layers.0 m1 is never freed"},
       {"AGradientIsFreedBeforeItIsSent", split_backwards, plain, kLast,
        [](StepProgram& p) {
          free_early(p, {K::send_gradient, -1, kHead, 0}, B::bundle_gradient,
@@ -354,20 +293,16 @@ std::vector<Fault> buffer_faults() {
        },
        2, "send_gradient head m0", "buffer bundle_gradient input of head m0 was already freed"},
       {"AReceivedGradientIsNeverFreed", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         never_free(p, {K::backward, -1, kEmbedding, 1}, B::bundle_gradient);
-       },
-       0, "receive_gradient embedding m1", "buffer bundle_gradient embedding m1 is never freed"},
+       [](StepProgram& p) { never_free(p, {K::backward, -1, kEmbedding, 1}, B::bundle_gradient); }, 0,
+       "receive_gradient embedding m1", "buffer bundle_gradient embedding m1 is never freed"},
       {"ABatchIsFreedBeforeTheStageOfTheLoss", split_backwards, plain, kFirst,
        [](StepProgram& p) {
          free_early(p, {K::backward, -1, kEmbedding, 0}, B::batch, {K::forward, -1, kEmbedding, 0});
        },
        0, "m0", "buffer batch m0 was already freed"},
       {"NoMemoryForAReceivedBundle", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         at(p, {K::receive, -1, kLayer0, 0}).allocates.clear();
-       },
-       2, "forward layers.0 m0", "buffer bundle input of layers.0 m0 has not been allocated"},
+       [](StepProgram& p) { at(p, {K::receive, -1, kLayer0, 0}).allocates.clear(); }, 2,
+       "forward layers.0 m0", "buffer bundle input of layers.0 m0 has not been allocated"},
   };
 }
 
@@ -384,20 +319,14 @@ std::vector<Fault> sum_faults() {
        },
        0, "backward_weight layers.1 m1", "the gradient of unit layers.1 is still being reduced"},
       {"TheReductionDoesNotWaitForTheWeightGradient", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         at(p, {K::reduce_start, kLayer1}).needs.clear();
-       },
-       0, "reduce_start layers.1", "no dependency orders them"},
+       [](StepProgram& p) { at(p, {K::reduce_start, kLayer1}).needs.clear(); }, 0, "reduce_start layers.1",
+       "no dependency orders them"},
       {"TheGradientIsNotStarted", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         erase(p, find(p, {K::start_gradient, kLayer0}));
-       },
-       2, "backward_weight layers.0 m0", "the gradient of unit layers.0 has not been started"},
+       [](StepProgram& p) { erase(p, find(p, {K::start_gradient, kLayer0})); }, 2,
+       "backward_weight layers.0 m0", "the gradient of unit layers.0 has not been started"},
       {"AStashIsNeverAdded", split_backwards, ordered, kLast,
-       [](StepProgram& p) {
-         erase(p, find(p, {K::add_gradient, kLayer0}));
-       },
-       2, "gradient_norm", "unit layers.0: the gradient of block layers.0 on micro-batch 0 is missing"},
+       [](StepProgram& p) { erase(p, find(p, {K::add_gradient, kLayer0})); }, 2, "gradient_norm",
+       "unit layers.0: the gradient of block layers.0 on micro-batch 0 is missing"},
       {"CopiesAreNotSummed", tied_stages, plain, kLast,
        [](StepProgram& p) { erase(p, find(p, {K::tie_reduce})); }, 2, "gradient_norm",
        "the gradient of unit embedding has not been summed over its copies"},
@@ -405,34 +334,23 @@ std::vector<Fault> sum_faults() {
        [](StepProgram& p) { repeat(p, find(p, {K::tie_reduce})); }, 0, "tie_reduce embedding",
        "the gradient of unit embedding was already summed over its copies"},
       {"CopiesAreSummedBeforeTheReduction", tied_stages, plain, kFirst,
-       [](StepProgram& p) {
-         move(p, find(p, {K::tie_reduce}), find(p, {K::reduce_wait, 0}));
-       },
-       0, "tie_reduce embedding", "the gradient of unit embedding is still being reduced"},
+       [](StepProgram& p) { move(p, find(p, {K::tie_reduce}), find(p, {K::reduce_wait, 0})); }, 0,
+       "tie_reduce embedding", "the gradient of unit embedding is still being reduced"},
       {"CopiesAreSummedBeforeTheLastMicroBatch", tied_stages, plain, kFirst,
-       [](StepProgram& p) {
-         move(p, find(p, {K::tie_reduce}), find(p, {K::backward, -1, 0, 1}));
-       },
-       0, "tie_reduce embedding", "the gradient of unit embedding has not been reduced"},
+       [](StepProgram& p) { move(p, find(p, {K::tie_reduce}), find(p, {K::backward, -1, 0, 1})); }, 0,
+       "tie_reduce embedding", "the gradient of unit embedding has not been reduced"},
       {"CopiesAreSummedOverTheShards", tied_stages, plain, kLast,
        [](StepProgram& p) { at(p, {K::tie_reduce}).group = group_of(p, kShardGroup); }, 2,
        "tie_reduce embedding", "it runs over fsdp {2, 3}, but must run over tie {0, 2}"},
       {"CopiesAreSummedBeforeTheGradientIsOnTheHost", tied_stages, offloaded, kFirst,
-       [](StepProgram& p) {
-         move(p, find(p, {K::tie_reduce}), find(p, {K::offload_wait, 0}));
-       },
-       0, "tie_reduce embedding", "no dependency orders them"},
+       [](StepProgram& p) { move(p, find(p, {K::tie_reduce}), find(p, {K::offload_wait, 0})); }, 0,
+       "tie_reduce embedding", "no dependency orders them"},
       {"ALeafOfTheCopiesIsNotSummed", tied_stages, ordered, kLast,
-       [](StepProgram& p) {
-         erase(p, find(p, {K::tie_leaf, 0, -1, 1}));
-       },
-       2, "gradient_norm",
+       [](StepProgram& p) { erase(p, find(p, {K::tie_leaf, 0, -1, 1})); }, 2, "gradient_norm",
        "the gradient of unit embedding of micro-batch 1 has not been summed over its copies"},
       {"ALeafOfTheCopiesIsSummedTwice", tied_stages, ordered, kFirst,
-       [](StepProgram& p) {
-         repeat(p, find(p, {K::tie_leaf, 0, -1, 0}));
-       },
-       0, "tie_leaf embedding m0", "already summed over its copies"},
+       [](StepProgram& p) { repeat(p, find(p, {K::tie_leaf, 0, -1, 0})); }, 0, "tie_leaf embedding m0",
+       "already summed over its copies"},
       {"ALeafOfTheCopiesIsSummedWithAnother", tied_stages, ordered, kFirst,
        [](StepProgram& p) {
          const std::size_t last = find(p, {K::tie_leaf, 0, -1, 1});
@@ -519,15 +437,11 @@ std::vector<Fault> end_faults() {
        },
        2, "join_stage_norms", "collective 0 over pp {0, 2} differs from rank 0"},
       {"AnUpdateBeforeTheNorm", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         move(p, find(p, {K::update, kLayer1}), find(p, {K::gradient_norm}));
-       },
-       0, "update layers.1", "the gradient norm has not been computed"},
+       [](StepProgram& p) { move(p, find(p, {K::update, kLayer1}), find(p, {K::gradient_norm})); }, 0,
+       "update layers.1", "the gradient norm has not been computed"},
       {"AnUpdateBeforeTheNormsAreJoined", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         move(p, find(p, {K::update, kHead}), find(p, {K::join_stage_norms}));
-       },
-       2, "update head", "the step has not been checked to be finite"},
+       [](StepProgram& p) { move(p, find(p, {K::update, kHead}), find(p, {K::join_stage_norms})); }, 2,
+       "update head", "the step has not been checked to be finite"},
       {"AStageWithoutLossCountsNoLabels", split_backwards, plain, kFirst,
        [](StepProgram& p) { erase(p, find(p, {K::count_labels})); }, 0, "end of the program",
        "the number of labels is never summed"},
@@ -558,20 +472,14 @@ std::vector<Fault> pipeline_cycles() {
   const RankOptions plain = options_of();
   return {
       {"ABundleWaitsForItsGradient", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         wait_for(p, {K::receive_gradient, -1, kLayer1, 0}, {K::send, -1, kLayer1, 0});
-       },
+       [](StepProgram& p) { wait_for(p, {K::receive_gradient, -1, kLayer1, 0}, {K::send, -1, kLayer1, 0}); },
        0, "receive_gradient layers.1 m0", "a cycle of waits"},
       {"TheLossIsSharedBeforeTheLastGradientArrives", split_backwards, plain, kFirst,
-       [](StepProgram& p) {
-         move(p, find(p, {K::share_loss}), find(p, {K::forward, -1, kLayer1, 1}));
-       },
-       0, "share_loss over pp", "a cycle of waits"},
+       [](StepProgram& p) { move(p, find(p, {K::share_loss}), find(p, {K::forward, -1, kLayer1, 1})); }, 0,
+       "share_loss over pp", "a cycle of waits"},
       {"TheFirstBundleWaitsForTheSecondToBeReceived", split_backwards, plain, kLast,
-       [](StepProgram& p) {
-         wait_for(p, {K::receive, -1, kHead, 0}, {K::send, -1, kLayer0, 0});
-       },
-       0, "", "a cycle of waits"},
+       [](StepProgram& p) { wait_for(p, {K::receive, -1, kHead, 0}, {K::send, -1, kLayer0, 0}); }, 0, "",
+       "a cycle of waits"},
   };
 }
 

@@ -128,9 +128,8 @@ int run(const ImportOptions& options, const CommandContext& context) {
   if (tokenizer != nullptr) tokenizer->save_pretrained(run_tokenizer_folder(config));
   write_file_atomic(options.output / kGenerationFileName, model.generation.dump(2) + "\n");
   CheckpointWriter writer(options.output / config.checkpoint.folder, 0, context.log, /*background=*/false);
-  writer.save(
-      0, stage_checkpoint(model.spec, *model.store, nullptr,
-                          state_to_json(TrainerState{}, config, plan_batch(config).rows_per_step)));
+  writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr,
+                                  state_to_json(TrainerState{}, config, plan_batch(config).rows_per_step)));
   if (!writer.wait()) return 1;
   write_file_atomic(options.output / "config.toml", config_toml(config));
   context.log.info(
