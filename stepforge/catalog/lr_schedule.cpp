@@ -38,19 +38,20 @@ double LearningRateSchedule::factor(int64_t step) const {
 }
 
 double LearningRateSchedule::decay(int64_t k) const {
+  const LrSchedulerConfig& lr_scheduler = config_;
   const double progress = static_cast<double>(k) / static_cast<double>(decay_);
-  switch (config_.decay_type) {
+  switch (lr_scheduler.decay_type) {
     case DecayType::linear:
       return 1.0 - progress;
     case DecayType::sqrt:
       return 1.0 - std::sqrt(progress);
     case DecayType::cosine: {
       const double of_cycle =
-          progress < 1.0 ? std::fmod(static_cast<double>(config_.cycles) * progress, 1.0) : 1.0;
+          progress < 1.0 ? std::fmod(static_cast<double>(lr_scheduler.cycles) * progress, 1.0) : 1.0;
       return 0.5 * (1.0 + std::cos(std::numbers::pi * of_cycle));
     }
     case DecayType::polynomial:
-      return std::pow(1.0 - progress, config_.power);
+      return std::pow(1.0 - progress, lr_scheduler.power);
     case DecayType::inverse_sqrt: {
       constexpr double kWithoutWarmup = 10000;
       const double unit = warmup_ > 0 ? static_cast<double>(warmup_) : kWithoutWarmup;
