@@ -297,11 +297,12 @@ void build_optimizer(Trainer& trainer) {
   const auto& lr = trainer.config.lr_scheduler;
   trainer.schedule = std::make_unique<LearningRateSchedule>(lr, trainer.total_steps);
   trainer.state.schedule_steps = lr.total_steps > 0 ? lr.total_steps : trainer.total_steps;
-  if (trainer.schedule->warmup_steps() >= trainer.state.schedule_steps) {
+  const int64_t warmup = lr.warmup_ratio < 0.0 ? lr.warmup_steps : trainer.schedule->warmup_steps();
+  if (warmup >= trainer.state.schedule_steps) {
     trainer.log.warning(
         "the warm-up ({} steps) is not shorter than the schedule ({} steps): the learning rate rises to the "
         "end and never decays; lower lr_scheduler.warmup_steps or warmup_ratio",
-        trainer.schedule->warmup_steps(), trainer.state.schedule_steps);
+        warmup, trainer.state.schedule_steps);
   } else if (trainer.schedule->decay_was_cut()) {
     trainer.log.warning("warm-up and decay are longer than the schedule of {} steps: the decay is shortened",
                         trainer.state.schedule_steps);

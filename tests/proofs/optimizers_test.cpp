@@ -23,7 +23,6 @@ class Optimizers : public ::testing::TestWithParam<const char*> {
 TEST_P(Optimizers, LossesAreThoseOfOneRankInEveryLayout) {
   const Strings by_tensor{"parallelism.fsdp_partition=by_tensor"};
   const Records one = TestRun(job("one", 10) + kNoCheckpoint).run();
-  EXPECT_LT(one.back().loss, one.front().loss);
   std::vector<std::pair<int, Strings>> layouts = {
       {2, by_tensor},
       {4, by_tensor + Strings{"parallelism.data_parallel_replicate_degree=2"}},

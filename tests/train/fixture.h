@@ -60,8 +60,8 @@ inline std::string bits_of(const Trainer& trainer) {
     const UnitStore& storage = trainer.store->unit(unit);
     append(storage.whole(storage.master()));
     if (!storage.trained()) continue;
-    append(storage.whole(trainer.optimizer->slot(unit, 0)));
-    append(storage.whole(trainer.optimizer->slot(unit, 1)));
+    for (const at::Tensor& slot : trainer.optimizer->state(unit).slots())
+      append(slot.numel() == storage.shard_size() ? storage.whole(slot) : slot);
   }
   return all;
 }
