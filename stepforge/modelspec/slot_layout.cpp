@@ -14,18 +14,14 @@ SlotLayout::SlotLayout(const ShardLayout& shards, std::vector<int> counts)
     : shards_(shards), counts_(std::move(counts)) {
   const int most = counts_.empty() ? 0 : *std::ranges::max_element(counts_);
   for (int slot = 0; slot < most; ++slot) {
-    const std::vector<Run> having = runs(slot);
-    if (is_whole(having)) {
-      sizes_.push_back(shards_.shard_size());
-      continue;
-    }
+    runs_.push_back(runs_of(slot));
     int64_t largest = 0;
-    for (int rank = 0; rank < shards_.shards(); ++rank) {
+    for (int rank = 0; rank < shards_.shards() && !is_whole(slot); ++rank) {
       int64_t size = 0;
-      for (const Run& run : having) size += shards_.local_range(rank, run.first, run.last).size();
+      for (const Run& run : runs_.back()) size += shards_.local_range(rank, run.first, run.last).size();
       largest = std::max(largest, size);
     }
-    sizes_.push_back(largest);
+    sizes_.push_back(is_whole(slot) ? shards_.shard_size() : largest);
   }
 }
 
@@ -33,7 +29,7 @@ int64_t SlotLayout::elements() const {
   return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
 }
 
-std::vector<SlotLayout::Run> SlotLayout::runs(int slot) const {
+std::vector<SlotLayout::Run> SlotLayout::runs_of(int slot) const {
   std::vector<Run> found;
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     if (counts_[i] <= slot) continue;
@@ -43,15 +39,15 @@ std::vector<SlotLayout::Run> SlotLayout::runs(int slot) const {
   return found;
 }
 
-bool SlotLayout::is_whole(const std::vector<Run>& runs) const {
+bool SlotLayout::is_whole(int slot) const {
+  const std::vector<Run>& runs = runs_.at(static_cast<std::size_t>(slot));
   return runs.size() == 1 && runs[0].first == 0 && runs[0].last == counts_.size();
 }
 
 int64_t SlotLayout::shift(int rank, int slot, std::size_t parameter) const {
-  const std::vector<Run> having = runs(slot);
-  if (is_whole(having)) return 0;
+  if (is_whole(slot)) return 0;
   int64_t before = 0;
-  for (const Run& run : having) {
+  for (const Run& run : runs_.at(static_cast<std::size_t>(slot))) {
     const ShardRange range = shards_.local_range(rank, run.first, run.last);
     if (parameter >= run.first && parameter < run.last) return range.begin - before;
     before += range.size();

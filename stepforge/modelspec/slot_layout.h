@@ -32,13 +32,14 @@ class SlotLayout {
     std::size_t first = 0;
     std::size_t last = 0;
   };
-  std::vector<Run> runs(int slot) const;
-  /// Of all parameters.
-  bool is_whole(const std::vector<Run>& runs) const;
+  std::vector<Run> runs_of(int slot) const;
+  /// Whether all parameters have the slot.
+  bool is_whole(int slot) const;
 
   ShardLayout shards_;
   std::vector<int> counts_;
-  std::vector<int64_t> sizes_;  // of each slot
+  std::vector<std::vector<Run>> runs_;  // of each slot
+  std::vector<int64_t> sizes_;          // of each slot
 };
 
 }  // namespace stepforge

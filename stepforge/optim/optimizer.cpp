@@ -5,33 +5,9 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "stepforge/base/error.h"
-#include "stepforge/base/format.h"
 #include "stepforge/catalog/optimizer_slots.h"
 
 namespace stepforge {
-
-namespace {
-
-void require_whole_matrices(const UnitStore& unit, const ParamInterval& interval) {
-  for (size_t i = interval.first; i < interval.last; ++i) {
-    const ParameterSpec& parameter = unit.spec().parameters[i];
-    if (parameter.is_sliced()) {
-      throw UsageError(
-          format("optimizer.name = \"muon\" updates whole matrices, but tensor parallelism divides {}; set "
-                 "parallelism.tensor_parallel_degree = 1, or another optimizer",
-                 parameter.name));
-    }
-    if (unit.sharded() && unit.shards().partition().kind != Partition::Kind::by_tensor) {
-      throw UsageError(
-          format("optimizer.name = \"muon\" updates whole matrices, but {} is divided over {} ranks; set "
-                 "parallelism.fsdp_partition = \"by_tensor\"",
-                 parameter.name, unit.shards().shards()));
-    }
-  }
-}
-
-}  // namespace
 
 Optimizer::Optimizer(ModelStore& store, ParamGroups groups)
     : store_(store),
@@ -40,11 +16,7 @@ Optimizer::Optimizer(ModelStore& store, ParamGroups groups)
   for (size_t u = 0; u < store_.size(); ++u) {
     const UnitStore& unit = store_.unit(u);
     units_.emplace_back(unit, slot_counts(groups_.settings, unit.spec()));
-    if (!unit.trained()) continue;
-    for (const ParamInterval& interval : groups_.intervals.at(u))
-      if (groups_.rules.at(static_cast<size_t>(interval.group))->by_matrix())
-        require_whole_matrices(unit, interval);
-    units_.back().allocate();
+    if (unit.trained()) units_.back().allocate();
   }
 }
 

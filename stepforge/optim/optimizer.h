@@ -16,7 +16,7 @@ namespace stepforge {
 /// Updates all parameters of all trained units of a ModelStore in every step.
 class Optimizer {
  public:
-  /// `store` must outlive it. Throws UsageError for a matrix that is divided over ranks, if its update needs the whole.
+  /// `store` must outlive it.
   Optimizer(ModelStore& store, ParamGroups groups);
 
   /// Starts an update: writes its number, steps() + 1, to `scalars`. The others must have their values before

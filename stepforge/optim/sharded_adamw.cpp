@@ -35,9 +35,10 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const OptionsOf& options
   }
   for (const FsdpParamRef& parameter : parameters_) {
     if (states_.empty() || states_.back().group != parameter.group) {
-      states_.push_back({parameter.group, {}, {}, two_moments(parameter.group->store())});
+      states_.push_back({parameter.group, {}, {}, {}, two_moments(parameter.group->store())});
     }
     states_.back().options.push_back(options(parameter.name));
+    states_.back().rules.push_back(make_update_rule(options_of(states_.back().options.back())));
   }
   for (GroupState& state : states_)
     state.steps = at::zeros({static_cast<int64_t>(state.options.size())}, at::kLong);
@@ -74,8 +75,7 @@ bool ShardedAdamW::update(GroupState& state) {
       state.moments.allocate();
     }
     scalars_.number.fill_(updates + 1);
-    state.moments.update(first, last, gradient, *make_update_rule(options_of(state.options[first])),
-                         scalars_);
+    state.moments.update(first, last, gradient, *state.rules[first], scalars_);
     for (size_t i = first; i < last; ++i) ++steps[i];
     first = last;
   }

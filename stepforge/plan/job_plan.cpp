@@ -131,6 +131,26 @@ Partition partition_of(const ParallelismConfig& parallelism) {
   return {};
 }
 
+/// Throws UsageError for a matrix that is divided over ranks, if its update needs the whole.
+void require_whole_matrices(const OptimizerConfig& optimizer, const UnitSpec& unit, const UnitLayout& layout,
+                            int shards) {
+  for (const ParameterSpec& parameter : unit.parameters) {
+    if (!unit.trainable || optimizer_of(optimizer, parameter) != OptimizerName::muon) continue;
+    if (parameter.is_sliced()) {
+      throw UsageError(
+          format("optimizer.name = \"muon\" updates whole matrices, but tensor parallelism divides {}; set "
+                 "parallelism.tensor_parallel_degree = 1, or another optimizer",
+                 parameter.name));
+    }
+    if (shards > 1 && layout.partition.kind != Partition::Kind::by_tensor) {
+      throw UsageError(
+          format("optimizer.name = \"muon\" updates whole matrices, but {} is divided over {} ranks; set "
+                 "parallelism.fsdp_partition = \"by_tensor\"",
+                 parameter.name, shards));
+    }
+  }
+}
+
 /// `model`: what the rank of `layout` holds.
 StepOptions common_options(const Config& config, ProgramKind kind, const ModelSpec& model,
                            const RankLayout& layout, const PipelinePlan& pipeline) {
@@ -148,7 +168,10 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
   options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
   if (kind == ProgramKind::train) {
     options.micro_batches = static_cast<int>(batch.micro_batches());
-    for (const UnitSpec& unit : model.units) {
+    for (std::size_t u = 0; u < model.units.size(); ++u) {
+      const UnitSpec& unit = model.units[u];
+      const UnitLayout& held = layout.units.at(u);
+      require_whole_matrices(config.optimizer, unit, held, layout.size_of(held.shard_group));
       options.optimizer_slots.push_back(slot_counts(config.optimizer, unit));
       options.update_workspace.push_back(update_workspace(config.optimizer, unit));
     }

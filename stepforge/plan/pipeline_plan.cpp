@@ -7,6 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/catalog/pipeline_stages.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/stage_part.h"
@@ -95,10 +96,18 @@ std::vector<int> alive_micro_batches(const Schedule& schedule) {
   return most;
 }
 
+/// Of the weights, gradients and optimizer state of a unit, all in fp32.
+double state_bytes(const OptimizerConfig& optimizer, const UnitSpec& unit) {
+  const std::vector<int> slots = slot_counts(optimizer, unit);
+  double values = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    values += static_cast<double>(unit.parameters[i].elements()) * ((unit.trainable ? 2 : 1) + slots[i]);
+  return 4 * values;
+}
+
 /// About what each block needs on a rank, before tensor parallelism, which divides all. All ranks get the same.
 StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Schedule& schedule,
                          RankId rank) {
-  constexpr double kStateBytes = 16;  // weight, gradient and two moments in fp32
   const ParallelismConfig& parallelism = config.parallelism;
   const int64_t parts = std::max<int64_t>(1, parallelism.context_parallel_degree);
   const int64_t replicas = parallelism.data_parallel_replicate_degree;
@@ -115,9 +124,9 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
   StageMemory memory;
   for (std::size_t b = 0; b < whole.blocks.size(); ++b) {
     const BlockSpec& block = whole.blocks[b];
-    double elements = 0;
-    for (const int unit : block.units) elements += static_cast<double>(element(whole.units, unit).elements());
-    memory.state.push_back(kStateBytes * elements / static_cast<double>(shards * parts));
+    double bytes = 0;
+    for (const int unit : block.units) bytes += state_bytes(config.optimizer, element(whole.units, unit));
+    memory.state.push_back(bytes / static_cast<double>(shards * parts));
     const BlockCost cost = block_cost(block.regions, context, policy.regions);
     const int64_t saved = recomputed[b] ? 0 : cost.saved_bytes;
     memory.activations.push_back(static_cast<double>(saved + cost.output_bytes));
