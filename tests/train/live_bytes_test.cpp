@@ -50,16 +50,26 @@ double predicted_over_measured(const Strings& args, World& world) {
 
 class LiveBytes : public ::testing::TestWithParam<MemoryLayout> {};
 
+/// The predicted peak holds on every rank in every run, and each rank reaches it within 5 % in one of a few runs: on a
+/// busy machine the least convenient time may not come in any step of one run.
 TEST_P(LiveBytes, OfEachRankAreThePredictedOnes) {
   const MemoryLayout& layout = GetParam();
-  const TempFolder folder;
-  const Strings args = memory_job(folder.path() / "run", layout);
-  const auto results = run_processes(
-      layout.ranks, [&](World& world) { return format("{:.4f}", predicted_over_measured(args, world)); });
-  for (const std::string& result : results) {
-    ASSERT_TRUE(result.starts_with("0.") || result.starts_with("1.")) << result;
-    EXPECT_NEAR(std::stod(result), 1.0, 0.05);
+  const int most_runs = 8;
+  std::vector<double> nearest(static_cast<size_t>(layout.ranks), 2.0);
+  const auto reached = [&] { return std::ranges::max(nearest) <= 1.05; };
+  for (int run = 0; run < most_runs && !reached(); ++run) {
+    const TempFolder folder;
+    const Strings args = memory_job(folder.path() / "run", layout);
+    const auto results = run_processes(
+        layout.ranks, [&](World& world) { return format("{:.4f}", predicted_over_measured(args, world)); });
+    for (size_t rank = 0; rank < nearest.size(); ++rank) {
+      const std::string& result = results.at(rank);
+      ASSERT_TRUE(result.starts_with("0.") || result.starts_with("1.")) << result;
+      EXPECT_GE(std::stod(result), 0.95);
+      nearest[rank] = std::min(nearest[rank], std::stod(result));
+    }
   }
+  EXPECT_TRUE(reached()) << "predicted over measured: " << std::ranges::max(nearest);
 }
 
 TEST(LiveBytesOfThreads, AreCountedSeparatelyForEachRank) {
