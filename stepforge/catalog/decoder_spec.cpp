@@ -2,6 +2,7 @@
 #include "stepforge/catalog/decoder_spec.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -166,6 +167,24 @@ void check_balance(const ModelConfig& model, const ContextParallel& context) {
       context.degree, model.router_aux_loss_weight));
 }
 
+void check_expert_parallel(const ModelConfig& model, const TensorParallel& tensor,
+                           const ExpertParallel& experts) {
+  if (experts.degree == 1) return;
+  const auto refuse = [&](const std::string& reason) {
+    throw UsageError(format("parallelism.expert_parallel_degree = {}, but {}", experts.degree, reason));
+  };
+  if (find_family(model.family).expert_names == nullptr)
+    refuse(format("models of the family \"{}\" have no experts; set it to 1", model.family));
+  if (model.n_experts % experts.degree != 0)
+    refuse(format("model.n_experts = {}: the degree must divide it", model.n_experts));
+  if (tensor.degree > 1) {
+    refuse(
+        format("parallelism.tensor_parallel_degree = {}: they cannot be combined; use one of them, with "
+               "FSDP, context or pipeline parallelism for the other ranks",
+               tensor.degree));
+  }
+}
+
 /// Every rank has all experts, and all tokens for them.
 void check_expert_tokens(const ModelConfig& model, const TensorParallel& tensor) {
   if (tensor.degree == 1 || !tensor.sequence || find_family(model.family).expert_names == nullptr) return;
@@ -206,7 +225,8 @@ void check_ulysses(const ModelConfig& model, const TensorParallel& tensor, const
       kv_heads, model.n_heads, model.n_kv_heads, tensor.degree));
 }
 
-/// Adds a unit with the parameters of the layers and a block that uses it. `hidden` passes between blocks.
+/// Adds a unit with the parameters of the layers, one of experts that are spread over ranks, and a block that uses them.
+/// `hidden` passes between blocks.
 void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& name, BlockKind kind, int layer,
                std::vector<LayerSpec> layers) {
   UnitSpec unit;
@@ -215,21 +235,26 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
   block.name = name;
   block.kind = kind;
   block.layer = layer;
-  block.units.push_back(static_cast<int>(spec.units.size()));
+  UnitSpec experts{.name = name + ".experts", .parameters = {}, .experts = true};
   for (auto& part : layers) {
-    for (auto& parameter : part.parameters) unit.parameters.push_back(std::move(parameter));
+    std::ranges::move(part.parameters, std::back_inserter(unit.parameters));
+    std::ranges::move(part.expert_parameters, std::back_inserter(experts.parameters));
     block.regions.push_back(std::move(part.region));
   }
   if (kind != BlockKind::embedding) block.inputs.push_back(hidden);
   if (kind != BlockKind::head) block.outputs.push_back(hidden);
-  spec.units.push_back(std::move(unit));
+  for (UnitSpec* added : {&unit, &experts}) {
+    if (added->parameters.empty()) continue;
+    block.units.push_back(static_cast<int>(spec.units.size()));
+    spec.units.push_back(std::move(*added));
+  }
   spec.blocks.push_back(std::move(block));
 }
 
 }  // namespace
 
 ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorParallel& tensor,
-                     const ContextParallel& context, const TensorPlan& plan) {
+                     const ContextParallel& context, const TensorPlan& plan, const ExpertParallel& experts) {
   if (model.vocab_size <= 0)
     throw UsageError("model.vocab_size is not set and there is no tokenizer to take it from");
   check_sizes(model);
@@ -240,6 +265,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   check_tensor_parallel(model, tensor.degree, parts);
   check_ulysses(model, attention, context);
   check_ring(model, context);
+  check_expert_parallel(model, tensor, experts);
   check_expert_tokens(model, tensor);
   check_balance(model, context);
   const AttentionDims dims = attention_dims(model);
@@ -255,7 +281,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   spec.kv_heads = attention.part_of(model.n_kv_heads).size();
   spec.head_dim = dims.head_dim;
   spec.attention_width = attention.part_of(model.n_heads).size() * dims.head_dim;
-  spec.degrees = {tensor.degree, context.across(), context.heads()};
+  spec.degrees = {tensor.degree, context.across(), context.heads(), experts.degree};
 
   const BundleEntry hidden{"hidden", model.dim, tensor.sequence};
   add_block(spec, hidden, "embedding", BlockKind::embedding, -1,
@@ -266,13 +292,14 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
     const LayerTraits traits = layer_traits(model, layer);
-    add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
-              {attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
-                               parts.attention.at(static_cast<size_t>(layer)), context),
-               traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
-                                             find_family(model.family).expert_names(), depth_std, dropout)
-                              : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits,
-                                          depth_std, dropout, parts.mlp.at(static_cast<size_t>(layer)))});
+    add_block(
+        spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
+        {attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
+                         parts.attention.at(static_cast<size_t>(layer)), context),
+         traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
+                                       find_family(model.family).expert_names(), depth_std, dropout, experts)
+                        : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std,
+                                    dropout, parts.mlp.at(static_cast<size_t>(layer)))});
   }
   add_block(spec, hidden, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,

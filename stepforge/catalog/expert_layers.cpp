@@ -26,21 +26,38 @@ ParameterSpec parameter(const std::string& name, int64_t columns, std::vector<Su
   return {name, {rows, columns}, std::move(sub_tensors), ParameterTag::matrix};
 }
 
-void add_experts(std::vector<ParameterSpec>& parameters, const std::string& prefix,
-                 const std::string& hf_prefix, const ExpertDims& dims, const ExpertNames& names,
-                 double depth_std) {
+/// The sub-tensor if this rank has its expert, otherwise an empty slice of it.
+SubTensor of_rank(SubTensor whole, int64_t columns, bool held) {
+  if (held) return whole;
+  whole.offsets = {0, 0};
+  whole.tensor_shape = {whole.rows, columns};
+  whole.rows = 0;
+  return whole;
+}
+
+std::vector<ParameterSpec> expert_parameters(const std::string& prefix, const std::string& hf_prefix,
+                                             const ExpertDims& dims, const ExpertNames& names,
+                                             double depth_std, const ExpertParallel& parallel) {
+  const ShardRange own = parallel.part_of(dims.experts);
   std::vector<SubTensor> gate_up;
   std::vector<SubTensor> down;
   for (int64_t e = 0; e < dims.experts; ++e) {
+    const bool held = e >= own.begin && e < own.end;
     const std::string hf_name = format("{}{}{}.", hf_prefix, names.experts, e);
-    gate_up.push_back(matrix(format("{}.gate", e), hf_name + names.gate, dims.hidden, kProjectionStd));
-    gate_up.push_back(matrix(format("{}.up", e), hf_name + names.up, dims.hidden, depth_std));
-    down.push_back(matrix(format("{}.down", e), hf_name + names.down, dims.width, depth_std));
+    const auto add = [&](std::vector<SubTensor>& list, const char* part, const std::string& name,
+                         int64_t rows, int64_t columns, double std) {
+      list.push_back(of_rank(matrix(format("{}.{}", e, part), hf_name + name, rows, std), columns, held));
+    };
+    add(gate_up, "gate", names.gate, dims.hidden, dims.width, kProjectionStd);
+    add(gate_up, "up", names.up, dims.hidden, dims.width, depth_std);
+    add(down, "down", names.down, dims.width, dims.hidden, depth_std);
   }
-  parameters.push_back(parameter(prefix + ".expert_gate_up", dims.width, std::move(gate_up)));
-  parameters.push_back(parameter(prefix + ".expert_down", dims.hidden, std::move(down)));
-  for (std::size_t i = parameters.size() - 2; i < parameters.size(); ++i)
-    parameters[i].used_share = static_cast<double>(dims.chosen) / static_cast<double>(dims.experts);
+  std::vector<ParameterSpec> parameters = {
+      parameter(prefix + ".expert_gate_up", dims.width, std::move(gate_up)),
+      parameter(prefix + ".expert_down", dims.hidden, std::move(down))};
+  for (ParameterSpec& parameter : parameters)
+    parameter.used_share = static_cast<double>(dims.chosen) / static_cast<double>(dims.experts);
+  return parameters;
 }
 
 std::string shared_name(const std::string& hf_prefix, const ExpertNames& names, const char* matrix) {
@@ -103,6 +120,54 @@ CallSpec experts_call(const std::string& prefix, const ExpertDims& dims) {
   return call;
 }
 
+/// The same where the rows of a micro-batch are on their way to other ranks: of each row a token with one expert.
+CallSpec exchanged_experts_call(const std::string& prefix, const ExpertDims& dims) {
+  const int64_t rows = dims.chosen;
+  ExpertDims of_row = dims;
+  of_row.chosen = 1;
+  CallSpec call = experts_call(prefix, of_row);
+  for (Elements* elements :
+       {&call.output, &call.extra, &call.saves, &call.queued_saves, &call.forward_workspace.token,
+        &call.gradient, &call.weight_workspace.token, &call.backward_workspace.token, &call.queued.token}) {
+    elements->compute *= rows;
+    elements->fp32 *= rows;
+  }
+  call.saves.compute += rows * dims.width;  // its input, which the router does not keep
+  call.queued_saves.compute += rows * dims.width;
+  call.flops *= static_cast<double>(rows);
+  return call;
+}
+
+/// The exchange of rows with the ranks that have their experts: of each its values, and its weight beside them.
+CallSpec exchange_call(const std::string& name, Elements forward, Elements backward) {
+  CallSpec call{.name = name, .kind = CallKind::exchange};
+  call.forward_exchanges = {{BlockAxis::experts, ExchangeKind::all_to_all, forward}};
+  call.backward_exchanges = {{BlockAxis::experts, ExchangeKind::all_to_all, backward}};
+  return call;
+}
+
+CallSpec dispatch_call(const ExpertDims& dims) {
+  const Elements rows{dims.chosen * dims.width, dims.chosen};
+  CallSpec call = exchange_call("dispatch", rows, rows);
+  call.output = {rows.compute, 2 * dims.chosen};  // and their experts
+  call.extra.fp32 = 2 * dims.chosen;              // where rows are
+  call.saves.fp32 = 2 * dims.chosen;
+  call.forward_workspace.token = rows;  // in the order in which they leave
+  call.gradient = {dims.width, dims.chosen};
+  call.backward_workspace.token = rows;
+  return call;
+}
+
+CallSpec combine_call(const ExpertDims& dims) {
+  const Elements rows{dims.chosen * dims.width, 0};
+  CallSpec call = exchange_call("combine", rows, rows);
+  call.output.compute = dims.width;
+  call.forward_workspace.token = rows;
+  call.gradient = rows;
+  call.backward_workspace.token = rows;
+  return call;
+}
+
 void add_shared_calls(std::vector<CallSpec>& calls, const std::string& prefix, const ExpertDims& dims) {
   add_enter_linear(calls, "shared_gate_up", prefix + ".shared_gate_up", dims.width, 2 * dims.shared_hidden,
                    {});
@@ -161,16 +226,19 @@ ExpertNames deepseek_expert_names() {
 }
 
 LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
-                       const ExpertNames& names, double depth_std, bool dropout) {
+                       const ExpertNames& names, double depth_std, bool dropout,
+                       const ExpertParallel& parallel) {
   // Norm and residual are those of the MLP in whose place it is.
   const LayerSpec mlp =
       mlp_layer(prefix, hf_prefix, dims.width, /*hidden=*/1, LayerTraits(), depth_std, dropout);
+  const bool spread = parallel.degree > 1;
   LayerSpec layer;
   layer.parameters.push_back(mlp.parameters.front());
   layer.parameters.push_back(
       parameter(prefix + ".router", dims.width,
                 {matrix("weight", hf_prefix + names.router, dims.experts, kProjectionStd)}));
-  add_experts(layer.parameters, prefix, hf_prefix, dims, names, depth_std);
+  for (ParameterSpec& parameter : expert_parameters(prefix, hf_prefix, dims, names, depth_std, parallel))
+    (spread ? layer.expert_parameters : layer.parameters).push_back(std::move(parameter));
   if (dims.shared_hidden > 0) add_shared(layer.parameters, prefix, hf_prefix, dims, names, depth_std);
 
   layer.region.name = mlp.region.name;
@@ -178,8 +246,10 @@ LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, 
   auto& calls = layer.region.calls;
   calls.push_back(mlp.region.calls.front());
   calls.push_back(route_call(prefix, dims));
-  calls.push_back(experts_call(prefix, dims));
+  if (spread) calls.push_back(dispatch_call(dims));
+  calls.push_back(spread ? exchanged_experts_call(prefix, dims) : experts_call(prefix, dims));
   calls.push_back({.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".expert_down"}});
+  if (spread) calls.push_back(combine_call(dims));
   if (dims.shared_hidden > 0) add_shared_calls(calls, prefix, dims);
   calls.push_back(mlp.region.calls.back());
   return layer;

@@ -460,6 +460,7 @@ struct ParallelismConfig {
   ContextParallelMethod context_parallel_method = ContextParallelMethod::allgather;
   int64_t ulysses_degree = 2;
   LoadBalance context_parallel_load_balance = LoadBalance::head_tail;
+  int64_t expert_parallel_degree = 1;
   int64_t pipeline_parallel_degree = 1;
   PipelineSchedule pipeline_parallel_schedule = PipelineSchedule::one_f_one_b;
   std::string pipeline_parallel_schedule_csv;

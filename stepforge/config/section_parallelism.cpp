@@ -79,6 +79,10 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("context_parallel_load_balance", &ParallelismConfig::context_parallel_load_balance,
              "Which tokens a rank has: a chunk from each half of the row, so that all ranks have the same "
              "work (head_tail), or one range of it (none).")
+      .field("expert_parallel_degree", &ParallelismConfig::expert_parallel_degree,
+             "Number of ranks over which the experts of each layer are spread, out of those that shard "
+             "weights: a divisor of their number.",
+             {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field("pipeline_parallel_degree", &ParallelismConfig::pipeline_parallel_degree,
              "Number of ranks over which the layers of the model are divided into pipeline stages.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})

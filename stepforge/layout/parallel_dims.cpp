@@ -43,7 +43,8 @@ std::string mesh_text(const ParallelDims& dims) {
   std::vector<std::string> axes;
   for (const Degree& degree : world_factors(copy))
     if (*degree.value > 1) axes.push_back(format("{} {}", degree.name, *degree.value));
-  return axes.empty() ? "1 rank" : join(axes, " x ");
+  if (axes.empty()) return "1 rank";
+  return join(axes, " x ") + (dims.ep > 1 ? format(", ep {}", dims.ep) : "");
 }
 
 ParallelDims resolve_dims(ParallelDims dims, int world_size) {

@@ -33,7 +33,7 @@ struct ParallelDims {
 /// "dp_replicate 2 x dp_shard -1 x cp 1 x tp 1 x pp 1, ep 1"
 std::string dims_text(const ParallelDims& dims);
 
-/// The axes with several ranks: "dp_replicate 2 x cp 4"; "1 rank" if there is none.
+/// The axes with several ranks: "dp_replicate 2 x cp 4", "dp_shard 4, ep 2"; "1 rank" if there is none.
 std::string mesh_text(const ParallelDims& dims);
 
 /// Replaces the -1. Throws UsageError, which lists all degrees,

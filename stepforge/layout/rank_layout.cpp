@@ -70,7 +70,7 @@ int RankLayout::index_in(int group) const {
 
 UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
   UnitLayout result = unit_of(layout, plan, unit);
-  result.shard_group = layout.find(kShardGroup);
+  result.shard_group = layout.find(unit.experts ? kExpertShardGroup : kShardGroup);
   if (result.shard_group >= 0)
     result.reductions.push_back({CollectiveKind::reduce_scatter, result.shard_group});
   const int replicas = layout.find(kReplicaGroup);
@@ -112,6 +112,9 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
     layout.heads_group = layout.find(kHeadsGroup);
     layout.keys_group = layout.find(kRingGroup);
   }
+  if (layout.dims.ep > 1)
+    for (const std::string_view axis : {kExpertGroup, kExpertShardGroup}) add_group(layout, mesh, axis);
+  layout.expert_group = layout.find(kExpertGroup);
   add_tie_group(layout, plan.tied);
   if (layout.size_of(layout.loss_group) < rank.world_size) add_group(layout, mesh, kWorldGroup);
   layout.world_group = label_group(layout.groups);

@@ -20,6 +20,8 @@ namespace stepforge {
 
 inline constexpr std::string_view kShardGroup = "fsdp";
 inline constexpr std::string_view kReplicaGroup = "dp_replicate";
+inline constexpr std::string_view kExpertGroup = "ep";
+inline constexpr std::string_view kExpertShardGroup = "efsdp";
 inline constexpr std::string_view kLossGroup = "loss";
 inline constexpr std::string_view kTensorGroup = "tp";
 inline constexpr std::string_view kContextGroup = "cp";
@@ -91,6 +93,7 @@ struct RankLayout {
   int context_group = -1;         ///< ranks that hold the other tokens of the same rows
   int heads_group = -1;           ///< those of them with which it exchanges tokens for heads
   int keys_group = -1;            ///< those of them with which it exchanges keys
+  int expert_group = -1;          ///< ranks that hold the other experts
   int pipeline_group = -1;        ///< ranks that have the other stages of the model for the same rows
   int tie_group = -1;             ///< ranks that hold the copies of a tied unit; -1: this rank has none
   int model_units = 0;            ///< units of the whole model
@@ -104,7 +107,7 @@ struct RankLayout {
   int index_in(int group) const;
 };
 
-/// The layout of a unit that is sharded over the shard group and replicated over the replica group. `unit`
+/// The layout of a unit that is sharded over its shard group, which experts have of their own, and replicated over the replica group. `unit`
 /// has this rank's parts of divided tensors.
 UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit);
 

@@ -46,7 +46,7 @@ RopeScaling rope_scaling(const RopeScalingConfig& config) {
 }
 
 ExpertLayer expert_layer_of(const ModelConfig& config, const ParameterLookup& parameters,
-                            const std::string& prefix, int64_t layer) {
+                            const std::string& prefix, int64_t layer, const ExpertExchange& exchange) {
   const ExpertDims dims = expert_dims(config);
   const RouterSettings router{.options = {.chosen = dims.chosen, .normalize = normalizes_experts(config)},
                               .balance_weight = config.router_aux_loss_weight,
@@ -54,16 +54,16 @@ ExpertLayer expert_layer_of(const ModelConfig& config, const ParameterLookup& pa
   const ExpertLayer::Shared shared = dims.shared_hidden == 0 ? ExpertLayer::Shared::none
                                      : dims.shared_gate      ? ExpertLayer::Shared::gated
                                                              : ExpertLayer::Shared::plain;
-  return {parameters, prefix, router, shared, config.norm_eps, layer};
+  return {parameters, prefix, router, shared, config.norm_eps, layer, {}, exchange};
 }
 
 using FeedForward = std::variant<MlpLayer, ExpertLayer>;
 
 FeedForward feed_forward(const ModelConfig& config, const LayerTraits& traits,
-                         const ParameterLookup& parameters, int64_t layer, const TensorExchange& tensor) {
+                         const ParameterLookup& parameters, int64_t layer, const ForwardOptions& options) {
   const std::string prefix = format("layers.{}.mlp", layer);
-  if (traits.experts) return expert_layer_of(config, parameters, prefix, layer);
-  return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, tensor);
+  if (traits.experts) return expert_layer_of(config, parameters, prefix, layer, options.experts);
+  return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, options.tensor);
 }
 
 /// Attention, and MLP or experts, each a region that may be recomputed.
@@ -74,7 +74,7 @@ class DecoderLayer : public Block {
       : rope_(std::move(rope)),
         attention_(parameters, format("layers.{}.attention", layer), head_size(config), traits,
                    config.norm_eps, *rope_, layer, options.tensor, options.exchange),
-        mlp_(feed_forward(config, traits, parameters, layer, options.tensor)) {}
+        mlp_(feed_forward(config, traits, parameters, layer, options)) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     // Captured by value: a recomputed region runs its body again after this call has returned.

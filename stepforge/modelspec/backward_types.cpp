@@ -45,6 +45,10 @@ ValueType through_weight(const TypePlace& place, ValueType x, ValueType gradient
       place.require_type(gradient, replicated, "the gradient of its result");
       add_weight(place, weights, weight, channels);
       return channels;
+    case Division::experts:
+      place.require_type(gradient, channels, "the gradient of the rows of experts");
+      add_weight(place, weights, weight, channels);
+      return channels;
     case Division::whole:
       add_weight(place, weights, weight, of_other_tokens(x) || gradient == partial ? partial : replicated);
       return gradient;

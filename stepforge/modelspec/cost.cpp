@@ -177,7 +177,7 @@ class BackwardWalk {
 }  // namespace
 
 std::string_view axis_name(BlockAxis axis) {
-  constexpr std::array<std::string_view, kBlockAxes> kNames = {"tensor", "context", "heads"};
+  constexpr std::array<std::string_view, kBlockAxes> kNames = {"tensor", "context", "heads", "experts"};
   return kNames.at(static_cast<std::size_t>(axis));
 }
 

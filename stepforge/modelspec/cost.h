@@ -61,11 +61,11 @@ struct Workspace {
 };
 
 /// The axes of the mesh over which the layers of a block may be divided: matrices over `tensor`, the tokens of
-/// each row over `context` (keys) and `heads` (tokens for heads).
-enum class BlockAxis : uint8_t { tensor, context, heads };
-inline constexpr std::size_t kBlockAxes = 3;
+/// each row over `context` (keys) and `heads` (tokens for heads), the experts over `experts`.
+enum class BlockAxis : uint8_t { tensor, context, heads, experts };
+inline constexpr std::size_t kBlockAxes = 4;
 
-/// "tensor", "context" or "heads"
+/// "tensor", "context", "heads" or "experts"
 std::string_view axis_name(BlockAxis axis);
 
 enum class ExchangeKind : uint8_t {
@@ -74,7 +74,7 @@ enum class ExchangeKind : uint8_t {
   gather,      ///< all-gather of slices
   sum_slice,   ///< reduce-scatter: the sum of this rank's slice
   slice,       ///< takes this rank's slice of what all have; nothing is sent
-  all_to_all,  ///< tokens for heads, or back
+  all_to_all,  ///< tokens for heads, or back; rows to the ranks that have their experts, or back
   shift        ///< to the next rank, from the one before
 };
 

@@ -21,6 +21,9 @@ ValueType by_weight(const TypePlace& place, ValueType x, ValueType by_rows) {
     case Division::columns:
       place.require_type(x, channels, "the input of a weight that is divided by columns");
       return partial;
+    case Division::experts:
+      place.require_type(x, channels, "the input of the experts of a rank, the rows that take them,");
+      return channels;
     case Division::whole:
       place.require(x != channels, "a part of the channels (S(channels)) meets a weight that is not divided");
       return x;

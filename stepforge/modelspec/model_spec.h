@@ -72,7 +72,7 @@ struct ModelSpec {
   std::vector<BlockSpec> blocks;  ///< in forward order
   std::vector<TieSpec> ties;
   /// Ranks over which it is divided, by BlockAxis. The units are one rank's part.
-  std::array<int64_t, kBlockAxes> degrees = {1, 1, 1};
+  std::array<int64_t, kBlockAxes> degrees = {1, 1, 1, 1};
 
   /// Number of parameters; tied ones count once. Of a whole model: a part has fewer.
   int64_t parameter_count() const;

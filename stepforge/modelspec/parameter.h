@@ -65,6 +65,7 @@ struct UnitSpec {
   std::string name;  ///< "embedding", "layers.0", "head"
   std::vector<ParameterSpec> parameters;
   bool trainable = true;
+  bool experts = false;  ///< of experts that are spread over ranks: a mesh of their own shards it
 
   int64_t elements() const;
 };

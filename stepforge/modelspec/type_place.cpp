@@ -16,10 +16,17 @@ std::vector<Exchange> over_axis(const std::vector<Exchange>& exchanges, const Ty
   return found;
 }
 
-const ParameterSpec& parameter_at(const TypePlace& place, const std::string& name) {
-  for (const int index : place.block.units)
-    for (const ParameterSpec& parameter : place.model.units.at(static_cast<std::size_t>(index)).parameters)
-      if (parameter.name == name) return parameter;
+struct FoundParameter {
+  const UnitSpec& unit;
+  const ParameterSpec& parameter;
+};
+
+FoundParameter parameter_at(const TypePlace& place, const std::string& name) {
+  for (const int index : place.block.units) {
+    const UnitSpec& unit = place.model.units.at(static_cast<std::size_t>(index));
+    for (const ParameterSpec& parameter : unit.parameters)
+      if (parameter.name == name) return {unit, parameter};
+  }
   place.fail(format("uses the parameter {}, which is in none of the units of the block", name));
 }
 
@@ -41,6 +48,10 @@ ValueType after_one(const TypePlace& place, ValueType type, ExchangeKind kind, s
       if (type != replicated) refuse("the whole (R)");
       return tokens;
     case ExchangeKind::all_to_all:
+      if (place.axis.axis == BlockAxis::experts) {
+        if (type != varying && type != channels) refuse("tokens of each rank (V), or rows of its experts");
+        return type == varying ? channels : varying;
+      }
       if (type != tokens && type != channels) refuse("parts (S)");
       return type == tokens ? channels : tokens;
     case ExchangeKind::max:
@@ -70,7 +81,8 @@ void TypePlace::require_no_exchange(const std::vector<Exchange>& exchanges) cons
 }
 
 Division TypePlace::division_of(const std::string& weight) const {
-  const ParameterSpec& parameter = parameter_at(*this, weight);
+  const auto [unit, parameter] = parameter_at(*this, weight);
+  if (axis.axis == BlockAxis::experts) return unit.experts ? Division::experts : Division::whole;
   if (axis.axis != BlockAxis::tensor || !parameter.is_sliced()) return Division::whole;
   const bool by_columns =
       parameter.shape.size() > 1 && parameter.tensor_shape(0).at(1) != parameter.shape.at(1);

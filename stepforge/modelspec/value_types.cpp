@@ -111,12 +111,14 @@ class BlockTypes {
       if (!unit.trainable) continue;
       for (const ParameterSpec& parameter : unit.parameters) {
         const auto found = weights_.find(parameter.name);
-        if (found != weights_.end()) check_weight(parameter.name, found->second);
+        if (found != weights_.end()) check_weight(unit, parameter.name, found->second);
       }
     }
   }
 
-  void check_weight(const std::string& name, ValueType type) const {
+  void check_weight(const UnitSpec& unit, const std::string& name, ValueType type) const {
+    if (place_.axis.axis == BlockAxis::experts && unit.experts)
+      return place_.require_type(type, channels, format("the gradient of {}", name));
     if (place_.axis.summed_by_step == (type == partial)) return;
     if (place_.axis.summed_by_step)
       place_.require_type(type, partial, format("the gradient of {}, which the step sums,", name));
@@ -135,13 +137,28 @@ std::string_view type_name(ValueType type) {
   return kNames.at(static_cast<std::size_t>(type));
 }
 
+namespace {
+
+/// The type of the tokens of a micro-batch.
+ValueType tokens_over(BlockAxis axis) {
+  switch (axis) {
+    case BlockAxis::tensor:
+      return replicated;
+    case BlockAxis::experts:
+      return varying;
+    default:
+      return tokens;
+  }
+}
+
+}  // namespace
+
 std::vector<TypeAxis> type_axes(const ModelSpec& model) {
   std::vector<TypeAxis> axes = {{"data", std::nullopt, varying, true}};
   for (std::size_t i = 0; i < kBlockAxes; ++i) {
     const auto axis = static_cast<BlockAxis>(i);
-    const bool whole_rows = axis == BlockAxis::tensor;
     if (model.degrees.at(i) > 1)
-      axes.push_back({axis_name(axis), axis, whole_rows ? replicated : tokens, !whole_rows});
+      axes.push_back({axis_name(axis), axis, tokens_over(axis), axis != BlockAxis::tensor});
   }
   return axes;
 }

@@ -9,7 +9,7 @@ namespace stepforge {
 
 ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& prefix,
                          const RouterSettings& router, Shared shared, double eps, int64_t layer,
-                         at::Tensor correction)
+                         at::Tensor correction, ExpertExchange exchange)
     : norm_(parameters(prefix + ".norm")),
       router_(parameters(prefix + ".router")),
       gate_up_(parameters(prefix + ".expert_gate_up")),
@@ -17,7 +17,8 @@ ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& p
       settings_(router),
       eps_(eps),
       layer_(layer),
-      correction_(std::move(correction)) {
+      correction_(std::move(correction)),
+      exchange_(std::move(exchange)) {
   check_router(settings_.options, router_.spec().shape.at(0));
   if (shared == Shared::none) return;
   shared_gate_up_ = &parameters(prefix + ".shared_gate_up");
@@ -28,8 +29,11 @@ ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& p
 at::Tensor ExpertLayer::forward(const at::Tensor& x, const Context& context) {
   auto [normed, residual] = pre_norm(x, norm_, {.eps = eps_});
   const RoutedTokens routed = route(normed, router_, correction_, settings_, layer_, context);
-  const at::Tensor branch =
-      add_shared(run_experts(normed, routed, router_.value().size(0), gate_up_, down_), normed);
+  const int64_t experts = router_.spec().shape.at(0);
+  const at::Tensor results = exchange_.several()
+                                 ? run_spread_experts(normed, routed, experts, gate_up_, down_, exchange_)
+                                 : run_experts(normed, routed, experts, gate_up_, down_);
+  const at::Tensor branch = add_shared(results, normed);
   // The site of the dropout of an MLP, which this layer replaces.
   return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1));
 }

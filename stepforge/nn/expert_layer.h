@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture of experts in place of an MLP. On one rank: all experts are here.
+// A mixture of experts in place of an MLP.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,12 @@ class ExpertLayer {
 
   /// `prefix` is "layers.3.mlp"; the parameters norm, router, expert_gate_up, expert_down, and those of a shared expert, shared_gate_up,
   /// shared_down and if it is gated shared_gate, are looked up (catalog/expert_layers.h states their shapes). `correction`:
-  /// of the router, [E] fp32, or undefined; whoever balances the experts changes it between steps. Throws Error if the
+  /// of the router, [E] fp32, or undefined; whoever balances the experts changes it between steps. `exchange`: if
+  /// expert_gate_up and expert_down have only this rank's experts. Throws Error if the
   /// router does not fit the experts.
   ExpertLayer(const ParameterLookup& parameters, const std::string& prefix, const RouterSettings& router,
-              Shared shared, double eps, int64_t layer, at::Tensor correction = {});
+              Shared shared, double eps, int64_t layer, at::Tensor correction = {},
+              ExpertExchange exchange = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
@@ -38,6 +40,7 @@ class ExpertLayer {
   double eps_;
   int64_t layer_;
   at::Tensor correction_;
+  ExpertExchange exchange_;
 };
 
 }  // namespace stepforge

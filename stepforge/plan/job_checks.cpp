@@ -62,7 +62,8 @@ class GroupTable {
 }  // namespace
 
 void check_specification(const ModelSpec& model, const RankLayout& layout) {
-  const std::array<int, kBlockAxes> groups = {layout.tensor_group, layout.keys_group, layout.heads_group};
+  const std::array<int, kBlockAxes> groups = {layout.tensor_group, layout.keys_group, layout.heads_group,
+                                              layout.expert_group};
   for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {
     if (model.degrees.at(axis) == layout.size_of(groups.at(axis))) continue;
     throw Error(format("the model specification is divided over {} ranks for {}, but the mesh has {} there",

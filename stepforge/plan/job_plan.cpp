@@ -108,14 +108,15 @@ ParallelDims dims_of(const Config& config, int world_size) {
   dims.cp_heads = plan_context(config).heads();
   dims.tp = parallelism.tensor_parallel_degree;
   dims.pp = parallelism.pipeline_parallel_degree;
+  dims.ep = parallelism.expert_parallel_degree;
   try {
     return resolve_dims(dims, world_size);
   } catch (const UsageError& refusal) {
     throw UsageError(format(
         "parallelism.data_parallel_replicate_degree = {}, parallelism.data_parallel_shard_degree = {}, "
-        "parallelism.context_parallel_degree = {}, parallelism.tensor_parallel_degree = {} and "
-        "parallelism.pipeline_parallel_degree = {}: {}",
-        dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, refusal.what()));
+        "parallelism.context_parallel_degree = {}, parallelism.tensor_parallel_degree = {}, "
+        "parallelism.pipeline_parallel_degree = {} and parallelism.expert_parallel_degree = {}: {}",
+        dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep, refusal.what()));
   }
 }
 
@@ -136,7 +137,8 @@ void require_whole_matrices(const OptimizerConfig& optimizer, const UnitSpec& un
                             int shards) {
   for (const ParameterSpec& parameter : unit.parameters) {
     if (!unit.trainable || optimizer_of(optimizer, parameter) != OptimizerName::muon) continue;
-    if (parameter.is_sliced()) {
+    const auto is_part = [](const SubTensor& tensor) { return tensor.is_slice() && tensor.rows > 0; };
+    if (std::ranges::any_of(parameter.sub_tensors, is_part)) {
       throw UsageError(
           format("optimizer.name = \"muon\" updates whole matrices, but tensor parallelism divides {}; set "
                  "parallelism.tensor_parallel_degree = 1, or another optimizer",
@@ -310,9 +312,14 @@ TensorParallel plan_tensor(const Config& config, RankId rank) {
   return tensor;
 }
 
+ExpertParallel plan_experts(const Config& config, RankId rank) {
+  const Mesh mesh(dims_of(config, rank.world_size), rank.world_size);
+  return {mesh.coordinate(kExpertGroup, rank.rank), mesh.size(kExpertGroup)};
+}
+
 ModelSpec plan_divided_model(const Config& config, RankId rank) {
   return model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank), plan_context(config),
-                    TensorPlan(config.parallelism.tensor_parallel_plan));
+                    TensorPlan(config.parallelism.tensor_parallel_plan), plan_experts(config, rank));
 }
 
 ModelSpec plan_rank_model(const PipelinePlan& pipeline, RankId rank) {
@@ -339,6 +346,13 @@ StepProgram write_train_step(const Config& config, const ModelSpec& model, const
                              const PipelinePlan& pipeline) {
   StepOptions options = common_options(config, ProgramKind::train, model, layout, pipeline);
   options.ordered = config.training.reduction == ReductionMode::ordered;
+  if (options.ordered && layout.expert_group >= 0) {
+    throw UsageError(format(
+        "training.reduction = \"ordered\", but parallelism.expert_parallel_degree = {}: the gradient of "
+        "an expert is a product of the tokens of several ranks at once, not a sum over rows in one "
+        "order; use reduction = \"fast\", or no expert parallelism",
+        layout.dims.ep));
+  }
   options.reduce = reduce_policy(config);
   return build_step(model, layout, options);
 }

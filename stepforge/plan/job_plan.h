@@ -11,6 +11,7 @@
 #include "stepforge/data/batch_layout.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/context_parallel.h"
+#include "stepforge/modelspec/expert_parallel.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/plan/pipeline_plan.h"
 #include "stepforge/step/checker.h"
@@ -41,6 +42,9 @@ ContextParallel plan_context(const Config& config);
 
 /// This rank's part of divided matrices. Throws UsageError as plan_data_ranks() does.
 TensorParallel plan_tensor(const Config& config, RankId rank);
+
+/// This rank's experts of each layer. Throws UsageError as plan_data_ranks() does.
+ExpertParallel plan_experts(const Config& config, RankId rank);
 
 /// The specification of config.model. Throws UsageError if model.vocab_size is 0 and no tokenizer gives it.
 ModelSpec plan_model(const Config& config);

@@ -239,6 +239,7 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.loss_weight = block.loss_weight;
     added.weights_in_backward = block.kind != BlockKind::embedding;
     if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
+    if (block.exchanges_over(BlockAxis::experts)) added.group(BlockAxis::experts) = layout.expert_group;
     if (options.kind == ProgramKind::generate) continue;  // of whole rows, on every rank
     if (block.exchanges_over(BlockAxis::context)) added.group(BlockAxis::context) = layout.keys_group;
     if (block.exchanges_over(BlockAxis::heads)) added.group(BlockAxis::heads) = layout.heads_group;

@@ -192,9 +192,7 @@ class Structure : ListWalk {
       case Over::copies:
         return require_group(operation, unit(operation.unit).tie_group);
       case Over::all_shards:
-        for (const ProgramUnit& reduced : program_.units)
-          if (reduced.trainable && reduced.shard_group >= 0) require_group(operation, reduced.shard_group);
-        return;
+        return require_all_shards(operation);
       case Over::labels:
         return require_group(operation, label_group(program_.groups));
       case Over::stages:
@@ -203,6 +201,19 @@ class Structure : ListWalk {
         return require_group(operation, find_group(program_.groups, kLossGroup));
       case Over::tensor:
         return require_group(operation, find_group(program_.groups, kTensorGroup));
+    }
+  }
+
+  /// It runs over all ranks that have other elements of a trained unit: those of its shard group are among them.
+  void require_all_shards(const Operation& operation) const {
+    require_group(operation, find_group(program_.groups, kShardGroup));
+    for (const ProgramUnit& reduced : program_.units) {
+      if (!reduced.trainable || reduced.shard_group < 0) continue;
+      const std::vector<int>& shards = element(program_.groups, reduced.shard_group).ranks;
+      if (operation.group < 0 ||
+          !std::ranges::includes(element(program_.groups, operation.group).ranks, shards))
+        fail(format("it runs over {}, but must run over {}", group_text(operation.group),
+                    group_text(reduced.shard_group)));
     }
   }
 

@@ -109,15 +109,19 @@ class GatherScheduler {
     starts_[residency] = std::min(starts_[residency], earliest);
   }
 
-  /// The gathers of the next residencies start with the first use of this one.
+  /// The gathers of the next residencies start with the first use of this one. Units that one computation is the first
+  /// to use count as one.
   void start_within_distance(std::size_t k) {
     const Residency& residency = residencies_[k];
     const Lists& lists = element(lists_, residency.unit);
     const bool backward = is_backward(program_.operations[residency.first_use].kind);
     if (!(backward ? lists.backward : lists.forward).empty()) return;
-    const auto distance = static_cast<std::size_t>(backward ? policy_.backward : policy_.forward);
-    for (std::size_t next = k + 1; next < residencies_.size() && next <= k + distance; ++next)
+    int ahead = 0;
+    for (std::size_t next = k + 1; next < residencies_.size(); ++next) {
+      if (residencies_[next].first_use != residencies_[next - 1].first_use) ++ahead;
+      if (ahead > (backward ? policy_.backward : policy_.forward)) return;
       start_by(next, residency.first_use);
+    }
   }
 
   /// Operation i is the first of a run on its block: starts the gathers that the lists of its units name.

@@ -116,7 +116,7 @@ struct ProgramBlock {
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
-  std::array<int, kBlockAxes> groups = {-1, -1, -1};
+  std::array<int, kBlockAxes> groups = {-1, -1, -1, -1};
 
   bool first() const { return inputs.empty(); }  ///< its input is a batch
   bool last() const { return outputs.empty(); }  ///< a head: computes a loss

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/expert_layers.h"
 
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -9,6 +12,7 @@
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/modelspec/value_types.h"
 #include "tests/catalog/small_model.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
@@ -55,6 +59,43 @@ TEST(ExpertLayer, RowsOfSubTensorsAddUpAndNamesAreUnique) {
   }
   EXPECT_TRUE(names.count("model.layers.3.mlp.shared_expert_gate.weight") == 1);
   EXPECT_TRUE(names.count("model.layers.3.mlp.shared_expert.up_proj.weight") == 1);
+}
+
+TEST(ExpertLayer, ARankKnowsTheNamesOfAllExpertsAndHoldsItsOwn) {
+  const ModelConfig model = small_model("qwen3_moe", 8, 4);
+  const ModelSpec whole = model_spec(model);
+  std::map<std::string, int64_t> rows;
+  for (int rank = 0; rank < 3; ++rank) {
+    const ModelSpec part = model_spec(model, 0, {}, {}, {}, {rank, 3});
+    const UnitSpec& unit = part.units.at(2);
+    EXPECT_EQ(unit.name, "layers.0.experts");
+    EXPECT_TRUE(unit.experts);
+    EXPECT_EQ(part.blocks.at(1).units, (std::vector<int>{1, 2}));
+    const ParameterSpec& down = unit.parameters.at(1);
+    EXPECT_EQ(down.shape, (std::vector<int64_t>{2 * 24, 20}));
+    for (size_t i = 0; i < down.sub_tensors.size(); ++i) {
+      EXPECT_EQ(down.tensor_shape(i), (std::vector<int64_t>{24, 20}));
+      EXPECT_EQ(down.sub_tensors[i].rows, static_cast<int64_t>(i) / 2 == rank ? 24 : 0);
+      rows[down.sub_tensors[i].hf_name] += down.sub_tensors[i].rows;
+    }
+  }
+  EXPECT_EQ(rows.size(), 6U);
+  for (const auto& [name, all] : rows) EXPECT_EQ(all, 24) << name;
+  int64_t elements = 0;
+  for (int rank = 0; rank < 3; ++rank)
+    elements += model_spec(model, 0, {}, {}, {}, {rank, 3}).units.at(2).elements();
+  EXPECT_EQ(elements, whole.find_parameter("layers.0.mlp.expert_gate_up")->elements() +
+                          whole.find_parameter("layers.0.mlp.expert_down")->elements());
+}
+
+TEST(ExpertLayer, DegreesThatDoNotFitAreRefused) {
+  const auto message = [](const std::string& family, const TensorParallel& tensor, int64_t ranks) {
+    return message_of<UsageError>(
+        [&] { model_spec(small_model(family, 8, 4), 0, tensor, {}, {}, {0, static_cast<int>(ranks)}); });
+  };
+  EXPECT_CONTAINS(message("qwen3_moe", {}, 4), "model.n_experts = 6: the degree must divide it");
+  EXPECT_CONTAINS(message("llama", {}, 2), "models of the family \"llama\" have no experts");
+  EXPECT_CONTAINS(message("qwen3_moe", {0, 2}, 2), "parallelism.tensor_parallel_degree = 2");
 }
 
 TEST(ExpertLayer, NamesAreThoseOfEachFamily) {

@@ -38,6 +38,16 @@ TEST(ValueTypes, EveryLayoutOfEveryFamilyFitsTogether) {
   }
 }
 
+TEST(ValueTypes, SpreadExpertsFitTogether) {
+  for (const std::string& family : family_names()) {
+    if (!has_experts(family)) continue;
+    for (const ContextParallel& context : kContextParts) {
+      if (context.has_ring()) continue;
+      EXPECT_NO_THROW(check_value_types(model_spec(small_model(family, 8, 4), 64, {}, context, {}, {1, 3})));
+    }
+  }
+}
+
 TEST(ValueTypes, ARingAndAWindowAreRefusedTogether) {
   const std::string message = message_of<UsageError>(
       [] { model_spec(small_model("gemma2", 8, 4), 64, {}, {3, ContextMethod::ring}); });
@@ -337,6 +347,58 @@ TEST_P(PlantedTypeFaults, IsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Of, PlantedTypeFaults, ::testing::ValuesIn(type_faults()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+struct ExpertTypeFault {
+  const char* name;
+  std::function<void(ModelSpec&)> plant;
+  const char* message;
+};
+
+/// Faults of the exchange of rows with the ranks that have their experts, in the first layer.
+TEST(ValueTypes, FaultsOfSpreadExpertsAreRefused) {
+  const auto exchange = [](ModelSpec& spec, const char* call) -> CallSpec& {
+    return find_call(spec, 1, 1, call);
+  };
+  const std::vector<ExpertTypeFault> faults = {
+      {"rows are not sent", [](ModelSpec& s) { erase_call(s, 1, 1, "dispatch"); },
+       "mlp, experts, over experts: the input of the experts of a rank, the rows that take them, is V"},
+      {"results are not returned", [](ModelSpec& s) { erase_call(s, 1, 1, "combine"); }, "over experts: "},
+      {"rows are sent twice",
+       [&](ModelSpec& s) {
+         auto& exchanges = exchange(s, "dispatch").forward_exchanges;
+         exchanges.push_back(exchanges.front());
+       },
+       "mlp, experts, over experts: the input of the experts of a rank"},
+      {"gradients of rows are not returned",
+       [&](ModelSpec& s) { exchange(s, "dispatch").backward_exchanges.clear(); },
+       "mlp, dispatch, over experts: the gradient of its input, which is V, is S(channels)"},
+      {"gradients of results are not sent",
+       [&](ModelSpec& s) { exchange(s, "combine").backward_exchanges.clear(); },
+       "mlp, combine, over experts: the gradient of its input, which is S(channels), is V"},
+      {"results are summed instead",
+       [&](ModelSpec& s) { exchange(s, "combine").forward_exchanges.front().kind = ExchangeKind::sum; },
+       "a sum needs a partial sum (P)"},
+      {"experts are one unit with the layer", [](ModelSpec& s) { s.units.at(2).experts = false; },
+       "a part of the channels (S(channels)) meets a weight that is not divided"},
+      {"the gradient of the router is summed in the block too",
+       [&](ModelSpec& s) {
+         exchange(s, "route").backward_exchanges = {{BlockAxis::experts, ExchangeKind::sum, {}, 96}};
+       },
+       "the gradient of layers.0.mlp.router, which the step sums, is R, but must be P"},
+      {"gradients of experts are summed over their ranks",
+       [&](ModelSpec& s) {
+         exchange(s, "experts").backward_exchanges = {{BlockAxis::experts, ExchangeKind::sum, {}, 96}};
+       },
+       "the gradient of layers.0.mlp.expert_gate_up is S(channels): a sum needs a partial sum (P)"},
+  };
+  for (const ExpertTypeFault& fault : faults) {
+    ModelSpec spec = model_spec(small_model("qwen3_moe", 8, 4), 64, {}, {}, {}, {1, 3});
+    ASSERT_NO_THROW(check_value_types(spec));
+    fault.plant(spec);
+    EXPECT_CONTAINS(message_of<ValueTypeError>([&] { check_value_types(spec); }), fault.message)
+        << fault.name;
+  }
+}
 
 }  // namespace
 }  // namespace stepforge::testing

@@ -32,6 +32,28 @@ TEST(RankLayout, ShardRanksAreNeighboursAndReplicaRanksAreNot) {
   EXPECT_EQ(layout.size_of(layout.find(kShardGroup)), 4);
 }
 
+TEST(RankLayout, SpreadExpertsAreShardedOverTheRanksWithTheSameExperts) {
+  const std::vector<UnitSpec> units = {{"dense", {}}, {.name = "experts", .parameters = {}, .experts = true}};
+  const RankLayout layout = rank_layout(units, {.dims = {.dp_replicate = 2, .ep = 2}}, {5, 8});
+  EXPECT_EQ(ranks_of(layout, kExpertGroup), (Ranks{4, 5}));
+  EXPECT_EQ(ranks_of(layout, kExpertShardGroup), (Ranks{5, 7}));
+  EXPECT_EQ(layout.expert_group, layout.find(kExpertGroup));
+  EXPECT_EQ(layout.units[0].shard_group, layout.find(kShardGroup));
+  EXPECT_EQ(layout.units[1].shard_group, layout.find(kExpertShardGroup));
+  const std::vector<ReductionStep> expected = {
+      {CollectiveKind::reduce_scatter, layout.find(kExpertShardGroup)},
+      {CollectiveKind::all_reduce, layout.find(kReplicaGroup)}};
+  EXPECT_EQ(layout.units[1].reductions, expected);
+}
+
+TEST(RankLayout, SpreadExpertsOfWhichEachRankHasItsOwnAreNotReduced) {
+  const std::vector<UnitSpec> units = {{.name = "experts", .parameters = {}, .experts = true}};
+  const RankLayout layout = rank_layout(units, {.dims = {.ep = 4}}, {1, 4});
+  EXPECT_EQ(layout.find(kExpertShardGroup), -1);
+  EXPECT_EQ(layout.units[0].shard_group, -1);
+  EXPECT_TRUE(layout.units[0].reductions.empty());
+}
+
 TEST(RankLayout, ASingleRankHasNoGroups) {
   const RankLayout layout = layout_of({}, {});
   EXPECT_TRUE(layout.groups.empty());

@@ -21,6 +21,11 @@ const Strings kBalanced{"model.router_aux_loss_weight=0.05", "model.router_z_los
 /// Rows that two ranks can divide.
 const Strings kZLoss{"model.router_z_loss_weight=0.01", "training.seq_len=20"};
 
+Strings spread(int ranks) {
+  return {format("parallelism.expert_parallel_degree={}", ranks)};
+}
+const Strings kSpread2 = spread(2);
+
 class ExpertTraining : public ::testing::TestWithParam<std::string> {
  protected:
   static Strings job(const std::filesystem::path& run_dir) {
@@ -81,6 +86,44 @@ TEST_P(ExpertTraining, LossesOfDividedAttentionBesideWholeExpertsAreThoseOfOneRa
 TEST_P(ExpertTraining, LossesOfPartsOfRowsAreThoseOfOneRank) {
   compare(2, kZLoss, {"parallelism.context_parallel_degree=2"});
   compare(4, kZLoss + kRecomputed, kUlysses + Strings{"parallelism.context_parallel_degree=2"});
+}
+
+/// Finds what went wrong in Megatron-LM#5047, #1652 and #3768 (losses of routers scale with the number of ranks).
+TEST_P(ExpertTraining, LossesOfSpreadExpertsAreThoseOfOneRank) {
+  compare(2, kBalanced, kSpread2);
+  compare(3, kBalanced + Strings{"training.global_batch_size=6"}, spread(3));
+  compare(4, kBalanced + kRecomputed + Strings{"model.n_experts=8"}, spread(4));
+  compare(2, kBalanced + Strings{"training.local_batch_size=2"}, kSpread2 + kOffloaded);
+  compare(2, kBalanced + kRegions, kSpread2 + Strings{"training.local_batch_size=2"});
+}
+
+TEST_P(ExpertTraining, LossesOfSpreadExpertsThatAreShardedAndReplicatedAreThoseOfOneRank) {
+  compare(4, kBalanced, kSpread2);
+  compare(4, kBalanced, kSpread2 + kByDim);
+  compare(4, kBalanced, kSpread2 + Strings{"parallelism.data_parallel_replicate_degree=2"});
+  compare(4, kZLoss, kSpread2 + Strings{"parallelism.context_parallel_degree=2"});
+  compare(2, kZLoss + kRecomputed, kSpread2 + Strings{"parallelism.context_parallel_degree=2"});
+}
+
+TEST_P(ExpertTraining, LossesOfSpreadExpertsInPipelinesAreThoseOfOneRank) {
+  const Strings two_stages = kSpread2 + Strings{"parallelism.pipeline_parallel_degree=2"};
+  compare(4, kBalanced, two_stages);
+  compare(4, kBalanced + kRecomputed,
+          two_stages + Strings{"parallelism.pipeline_parallel_schedule=ZBVZeroBubble"});
+}
+
+TEST_P(ExpertTraining, ARunOfSpreadExpertsIsResumedInAnyOtherLayout) {
+  const TempFolder folder;
+  const Strings saved{"checkpoint.enable=true", "checkpoint.interval=5"};
+  const Strings common = kBalanced + saved;
+  const auto resumed = [&](int ranks, int64_t until, const Strings& layout) {
+    return RankThreads(ranks).run(job(folder / "many") + common + layout, until);
+  };
+  const Records one = TestRun(job(folder / "one") + kNoCheckpoint + kBalanced).run();
+  resumed(2, 5, kSpread2);
+  expect_near(resumed(1, 10, {}), Records(one.begin(), one.begin() + 10), 5, "on one rank");
+  resumed(4, 15, kSpread2 + Strings{"parallelism.pipeline_parallel_degree=2"});
+  expect_near(resumed(2, 20, kSpread2), one, 15, "on two ranks");
 }
 
 TEST_P(ExpertTraining, AResumedRunOnOtherRanksContinuesTheCurve) {

@@ -91,6 +91,10 @@ const std::string kPipeline = "parallelism.pipeline_parallel_degree=2";
 const std::string kStages4 = "parallelism.pipeline_parallel_degree=4";
 const std::string kOffloadState = "parallelism.fsdp_cpu_offload=true";
 
+const std::string kSpread = "parallelism.expert_parallel_degree=2";
+const Strings kExperts = {"model.family=qwen3_moe", "model.n_experts=4", "model.experts_per_token=4",
+                          "model.moe_ffn_dim=48"};
+
 std::string schedule(const std::string& name) {
   return "parallelism.pipeline_parallel_schedule=" + name;
 }
@@ -123,6 +127,9 @@ INSTANTIATE_TEST_SUITE_P(
                      4,
                      {"parallelism.context_parallel_degree=4", "parallelism.context_parallel_method=hybrid"}},
         MemoryLayout{"context_by_heads", 2, {kContext, "parallelism.context_parallel_method=ulysses"}},
+        // Each token takes all experts, so that the rows that come are as many as those that go.
+        MemoryLayout{"experts", 2, kExperts + Strings{kSpread}},
+        MemoryLayout{"experts_recomputed", 4, kExperts + Strings{kSpread, "activation_checkpoint.mode=full"}},
         MemoryLayout{"pipeline", 2, {kPipeline}}, MemoryLayout{"pipeline_of_four", 4, {kStages4}},
         MemoryLayout{"pipeline_gpipe", 2, {kPipeline, schedule("GPipe")}},
         MemoryLayout{"pipeline_interleaved", 2, {kPipeline, schedule("Interleaved1F1B")}},
