@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/prove/exact_model.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,7 +10,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/clamp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/round.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -21,37 +21,16 @@
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/layers.h"
 #include "stepforge/plan/job_plan.h"
+#include "stepforge/prove/exact_experts.h"
+#include "stepforge/prove/exact_rounding.h"
 #include "stepforge/prove/token_sum.h"
 #include "stepforge/storage/context_collectives.h"
+#include "stepforge/storage/expert_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
 
 namespace stepforge {
 
 namespace {
-
-constexpr double kLimit = 4.0;
-constexpr double kGradientUnit = 1.0 / static_cast<double>(kExactLabels);
-
-at::Tensor to_integers(const at::Tensor& x) {
-  return at::clamp(at::round(x), -kLimit, kLimit);
-}
-
-at::Tensor to_gradients(const at::Tensor& x) {
-  return to_integers(x / kGradientUnit) * kGradientUnit;
-}
-
-/// Rounds x to the set of activations and its gradient to the set of gradients.
-struct RoundToExact : torch::autograd::Function<RoundToExact> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return to_integers(x); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    return {to_gradients(gradients[0])};
-  }
-};
-
-at::Tensor round_to_exact(const at::Tensor& x) {
-  return RoundToExact::apply(x);
-}
 
 /// x + bias. Writes the bias's gradient into the unit's buffer, like the layers of nn/.
 struct AddBias : torch::autograd::Function<AddBias> {
@@ -138,15 +117,41 @@ struct SumTokens : torch::autograd::Function<SumTokens> {
   }
 };
 
+/// In place of an MLP or experts: what is added to x, with all tokens or a slice of them.
+using ExactBranch = std::function<at::Tensor(const at::Tensor& x, const Context& context)>;
+
+/// Hidden units with a bias.
+ExactBranch hidden_branch(const ParameterLookup& parameters, const std::string& name,
+                          const TensorExchange& tensor) {
+  Parameter& up = parameters(name + ".up");
+  Parameter& bias = parameters(name + ".bias");
+  Parameter& down = parameters(name + ".down");
+  return [&up, &bias, &down, tensor](const at::Tensor& x, const Context& context) {
+    const at::Tensor sums = enter_linear(x, up, tensor, context);
+    const at::Tensor inner = round_to_exact(AddBias::apply(sums, bias.value(), &bias));
+    return leave_linear(inner, down, tensor, context);
+  };
+}
+
+ExactBranch expert_branch(const ParameterLookup& parameters, const std::string& name,
+                          const ExpertExchange& exchange) {
+  Parameter& router = parameters(name + ".router");
+  Parameter& up = parameters(name + ".up");
+  Parameter& down = parameters(name + ".down");
+  // One exchange for all calls: graphs refer to it.
+  auto shared = std::make_shared<const ExpertExchange>(exchange);
+  return [&router, &up, &down, shared](const at::Tensor& x, const Context&) {
+    return exact_experts(x, router, up, down, *shared);
+  };
+}
+
 /// Two regions with dropout, with factors 0 and 2, and residuals.
 class ExactLayer : public Block {
  public:
-  ExactLayer(const ParameterLookup& parameters, int layer, const TensorExchange& tensor,
+  ExactLayer(const ParameterLookup& parameters, int layer, ExactBranch branch, const TensorExchange& tensor,
              const ContextExchange& exchange)
       : mix_(parameters(format("layers.{}.mix", layer))),
-        up_(parameters(format("layers.{}.up", layer))),
-        bias_(parameters(format("layers.{}.bias", layer))),
-        down_(parameters(format("layers.{}.down", layer))),
+        branch_(std::move(branch)),
         layer_(static_cast<uint64_t>(layer)),
         tensor_(tensor),
         exchange_(exchange) {}
@@ -156,10 +161,7 @@ class ExactLayer : public Block {
       return round_to_exact(residual_add(mixed(x, context), x, context, 2 * layer_, tensor_));
     };
     const auto mlp = [this, context](const at::Tensor& x) {
-      const at::Tensor up = enter_linear(x, up_, tensor_, context);
-      const at::Tensor inner = round_to_exact(AddBias::apply(up, bias_.value(), &bias_));
-      const at::Tensor branch = leave_linear(inner, down_, tensor_, context);
-      return round_to_exact(residual_add(branch, x, context, 2 * layer_ + 1, tensor_));
+      return round_to_exact(residual_add(branch_(x, context), x, context, 2 * layer_ + 1, tensor_));
     };
     const at::Tensor x = inputs.size() == 1 ? inputs[0] : round_to_exact(inputs.at(0) + inputs.at(1));
     return {recompute_region(context, "mlp", mlp, recompute_region(context, "attention", attention, x))};
@@ -179,9 +181,7 @@ class ExactLayer : public Block {
   }
 
   Parameter& mix_;
-  Parameter& up_;
-  Parameter& bias_;
-  Parameter& down_;
+  ExactBranch branch_;
   uint64_t layer_;
   TensorExchange tensor_;
   ContextExchange exchange_;
@@ -221,7 +221,7 @@ class ExactHead : public Head {
     const at::Tensor valid = labels.ne(kIgnoredLabel);
     const at::Tensor errors = at::mm(x, weight_.value().t()).to(at::kDouble);
     const at::Tensor tokens = at::arange(part_.begin, part_.begin + errors.size(1), at::kLong);
-    const at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kLimit;
+    const at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kExactLimit;
     return (errors - wanted) * valid;
   }
   LossResult loss_of(const at::Tensor& errors) const {
@@ -237,7 +237,7 @@ class ExactHead : public Head {
 
 Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
                        const ParameterLookup& parameters, const TensorExchange& tensor,
-                       const ContextExchange& exchange) {
+                       const ContextExchange& exchange, const ExpertExchange& experts) {
   Model forward;
   for (const BlockSpec& block : blocks) {
     switch (block.kind) {
@@ -246,7 +246,11 @@ Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
             std::make_unique<ExactEmbedding>(parameters("embedding.weight"), block.outputs.size(), tensor));
         break;
       case BlockKind::layer:
-        forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, block.layer, tensor, exchange));
+        forward.blocks.push_back(std::make_unique<ExactLayer>(
+            parameters, block.layer,
+            model == ExactModel::experts ? expert_branch(parameters, block.name, experts)
+                                         : hidden_branch(parameters, block.name, tensor),
+            tensor, exchange));
         break;
       case BlockKind::head: {
         const std::string output = model == ExactModel::shared ? "embedding.weight" : block.name + ".weight";
@@ -317,16 +321,18 @@ class Snap : public Callback {
 
 void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("specification", [model](Trainer& built) {
-    built.model_spec = exact_spec(model, built.config.model.n_layers, {}, {}, {});
+    built.model_spec = exact_spec(model, built.config.model.n_layers);
     const ParallelismConfig& parallelism = built.config.parallelism;
     built.divided_model =
         exact_spec(model, built.config.model.n_layers, plan_tensor(built.config, built.place),
-                   plan_context(built.config), TensorPlan(parallelism.tensor_parallel_plan));
+                   plan_context(built.config), TensorPlan(parallelism.tensor_parallel_plan),
+                   plan_experts(built.config, built.place));
   });
   trainer.replace_build_step("model", [model](Trainer& built) {
     built.model = make_exact_model(model, built.rank_model.blocks, built.store->lookup(),
                                    tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
-                                   context_exchange(*built.groups, plan_context(built.config)));
+                                   context_exchange(*built.groups, plan_context(built.config)),
+                                   expert_exchange(*built.groups, plan_experts(built.config, built.place)));
   });
   trainer.replace_build_step("loader",
                              [](Trainer& built) { built.loader = std::make_unique<ExactLoader>(built); });

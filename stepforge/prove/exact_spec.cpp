@@ -14,6 +14,9 @@ namespace {
 
 constexpr int64_t kWidth = 37;
 constexpr int64_t kHidden = 53;
+constexpr int64_t kExperts = 6;
+constexpr int64_t kChosen = 2;
+constexpr int64_t kExpertHidden = 11;
 
 ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
   const Initializer spread{Initializer::Kind::normal, 0.4};
@@ -36,6 +39,25 @@ ParameterSpec divided(ParameterSpec whole, size_t dimension, const TensorParalle
   whole.shape.at(dimension) = part.size();
   held.rows = whole.shape.at(0);
   return whole;
+}
+
+/// The matrices [rows, columns] of all experts, of which this rank holds its own.
+ParameterSpec expert_matrices(const std::string& name, int64_t rows, int64_t columns,
+                              const ExpertParallel& experts) {
+  const ShardRange own = experts.part_of(kExperts);
+  ParameterSpec made = matrix(name, own.size() * rows, columns);
+  made.sub_tensors.clear();
+  for (int64_t expert = 0; expert < kExperts; ++expert) {
+    SubTensor one = matrix(format("{}.{}", name, expert), rows, columns).sub_tensors.at(0);
+    one.name = format("{}", expert);
+    if (expert < own.begin || expert >= own.end) {
+      one.tensor_shape = {rows, columns};
+      one.offsets = {0, 0};
+      one.rows = 0;
+    }
+    made.sub_tensors.push_back(std::move(one));
+  }
+  return made;
 }
 
 // The calls of the specification. They count about as many bytes as these layers use.
@@ -94,6 +116,27 @@ RegionSpec hidden_region(const std::string& layer, const TensorParallel& tensor)
   return region;
 }
 
+RegionSpec experts_region(const std::string& layer, const ExpertParallel& experts) {
+  RegionSpec region{.name = "mlp", .residual = true};
+  region.calls.push_back({.name = "route", .weights = {layer + ".router"}});
+  region.calls.back().saves = {kWidth, 2 * kExperts};
+  const Elements rows{kChosen * kWidth, 2 * kChosen};
+  const auto exchange = [&](const char* name) {
+    CallSpec made{.name = name, .kind = CallKind::exchange, .output = rows, .gradient = rows};
+    if (experts.degree == 1) return made;
+    made.forward_exchanges = {{BlockAxis::experts, ExchangeKind::all_to_all, rows}};
+    made.backward_exchanges = made.forward_exchanges;
+    return made;
+  };
+  region.calls.push_back(exchange("dispatch"));
+  region.calls.push_back(
+      call(CallKind::linear, layer + ".up", 2 * kChosen * kExpertHidden, kChosen * kWidth));
+  region.calls.push_back(
+      call(CallKind::linear, layer + ".down", 2 * kChosen * kWidth, kChosen * kExpertHidden));
+  region.calls.push_back(exchange("combine"));
+  return region;
+}
+
 RegionSpec embedding_region(const TensorParallel& tensor) {
   RegionSpec region{.name = "embedding", .calls = {call(CallKind::lookup, "embedding.weight", kWidth)}};
   add_leave(region.calls, kWidth, tensor);
@@ -118,7 +161,7 @@ RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) 
 }  // namespace
 
 ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor,
-                     const ContextParallel& context, const TensorPlan& plan) {
+                     const ContextParallel& context, const TensorPlan& plan, const ExpertParallel& experts) {
   const bool shared = model == ExactModel::shared;
   ModelSpec spec;
   spec.family = "exact";
@@ -126,7 +169,7 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
   spec.width = kWidth;
   spec.layers = layers;
   spec.max_position = 4096;
-  spec.degrees = {tensor.degree, context.across(), context.heads()};
+  spec.degrees = {tensor.degree, context.across(), context.heads(), experts.degree};
   const TensorParallel embedding = plan.of_layer(tensor, {"embedding.weight"});
   const TensorParallel head_part = plan.of_layer(tensor, {shared ? "embedding.weight" : "head.weight"});
   const BundleEntry stream{"hidden", kWidth, tensor.sequence};
@@ -140,7 +183,9 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     const std::string name = format("layers.{}", layer);
     const TensorParallel mlp = plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"});
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {mixing_region(name + ".mix", tensor, context), hidden_region(name, mlp)};
+    const bool has_experts = model == ExactModel::experts;
+    block.regions = {mixing_region(name + ".mix", tensor, context),
+                     has_experts ? experts_region(name, experts) : hidden_region(name, mlp)};
     if (model == ExactModel::graph && layer % 2 == 1) {
       block.inputs.push_back(source);
       block.regions.insert(block.regions.begin(), join_region());
@@ -149,10 +194,17 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
     };
-    UnitSpec trained{name,
-                     {divided(matrix(name + ".up", kHidden, kWidth), 0, mlp),
-                      divided(parameter(name + ".bias", {kHidden}, ParameterTag::bias), 0, mlp),
-                      divided(matrix(name + ".down", kWidth, kHidden), 1, mlp)}};
+    UnitSpec trained{name, {}};
+    UnitSpec of_experts{.name = name + ".experts", .parameters = {}, .experts = experts.degree > 1};
+    if (has_experts) {
+      trained.parameters = {matrix(name + ".router", kExperts, kWidth)};
+      of_experts.parameters = {expert_matrices(name + ".up", kExpertHidden, kWidth, experts),
+                               expert_matrices(name + ".down", kWidth, kExpertHidden, experts)};
+    } else {
+      trained.parameters = {divided(matrix(name + ".up", kHidden, kWidth), 0, mlp),
+                            divided(parameter(name + ".bias", {kHidden}, ParameterTag::bias), 0, mlp),
+                            divided(matrix(name + ".down", kWidth, kHidden), 1, mlp)};
+    }
     ParameterSpec mix = matrix(name + ".mix", kWidth, kWidth);
     if (shared) {
       trained.parameters.push_back(matrix(name + ".unused", 5, 3));
@@ -163,6 +215,7 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
       trained.parameters.push_back(std::move(mix));
     }
     add_unit(std::move(trained));
+    if (has_experts) add_unit(std::move(of_experts));
     spec.blocks.push_back(std::move(block));
   }
   const std::string output = shared ? "embedding.weight" : "head.weight";

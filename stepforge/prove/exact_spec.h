@@ -4,6 +4,7 @@
 
 #include "stepforge/catalog/tensor_plan.h"
 #include "stepforge/modelspec/context_parallel.h"
+#include "stepforge/modelspec/expert_parallel.h"
 #include "stepforge/modelspec/model_spec.h"
 
 namespace stepforge {
@@ -17,11 +18,13 @@ enum class ExactModel {
   plain,   ///< every block has its own unit
   shared,  ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
   graph,   ///< plain, but every second layer and a second head take what the embedding made too
+  experts  ///< plain, but with 6 experts in each layer, of which a token takes 2
 };
 
 /// `layers`: any number from 1 on. The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
-/// place they stand; `mix` is whole on every rank.
-ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor,
-                     const ContextParallel& context, const TensorPlan& plan);
+/// place they stand; `mix` is whole on every rank. Experts need all tokens, not slices of them.
+ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor = {},
+                     const ContextParallel& context = {}, const TensorPlan& plan = {},
+                     const ExpertParallel& experts = {});
 
 }  // namespace stepforge

@@ -27,9 +27,19 @@ namespace {
 
 constexpr int64_t kSteps = 4;
 
+/// Ranks over which the experts of the exact model, 6, are spread if those of a job are: all of dp_shard x cp if `all`
+/// and they can be, otherwise as few as possible.
+int64_t small_experts(const ParallelDims& dims, bool all) {
+  const int64_t ranks = dims.dp_shard * dims.cp;
+  if (dims.ep == 1) return 1;
+  if (all && 6 % ranks == 0) return ranks;
+  return ranks % 2 == 0 ? 2 : 3;
+}
+
 /// Every degree above 1 becomes 2 or 3, but cp becomes 4 where groups of neighbours attend together. Only the
 /// first odd multiple of 3 becomes 3, so that short rows can be divided.
 ParallelDims small_dims(ParallelDims dims) {
+  const int64_t all_ranks = dims.dp_shard * dims.cp;
   bool has_three = false;
   const bool hybrid = dims.cp_heads > 1 && dims.cp_heads < dims.cp;
   for (int64_t* degree : {&dims.dp_replicate, &dims.dp_shard, &dims.cp, &dims.tp, &dims.pp}) {
@@ -42,6 +52,7 @@ ParallelDims small_dims(ParallelDims dims) {
     dims.cp = 4;
     dims.cp_heads = 2;
   }
+  dims.ep = small_experts(dims, dims.ep == all_ranks);
   return dims;
 }
 
@@ -52,6 +63,7 @@ ParallelDims dims_of(const Config& job) {
           .cp = parallelism.context_parallel_degree,
           .tp = parallelism.tensor_parallel_degree,
           .pp = parallelism.pipeline_parallel_degree,
+          .ep = parallelism.expert_parallel_degree,
           .cp_heads = plan_context(job).heads()};
 }
 
@@ -62,6 +74,7 @@ Config with_dims(Config job, const ParallelDims& dims) {
   if (dims.cp_heads > 1) job.parallelism.ulysses_degree = dims.cp_heads;
   job.parallelism.tensor_parallel_degree = dims.tp;
   job.parallelism.pipeline_parallel_degree = dims.pp;
+  job.parallelism.expert_parallel_degree = dims.ep;
   return job;
 }
 
@@ -95,6 +108,7 @@ Config on_one_rank(Config job) {
 }
 
 ExactModel exact_model_of(const Config& job) {
+  if (job.model.n_experts > 0) return ExactModel::experts;
   return job.model.tie_embeddings ? ExactModel::shared : ExactModel::plain;
 }
 
@@ -252,7 +266,8 @@ Config small_exact_job(const Config& config, int world_size) {
   const PipelinePlan pipeline = pipeline_of(config, world_size);
   Config job;
   job.model.vocab_size = kExactVocabulary;
-  job.model.tie_embeddings = config.model.tie_embeddings;
+  job.model.n_experts = config.model.n_experts;
+  job.model.tie_embeddings = config.model.tie_embeddings && config.model.n_experts == 0;
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
   ParallelDims dims = small_dims(layout.dims);

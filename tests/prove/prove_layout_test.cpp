@@ -52,6 +52,9 @@ TEST(SmallExactJob, KeepsBothStagesOfHybridContextParallelism) {
   EXPECT_EQ(job.parallelism.ulysses_degree, 2);
 }
 
+const Strings kSpreadExperts{"model.family=qwen3_moe", "model.n_experts=8", "model.experts_per_token=2",
+                             "parallelism.expert_parallel_degree=4"};
+
 TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
   const std::vector<std::pair<int, Strings>> jobs = {
       {1, {}},
@@ -66,7 +69,11 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
         "parallelism.tensor_parallel_plan=[{pattern=\"mlp|head\", style=\"replicate\"}]"}},
       {6,
        {"parallelism.context_parallel_degree=3", "parallelism.context_parallel_method=ulysses",
-        "training.seq_len=96", "model.tie_embeddings=true", "activation_checkpoint.mode=full"}}};
+        "training.seq_len=96", "model.tie_embeddings=true", "activation_checkpoint.mode=full"}},
+      {16, kSpreadExperts + Strings{"parallelism.data_parallel_replicate_degree=2"}},
+      {8, kSpreadExperts +
+              Strings{"parallelism.context_parallel_degree=2", "parallelism.expert_parallel_degree=8"}},
+      {8, kSpreadExperts + Strings{"parallelism.pipeline_parallel_degree=2"}}};
   for (const auto& [ranks, args] : jobs) {
     const LayoutProof proof = prove_layout_of(config_of(args), ranks);
     EXPECT_EQ(proof.difference, "") << join(args, " ");

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of an exact model (exact_model.h): a router, and linear experts of which each token takes some.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/nn/expert_exchange.h"
+#include "stepforge/nn/parameter.h"
+
+namespace stepforge {
+
+/// The two experts of each token x [N, D] are those with the largest products with `router` [E, D], rounded, of which the
+/// first counts among equals; the products are their weights too. An expert is down (up x), each rounded. `up` [E F, D] and
+/// `down` [E D, F] have this rank's experts.
+at::Tensor exact_experts(const at::Tensor& x, Parameter& router, Parameter& up, Parameter& down,
+                         const ExpertExchange& exchange);
+
+}  // namespace stepforge

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/prove/exact_rounding.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/round.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stepforge/prove/exact_model.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr double kGradientUnit = 1.0 / static_cast<double>(kExactLabels);
+
+struct RoundToExact : torch::autograd::Function<RoundToExact> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return to_integers(x); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {to_gradients(gradients[0])};
+  }
+};
+
+}  // namespace
+
+at::Tensor to_integers(const at::Tensor& x) {
+  return at::clamp(at::round(x), -kExactLimit, kExactLimit);
+}
+
+at::Tensor to_gradients(const at::Tensor& x) {
+  return to_integers(x / kGradientUnit) * kGradientUnit;
+}
+
+at::Tensor round_to_exact(const at::Tensor& x) {
+  return RoundToExact::apply(x);
+}
+
+}  // namespace stepforge
