@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of a pipeline that fails, dies or stops in the middle of a schedule, and values that are not finite.
+// A rank of a pipeline, or one of those over which experts are spread, that fails, dies or stops in the middle of a step, and
+// values that are not finite.
 #include <atomic>
 #include <csignal>
 #include <map>
@@ -43,6 +44,16 @@ Strings six_micro_batches(const std::filesystem::path& run_dir, int ranks) {
   return staged_job(run_dir, "llama", 6) + kNoCheckpoint + pipeline_of({"1F1B", ranks, 1});
 }
 
+/// Two micro-batches on each rank, and two experts of each layer.
+Strings spread_experts(const std::filesystem::path& run_dir, int ranks) {
+  return staged_job(run_dir, "qwen3_moe", 3) + kNoCheckpoint +
+         Strings{format("model.n_experts={}", 2 * ranks), "model.experts_per_token=2",
+                 format("parallelism.expert_parallel_degree={}", ranks), "training.local_batch_size=1",
+                 format("training.global_batch_size={}", 2 * ranks)};
+}
+
+using JobOfRanks = Strings (*)(const std::filesystem::path& run_dir, int ranks);
+
 /// Waits until a process has ended, at most a minute; its status can still be asked for.
 bool ends(pid_t process) {
   for (int i = 0; i < 30000; ++i) {
@@ -58,14 +69,15 @@ class PipelineFaults : public ::testing::Test {
  protected:
   /// Runs a pipeline of processes and calls `fault` in one of them; returns what each rank reports.
   std::vector<std::string> run_with(const Moment& moment, int ranks, CommDeadlines deadlines,
-                                    const std::function<void()>& fault) const {
+                                    const std::function<void()>& fault,
+                                    JobOfRanks job = six_micro_batches) const {
     const TempFolder folder;
     const std::string run_id = unique_run_id();
     RankProcesses processes;
     for (int rank = 0; rank < ranks; ++rank) {
       processes.start([&, rank] {
         const auto world = process_world(run_id, rank, ranks, deadlines);
-        TestRun run(six_micro_batches(folder / "run", ranks), nullptr, world.get());
+        TestRun run(job(folder / "run", ranks), nullptr, world.get());
         if (rank == moment.rank) call_at(moment, run, fault);
         run.run();
         return std::string("went through");
@@ -96,6 +108,32 @@ TEST_F(PipelineFaults, AKilledRankEndsAllOthersWhichNameItTheStepAndTheOperation
       EXPECT_CONTAINS(result, format("rank {} (process ", moment.rank), " is gone; rank ",
                       " waited for it in ");
     }
+  }
+}
+
+TEST_F(PipelineFaults, AKilledRankWithExpertsOfOthersEndsAllWhichNameIt) {
+  for (const Moment& moment : {Moment{1, OpKind::forward, 1}, Moment{2, OpKind::backward, 0}}) {
+    const auto results = run_with(moment, 4, {60, 60}, [] { kill(getpid(), SIGKILL); }, spread_experts);
+    for (int rank = 0; rank < 4; ++rank) {
+      SCOPED_TRACE(::testing::PrintToString(moment) + format(", rank {}", rank));
+      const std::string& result = results[static_cast<size_t>(rank)];
+      if (rank == moment.rank) {
+        EXPECT_EQ(result, "status 9");
+        continue;
+      }
+      EXPECT_TRUE(result.starts_with("PeerError: step 2, ")) << result;
+      EXPECT_CONTAINS(result, format("rank {} (process ", moment.rank), " is gone; rank ");
+    }
+  }
+}
+
+TEST_F(PipelineFaults, AStoppedRankWithExpertsOfOthersIsNamedAtTheDeadline) {
+  const Moment moment{1, OpKind::forward, 1};
+  const auto results = run_with(moment, 2, {60, 5}, [] { raise(SIGSTOP); }, spread_experts);
+  for (const std::string& result : results) {
+    SCOPED_TRACE(result);
+    EXPECT_TRUE(result.starts_with("PeerError: step 2, "));
+    EXPECT_CONTAINS(result, "no answer within 5 s: rank ", " for rank 1");
   }
 }
 
