@@ -121,8 +121,7 @@ CallSpec experts_call(const std::string& prefix, const ExpertDims& dims) {
 }
 
 /// The same where the rows of a micro-batch are on their way to other ranks: of each row a token with one expert.
-CallSpec exchanged_experts_call(const std::string& prefix, const ExpertDims& dims) {
-  const int64_t rows = dims.chosen;
+CallSpec exchanged_experts_call(const std::string& prefix, const ExpertDims& dims, int64_t rows) {
   ExpertDims of_row = dims;
   of_row.chosen = 1;
   CallSpec call = experts_call(prefix, of_row);
@@ -146,25 +145,26 @@ CallSpec exchange_call(const std::string& name, Elements forward, Elements backw
   return call;
 }
 
-CallSpec dispatch_call(const ExpertDims& dims) {
-  const Elements rows{dims.chosen * dims.width, dims.chosen};
-  CallSpec call = exchange_call("dispatch", rows, rows);
-  call.output = {rows.compute, 2 * dims.chosen};  // and their experts
-  call.extra.fp32 = 2 * dims.chosen;              // where rows are
+/// `rows`: that come, per token.
+CallSpec dispatch_call(const ExpertDims& dims, int64_t rows) {
+  const Elements sent{dims.chosen * dims.width, dims.chosen};
+  CallSpec call = exchange_call("dispatch", sent, sent);
+  call.output = {rows * dims.width, 2 * rows};  // and their weights and experts
+  call.extra.fp32 = 2 * dims.chosen;            // where rows are
   call.saves.fp32 = 2 * dims.chosen;
-  call.forward_workspace.token = rows;  // in the order in which they leave
+  call.forward_workspace.token = sent;  // in the order in which they leave
   call.gradient = {dims.width, dims.chosen};
-  call.backward_workspace.token = rows;
+  call.backward_workspace.token = sent;
   return call;
 }
 
-CallSpec combine_call(const ExpertDims& dims) {
-  const Elements rows{dims.chosen * dims.width, 0};
-  CallSpec call = exchange_call("combine", rows, rows);
+CallSpec combine_call(const ExpertDims& dims, int64_t rows) {
+  const Elements sent{dims.chosen * dims.width, 0};
+  CallSpec call = exchange_call("combine", sent, sent);
   call.output.compute = dims.width;
-  call.forward_workspace.token = rows;
-  call.gradient = rows;
-  call.backward_workspace.token = rows;
+  call.forward_workspace.token = sent;
+  call.gradient.compute = rows * dims.width;
+  call.backward_workspace.token = sent;
   return call;
 }
 
@@ -246,10 +246,11 @@ LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, 
   auto& calls = layer.region.calls;
   calls.push_back(mlp.region.calls.front());
   calls.push_back(route_call(prefix, dims));
-  if (spread) calls.push_back(dispatch_call(dims));
-  calls.push_back(spread ? exchanged_experts_call(prefix, dims) : experts_call(prefix, dims));
+  const int64_t rows = parallel.rows_per_token(dims.experts, dims.chosen);
+  if (spread) calls.push_back(dispatch_call(dims, rows));
+  calls.push_back(spread ? exchanged_experts_call(prefix, dims, rows) : experts_call(prefix, dims));
   calls.push_back({.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".expert_down"}});
-  if (spread) calls.push_back(combine_call(dims));
+  if (spread) calls.push_back(combine_call(dims, rows));
   if (dims.shared_hidden > 0) add_shared_calls(calls, prefix, dims);
   calls.push_back(mlp.region.calls.back());
   return layer;

@@ -317,9 +317,18 @@ ExpertParallel plan_experts(const Config& config, RankId rank) {
   return {mesh.coordinate(kExpertGroup, rank.rank), mesh.size(kExpertGroup)};
 }
 
-ModelSpec plan_divided_model(const Config& config, RankId rank) {
+ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {
+  ExpertParallel experts = plan_experts(config, rank);
+  experts.all_rows = all_rows;
   return model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank), plan_context(config),
-                    TensorPlan(config.parallelism.tensor_parallel_plan), plan_experts(config, rank));
+                    TensorPlan(config.parallelism.tensor_parallel_plan), experts);
+}
+
+int64_t plan_largest_peak(const Config& config, RankId rank) {
+  const PipelinePlan pipeline =
+      plan_pipeline(config, plan_model(config), plan_divided_model(config, rank, /*all_rows=*/true), rank);
+  const ModelSpec part = plan_rank_model(pipeline, rank);
+  return prove_train_step(config, part, plan_layout(config, part, rank, pipeline), pipeline).proof.peak_bytes;
 }
 
 ModelSpec plan_rank_model(const PipelinePlan& pipeline, RankId rank) {

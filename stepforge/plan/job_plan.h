@@ -50,8 +50,9 @@ ExpertParallel plan_experts(const Config& config, RankId rank);
 ModelSpec plan_model(const Config& config);
 
 /// All blocks of the model, with this rank's parts of tensors that are divided. Throws UsageError as plan_model() and
-/// plan_data_ranks() do, or if a degree does not fit the model.
-ModelSpec plan_divided_model(const Config& config, RankId rank);
+/// plan_data_ranks() do, or if a degree does not fit the model. With `all_rows` its costs are those of a rank to which all
+/// rows of tokens come whose experts it can have, instead of those of even loads.
+ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows = false);
 
 /// This rank's part of the model: its parts of divided tensors, and in a pipeline the blocks of its stages. The
 /// functions below take it as `model`, and the plan of the pipeline if the job has one.
@@ -84,6 +85,10 @@ ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const 
                             const PipelinePlan& pipeline = {});
 StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
                             const PipelinePlan& pipeline = {});
+
+/// The peak of the training step, of all ranks of a pipeline, if all rows of tokens come to the experts of one rank. That of
+/// the programs is for even loads.
+int64_t plan_largest_peak(const Config& config, RankId rank);
 
 /// The forward-only program of validation and `eval`, for micro-batches of the same shape as in training.
 /// Checks the programs of all ranks. The program does not reduce losses over ranks.

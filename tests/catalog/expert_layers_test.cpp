@@ -88,6 +88,24 @@ TEST(ExpertLayer, ARankKnowsTheNamesOfAllExpertsAndHoldsItsOwn) {
                           whole.find_parameter("layers.0.mlp.expert_down")->elements());
 }
 
+TEST(ExpertLayer, CostsOfAllRowsAreThoseOfTheRowsThatCanCome) {
+  const CostContext context{.tokens = 40, .document_length = 40};
+  const auto cost = [&](const ExpertDims& dims, const ExpertParallel& parallel) {
+    return block_cost({expert_layer("mlp", "", dims, qwen_expert_names(), 0.02, false, parallel).region},
+                      context);
+  };
+  const BlockCost even = cost(kExpertDims, {0, 3});
+  const BlockCost most = cost(kExpertDims, {0, 3, true});
+  // 2 of 6 experts per token, 2 on each rank: all 2 rows of all tokens of 3 ranks. Of a row its input, gate and up, and its
+  // weight and places are saved.
+  EXPECT_EQ(most.saved_bytes - even.saved_bytes, 40 * (3 - 1) * 2 * 4 * (32 + 2 * 12 + 3));
+  EXPECT_GT(most.backward_peak_bytes, even.backward_peak_bytes);
+  EXPECT_EQ(most.forward_exchange, even.forward_exchange);
+  // With one expert on each rank one row of each token can come.
+  EXPECT_EQ(cost(kExpertDims, {0, 6, true}).saved_bytes - cost(kExpertDims, {0, 6}).saved_bytes,
+            40 * (6 - 2) * 4 * (32 + 2 * 12 + 3));
+}
+
 TEST(ExpertLayer, DegreesThatDoNotFitAreRefused) {
   const auto message = [](const std::string& family, const TensorParallel& tensor, int64_t ranks) {
     return message_of<UsageError>(
