@@ -15,10 +15,21 @@
 namespace stepforge {
 
 AttentionDims attention_dims(const ModelConfig& model) {
+  if (has_latents(model)) return latent_dims(model).attention();
   return {model.dim, model.n_heads, model.n_kv_heads, head_size(model)};
 }
 
 namespace {
+
+/// Rows of the model's width that latents add to a layer, at most.
+double latent_rows(const ModelConfig& model) {
+  const LatentDims dims = latent_dims(model);
+  const auto heads = static_cast<double>(dims.heads);
+  const auto ranks = static_cast<double>(dims.q_rank) + static_cast<double>(dims.kv_rank);
+  const double sizes =
+      static_cast<double>(dims.plain) + static_cast<double>(dims.rotated) + static_cast<double>(dims.value);
+  return ranks * (1 + 2 * heads * sizes / static_cast<double>(model.dim)) + heads * sizes;
+}
 
 /// Throws UsageError for sizes whose products could overflow.
 void check_sizes(const ModelConfig& model) {
@@ -28,11 +39,11 @@ void check_sizes(const ModelConfig& model) {
     if (size <= 0) throw UsageError(format("model: a size is {}; sizes must be positive", size));
   const auto number = [](int64_t size) { return static_cast<double>(size); };
   const ExpertDims experts = expert_dims(model);
-  const double head_dim =
-      model.head_dim > 0 ? number(model.head_dim) : number(model.dim) / number(model.n_heads);
+  const double head_dim = model.head_dim > 0 ? number(model.head_dim)
+                                             : number(model.dim) / number(model.n_heads);  // without latents
   const double rows = 2 * head_dim * (number(model.n_heads) + number(model.n_kv_heads)) +
                       3 * number(model.ffn_dim) + 3 * number(experts.hidden) * number(experts.experts) +
-                      3 * number(experts.shared_hidden);
+                      3 * number(experts.shared_hidden) + latent_rows(model);
   const double parameters =
       number(model.dim) * (number(model.n_layers) * rows + 2 * number(model.vocab_size));
   if (model.n_layers > kMaxLayers || parameters > kMaxParameters) {
@@ -67,15 +78,63 @@ void check_settings(const ModelConfig& model) {
   }
 }
 
+/// Throws UsageError unless the groups of experts are equal and offer a token enough of them.
+void check_groups(const ModelConfig& model) {
+  const auto refuse = [&](const std::string& rule) {
+    throw UsageError(format("model.n_expert_groups = {}, model.groups_per_token = {}: {}",
+                            model.n_expert_groups, model.groups_per_token, rule));
+  };
+  if (model.n_experts % model.n_expert_groups != 0)
+    refuse(format("the groups must divide model.n_experts = {}", model.n_experts));
+  if (model.groups_per_token > model.n_expert_groups) refuse("there are fewer groups than a token takes");
+  const int64_t size = model.n_experts / model.n_expert_groups;
+  if (model.groups_per_token * size < model.experts_per_token) {
+    refuse(format("these groups have {} experts, fewer than model.experts_per_token = {}",
+                  model.groups_per_token * size, model.experts_per_token));
+  }
+  if (find_family(model.family).traits.router == RouterKind::sigmoid_groups && size < 2)
+    refuse("a group needs two experts, by which it is judged");
+}
+
+/// Throws UsageError unless the sizes of latents are set, and fit.
+void check_latents(const ModelConfig& model) {
+  if (!has_latents(model)) return;
+  for (const auto& [field, size] :
+       {std::pair{"kv_lora_rank", model.kv_lora_rank}, std::pair{"qk_nope_head_dim", model.qk_nope_head_dim},
+        std::pair{"qk_rope_head_dim", model.qk_rope_head_dim}, std::pair{"v_head_dim", model.v_head_dim}}) {
+    if (size > 0) continue;
+    throw UsageError(
+        format("model.{} is not set: attention of the family \"{}\" needs it", field, model.family));
+  }
+  if (model.qk_rope_head_dim % 2 != 0) {
+    throw UsageError(
+        format("model.qk_rope_head_dim = {}: rotary embeddings need an even number", model.qk_rope_head_dim));
+  }
+  if (model.n_kv_heads != model.n_heads) {
+    throw UsageError(
+        format("model.n_kv_heads = {}: attention of the family \"{}\" has as many as query heads; set it to "
+               "model.n_heads = {}",
+               model.n_kv_heads, model.family, model.n_heads));
+  }
+}
+
 /// Throws UsageError unless the family's models have experts and `model` says how many, or neither.
 void check_experts(const ModelConfig& model) {
   const ModelFamily& family = find_family(model.family);
   if (family.expert_names == nullptr) {
-    if (!has_router_losses(model)) return;
+    if (!has_router_losses(model) && model.router_bias_update_speed == 0.0) return;
+    throw UsageError(
+        format("model.router_aux_loss_weight = {}, model.router_z_loss_weight = {}, "
+               "model.router_bias_update_speed = {}: "
+               "models of the family \"{}\" have no routers; remove them, or choose another model.family",
+               model.router_aux_loss_weight, model.router_z_loss_weight, model.router_bias_update_speed,
+               model.family));
+  }
+  if (model.router_bias_update_speed > 0.0 && family.traits.router != RouterKind::sigmoid_groups) {
     throw UsageError(format(
-        "model.router_aux_loss_weight = {}, model.router_z_loss_weight = {}: models of the family \"{}\" "
-        "have no routers; remove them, or choose another model.family",
-        model.router_aux_loss_weight, model.router_z_loss_weight, model.family));
+        "model.router_bias_update_speed = {}: routers of the family \"{}\" have no correction; set it to 0 "
+        "and use model.router_aux_loss_weight, or choose another model.family",
+        model.router_bias_update_speed, model.family));
   }
   if (model.n_experts < 1) {
     throw UsageError(
@@ -85,12 +144,13 @@ void check_experts(const ModelConfig& model) {
     throw UsageError(format("model.experts_per_token = {}: must be from 1 to model.n_experts = {}",
                             model.experts_per_token, model.n_experts));
   }
-  if (has_setting(model.family, "shared_expert_dim") && model.shared_expert_dim < 1) {
+  for (const std::string_view field : {"shared_expert_dim", "n_shared_experts"}) {
+    if (!has_setting(model.family, field) || expert_dims(model).shared_hidden > 0) continue;
     throw UsageError(
-        format("model.shared_expert_dim is not set: models of the family \"{}\" have an expert that all "
-               "tokens take",
+        format("model.{} is not set: models of the family \"{}\" have an expert that all tokens take", field,
                model.family));
   }
+  check_groups(model);
   for (const int64_t layer : model.dense_layers) {
     if (layer < model.n_layers) continue;
     throw UsageError(format("model.dense_layers has {}, but model.n_layers = {}: indices begin at 0", layer,
@@ -107,6 +167,13 @@ struct LayerParts {
 };
 
 /// The matrices that are divided, or not, together.
+std::vector<std::string> attention_matrices(const std::string& prefix, const LayerTraits& traits) {
+  if (traits.latent()) return {prefix + ".out"};
+  std::vector<std::string> matrices = {prefix + ".qkv", prefix + ".out"};
+  if (traits.qkv_bias) matrices.push_back(prefix + ".qkv_bias");
+  return matrices;
+}
+
 std::vector<std::string> mlp_matrices(const std::string& prefix, const LayerTraits& traits) {
   if (traits.experts) return {prefix + ".expert_gate_up", prefix + ".expert_down"};
   return {prefix + ".gate_up", prefix + ".down"};
@@ -118,9 +185,8 @@ LayerParts parts_of_layers(const ModelConfig& model, const TensorParallel& tenso
   parts.head = plan.of_layer(tensor, {model.tie_embeddings ? "embedding.weight" : "head.weight"});
   for (int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string name = format("layers.{}", layer);
-    std::vector<std::string> attention = {name + ".attention.qkv", name + ".attention.out"};
-    if (layer_traits(model, layer).qkv_bias) attention.push_back(name + ".attention.qkv_bias");
-    parts.attention.push_back(plan.of_layer(tensor, attention));
+    parts.attention.push_back(
+        plan.of_layer(tensor, attention_matrices(name + ".attention", layer_traits(model, layer))));
     parts.mlp.push_back(plan.of_layer(tensor, mlp_matrices(name + ".mlp", layer_traits(model, layer))));
     if (parts.attention[0].divided != parts.attention.back().divided) {
       throw UsageError(format(
@@ -144,12 +210,15 @@ void check_tensor_parallel(const ModelConfig& model, int64_t degree, const Layer
   const bool attention = parts.attention.at(0).divided;
   require(attention, model.n_heads % degree == 0, "n_heads", model.n_heads, "divide it");
   require(attention, model.n_kv_heads % degree == 0, "n_kv_heads", model.n_kv_heads, "divide it");
-  if (attention && degree > 1 && find_family(model.family).traits.qk_norm == QkNormScope::all_heads) {
-    throw UsageError(format(
-        "parallelism.tensor_parallel_degree = {}, but model.family = \"{}\" norms the queries of all heads "
-        "together, and the keys: replicate attention with parallelism.tensor_parallel_plan = [{{ pattern = "
-        "\"attention\", style = \"replicate\" }}], or use another kind of parallelism",
-        degree, model.family));
+  const LayerTraits& traits = find_family(model.family).traits;
+  if (attention && degree > 1 && (traits.qk_norm == QkNormScope::all_heads || traits.latent())) {
+    throw UsageError(
+        format("parallelism.tensor_parallel_degree = {}, but model.family = \"{}\" {}: replicate attention "
+               "with parallelism.tensor_parallel_plan = [{{ pattern = "
+               "\"attention\", style = \"replicate\" }}], or use another kind of parallelism",
+               degree, model.family,
+               traits.latent() ? "has latents, from which the keys of all heads come"
+                               : "norms the queries of all heads together, and the keys"));
   }
   const bool mlp = std::ranges::any_of(parts.mlp, &TensorParallel::divided);
   require(mlp, model.ffn_dim >= degree, "ffn_dim", model.ffn_dim, "not be larger");
@@ -193,6 +262,15 @@ void check_expert_tokens(const ModelConfig& model, const TensorParallel& tensor)
       "have experts, which need all tokens on every rank: set parallelism.enable_sequence_parallel = "
       "false",
       tensor.degree, model.family));
+}
+
+/// Keys of latent attention are not exchanged.
+void check_latent_context(const ModelConfig& model, const ContextParallel& context) {
+  if (context.degree == 1 || !has_latents(model)) return;
+  throw UsageError(format(
+      "parallelism.context_parallel_degree = {}, but model.family = \"{}\" has latent attention, whose "
+      "keys do not pass between ranks: use another kind of parallelism",
+      context.degree, model.family));
 }
 
 /// A ring attends to keys whose distance it does not know.
@@ -251,6 +329,21 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
   spec.blocks.push_back(std::move(block));
 }
 
+/// The corrections of routers, after all weights: a unit of state for each layer that has one.
+void add_corrections(ModelSpec& spec, const ModelConfig& model) {
+  for (BlockSpec& block : spec.blocks) {
+    if (block.kind != BlockKind::layer || !layer_traits(model, block.layer).corrected()) continue;
+    block.units.push_back(static_cast<int>(spec.units.size()));
+    spec.units.push_back({.name = block.name + ".router",
+                          .parameters = {router_correction(
+                              format("{}.mlp", block.name), format("model.layers.{}.", block.layer),
+                              model.n_experts, find_family(model.family).expert_names())},
+                          .trainable = false,
+                          .state = true,
+                          .layer = block.layer});
+  }
+}
+
 }  // namespace
 
 ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorParallel& tensor,
@@ -260,6 +353,8 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   check_sizes(model);
   check_settings(model);
   check_experts(model);
+  check_latents(model);
+  check_latent_context(model, context);
   const LayerParts parts = parts_of_layers(model, tensor, plan);
   const TensorParallel& attention = parts.attention.at(0);
   check_tensor_parallel(model, tensor.degree, parts);
@@ -280,6 +375,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   spec.max_position = model.max_position;
   spec.kv_heads = attention.part_of(model.n_kv_heads).size();
   spec.head_dim = dims.head_dim;
+  spec.value_dim = dims.value_size();
   spec.attention_width = attention.part_of(model.n_heads).size() * dims.head_dim;
   spec.degrees = {tensor.degree, context.across(), context.heads(), experts.degree};
 
@@ -294,8 +390,10 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     const LayerTraits traits = layer_traits(model, layer);
     add_block(
         spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
-        {attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
-                         parts.attention.at(static_cast<size_t>(layer)), context),
+        {traits.latent() ? latent_attention_layer(name + ".attention", hf_prefix, latent_dims(model), traits,
+                                                  depth_std, dropout)
+                         : attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
+                                           parts.attention.at(static_cast<size_t>(layer)), context),
          traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
                                        find_family(model.family).expert_names(), depth_std, dropout, experts)
                         : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std,
@@ -309,6 +407,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     spec.blocks.back().units.push_back(0);
     spec.ties.push_back({"embedding.weight", "head", "lm_head.weight"});
   }
+  add_corrections(spec, model);
   plan.check_rules(spec);
   return spec;
 }

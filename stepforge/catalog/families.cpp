@@ -18,6 +18,11 @@ constexpr LayerTraits kGemmaTraits = {
     .norms = NormPlaces::around, .norm_offset = 1.0, .activation = Activation::gelu_tanh};
 constexpr std::string_view kSilu = R"({"hidden_act": "silu", "attention_bias": false})";
 constexpr std::string_view kSiluOnly = R"({"hidden_act": "silu"})";
+constexpr std::string_view kSoftmaxGroups =
+    R"({"hidden_act": "silu", "attention_bias": false, "scoring_func": "softmax", "norm_topk_prob": false, "moe_layer_freq": 1})";
+constexpr std::string_view kSigmoidGroups =
+    R"({"hidden_act": "silu", "attention_bias": false, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+        "moe_layer_freq": 1, "rope_interleave": true, "num_nextn_predict_layers": 0})";
 constexpr std::string_view kGelu =
     R"({"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "attention_bias": false})";
 
@@ -112,7 +117,38 @@ constexpr auto kFamilies = std::to_array<ModelFamily>({
      .hf_defaults = R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8,
                         "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2})",
      .hf_constants = kSiluOnly},
+    // DeepSeek-V2, V2-Lite and V2.5 (DeepSeek-AI 2024).
+    {.name = "deepseek_v2",
+     .hf_model_type = "deepseek_v2",
+     .hf_architecture = "DeepseekV2ForCausalLM",
+     .traits = {.projection = AttentionProjection::latent, .router = RouterKind::softmax_groups},
+     .expert_names = deepseek_expert_names,
+     .hf_defaults = R"({"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "first_k_dense_replace": 0,
+                        "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+                        "v_head_dim": 128, "n_routed_experts": 64, "n_shared_experts": 2,
+                        "routed_scaling_factor": 1.0, "topk_method": "greedy", "moe_intermediate_size": 1407})",
+     .hf_constants = kSoftmaxGroups},
+    // DeepSeek-V3, R1 and V3.1 (DeepSeek-AI 2024).
+    {.name = "deepseek_v3",
+     .hf_model_type = "deepseek_v3",
+     .hf_architecture = "DeepseekV3ForCausalLM",
+     .traits = {.projection = AttentionProjection::latent, .router = RouterKind::sigmoid_groups},
+     .expert_names = deepseek_expert_names,
+     .further_layers = true,
+     .hf_defaults = R"({"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "first_k_dense_replace": 3,
+                        "num_key_value_heads": 128, "kv_lora_rank": 512, "q_lora_rank": 1536,
+                        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+                        "n_shared_experts": 1, "num_experts_per_tok": 8, "routed_scaling_factor": 2.5,
+                        "n_group": 8, "topk_group": 4, "norm_topk_prob": true, "moe_intermediate_size": 2048})",
+     .hf_constants = kSigmoidGroups},
 });
+
+/// Scores of latent attention grow with the scaling of the rotary embedding (DeepSeek's mscale, yarn only).
+double latent_scale(const RopeScalingConfig& scaling) {
+  if (scaling.type != RopeScalingType::yarn || scaling.factor <= 1.0) return 1.0;
+  const double growth = 0.1 * scaling.mscale_all_dim * std::log(scaling.factor) + 1.0;
+  return growth * growth;
+}
 
 /// Whether the layer has a window; the list is repeated.
 bool has_window(const ModelConfig& model, int64_t layer) {
@@ -138,7 +174,22 @@ const ModelFamily& find_family(std::string_view name) {
       format("model.family = \"{}\": unknown family; expected one of {}", name, join(names, ", ")));
 }
 
+bool has_latents(const ModelConfig& model) {
+  return find_family(model.family).traits.latent();
+}
+
+LatentDims latent_dims(const ModelConfig& model) {
+  return {.width = model.dim,
+          .heads = model.n_heads,
+          .q_rank = model.q_lora_rank,
+          .kv_rank = model.kv_lora_rank,
+          .plain = model.qk_nope_head_dim,
+          .rotated = model.qk_rope_head_dim,
+          .value = model.v_head_dim};
+}
+
 int64_t head_size(const ModelConfig& model) {
+  if (has_latents(model)) return latent_dims(model).head_dim();
   return model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
 }
 
@@ -152,15 +203,17 @@ std::vector<AttentionKind> attention_kinds(const ModelConfig& model) {
 
 bool has_experts(const ModelConfig& model, int64_t layer) {
   if (find_family(model.family).expert_names == nullptr) return false;
-  return (layer + 1) % model.moe_layer_freq == 0 && std::ranges::count(model.dense_layers, layer) == 0;
+  return (layer + 1) % model.moe_layer_freq == 0 && layer >= model.first_dense_layers &&
+         std::ranges::count(model.dense_layers, layer) == 0;
 }
 
 ExpertDims expert_dims(const ModelConfig& model) {
+  const int64_t hidden = model.moe_ffn_dim > 0 ? model.moe_ffn_dim : model.ffn_dim;
   return {.width = model.dim,
-          .hidden = model.moe_ffn_dim > 0 ? model.moe_ffn_dim : model.ffn_dim,
+          .hidden = hidden,
           .experts = model.n_experts,
           .chosen = model.experts_per_token,
-          .shared_hidden = model.shared_expert_dim,
+          .shared_hidden = model.shared_expert_dim + model.n_shared_experts * hidden,
           .shared_gate = model.shared_expert_dim > 0};
 }
 
@@ -176,6 +229,10 @@ LayerTraits layer_traits(const ModelConfig& model, int64_t layer) {
   LayerTraits traits = find_family(model.family).traits;
   const int64_t divisor = model.query_pre_attn_scalar > 0 ? model.query_pre_attn_scalar : head_size(model);
   traits.query_scale = 1.0 / std::sqrt(static_cast<double>(divisor));
+  if (traits.latent()) {
+    traits.query_scale *= latent_scale(model.rope_scaling);
+    if (model.q_lora_rank == 0) traits.projection = AttentionProjection::latent_keys;
+  }
   traits.score_cap = model.attention_softcap;
   traits.experts = has_experts(model, layer);
   if (has_window(model, layer)) traits.window = model.sliding_window;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stepforge/catalog/expert_layers.h"
+#include "stepforge/catalog/latent_layer.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/layer_traits.h"
 
@@ -24,6 +25,8 @@ struct ModelFamily {
   ExpertNames (*expert_names)() = nullptr;  ///< null: its models have no experts
   bool normalized_experts = false;          ///< the weights of a token's experts sum to 1 in all its models
   bool two_ropes = false;                   ///< layers with a window have a rotary embedding of their own
+  bool further_layers =
+      false;  ///< files may have layers after the last one, which predict further tokens: not read
   /// JSON objects: the values that transformers gives to keys missing from config.json, and what an export writes
   /// besides the fields of the model.
   std::string_view hf_defaults = "{}";
@@ -37,14 +40,18 @@ std::span<const ModelFamily> model_families();
 /// Throws UsageError that lists the families if none has this name.
 const ModelFamily& find_family(std::string_view name);
 
-/// head_dim is dim / n_heads if model.head_dim is 0.
+/// Of queries and keys. head_dim is dim / n_heads if model.head_dim is 0; with latents it has two parts.
 int64_t head_size(const ModelConfig& model);
 
 /// The kind of attention of each layer.
 std::vector<AttentionKind> attention_kinds(const ModelConfig& model);
 
-/// Whether the layer has experts: by moe_layer_freq and dense_layers, in a family that has them.
+/// Whether the layer has experts: by moe_layer_freq, first_dense_layers and dense_layers, in a family that has them.
 bool has_experts(const ModelConfig& model, int64_t layer);
+
+/// Whether its attention has latents, and their sizes.
+bool has_latents(const ModelConfig& model);
+LatentDims latent_dims(const ModelConfig& model);
 
 /// The sizes of its layers with experts.
 ExpertDims expert_dims(const ModelConfig& model);

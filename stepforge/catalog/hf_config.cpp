@@ -59,6 +59,21 @@ void read_experts(const JsonReader& file, ModelConfig& model) {
   }
 }
 
+/// Routers of DeepSeek-V2 choose among groups of experts, or do not whatever the groups are.
+constexpr const char* kTopkMethod = "topk_method";
+constexpr const char* kGreedy = "greedy";
+
+void read_groups(const JsonReader& reader, ModelConfig& model) {
+  if (!reader.has(kTopkMethod) || reader[kTopkMethod].text() != kGreedy) return;
+  model.n_expert_groups = 1;
+  model.groups_per_token = 1;
+}
+
+void write_groups(const ModelConfig& model, const ModelFamily& family, Json& config) {
+  if (family.traits.router != RouterKind::softmax_groups) return;
+  config[kTopkMethod] = model.n_expert_groups == 1 ? kGreedy : "group_limited_greedy";
+}
+
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id"};
 
 bool is_token_id(const Json& value) {
@@ -79,10 +94,11 @@ Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
   config["architectures"] = Json::array({std::string(family.hf_architecture)});
   config["model_type"] = std::string(family.hf_model_type);
   for (const HfField& field : hf_fields()) {
-    if (field.field.empty() || !field.of_family(family.name)) continue;
+    if (field.field.empty() || find_hf_field(hf_fields(), field.key, family.name) != &field) continue;
     config[std::string(field.key)] = field_json(written, field);
   }
   write_window(model, family, config);
+  write_groups(model, family, config);
   config["rope_scaling"] = rope_scaling_json(model);
   config["attention_dropout"] = 0.0;
   config.update(Json::parse(family.hf_constants));
@@ -130,13 +146,17 @@ ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
   read_rope(file, family, config);
   read_window(reader, family, model);
   read_experts(file, model);
+  read_groups(reader, model);
 
   const char* kv_heads = "num_key_value_heads";
   if (!reader.has(kv_heads)) model.n_kv_heads = model.n_heads;
-  if (!reader.has("head_dim")) model.head_dim = model.dim / model.n_heads;
+  if (!has_setting(family.name, "head_dim"))
+    model.head_dim = 0;
+  else if (!reader.has("head_dim"))
+    model.head_dim = model.dim / model.n_heads;
   if (model.n_heads % model.n_kv_heads != 0)
     reader.refuse(kv_heads, format("must divide num_attention_heads = {}", model.n_heads));
-  if (model.head_dim < 2 || model.head_dim % 2 != 0) {
+  if (!has_latents(model) && (model.head_dim < 2 || model.head_dim % 2 != 0)) {
     reader.refuse("head_dim",
                   format("the head size is {}, but the rotary embedding needs an even one", model.head_dim));
   }

@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::string_view kQwen = "qwen2 qwen3";
 constexpr std::string_view kQwenExperts = "qwen2_moe qwen3_moe";
-constexpr std::string_view kExperts = "qwen2_moe qwen3_moe mixtral";
+constexpr std::string_view kExperts = "qwen2_moe qwen3_moe mixtral deepseek_v2 deepseek_v3";
+constexpr std::string_view kSizedExperts = "qwen2_moe qwen3_moe deepseek_v2 deepseek_v3";
+constexpr std::string_view kDeepseek = "deepseek_v2 deepseek_v3";
 constexpr std::string_view kGemma = "gemma2 gemma3";
 constexpr std::string_view kWindowed = "qwen2 qwen3 mistral gemma2 gemma3 mixtral";
 constexpr std::string_view kWindowedByLayer = "qwen2 qwen3 gemma2 gemma3";
@@ -21,14 +23,26 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "num_hidden_layers", .field = "n_layers"},
     {.key = "num_attention_heads", .field = "n_heads"},
     {.key = "num_key_value_heads", .field = "n_kv_heads", .nullable = true},
+    {.key = "head_dim", .families = kDeepseek},  // ignored: qk_rope_head_dim
     {.key = "head_dim", .field = "head_dim", .nullable = true},
+    {.key = "q_lora_rank", .field = "q_lora_rank", .families = kDeepseek, .nullable = true},
+    {.key = "kv_lora_rank", .field = "kv_lora_rank", .families = kDeepseek},
+    {.key = "qk_nope_head_dim", .field = "qk_nope_head_dim", .families = kDeepseek},
+    {.key = "qk_rope_head_dim", .field = "qk_rope_head_dim", .families = kDeepseek},
+    {.key = "v_head_dim", .field = "v_head_dim", .families = kDeepseek},
     {.key = "intermediate_size", .field = "ffn_dim"},
     {.key = "num_experts", .field = "n_experts", .families = kQwenExperts},
     {.key = "num_local_experts", .field = "n_experts", .families = "mixtral"},
+    {.key = "n_routed_experts", .field = "n_experts", .families = kDeepseek},
     {.key = "num_experts_per_tok", .field = "experts_per_token", .families = kExperts},
-    {.key = "moe_intermediate_size", .field = "moe_ffn_dim", .families = kQwenExperts},
+    {.key = "moe_intermediate_size", .field = "moe_ffn_dim", .families = kSizedExperts},
     {.key = "shared_expert_intermediate_size", .field = "shared_expert_dim", .families = "qwen2_moe"},
-    {.key = "norm_topk_prob", .field = "norm_topk_prob", .families = kQwenExperts},
+    {.key = "n_shared_experts", .field = "n_shared_experts", .families = kDeepseek},
+    {.key = "norm_topk_prob", .field = "norm_topk_prob", .families = "qwen2_moe qwen3_moe deepseek_v3"},
+    {.key = "routed_scaling_factor", .field = "routed_scaling_factor", .families = kDeepseek},
+    {.key = "n_group", .field = "n_expert_groups", .families = kDeepseek, .nullable = true},
+    {.key = "topk_group", .field = "groups_per_token", .families = kDeepseek, .nullable = true},
+    {.key = "first_k_dense_replace", .field = "first_dense_layers", .families = kDeepseek, .zero = true},
     {.key = "decoder_sparse_step", .field = "moe_layer_freq", .families = kQwenExperts},
     {.key = "mlp_only_layers", .field = "dense_layers", .families = kQwenExperts, .nullable = true},
     {.key = "vocab_size", .field = "vocab_size"},
@@ -69,6 +83,13 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "layer_types", .accepted = "[null]", .families = "mistral mixtral"},  // nor this
     {.key = "qkv_bias", .accepted = "[true]", .families = "qwen2_moe"},
     {.key = "router_jitter_noise", .accepted = "[0, null]", .families = "mixtral"},
+    {.key = "norm_topk_prob", .accepted = "[false, null]", .families = "deepseek_v2"},  // nor this
+    {.key = "scoring_func", .accepted = R"(["softmax"])", .families = "deepseek_v2"},
+    {.key = "scoring_func", .accepted = R"(["sigmoid"])", .families = "deepseek_v3"},
+    {.key = "topk_method", .accepted = R"(["greedy", "group_limited_greedy"])", .families = "deepseek_v2"},
+    {.key = "topk_method", .accepted = R"(["noaux_tc"])", .families = "deepseek_v3"},
+    {.key = "moe_layer_freq", .accepted = "[1]", .families = kDeepseek},
+    {.key = "rope_interleave", .accepted = "[true]", .families = "deepseek_v3"},
     {.key = "hidden_act", .accepted = R"(["silu"])"},
     {.key = "attention_bias", .accepted = "[false, null]"},
     {.key = "mlp_bias", .accepted = "[false, null]"},
@@ -129,6 +150,15 @@ constexpr auto kFields = std::to_array<HfField>({
     // Ignored: a loss of the router in training, which transformers adds if it is to return its logits.
     {.key = "router_aux_loss_coef", .families = kExperts},
     {.key = "output_router_logits", .families = kExperts},
+
+    // Ignored: losses of training, and where experts were.
+    {.key = "aux_loss_alpha", .families = kDeepseek},
+    {.key = "seq_aux", .families = kDeepseek},
+    {.key = "ep_size", .families = kDeepseek},
+    // Ignored: what follows from other keys, and layers that predict further tokens, which import leaves out.
+    {.key = "qk_head_dim", .families = kDeepseek},
+    {.key = "num_nextn_predict_layers", .families = "deepseek_v3"},
+    {.key = "num_mtp_layers", .families = "deepseek_v3"},
 
     // Ignored: models of these families have no window.
     {"sliding_window"},
@@ -212,8 +242,9 @@ const HfField* find_hf_field(std::span<const HfField> table, std::string_view ke
 }
 
 bool has_setting(std::string_view family, std::string_view field) {
-  return std::ranges::any_of(kFields,
-                             [&](const HfField& row) { return row.field == field && row.of_family(family); });
+  return std::ranges::any_of(kFields, [&](const HfField& row) {
+    return row.field == field && find_hf_field(kFields, row.key, family) == &row;
+  });
 }
 
 std::span<const HfField> hf_fields() {

@@ -18,6 +18,7 @@ struct HfField {
   std::string_view families = {};
   /// null means that the model has no such thing: the default of the field, which is 0 or empty.
   bool nullable = false;
+  bool zero = false;  ///< of an integer: whether 0 is a value
 
   bool of_family(std::string_view family) const;
 };

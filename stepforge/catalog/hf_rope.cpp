@@ -116,7 +116,14 @@ void read_rope(const JsonReader& file, const ModelFamily& family, Config& config
   const std::string key = rope_object(file);
   if (key.empty()) return;
   const JsonReader rope = file[key];
-  if (!family.two_ropes) return read_rope_settings(file, rope, family.name, config);
+  if (!family.two_ropes) {
+    read_rope_settings(file, rope, family.name, config);
+    // transformers scales the scores of such models by it whatever the type.
+    if (family.traits.latent() && config.model.rope_scaling.type != RopeScalingType::yarn &&
+        config.model.rope_scaling.type != RopeScalingType::none && rope.has("mscale_all_dim"))
+      rope.refuse("mscale_all_dim", "is supported with \"rope_type\": \"yarn\" only");
+    return;
+  }
   if (key == "rope_scaling") {
     read_rope_settings(file, rope, family.name, config);
   } else {

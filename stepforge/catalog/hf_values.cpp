@@ -25,7 +25,7 @@ void require_accepted(const JsonReader& object, const HfField& field) {
 
 }  // namespace
 
-void set_field(const JsonReader& value, std::string_view name, Config& config) {
+void set_field(const JsonReader& value, std::string_view name, Config& config, int64_t least) {
   const FieldRef ref = find_model_field(config, name);
   const FieldSlot slot = slot_of(ref);
   if (auto* const* boolean = std::get_if<bool*>(&slot)) {
@@ -33,7 +33,7 @@ void set_field(const JsonReader& value, std::string_view name, Config& config) {
     return;
   }
   if (auto* const* integer = std::get_if<int64_t*>(&slot))
-    **integer = value.integer(1);
+    **integer = value.integer(least);
   else
     *std::get<double*>(slot) = value.number();
   const FieldRules& rules = ref.field->rules;
@@ -73,7 +73,7 @@ void read_fields(const JsonReader& object, std::span<const HfField> table, std::
     if (!field->accepted.empty()) require_accepted(object, *field);
     if (field->field.empty() || value.is_null()) continue;
     if (is_list(find_model_field(config, field->field).field->type)) continue;
-    set_field(object[key], field->field, config);
+    set_field(object[key], field->field, config, field->zero ? 0 : 1);
     if (field->nullable && value.is_number() && value.get<double>() == 0.0)
       object.refuse(key, "must be above 0; null stands for none");
   }

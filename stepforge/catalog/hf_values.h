@@ -11,8 +11,8 @@
 
 namespace stepforge {
 
-/// Sets the field `name` of [model]; refuses values outside the range in its schema.
-void set_field(const JsonReader& value, std::string_view name, Config& config);
+/// Sets the field `name` of [model]; refuses values outside the range in its schema, and integers below `least`.
+void set_field(const JsonReader& value, std::string_view name, Config& config, int64_t least = 1);
 
 /// Copies the field `name` of [model], a number or a switch.
 void copy_field(Config& from, Config& to, std::string_view name);

@@ -165,17 +165,17 @@ CallSpec rotate_call(const std::string& prefix, const AttentionDims& dims, const
 CallSpec attention_call(const AttentionDims& dims, int64_t window) {
   constexpr int64_t kFloatBytes = sizeof(float);
   CallSpec call{.name = "attention", .kind = CallKind::attention};
-  call.flops_per_key = 4.0 * static_cast<double>(dims.query_width());
+  call.flops_per_key = 2.0 * static_cast<double>(dims.query_width() + dims.out_width());
   call.window = window;
-  call.output.compute = dims.query_width();
+  call.output.compute = dims.out_width();
   call.extra.fp32 = dims.heads;
-  call.saves = {dims.qkv_width() + dims.query_width(), dims.heads};
+  call.saves = {dims.qkv_width() + dims.out_width(), dims.heads};
   call.gradient.compute = dims.qkv_width();
   Workspace& forward = call.forward_workspace;
-  forward.token.fp32 = dims.kv_heads * cpu::attention_packed_floats(dims.head_dim);
-  forward.thread_bytes = kFloatBytes * cpu::attention_forward_floats(dims.head_dim);
+  forward.token.fp32 = dims.kv_heads * cpu::attention_packed_floats(dims.head_dim, dims.value_size());
+  forward.thread_bytes = kFloatBytes * cpu::attention_forward_floats(dims.head_dim, dims.value_size());
   forward.tasks_per_document = dims.heads;
-  const auto [per_key, fixed] = cpu::attention_backward_floats(dims.head_dim);
+  const auto [per_key, fixed] = cpu::attention_backward_floats(dims.head_dim, dims.value_size());
   Workspace& backward = call.backward_workspace;
   backward.thread_bytes = kFloatBytes * fixed;
   backward.thread_bytes_per_key = kFloatBytes * per_key;
@@ -258,17 +258,17 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
 LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& whole,
                           const LayerTraits& traits, double depth_std, bool dropout,
                           const TensorParallel& tensor, const ContextParallel& context) {
-  const auto rows_of_heads = [&](int64_t heads) {
+  const auto rows_of_heads = [&](int64_t heads, int64_t head_dim) {
     const ShardRange part = tensor.part_of(heads);
-    return ShardRange{part.begin * whole.head_dim, part.end * whole.head_dim};
+    return ShardRange{part.begin * head_dim, part.end * head_dim};
   };
-  const auto projection = [&](const char* name, const std::string& hf_name, int64_t heads) {
-    return row_slice({name, hf_prefix + hf_name, heads * whole.head_dim, truncated(kInitialStd)}, whole.width,
-                     rows_of_heads(heads));
+  const auto projection = [&](const char* name, const std::string& hf_name, int64_t heads, int64_t head_dim) {
+    return row_slice({name, hf_prefix + hf_name, heads * head_dim, truncated(kInitialStd)}, whole.width,
+                     rows_of_heads(heads, head_dim));
   };
   const auto bias = [&](const char* name, const std::string& hf_name, int64_t heads) {
     return slice_of_vector({name, hf_prefix + hf_name, heads * whole.head_dim, {Initializer::Kind::zeros}},
-                           rows_of_heads(heads));
+                           rows_of_heads(heads, whole.head_dim));
   };
   AttentionDims dims = whole;
   dims.heads = tensor.part_of(whole.heads).size();
@@ -278,10 +278,11 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
     layer.parameters.push_back(norm_weight(prefix + name, hf_prefix + hf_name, width, traits.norm_offset));
   };
   if (traits.norms_before()) add_norm(".norm", "input_layernorm.weight", dims.width);
-  layer.parameters.push_back(packed(prefix + ".qkv", dims.width,
-                                    {projection("q", "self_attn.q_proj.weight", whole.heads),
-                                     projection("k", "self_attn.k_proj.weight", whole.kv_heads),
-                                     projection("v", "self_attn.v_proj.weight", whole.kv_heads)}));
+  layer.parameters.push_back(
+      packed(prefix + ".qkv", dims.width,
+             {projection("q", "self_attn.q_proj.weight", whole.heads, whole.head_dim),
+              projection("k", "self_attn.k_proj.weight", whole.kv_heads, whole.head_dim),
+              projection("v", "self_attn.v_proj.weight", whole.kv_heads, whole.value_size())}));
   if (traits.qkv_bias) {
     layer.parameters.push_back(packed_bias(
         prefix + ".qkv_bias",
@@ -294,7 +295,8 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
     add_norm(".k_norm", "self_attn.k_norm.weight", spans.k * dims.head_dim);
   }
   layer.parameters.push_back(column_slice(prefix + ".out", hf_prefix + "self_attn.o_proj.weight", dims.width,
-                                          whole.query_width(), rows_of_heads(whole.heads), depth_std));
+                                          whole.out_width(), rows_of_heads(whole.heads, whole.value_size()),
+                                          depth_std));
   if (traits.norms_after()) add_norm(".post_norm", "post_attention_layernorm.weight", dims.width);
 
   layer.region.name = "attention";
@@ -310,9 +312,9 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   calls.push_back(rotate_call(prefix, dims, traits, /*summed=*/tensor.degree > 1 && tensor.divided));
   const bool by_heads = context.heads() > 1;
   calls.push_back(attention_call(joined_dims(dims, context), traits.window));
-  if (!by_heads) calls.back().queued_saves.compute = dims.query_width();  // the input of the projection
+  if (!by_heads) calls.back().queued_saves.compute = dims.out_width();  // the input of the projection
   if (context.degree > 1) exchange_context(layer.region, dims, context);
-  add_leave_linear(calls, "out", prefix + ".out", dims.query_width(), dims.width, /*keeps_input=*/by_heads,
+  add_leave_linear(calls, "out", prefix + ".out", dims.out_width(), dims.width, /*keeps_input=*/by_heads,
                    tensor, /*own_gradient=*/dropout || traits.norms_after());
   add_end(calls, prefix, dims.width, traits, dropout, tensor.sequence);
   return layer;

@@ -31,9 +31,12 @@ struct AttentionDims {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
+  int64_t value_dim = 0;  ///< of the heads of values and of the result; 0: head_dim
 
+  int64_t value_size() const { return value_dim > 0 ? value_dim : head_dim; }
   int64_t query_width() const { return heads * head_dim; }
-  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t out_width() const { return heads * value_size(); }
+  int64_t qkv_width() const { return query_width() + kv_heads * (head_dim + value_size()); }
 };
 
 /// Token embedding: [vocab, width]. `prefix` is Stepforge's name, `hf_name` the tensor's name in Hugging Face

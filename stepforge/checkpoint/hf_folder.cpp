@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/tensor_slice.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
@@ -40,6 +42,18 @@ constexpr int64_t kChunk = int64_t{1} << 20;
 /// Tensors that are ignored: buffers of older exports, and optimizer state in a checkpoint.
 bool is_beside_weights(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq") || name.starts_with(kOptimizerPrefix);
+}
+
+/// Whether the name is "model.layers.61.*" of a model with 61 layers, which are numbered from 0, and the family has such.
+bool is_of_further_layer(std::string_view name, const ModelSpec& model) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  name.remove_prefix(kLayers.size());
+  int64_t layer = -1;
+  std::from_chars(name.data(), name.data() + name.size(), layer);
+  return layer >= model.layers && std::ranges::any_of(model_families(), [&](const ModelFamily& family) {
+           return family.name == model.family && family.further_layers;
+         });
 }
 
 /// One tensor of a folder as fp32, a chunk at a time.
@@ -134,7 +148,9 @@ void require_fit(const TensorFolder& folder, const ModelSpec& model) {
                      [&](const StoredTensor& copy) { return fault_of_copy(folder, copy, original); });
   }
   const fs::path where = folder.files().at(0).path().parent_path();
-  comparison.finish(format("the weights in {} do not fit the model", where.string()), is_beside_weights);
+  comparison.finish(
+      format("the weights in {} do not fit the model", where.string()),
+      [&](std::string_view name) { return is_beside_weights(name) || is_of_further_layer(name, model); });
 }
 
 void require_in_range(const std::string& name, const at::Tensor& wide, const at::Tensor& halves) {
@@ -166,17 +182,22 @@ void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, cons
   }
 }
 
-void write_weights(const fs::path& folder, const std::vector<NamedTensor>& tensors,
-                   const TensorFolder& weights, const HfExportOptions& options) {
+/// State of blocks, such as the correction of a router, stays fp32.
+void write_weights(const fs::path& folder, const ModelSpec& model, const TensorFolder& weights,
+                   const HfExportOptions& options) {
+  const std::vector<NamedTensor> tensors = named_tensors(model);
   std::vector<TensorSpec> specs;
-  for (const NamedTensor& tensor : tensors) specs.push_back({tensor.name, options.dtype, tensor.shape});
+  for (const NamedTensor& tensor : tensors) {
+    const DType dtype = model.units.at(tensor.unit).state ? DType::f32 : options.dtype;
+    specs.push_back({tensor.name, dtype, tensor.shape});
+  }
   const std::vector<ShardPlan> shards = plan_shards(specs, options.max_shard_bytes);
   for (const ShardPlan& shard : shards) {
     std::vector<TensorSpec> shard_specs;
     for (const size_t i : shard.tensors) shard_specs.push_back(specs[i]);
     // transformers refuses files without this entry.
     SafetensorsWriter writer(folder / shard.file_name, shard_specs, {{"format", "pt"}});
-    for (const size_t i : shard.tensors) write_narrowed(writer, weights, tensors[i], options.dtype);
+    for (const size_t i : shard.tensors) write_narrowed(writer, weights, tensors[i], specs[i].dtype);
     writer.finish();
   }
   if (shards.size() > 1) write_hf_index(folder / kIndexFileName, index_of_shards(specs, shards));
@@ -202,6 +223,17 @@ void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelSt
   }
 }
 
+std::string left_out(const TensorFolder& weights, const ModelSpec& model) {
+  const std::vector<std::string> names = weights.names();
+  const auto count =
+      std::ranges::count_if(names, [&](const std::string& name) { return is_of_further_layer(name, model); });
+  if (count == 0) return "";
+  return format(
+      "{} tensors of layers after the {} of the model are left out: they predict further tokens (MTP), and "
+      "an export does not have them",
+      count, model.layers);
+}
+
 void import_hf(const fs::path& folder, const ModelSpec& model, ModelStore& store) {
   import_weights(open_hf_weights(folder), model, store);
 }
@@ -219,7 +251,7 @@ void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpe
   }
   require_fit(weights, model);
   StagedFolder staged(folder);
-  write_weights(staged.staging(), named_tensors(model), weights, options);
+  write_weights(staged.staging(), model, weights, options);
   const Json generation =
       hf_generation_config(options.generation, tokenizer == nullptr ? std::nullopt : tokenizer->bos_id(),
                            tokenizer == nullptr ? std::nullopt : tokenizer->eos_id());

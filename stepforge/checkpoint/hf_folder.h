@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/json.h"
@@ -18,7 +19,7 @@ namespace stepforge {
 
 /// Loads what `store` holds, this rank's part of the fp32 masters, from tensors with Hugging Face names, whole
 /// or sharded over ranks. F32, BF16 and F16 become fp32 exactly. A second copy of a tied tensor must equal the
-/// first bit for bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are ignored. `model`
+/// first bit for bit; "rotary_emb.inv_freq" buffers of older exports, optimizer state and left_out() are ignored. `model`
 /// is the whole model (this rank's parts of its tensors do as well), with which the weights are compared, also
 /// in what other ranks hold. Throws Error listing every tensor that is missing, unexpected, or of a different
 /// shape or type, the same on all ranks, and then changes nothing.
@@ -30,6 +31,9 @@ void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelSt
 
 /// The same from a folder with model.safetensors, or shards and their index.
 void import_hf(const std::filesystem::path& folder, const ModelSpec& model, ModelStore& store);
+
+/// What import_weights() leaves out, for a warning; "" if nothing: layers after the last one (ModelFamily::further_layers).
+std::string left_out(const TensorFolder& weights, const ModelSpec& model);
 
 struct HfExportOptions {
   DType dtype = DType::f32;  ///< f32, bf16 or f16, rounded to nearest even

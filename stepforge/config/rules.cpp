@@ -50,6 +50,7 @@ class RuleCheck {
 
 void check_head_dim(const RuleCheck& check) {
   const ModelConfig& model = check.config().model;
+  if (model.kv_lora_rank != 0) return;  // heads have sizes of their own
   if (model.head_dim != 0) {
     check.require(model.head_dim % 2 == 0, {"model.head_dim"}, "rotary embeddings need an even head_dim");
     return;

@@ -102,7 +102,7 @@ SchemaOf<ModelConfig> model_section() {
       .field("family", &ModelConfig::family,
              "Model architecture; docs/models.md says how the families differ.",
              {.choices = {"llama", "qwen2", "qwen3", "mistral", "olmo2", "gemma2", "gemma3", "qwen3_moe",
-                          "qwen2_moe", "mixtral"}})
+                          "qwen2_moe", "mixtral", "deepseek_v2", "deepseek_v3"}})
       .field("dim", &ModelConfig::dim, "Hidden size of the model.", {.min = 1, .max = 1 << 20})
       .field("n_layers", &ModelConfig::n_layers, "Number of transformer layers.", {.min = 1, .max = 10000})
       .field("n_heads", &ModelConfig::n_heads, "Number of query heads per layer.", {.min = 1, .max = 65536})
@@ -140,6 +140,22 @@ SchemaOf<ModelConfig> model_section() {
       .field("attention_softcap", &ModelConfig::attention_softcap,
              "Bound c of the scores s of attention, which become c tanh(s / c); 0 means none.",
              {.min = 0, .max = 1e9})
+      .field("q_lora_rank", &ModelConfig::q_lora_rank,
+             "Size of the latent from which queries come in multi-head latent attention; 0 means that they "
+             "have none.",
+             {.min = 0, .max = 1 << 20})
+      .field("kv_lora_rank", &ModelConfig::kv_lora_rank,
+             "Size of the latent from which keys and values come in multi-head latent attention.",
+             {.min = 0, .max = 1 << 20})
+      .field("qk_nope_head_dim", &ModelConfig::qk_nope_head_dim,
+             "With latents: the elements of a query or key head without a rotary embedding.",
+             {.min = 0, .max = 65536})
+      .field(
+          "qk_rope_head_dim", &ModelConfig::qk_rope_head_dim,
+          "With latents: its elements that have one, an even number; of keys they are the same in all heads.",
+          {.min = 0, .max = 65536})
+      .field("v_head_dim", &ModelConfig::v_head_dim, "With latents: the size of a value head.",
+             {.min = 0, .max = 65536})
       .field("logit_softcap", &ModelConfig::logit_softcap,
              "Bound c of the logits x, which become c tanh(x / c); 0 means none.", {.min = 0, .max = 1e9})
       .field("n_experts", &ModelConfig::n_experts,
@@ -152,11 +168,23 @@ SchemaOf<ModelConfig> model_section() {
              {.min = 0, .max = 1 << 22})
       .field("shared_expert_dim", &ModelConfig::shared_expert_dim,
              "Hidden size of the expert that all tokens take.", {.min = 0, .max = 1 << 22})
+      .field("n_shared_experts", &ModelConfig::n_shared_experts,
+             "How many times the size of an expert the one that all tokens take has (DeepSeek).",
+             {.min = 0, .max = 65536})
       .field("norm_topk_prob", &ModelConfig::norm_topk_prob,
              "Whether the weights of the experts of a token are divided by their sum.")
+      .field("routed_scaling_factor", &ModelConfig::routed_scaling_factor,
+             "Factor of the weights of the experts of a token (DeepSeek).", {.max = 1e6, .above = 0})
+      .field("n_expert_groups", &ModelConfig::n_expert_groups,
+             "Number of equal groups of experts, of which the router first chooses some (DeepSeek).",
+             {.min = 1, .max = 65536})
+      .field("groups_per_token", &ModelConfig::groups_per_token,
+             "How many groups of experts it chooses for a token.", {.min = 1, .max = 65536})
       .field("moe_layer_freq", &ModelConfig::moe_layer_freq,
              "With n, only layers n - 1, 2 n - 1 and so on have experts, unless dense_layers names them.",
              {.min = 1, .max = 10000})
+      .field("first_dense_layers", &ModelConfig::first_dense_layers,
+             "How many of the first layers have an MLP instead of experts.", {.min = 0, .max = 10000})
       .field("dense_layers", &ModelConfig::dense_layers,
              "Indices of layers that have an MLP instead of experts.", {.min = 0, .max = 9999})
       .field("router_aux_loss_weight", &ModelConfig::router_aux_loss_weight,
@@ -166,6 +194,11 @@ SchemaOf<ModelConfig> model_section() {
       .field("router_z_loss_weight", &ModelConfig::router_z_loss_weight,
              "Weight of the z-loss of the routers in the gradients (ST-MoE: 1e-3), which keeps their logits "
              "from growing and is not part of the logged loss.",
+             {.min = 0, .max = 1})
+      .field("router_bias_update_speed", &ModelConfig::router_bias_update_speed,
+             "By how much each step raises the correction of experts that had too few tokens, and lowers "
+             "that of others "
+             "(DeepSeek-V3: 1e-3), which balances them without a loss; 0 leaves the corrections as they are.",
              {.min = 0, .max = 1})
       .field("tie_embeddings", &ModelConfig::tie_embeddings,
              "Whether the output head shares its weights with the embedding.")

@@ -15,7 +15,8 @@ namespace stepforge {
 namespace {
 
 void check_attention_shape(const AttentionShape& shape) {
-  if (shape.heads < 1 || shape.kv_heads < 1 || shape.head_dim < 1 || shape.heads % shape.kv_heads != 0) {
+  if (shape.heads < 1 || shape.kv_heads < 1 || shape.head_dim < 1 || shape.value_dim < 0 ||
+      shape.heads % shape.kv_heads != 0) {
     throw Error(format(
         "attention: heads = {}, kv_heads = {}, head_dim = {}: all must be positive and kv_heads must divide "
         "heads",
@@ -25,23 +26,23 @@ void check_attention_shape(const AttentionShape& shape) {
   if (!(shape.cap >= 0)) throw Error(format("attention: cap = {}: must not be negative", shape.cap));
 }
 
-/// `rows` x `heads` heads, in adjacent columns.
-void check_heads(const at::Tensor& tensor, const char* name, int64_t rows, int64_t heads,
-                 const AttentionShape& shape, at::ScalarType type) {
-  if (tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == heads * shape.head_dim &&
-      tensor.stride(1) == 1 && tensor.scalar_type() == type) {
+/// Rows of heads in adjacent columns, `width` in all.
+void check_heads(const at::Tensor& tensor, const char* name, int64_t rows, int64_t width,
+                 at::ScalarType type) {
+  if (tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == width && tensor.stride(1) == 1 &&
+      tensor.scalar_type() == type) {
     return;
   }
-  throw Error(format("attention: {} must be [{}, {}] of type {} with adjacent columns", name, rows,
-                     heads * shape.head_dim, c10::toString(type)));
+  throw Error(format("attention: {} must be [{}, {}] of type {} with adjacent columns", name, rows, width,
+                     c10::toString(type)));
 }
 
 void check_inputs(const QueryKeyValue& tensors, const char* names, const QueryKeyValue& like,
                   const AttentionShape& shape) {
   const at::ScalarType type = like.q.scalar_type();
-  check_heads(tensors.q, format("{}q", names).c_str(), like.q.size(0), shape.heads, shape, type);
-  check_heads(tensors.k, format("{}k", names).c_str(), like.k.size(0), shape.kv_heads, shape, type);
-  check_heads(tensors.v, format("{}v", names).c_str(), like.k.size(0), shape.kv_heads, shape, type);
+  check_heads(tensors.q, format("{}q", names).c_str(), like.q.size(0), shape.q_width(), type);
+  check_heads(tensors.k, format("{}k", names).c_str(), like.k.size(0), shape.k_width(), type);
+  check_heads(tensors.v, format("{}v", names).c_str(), like.k.size(0), shape.v_width(), type);
 }
 
 void check_ranges(std::span<const AttentionRange> ranges, const QueryKeyValue& inputs,
@@ -71,21 +72,21 @@ void check_ranges(std::span<const AttentionRange> ranges, const QueryKeyValue& i
   }
 }
 
-/// [rows, heads d] to [heads, rows, d] of the compute type.
-at::Tensor heads_first(const at::Tensor& rows, const AttentionShape& shape) {
-  return rows.to(compute_type(rows)).reshape({rows.size(0), -1, shape.head_dim}).transpose(0, 1);
+/// [rows, heads dim] to [heads, rows, dim] of the compute type.
+at::Tensor heads_first(const at::Tensor& rows, int64_t dim) {
+  return rows.to(compute_type(rows)).reshape({rows.size(0), -1, dim}).transpose(0, 1);
 }
 
 /// Queries, keys and values of a range, heads first; key-value heads repeated for each query head of their
 /// group.
 QueryKeyValue range_heads(const QueryKeyValue& inputs, const AttentionRange& range,
                           const AttentionShape& shape) {
-  const auto keys = [&](const at::Tensor& tensor) {
-    return heads_first(tensor.narrow(0, range.key_begin, range.keys), shape)
+  const auto keys = [&](const at::Tensor& tensor, int64_t dim) {
+    return heads_first(tensor.narrow(0, range.key_begin, range.keys), dim)
         .repeat_interleave(shape.group(), 0);
   };
-  return {heads_first(inputs.q.narrow(0, range.query_begin, range.queries), shape), keys(inputs.k),
-          keys(inputs.v)};
+  return {heads_first(inputs.q.narrow(0, range.query_begin, range.queries), shape.head_dim),
+          keys(inputs.k, shape.head_dim), keys(inputs.v, shape.value_size())};
 }
 
 /// scale * q k^T [.., queries, keys], before the cap.
@@ -126,9 +127,9 @@ at::Tensor range_scores(const QueryKeyValue& heads, const AttentionShape& shape,
 
 QueryKeyValue split_qkv(const at::Tensor& qkv, const AttentionShape& shape) {
   check_shape(qkv, "attention qkv", {qkv.size(0), shape.qkv_width()});
-  const int64_t q = shape.out_width();
-  const int64_t k = shape.kv_heads * shape.head_dim;
-  return {qkv.narrow(1, 0, q), qkv.narrow(1, q, k), qkv.narrow(1, q + k, k)};
+  const int64_t q = shape.q_width();
+  const int64_t k = shape.k_width();
+  return {qkv.narrow(1, 0, q), qkv.narrow(1, q, k), qkv.narrow(1, q + k, shape.v_width())};
 }
 
 std::vector<AttentionRange> document_ranges(std::span<const int32_t> cu_seqlens) {
@@ -182,11 +183,12 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
                       const at::Tensor& out) {
   check_attention_shape(shape);
-  check_shape(q, "attention_cached q", {q.size(0), q.size(1), shape.out_width()});
+  check_shape(q, "attention_cached q", {q.size(0), q.size(1), shape.q_width()});
   check_tensor(k_cache, "attention_cached k_cache",
                {q.size(0), k_cache.size(1), shape.kv_heads, shape.head_dim}, q.scalar_type());
-  check_tensor(v_cache, "attention_cached v_cache", k_cache.sizes(), q.scalar_type());
-  check_tensor(out, "attention_cached out", q.sizes(), q.scalar_type());
+  check_tensor(v_cache, "attention_cached v_cache",
+               {q.size(0), k_cache.size(1), shape.kv_heads, shape.value_size()}, q.scalar_type());
+  check_tensor(out, "attention_cached out", {q.size(0), q.size(1), shape.out_width()}, q.scalar_type());
   if (static_cast<int64_t>(past_lengths.size()) != q.size(0)) {
     throw Error(format("attention_cached: {} past lengths for {} rows", past_lengths.size(), q.size(0)));
   }
@@ -226,10 +228,10 @@ void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValu
     // [H, keys, d] gradients of repeated heads are added to [keys, K d].
     const auto add_keys = [&](const at::Tensor& to, const at::Tensor& gradient) {
       to.narrow(0, range.key_begin, range.keys)
-          .add_(gradient.view({shape.kv_heads, shape.group(), range.keys, shape.head_dim})
+          .add_(gradient.view({shape.kv_heads, shape.group(), range.keys, -1})
                     .sum(1)
                     .transpose(0, 1)
-                    .reshape({range.keys, shape.kv_heads * shape.head_dim}));
+                    .reshape({range.keys, -1}));
     };
     if (i == 0 || range.key_begin != ranges[i - 1].key_begin) {
       gradients.k.narrow(0, range.key_begin, range.keys).zero_();
@@ -242,13 +244,13 @@ void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValu
     const QueryKeyValue heads = range_heads(inputs, range, shape);
     const at::Tensor log_sum = queries(lse).transpose(0, 1).unsqueeze(-1);
     const at::Tensor probability = (range_scores(heads, shape, range) - log_sum).exp();
-    const at::Tensor grad = heads_first(queries(grad_out), shape);
-    const at::Tensor delta = (grad * heads_first(queries(out), shape)).sum(-1, /*keepdim=*/true);
+    const at::Tensor grad = heads_first(queries(grad_out), shape.value_size());
+    const at::Tensor delta = (grad * heads_first(queries(out), shape.value_size())).sum(-1, /*keepdim=*/true);
     at::Tensor grad_scores =
         probability * (at::matmul(grad, heads.v.transpose(-1, -2)) - delta) * shape.scale;
     if (shape.cap > 0) grad_scores *= slope_of_cap(raw_scores(heads.q, heads.k, shape), shape);
     queries(gradients.q)
-        .copy_(at::matmul(grad_scores, heads.k).transpose(0, 1).reshape({range.queries, shape.out_width()}));
+        .copy_(at::matmul(grad_scores, heads.k).transpose(0, 1).reshape({range.queries, shape.q_width()}));
     add_keys(gradients.k, at::matmul(grad_scores.transpose(-1, -2), heads.q));
     add_keys(gradients.v, at::matmul(probability.transpose(-1, -2), grad));
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention over packed documents, with grouped key-value heads.
 //
-// Query head h reads key-value head h / (heads / kv_heads); rope is already applied. Within each document:
+// Query head h reads key-value head h / (heads / kv_heads); rope is already applied. Heads of q and k have d elements, those
+// of v and of the result dv. Within each document:
 //   s[t, u] = scale * q[t] . k[u]  for u <= t, with a window only for u > t - window; with a cap c then c tanh(s / c)
 //   lse[t]  = log sum_u exp(s[t, u])
 //   out[t]  = sum_u exp(s[t, u] - lse[t]) v[u]
@@ -23,14 +24,19 @@ struct AttentionShape {
   double scale = 1.0;  ///< usually 1 / sqrt(head_dim)
   /// A query sees itself and the window - 1 keys before it (Beltagy et al., "Longformer", 2020); 0: all before it.
   int64_t window = 0;
-  double cap = 0.0;  ///< of scores (Gemma Team, "Gemma 2", 2024); 0: none
+  double cap = 0.0;       ///< of scores (Gemma Team, "Gemma 2", 2024); 0: none
+  int64_t value_dim = 0;  ///< of the heads of v and of the result; 0: head_dim
 
   int64_t group() const { return heads / kv_heads; }
-  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
-  int64_t out_width() const { return heads * head_dim; }
+  int64_t value_size() const { return value_dim > 0 ? value_dim : head_dim; }
+  int64_t q_width() const { return heads * head_dim; }
+  int64_t k_width() const { return kv_heads * head_dim; }
+  int64_t v_width() const { return kv_heads * value_size(); }
+  int64_t qkv_width() const { return q_width() + k_width() + v_width(); }
+  int64_t out_width() const { return heads * value_size(); }
 };
 
-/// [Nq, H d], [Nk, K d], [Nk, K d], all fp32, bf16 or fp64. Columns are adjacent; rows may be further apart, so
+/// [Nq, H d], [Nk, K d], [Nk, K dv], all fp32, bf16 or fp64. Columns are adjacent; rows may be further apart, so
 /// these may be views of one packed tensor.
 struct QueryKeyValue {
   at::Tensor q;
@@ -38,7 +44,7 @@ struct QueryKeyValue {
   at::Tensor v;
 };
 
-/// Views of rows [q heads | k heads | v heads] of qkv [N, (H + 2K) d].
+/// Views of rows [q heads | k heads | v heads] of qkv [N, (H + K) d + K dv].
 QueryKeyValue split_qkv(const at::Tensor& qkv, const AttentionShape& shape);
 
 /// Some queries of a document, rows of q, and keys of it, rows of k and v. Query t sees the keys [0, past + t];
@@ -59,7 +65,7 @@ struct AttentionRange {
 /// not decreasing; otherwise throws Error.
 std::vector<AttentionRange> document_ranges(std::span<const int32_t> cu_seqlens);
 
-/// out: [Nq, H d], as q; lse: [Nq, H] fp32 (fp64 for fp64 q). Ranges are in
+/// out: [Nq, H dv], as q; lse: [Nq, H] fp32 (fp64 for fp64 q). Ranges are in
 /// ascending order of keys, those of one document adjacent; a query is in at most one of them, and the results
 /// of one that is in none stay as they are. No autograd. The result of a query
 /// depends neither on the number of threads nor on other queries and documents.
@@ -73,7 +79,7 @@ void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs,
                         std::span<const AttentionRange> ranges, const QueryKeyValue& gradients);
 
 /// Generation: Tq new queries per row against a cache that already holds their own keys and values.
-/// q, out: [B, Tq, H d]; k_cache, v_cache: [B, max_len, K, d], all of the same type. Query t of row b sees
+/// q: [B, Tq, H d]; out: [B, Tq, H dv]; k_cache: [B, max_len, K, d]; v_cache: [B, max_len, K, dv], all of the same type. Query t of row b sees
 /// cache entries [0, past_lengths[b] + t], with a window the last of them; past_lengths[b] + Tq <= max_len.
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,

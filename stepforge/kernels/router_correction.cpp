@@ -8,13 +8,13 @@
 namespace stepforge {
 
 void update_router_correction(const at::Tensor& tokens_per_expert, double rate, bool centered,
-                              const at::Tensor& correction) {
-  check_tensor(tokens_per_expert, "router correction tokens_per_expert", {correction.numel()}, at::kLong);
+                              const at::Tensor& flag, const at::Tensor& correction) {
+  check_tensor(tokens_per_expert, "router correction tokens_per_expert", {correction.numel()}, at::kDouble);
+  check_scalar(flag, "router correction flag");
   check_tensor(correction, "router correction", {correction.numel()}, compute_type(correction));
-  const at::Tensor load = tokens_per_expert.to(at::kDouble);
-  at::Tensor change = (load.mean() - load).sign() * rate;
+  at::Tensor change = (tokens_per_expert.mean() - tokens_per_expert).sign() * rate;
   if (centered) change = change - change.mean();
-  correction.add_(change);
+  correction.add_(change * flag);
 }
 
 }  // namespace stepforge

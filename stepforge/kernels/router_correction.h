@@ -10,9 +10,9 @@
 
 namespace stepforge {
 
-/// tokens_per_expert: [E] int64, of the whole step (all micro-batches and ranks). correction: [E] fp32 or fp64, changed in
-/// place. No autograd.
+/// tokens_per_expert: [E] fp64, of the whole step (all micro-batches and ranks). flag: a scalar (kernels/scalars.h); if it is 0,
+/// nothing changes. correction: [E] fp32 or fp64, changed in place. No autograd.
 void update_router_correction(const at::Tensor& tokens_per_expert, double rate, bool centered,
-                              const at::Tensor& correction);
+                              const at::Tensor& flag, const at::Tensor& correction);
 
 }  // namespace stepforge

@@ -84,6 +84,12 @@ UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan, c
   return result;
 }
 
+UnitLayout state_unit(const RankLayout& layout, ParallelPlan plan, const UnitSpec& unit) {
+  plan.gather = DType::f32;
+  plan.offload = false;
+  return replicated_unit(layout, plan, unit);
+}
+
 TensorParallel tensor_parallel(const ParallelDims& resolved, RankId rank) {
   const Mesh mesh(resolved, rank.world_size);
   return {mesh.coordinate("tp", rank.rank), mesh.size("tp")};
@@ -120,7 +126,7 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
   layout.world_group = label_group(layout.groups);
   layout.model_units = static_cast<int>(plan.units.empty() ? units.size() : plan.units.size());
   for (const UnitSpec& unit : units) {
-    layout.units.push_back(sharded_unit(layout, plan, unit));
+    layout.units.push_back(unit.state ? state_unit(layout, plan, unit) : sharded_unit(layout, plan, unit));
     const auto number = std::ranges::find(plan.units, unit.name) - plan.units.begin();
     layout.units.back().number = static_cast<int>(plan.units.empty() ? layout.units.size() - 1 : number);
   }

@@ -10,6 +10,7 @@
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/nn/expert_layer.h"
+#include "stepforge/nn/latent_attention.h"
 #include "stepforge/nn/layers.h"
 
 namespace stepforge {
@@ -45,16 +46,32 @@ RopeScaling rope_scaling(const RopeScalingConfig& config) {
           .truncate = config.truncate};
 }
 
-ExpertLayer expert_layer_of(const ModelConfig& config, const ParameterLookup& parameters,
-                            const std::string& prefix, int64_t layer, const ExpertExchange& exchange) {
+RouterOptions router_options(const ModelConfig& model, RouterKind kind) {
+  constexpr double kLeastSum = 1e-20;  // as in transformers
+  const bool sigmoid = kind == RouterKind::sigmoid_groups;
+  return {.score = sigmoid ? RouterScore::sigmoid : RouterScore::softmax,
+          .chosen = model.experts_per_token,
+          .groups = model.n_expert_groups,
+          .chosen_groups = model.groups_per_token,
+          .group_score = sigmoid ? GroupScore::two_largest : GroupScore::largest,
+          .normalize = normalizes_experts(model),
+          .epsilon = sigmoid ? kLeastSum : 0.0,
+          .factor = model.routed_scaling_factor};
+}
+
+ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits,
+                            const ParameterLookup& parameters, const std::string& prefix, int64_t layer,
+                            const ExpertExchange& exchange) {
   const ExpertDims dims = expert_dims(config);
-  const RouterSettings router{.options = {.chosen = dims.chosen, .normalize = normalizes_experts(config)},
+  const RouterSettings router{.options = router_options(config, traits.router),
                               .balance_weight = config.router_aux_loss_weight,
                               .z_weight = config.router_z_loss_weight};
   const ExpertLayer::Shared shared = dims.shared_hidden == 0 ? ExpertLayer::Shared::none
                                      : dims.shared_gate      ? ExpertLayer::Shared::gated
                                                              : ExpertLayer::Shared::plain;
-  return {parameters, prefix, router, shared, config.norm_eps, layer, {}, exchange};
+  const at::Tensor correction =
+      traits.corrected() ? parameters(prefix + ".correction").value() : at::Tensor();
+  return {parameters, prefix, router, shared, config.norm_eps, layer, correction, exchange};
 }
 
 using FeedForward = std::variant<MlpLayer, ExpertLayer>;
@@ -62,8 +79,25 @@ using FeedForward = std::variant<MlpLayer, ExpertLayer>;
 FeedForward feed_forward(const ModelConfig& config, const LayerTraits& traits,
                          const ParameterLookup& parameters, int64_t layer, const ForwardOptions& options) {
   const std::string prefix = format("layers.{}.mlp", layer);
-  if (traits.experts) return expert_layer_of(config, parameters, prefix, layer, options.experts);
+  if (traits.experts) return expert_layer_of(config, traits, parameters, prefix, layer, options.experts);
   return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, options.tensor);
+}
+
+using Attention = std::variant<AttentionLayer, LatentAttentionLayer>;
+
+Attention attention_of(const ModelConfig& config, const LayerTraits& traits,
+                       const ParameterLookup& parameters, const RopeTable& rope, int64_t layer,
+                       const ForwardOptions& options) {
+  const std::string prefix = format("layers.{}.attention", layer);
+  if (!traits.latent())
+    return AttentionLayer(parameters, prefix, head_size(config), traits, config.norm_eps, rope, layer,
+                          options.tensor, options.exchange);
+  const AttentionDims dims = attention_dims(config);
+  const AttentionShape shape{.heads = dims.heads,
+                             .kv_heads = dims.kv_heads,
+                             .head_dim = dims.head_dim,
+                             .value_dim = dims.value_size()};
+  return LatentAttentionLayer(parameters, prefix, shape, traits, config.norm_eps, rope, layer);
 }
 
 /// Attention, and MLP or experts, each a region that may be recomputed.
@@ -72,13 +106,14 @@ class DecoderLayer : public Block {
   DecoderLayer(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
                int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
       : rope_(std::move(rope)),
-        attention_(parameters, format("layers.{}.attention", layer), head_size(config), traits,
-                   config.norm_eps, *rope_, layer, options.tensor, options.exchange),
+        attention_(attention_of(config, traits, parameters, *rope_, layer, options)),
         mlp_(feed_forward(config, traits, parameters, layer, options)) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     // Captured by value: a recomputed region runs its body again after this call has returned.
-    const auto attention = [this, context](const at::Tensor& x) { return attention_.forward(x, context); };
+    const auto attention = [this, context](const at::Tensor& x) {
+      return std::visit([&](auto& layer) { return layer.forward(x, context); }, attention_);
+    };
     const auto mlp = [this, context](const at::Tensor& x) {
       return std::visit([&](auto& layer) { return layer.forward(x, context); }, mlp_);
     };
@@ -88,7 +123,7 @@ class DecoderLayer : public Block {
 
  private:
   std::shared_ptr<const RopeTable> rope_;
-  AttentionLayer attention_;
+  Attention attention_;
   FeedForward mlp_;
 };
 
@@ -99,7 +134,8 @@ struct RopeTables {
 
   RopeTables(const ModelConfig& config, int64_t positions) {
     const auto table = [&](double theta, const RopeScaling& scaling) {
-      return std::make_shared<const RopeTable>(make_rope_table(positions, head_size(config), theta, scaling));
+      const int64_t size = has_latents(config) ? config.qk_rope_head_dim : head_size(config);
+      return std::make_shared<const RopeTable>(make_rope_table(positions, size, theta, scaling));
     };
     global = table(config.rope_theta, rope_scaling(config.rope_scaling));
     local = config.rope_local_theta > 0.0 ? table(config.rope_local_theta, {}) : global;

@@ -31,14 +31,15 @@ constexpr int64_t round_up(int64_t value, int64_t unit) {
 }
 
 /// fp32 numbers per token in the packed keys and values of one key-value head, in attention forward.
-constexpr int64_t attention_packed_floats(int64_t head_dim) {
-  return head_dim + round_up(head_dim, kColumnUnit);
+constexpr int64_t attention_packed_floats(int64_t head_dim, int64_t value_dim) {
+  return head_dim + round_up(value_dim, kColumnUnit);
 }
 
 /// fp32 numbers of scratch memory per thread in attention forward: queries, outputs, maxima and sums
 /// of one block of queries, scores of one strip.
-constexpr int64_t attention_forward_floats(int64_t head_dim) {
-  return round_up(kQueryBlock * (2 * round_up(head_dim, kColumnUnit) + 2) + kStrip * kKeyBlock, kColumnUnit);
+constexpr int64_t attention_forward_floats(int64_t head_dim, int64_t value_dim) {
+  const int64_t padded = round_up(head_dim, kColumnUnit) + round_up(value_dim, kColumnUnit);
+  return round_up(kQueryBlock * (padded + 2) + kStrip * kKeyBlock, kColumnUnit);
 }
 
 /// The same in its backward: `per_key` for keys, values and their gradients of one document, `fixed` for one
@@ -47,9 +48,11 @@ struct AttentionBackwardFloats {
   int64_t per_key;
   int64_t fixed;
 };
-constexpr AttentionBackwardFloats attention_backward_floats(int64_t head_dim) {
+constexpr AttentionBackwardFloats attention_backward_floats(int64_t head_dim, int64_t value_dim) {
   const int64_t padded = round_up(head_dim, kColumnUnit);
-  return {3 * padded + 2 * head_dim, kQueryBlock * (3 * padded + 2 * kKeyBlock + 2)};
+  const int64_t padded_value = round_up(value_dim, kColumnUnit);
+  return {2 * padded + padded_value + head_dim + value_dim,
+          kQueryBlock * (2 * padded + padded_value + 2 * kKeyBlock + 2)};
 }
 
 }  // namespace stepforge::cpu

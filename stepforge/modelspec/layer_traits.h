@@ -27,10 +27,25 @@ enum class Activation : uint8_t {
   gelu_tanh  ///< 0.5 g (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3)))
 };
 
+/// How the input of attention becomes queries, keys and values.
+enum class AttentionProjection : uint8_t {
+  direct,
+  latent_keys,  ///< keys and values by way of a low-rank latent (multi-head latent attention, DeepSeek-V2)
+  latent        ///< queries too
+};
+
+/// How a router scores experts, and which of them it offers to a token (kernels/router.h).
+enum class RouterKind : uint8_t {
+  softmax,
+  softmax_groups,  ///< of the groups with the largest scores (DeepSeek-V2)
+  sigmoid_groups   ///< sigmoid, with a correction; of the groups whose two largest are largest (DeepSeek-V3)
+};
+
 struct LayerTraits {
   NormPlaces norms = NormPlaces::before;
   /// Norms scale by offset + weight: 1 in Gemma, where weights start at 0.
   double norm_offset = 0.0;
+  AttentionProjection projection = AttentionProjection::direct;
   bool qkv_bias = false;
   QkNormScope qk_norm = QkNormScope::none;
   /// Scores are q . k * query_scale, then with a cap c = score_cap > 0: c tanh(score / c).
@@ -39,7 +54,11 @@ struct LayerTraits {
   int64_t window = 0;  ///< a query sees itself and the window - 1 keys before it; 0: all before it
   Activation activation = Activation::silu;
   bool experts = false;  ///< a mixture of experts in place of the MLP
+  RouterKind router = RouterKind::softmax;
 
+  bool latent() const { return projection != AttentionProjection::direct; }
+  /// Whether the router has a correction, which is state (UnitSpec::state).
+  bool corrected() const { return experts && router == RouterKind::sigmoid_groups; }
   bool norms_before() const { return norms != NormPlaces::after; }
   bool norms_after() const { return norms != NormPlaces::before; }
 };

@@ -65,8 +65,9 @@ struct ModelSpec {
   int64_t width = 0;
   int64_t layers = 0;
   int64_t max_position = 0;
-  int64_t kv_heads = 0;  ///< a KV cache has 2 * layers * kv_heads * head_dim elements per token
+  int64_t kv_heads = 0;  ///< a KV cache has layers * kv_heads * (head_dim + value_dim) elements per token
   int64_t head_dim = 0;
+  int64_t value_dim = 0;        ///< of the heads of values
   int64_t attention_width = 0;  ///< query heads * head_dim
   std::vector<UnitSpec> units;
   std::vector<BlockSpec> blocks;  ///< in forward order

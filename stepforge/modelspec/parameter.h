@@ -66,6 +66,9 @@ struct UnitSpec {
   std::vector<ParameterSpec> parameters;
   bool trainable = true;
   bool experts = false;  ///< of experts that are spread over ranks: a mesh of their own shards it
+  /// Of a block, such as the correction of a router: no gradient changes it, and it is fp32 and whole on every rank.
+  bool state = false;
+  int64_t layer = -1;  ///< of state: the layer whose tally changes it (OpKind::update_state)
 
   int64_t elements() const;
 };

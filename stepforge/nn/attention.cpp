@@ -96,21 +96,20 @@ struct AttendFunction : torch::autograd::Function<AttendFunction> {
   }
 };
 
-/// Generation: appends the new tokens' keys and values to the cache and attends to the whole cache.
+}  // namespace
+
 at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
                          int64_t layer) {
   KvCache& cache = *context.cache;
   const int64_t count = qkv.size(0) / cache.rows();
   cache.append(layer, qkv, count);
   const at::Tensor queries =
-      qkv.narrow(1, 0, shape.out_width()).contiguous().view({cache.rows(), count, shape.out_width()});
+      qkv.narrow(1, 0, shape.q_width()).contiguous().view({cache.rows(), count, shape.q_width()});
   const std::vector<int64_t> past(static_cast<size_t>(cache.rows()), cache.length());
-  at::Tensor out = at::empty_like(queries);
+  at::Tensor out = at::empty({cache.rows(), count, shape.out_width()}, queries.options());
   attention_cached(queries, cache.keys(layer), cache.values(layer), past, shape, out);
   return out.view({qkv.size(0), shape.out_width()});
 }
-
-}  // namespace
 
 at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
                   const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, const NormConstants& constants,

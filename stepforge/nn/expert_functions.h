@@ -26,6 +26,8 @@ struct RouterSettings {
   RouterOptions options;
   double balance_weight = 0.0;
   double z_weight = 0.0;
+
+  bool has_losses() const { return balance_weight != 0.0 || z_weight != 0.0; }
 };
 
 struct RoutedTokens {

@@ -93,9 +93,13 @@ at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::
                   const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, const NormConstants& constants,
                   const TensorExchange* summed = nullptr);
 
-/// Causal attention inside each document of the batch. qkv is the result of rotate(); returns [N, heads *
-/// head_dim].
+/// Causal attention inside each document of the batch. qkv is the result of rotate() or of latent_qkv(); returns
+/// [N, shape.out_width()].
 at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch);
+
+/// Generation: appends the keys and values of the new tokens to context.cache and attends to all of it. No autograd.
+at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
+                         int64_t layer);
 
 /// The same for this rank's part of each row, by the method of `exchange`, which must outlive the graph.
 at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,

@@ -9,15 +9,15 @@
 
 namespace stepforge {
 
-/// One sequence per row. The keys and the values of a layer are [rows, capacity, kv_heads, head_dim] in the
-/// compute dtype; the first length() positions are filled.
+/// One sequence per row. The keys of a layer are [rows, capacity, kv_heads, head_dim] in the compute dtype, its values
+/// [rows, capacity, kv_heads, value_dim]; the first length() positions are filled.
 class KvCache {
  public:
   KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_heads, int64_t head_dim,
-          at::ScalarType dtype);
+          int64_t value_dim, at::ScalarType dtype);
 
   /// Stores the rotated keys and the values of `count` new tokens per row at positions length() and up.
-  /// `qkv`: [rows * count, (heads + 2 kv_heads) * head_dim]. Throws Error if length() + count exceeds the
+  /// `qkv`: [rows * count, queries of any width, then keys and values]. Throws Error if length() + count exceeds the
   /// capacity.
   void append(int64_t layer, const at::Tensor& qkv, int64_t count);
   /// Adds `count` to length(). Call it after all layers have appended.
@@ -31,8 +31,6 @@ class KvCache {
  private:
   int64_t rows_;
   int64_t capacity_;
-  int64_t kv_heads_;
-  int64_t head_dim_;
   int64_t length_ = 0;
   std::vector<at::Tensor> keys_;
   std::vector<at::Tensor> values_;

@@ -36,7 +36,8 @@ void report(const RouteArguments& arguments, const at::Tensor& indices, const at
   const at::Tensor losses = at::empty({2}, row_sums.options());
   router_losses(row_sums, arguments.settings->options, losses);
   const int64_t experts = arguments.weight->value().size(0);
-  step.report(arguments.layer, {row_sums, losses, count_tokens(indices, step.token_weights(), experts)});
+  step.report(arguments.layer,
+              {row_sums, losses, count_tokens(indices, step.token_weights(), experts), arguments.layer});
 }
 
 struct RouteFunction : torch::autograd::Function<RouteFunction> {
@@ -71,7 +72,7 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     at::Tensor counted;
     at::Tensor row_sums;
     RouterLossGradient losses;
-    if (step != nullptr) {
+    if (step != nullptr && settings.has_losses()) {
       counted = step->token_weights();
       row_sums = step->report_of(ctx->saved_data.at("layer").toInt()).row_sums;
       losses = {settings.balance_weight, settings.z_weight, step->scale()};
@@ -96,8 +97,7 @@ RouterStep::RouterStep(at::Tensor scale, const BatchTensors& batch,
 
 RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& correction,
                    const RouterSettings& settings, int64_t layer, const Context& context) {
-  const bool losses = settings.balance_weight != 0.0 || settings.z_weight != 0.0;
-  if (losses && context.routers == nullptr && at::GradMode::is_enabled()) {
+  if (settings.has_losses() && context.routers == nullptr && at::GradMode::is_enabled()) {
     throw Error(format(
         "the router of layer {} has losses, so a forward with gradients needs Context::routers", layer));
   }

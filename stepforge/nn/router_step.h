@@ -18,6 +18,7 @@ struct RouterReport {
   at::Tensor row_sums;           ///< [rows, router_columns(E)] fp64 (kernels/router.h); backward reads them
   at::Tensor losses;             ///< [2] fp64: balance and z, sums over tokens without weight and scale
   at::Tensor tokens_per_expert;  ///< [E] int64
+  int64_t layer = -1;
 };
 
 /// One micro-batch of a training step. It must outlive the backward of the micro-batch.

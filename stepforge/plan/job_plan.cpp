@@ -170,6 +170,7 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
   options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
   if (kind == ProgramKind::train) {
     options.micro_batches = static_cast<int>(batch.micro_batches());
+    options.update_state = config.model.router_bias_update_speed > 0.0;
     for (std::size_t u = 0; u < model.units.size(); ++u) {
       const UnitSpec& unit = model.units[u];
       const UnitLayout& held = layout.units.at(u);

@@ -64,6 +64,9 @@ void write_training(StepProgram& program, const RankLayout& layout, const StepOp
   writer.add(OpKind::check_finite);
   for (int u = 0; u < std::ssize(program.units); ++u)
     if (element(program.units, u).trainable) writer.add(OpKind::update, u);
+  for (int u = 0; u < std::ssize(program.units); ++u)
+    if (element(program.units, u).state)
+      writer.add(OpKind::update_state, u, find_group(program.groups, kLossGroup));
 }
 
 void write_forward_only(StepProgram& program, const RankLayout& layout, const StepOptions& options) {
@@ -122,7 +125,8 @@ void check_size(const ModelSpec& model, int micro_batches) {
 }
 
 /// This rank's units, from their layout.
-void add_units(StepProgram& program, const ModelSpec& model, const RankLayout& layout) {
+void add_units(StepProgram& program, const ModelSpec& model, const RankLayout& layout,
+               const StepOptions& options) {
   for (std::size_t u = 0; u < model.units.size(); ++u) {
     const UnitLayout& unit = layout.units.at(u);
     program.units.push_back({.name = model.units[u].name,
@@ -131,7 +135,8 @@ void add_units(StepProgram& program, const ModelSpec& model, const RankLayout& l
                              .shard_group = unit.shard_group,
                              .replica_group = unit.replica_group(),
                              .tie_group = unit.tie_group,
-                             .offloaded = unit.offloaded});
+                             .offloaded = unit.offloaded,
+                             .state = model.units[u].state && options.update_state});
   }
 }
 
@@ -230,7 +235,7 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
   program.rank = layout.id.rank;
   program.micro_batches = options.micro_batches;
   program.groups = layout.groups;
-  add_units(program, model, layout);
+  add_units(program, model, layout, options);
   for (const BlockSpec& block : model.blocks) {
     ProgramBlock& added = program.blocks.emplace_back();
     added.name = block.name;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kMasterBytes = 4;      // masters and gradients are fp32
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
+constexpr int64_t kTallyBytes = 8;       // fp64; of each expert
 constexpr int64_t kLabelCountBytes = 24;  // what the labels weigh, their number, how many ranks are to stop
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank
 
@@ -119,7 +120,7 @@ class BufferWriter {
     }
     if (program_.kind == ProgramKind::generate && options_.kv_cache_tokens > 0) {
       add(BufferKind::kv_cache, model_.family,
-          2 * model_.layers * model_.kv_heads * model_.head_dim * options_.kv_cache_tokens *
+          model_.layers * model_.kv_heads * (model_.head_dim + model_.value_dim) * options_.kv_cache_tokens *
               dtype_bytes(options_.cost.compute));
     }
   }
@@ -335,6 +336,10 @@ class BufferWriter {
         break;
       case OpKind::add_gradient:
         operation.bytes = 3 * unit.gathered * kMasterBytes;
+        break;
+      case OpKind::update_state:  // the tally of each rank, in fp64
+        operation.workspace = element(model_.units, operation.unit).elements() * kTallyBytes;
+        if (operation.group >= 0) operation.bytes = operation.workspace;
         break;
       case OpKind::update:  // reads masters, gradient and state, writes masters and state
         operation.bytes = kMasterBytes * (3 * unit.shard + 2 * unit.optimizer);

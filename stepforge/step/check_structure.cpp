@@ -143,8 +143,11 @@ class Structure : ListWalk {
 
   void check_unit(const Operation& operation) const {
     const ProgramUnit& changed = unit(operation.unit);
-    if (has_trait(operation.kind, kTrains) && !changed.trainable)
+    if (operation.kind == OpKind::update_state) {
+      if (!changed.state) fail(format("unit {} is not state of a block", changed.name));
+    } else if (has_trait(operation.kind, kTrains) && !changed.trainable) {
       fail(format("unit {} is frozen", changed.name));
+    }
     switch (operation.kind) {
       case OpKind::gather_start:
         if (changed.resident) fail("the unit is resident: there is nothing to gather");

@@ -131,6 +131,8 @@ bool ProgramEffects::applies(When when, int unit_index) const {
       return unit.offloaded;
     case When::trained:
       return unit.trainable && program_.kind == ProgramKind::train;
+    case When::changes:
+      return (unit.trainable || unit.state) && program_.kind == ProgramKind::train;
     default:
       return when != When::never;
   }

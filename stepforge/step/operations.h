@@ -48,6 +48,7 @@ enum class OpKind : uint8_t {
   join_stage_norms,       ///< joins the norms of the units of all stages
   check_finite,           ///< stops or skips the step if the loss or the norm is not finite
   update,                 ///< updates unit u by the optimizer
+  update_state,           ///< changes unit u, state of a block, by the tally of the step, summed over the group
   offload_start,          ///< starts to copy parts of the state of an offloaded unit to the host
   offload_wait,           ///< the copy is complete
   reload_start,           ///< starts to copy parts of the state of an offloaded unit to the device
@@ -236,6 +237,8 @@ inline constexpr std::array kRows = {
     OpInfo{update, "update", compute, kGradient, Over::none,
            {{A::use, R::norm}, {A::use, R::finite}, {A::bar, R::gathered}, {A::make, R::updated}, {A::change, R::weights},
             {A::take, R::shard_gradient}, {A::change, R::optimizer}}},
+    OpInfo{update_state, "update_state", compute, kUnit | kTrains, Over::loss,
+           {{A::use, R::finite}, {A::make, R::updated}, {A::change, R::weights}}},
     OpInfo{offload_start, "offload_start", copy, kUnit, Over::none,
            {{A::flush, R::weights, S::own, When::copies_weights},
             {A::flush, R::shard_gradient, S::own, When::copies_gradients},

@@ -83,6 +83,7 @@ struct ProgramUnit {
   int64_t gathered_bytes = 0;  ///< of all shards, in the gather dtype
   int64_t reduced_bytes = 0;   ///< of the gradients of all shards, in the reduce dtype
   bool offloaded = false;      ///< its state is on the host, and on the device only while it is used
+  bool state = false;          ///< of a block: not trained, but changed by update_state
 
   /// Whether its gradient is accumulated as a whole and then reduced into the shard of this rank. Otherwise
   /// it is accumulated in place.

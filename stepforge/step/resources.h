@@ -53,7 +53,7 @@ enum class Resource : uint8_t {
   all_reduced,     ///< the sum over the replicas
   tied,            ///< the sum over the copies of a tied unit
   tied_leaf,       ///< the same of one micro-batch
-  updated,         ///< by the optimizer
+  updated,         ///< by the optimizer, or by a tally
   weights,         ///< state of a unit on the device: always there, except for offloaded units
   shard_gradient,  ///< likewise
   optimizer,       ///< likewise
@@ -93,6 +93,7 @@ enum class When : uint8_t {
   tied_by_leaf,  ///< and the gradients of micro-batches are
   offloaded,
   trained,  ///< the unit is trainable, and the program trains
+  changes,  ///< the same, or it is state that the program changes
   runs,     ///< the block runs in such a program
   has_label_group,
   has_stages,
@@ -246,7 +247,7 @@ inline constexpr std::array kRows = {
     ResourceInfo{all_reduced, OwnerKind::unit, "the gradient of unit {}", "all-reduced", "all-reduced", ""},
     ResourceInfo{tied, OwnerKind::unit, "the gradient of unit {}", "summed over its copies", "", ""},
     ResourceInfo{tied_leaf, OwnerKind::leaf, "the gradient of unit {}", "summed over its copies", "", ""},
-    ResourceInfo{updated, OwnerKind::unit, "unit {}", "updated", "", "", kNoBuffer, kAny, false, When::trained},
+    ResourceInfo{updated, OwnerKind::unit, "unit {}", "updated", "", "", kNoBuffer, kAny, false, When::changes},
     ResourceInfo{weights, OwnerKind::unit, "the device's copy of the weights of unit {}", "made", "",
                  "taken, or written back to the host", of(BufferKind::weights), kClean},
     ResourceInfo{shard_gradient, OwnerKind::unit, "the device's copy of the gradient of unit {}", "made", "",

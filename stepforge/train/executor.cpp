@@ -210,6 +210,8 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
       return offload(operation, services);
     case OpKind::update:
       return services.update(operation.unit);
+    case OpKind::update_state:
+      return services.update_state(operation.unit, communicator(operation));
     default:
       throw Error(format("the executor cannot run {} operations", op_name(operation.kind)));
   }

@@ -33,7 +33,7 @@ class StepServices {
   /// Sums the valid labels, and the requests to stop, over `ranks`.
   virtual void count_labels(Communicator& ranks) {}
   virtual BatchTensors load_batch(int micro_batch) = 0;
-  /// What the routers of the model exchange with a step, if they have losses.
+  /// What the routers of the model exchange with a step, if they have losses or their tokens are counted.
   virtual std::optional<RouterStep> router_step(const BatchTensors& batch) { return {}; }
   /// The factor of each token's loss, a scalar (kernels/scalars.h): 1 / valid labels of the whole step.
   virtual at::Tensor loss_scale() { return {}; }
@@ -51,6 +51,8 @@ class StepServices {
   virtual void check_finite() {}
   /// Called for every unit in every step; changes nothing if the flag is down.
   virtual void update(int unit) {}
+  /// Changes a unit that is state of a block by the tally of the step, summed over `ranks`; null: there is one rank.
+  virtual void update_state(int unit, Communicator* ranks) {}
   /// The optimizer's state of an offloaded unit, [bytes / 4] fp32 on the device: from the host, and back.
   virtual void reload_optimizer(int unit, const at::Tensor& buffer) {}
   virtual void offload_optimizer(int unit) {}

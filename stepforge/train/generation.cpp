@@ -128,7 +128,7 @@ Generator::Generator(const ModelSpec& spec, StepProgram program, Model& model, M
       capacity_(capacity) {}
 
 KvCache Generator::make_cache() const {
-  return {spec_.layers, 1, capacity_, spec_.kv_heads, spec_.head_dim, scalar_type(compute_)};
+  return {spec_.layers, 1, capacity_, spec_.kv_heads, spec_.head_dim, spec_.value_dim, scalar_type(compute_)};
 }
 
 std::vector<float> Generator::run(std::span<const int32_t> tokens, KvCache& cache) {

@@ -108,6 +108,8 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
     import_weights(weights, trainer.divided_model, *trainer.store);
   }
   trainer.log.info("weights loaded from {}", known.weights.string());
+  if (const std::string note = left_out(weights, trainer.divided_model); !note.empty())
+    trainer.log.warning("{}", note);
 }
 
 void load_weights(Trainer& trainer, const FoundCheckpoint& found) {

@@ -30,7 +30,8 @@ TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store
       executor_(executor),
       store_(store),
       optimizer_(optimizer),
-      scalars_(step_scalars(executor.program().micro_batches, store)) {}
+      scalars_(step_scalars(executor.program().micro_batches, store)),
+      balance_(store, config.model.router_bias_update_speed) {}
 
 StepInputs TrainStep::inputs_for(const StepContext& context) const {
   const auto& model = config_.model;
@@ -60,7 +61,7 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
 
 void TrainStep::set_router_report(TrainingServices& services,
                                   std::function<void(const RouterReport&)> report) const {
-  if (!has_router_losses(config_.model)) return;
+  if (!has_router_losses(config_.model) && !balance_.changes()) return;
   services.on_router_report = report ? std::move(report) : [](const RouterReport&) {};
 }
 
@@ -71,6 +72,8 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   scalars_.interrupted.fill_(interrupted && interrupted());
   services.on_losses = on_losses;
   set_router_report(services, on_router_report);
+  balance_.begin();
+  if (balance_.changes()) services.balance = &balance_;
   services.on_micro_step_end = on_micro_step_end;
   if (on_pre_update) {
     services.on_pre_update = [this] {

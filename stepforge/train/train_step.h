@@ -13,6 +13,7 @@
 #include "stepforge/optim/optimizer.h"
 #include "stepforge/storage/gradient_norm.h"
 #include "stepforge/train/executor.h"
+#include "stepforge/train/router_balance.h"
 #include "stepforge/train/step_scalars.h"
 
 namespace stepforge {
@@ -48,7 +49,7 @@ class TrainStep {
 
   /// Called with the losses of each micro-batch, once per step.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
-  /// Called with what each router reports about a micro-batch, once per step, if routers have losses.
+  /// Called with what each router reports about a micro-batch, once per step, if routers have losses or are balanced.
   std::function<void(const RouterReport& report)> on_router_report;
   /// See the events of the same names in Callback.
   std::function<void()> on_micro_step_end;
@@ -78,6 +79,7 @@ class TrainStep {
   ModelStore& store_;
   Optimizer& optimizer_;
   StepScalars scalars_;
+  RouterBalance balance_;
 };
 
 }  // namespace stepforge

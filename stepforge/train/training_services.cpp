@@ -62,8 +62,11 @@ BatchTensors TrainingServices::load_batch(int micro_batch) {
 }
 
 std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch) {
-  if (!on_router_report) return std::nullopt;
-  return RouterStep(loss_scale(), batch, on_router_report);
+  if (!on_router_report && balance == nullptr) return std::nullopt;
+  return RouterStep(loss_scale(), batch, [this](const RouterReport& report) {
+    if (on_router_report) on_router_report(report);
+    if (balance != nullptr) balance->add(report);
+  });
 }
 
 namespace {
@@ -130,6 +133,10 @@ void TrainingServices::check_finite() {
 
 void TrainingServices::update(int unit) {
   if (optimizer_ != nullptr) optimizer_->update(unit, scalars_.update);
+}
+
+void TrainingServices::update_state(int unit, Communicator* ranks) {
+  if (balance != nullptr) balance->update(unit, ranks, scalars_.update.finite);
 }
 
 void TrainingServices::reload_optimizer(int unit, const at::Tensor& buffer) {

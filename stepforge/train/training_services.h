@@ -13,6 +13,7 @@
 #include "stepforge/storage/gradient_norm.h"
 #include "stepforge/train/averaging_domain.h"
 #include "stepforge/train/executor.h"
+#include "stepforge/train/router_balance.h"
 #include "stepforge/train/step_scalars.h"
 
 namespace stepforge {
@@ -34,6 +35,7 @@ class TrainingServices : public StepServices {
   std::function<void(const RouterReport& report)> on_router_report;
   std::function<void()> on_micro_step_end;
   std::function<void()> on_pre_update;
+  RouterBalance* balance = nullptr;  ///< null unless the corrections of routers change
 
   void count_labels(Communicator& ranks) override;
   at::Tensor loss_scale() override { return scalars_.token_weight; }
@@ -49,6 +51,7 @@ class TrainingServices : public StepServices {
   void join_stage_norms(Communicator& stages) override;
   void check_finite() override;
   void update(int unit) override;
+  void update_state(int unit, Communicator* ranks) override;
   void reload_optimizer(int unit, const at::Tensor& buffer) override;
   void offload_optimizer(int unit) override;
 

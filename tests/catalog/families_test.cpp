@@ -40,6 +40,15 @@ ModelConfig tiny(const std::string& family, bool tied = false) {
   config.experts_per_token = 2;
   if (has_setting(family, "moe_ffn_dim")) config.moe_ffn_dim = 20;
   if (has_setting(family, "shared_expert_dim")) config.shared_expert_dim = 28;
+  if (!find_family(family).traits.latent()) return config;
+  config.n_shared_experts = 2;
+  config.n_kv_heads = 4;
+  config.head_dim = 0;
+  config.q_lora_rank = family == "deepseek_v3" ? 18 : 0;
+  config.kv_lora_rank = 14;
+  config.qk_nope_head_dim = 6;
+  config.qk_rope_head_dim = 4;
+  config.v_head_dim = 7;
   return config;
 }
 
@@ -80,26 +89,28 @@ std::map<std::string, std::vector<int64_t>> hf_tensors(const ModelSpec& spec) {
 
 TEST(ModelSpec, PresetsHaveThePublishedParameterCounts) {
   const std::map<std::string, int64_t> published{
-      {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},   {"llama2-70b", 68976648192},
-      {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},   {"llama3.1-8b", 8030261248},
-      {"llama3.1-70b", 70553706496}, {"llama3.3-70b", 70553706496}, {"llama3.1-405b", 405853388800},
-      {"llama3-405b", 405853388800}, {"llama3.2-1b", 1235814400},   {"llama3.2-3b", 3212749824},
-      {"qwen3-0.6b", 596049920},     {"qwen3-1.7b", 1720574976},    {"qwen3-4b", 4022468096},
-      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264},
-      {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},    {"mistral-7b-v0.1", 7241732096},
-      {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},     {"gemma2-9b", 9241705984},
-      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168},     {"qwen3-30b-a3b", 30532122624},
-      {"mixtral-8x7b", 46702792704}};
+      {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},       {"llama2-70b", 68976648192},
+      {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},       {"llama3.1-8b", 8030261248},
+      {"llama3.1-70b", 70553706496}, {"llama3.3-70b", 70553706496},     {"llama3.1-405b", 405853388800},
+      {"llama3-405b", 405853388800}, {"llama3.2-1b", 1235814400},       {"llama3.2-3b", 3212749824},
+      {"qwen3-0.6b", 596049920},     {"qwen3-1.7b", 1720574976},        {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},        {"qwen3-32b", 32762123264},
+      {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},        {"mistral-7b-v0.1", 7241732096},
+      {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},         {"gemma2-9b", 9241705984},
+      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168},         {"qwen3-30b-a3b", 30532122624},
+      {"mixtral-8x7b", 46702792704}, {"deepseek-v2-lite", 15706484224}, {"deepseek-v3", 671026419200}};
   EXPECT_EQ(published.size() + 2, embedded_presets().size());  // and debug, demo
   for (const auto& [name, count] : published) {
     EXPECT_EQ(model_spec(preset(name)).parameter_count(), count) << name;
   }
 }
 
-/// Published: 3.3 and 12.9 billion.
+/// Published: 3.3, 12.9, 2.4 (without the embedding) and 37 billion.
 TEST(ModelSpec, OfExpertsOnlyThoseThatATokenTakesAreActiveAndCountInFlops) {
   EXPECT_EQ(model_spec(preset("qwen3-30b-a3b")).active_parameter_count(), 3353032704);
   EXPECT_EQ(model_spec(preset("mixtral-8x7b")).active_parameter_count(), 12879925248);
+  EXPECT_EQ(model_spec(preset("deepseek-v2-lite")).active_parameter_count(), 2661150208);
+  EXPECT_EQ(model_spec(preset("deepseek-v3")).active_parameter_count(), 37552297472);
   const ModelSpec dense = model_spec(preset("qwen3-8b"));
   EXPECT_EQ(dense.active_parameter_count(), dense.parameter_count());
   ModelConfig config = tiny("qwen3_moe");
@@ -170,12 +181,92 @@ TEST(ModelSpec, ExpertsAreBalancedWithinWholeRowsOnly) {
   EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(dense); }), "have no routers");
 }
 
-TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
-  const Tensors layer = {
-      {"input_layernorm.weight", {32}},      {"self_attn.q_proj.weight", {48, 32}},
-      {"self_attn.k_proj.weight", {24, 32}}, {"self_attn.v_proj.weight", {24, 32}},
-      {"self_attn.o_proj.weight", {32, 48}}, {"post_attention_layernorm.weight", {32}},
+TEST(ModelSpec, TheFirstLayersMayHaveAnMlpInsteadOfExperts) {
+  ModelConfig config = tiny("deepseek_v3");
+  config.first_dense_layers = 1;
+  EXPECT_FALSE(layer_traits(config, 0).experts);
+  EXPECT_FALSE(layer_traits(config, 0).corrected());
+  EXPECT_TRUE(layer_traits(config, 1).experts);
+  const ModelSpec spec = model_spec(config);
+  EXPECT_EQ(spec.find_parameter("layers.0.mlp.correction"), nullptr);
+  EXPECT_NE(spec.find_parameter("layers.0.mlp.gate_up"), nullptr);
+  EXPECT_NE(spec.find_parameter("layers.1.mlp.correction"), nullptr);
+}
+
+/// The state comes after all weights, and is in the block that uses it.
+TEST(ModelSpec, TheCorrectionOfARouterIsStateThatNoGradientChanges) {
+  const ModelSpec spec = model_spec(tiny("deepseek_v3"));
+  ASSERT_EQ(spec.units.size(), 6U);
+  for (const size_t layer : {0, 1}) {
+    const UnitSpec& unit = spec.units.at(4 + layer);
+    EXPECT_EQ(unit.name, format("layers.{}.router", layer));
+    EXPECT_TRUE(unit.state);
+    EXPECT_FALSE(unit.trainable);
+    EXPECT_EQ(spec.blocks.at(1 + layer).units,
+              (std::vector<int>{static_cast<int>(1 + layer), static_cast<int>(4 + layer)}));
+  }
+  for (const char* family : {"deepseek_v2", "qwen3_moe"})
+    for (const UnitSpec& unit : model_spec(tiny(family)).units) EXPECT_FALSE(unit.state) << family;
+}
+
+TEST(ModelSpec, SizesOfLatentsAndGroupsThatDoNotFitAreRefusedByName) {
+  const auto refusal = [](const auto& change) {
+    ModelConfig config = tiny("deepseek_v3");
+    change(config);
+    return message_of<UsageError>([&] { model_spec(config); });
   };
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.kv_lora_rank = 0; }), "model.kv_lora_rank");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.v_head_dim = 0; }), "model.v_head_dim");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.qk_rope_head_dim = 3; }), "model.qk_rope_head_dim = 3");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_kv_heads = 2; }), "model.n_kv_heads = 2");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.head_dim = 12; }), "model.head_dim = 12");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_shared_experts = 0; }), "model.n_shared_experts");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_expert_groups = 3; }), "divide model.n_experts = 4");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.groups_per_token = 2; }), "fewer groups");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_expert_groups = 4; }), "two experts");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_expert_groups = 2, c.experts_per_token = 3; }),
+                  "model.experts_per_token = 3");
+  ModelConfig dense = tiny("llama");
+  dense.kv_lora_rank = 8;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(dense); }), "model.kv_lora_rank = 8");
+}
+
+TEST(ModelSpec, LatentAttentionIsWholeOnEveryRank) {
+  const ModelConfig config = tiny("deepseek_v3");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config, 0, {0, 2}); }), "has latents");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config, 0, {}, {2, ContextMethod::allgather}); }),
+                  "context_parallel_degree = 2");
+  const TensorPlan plan({{"attention", TensorStyle::replicate}});
+  const ModelSpec spec = model_spec(config, 0, {0, 2}, {}, plan);
+  EXPECT_FALSE(spec.find_parameter("layers.0.attention.kv_up")->is_sliced());
+  EXPECT_TRUE(spec.find_parameter("embedding.weight")->is_sliced());
+}
+
+/// mscale of DeepSeek: (0.1 mscale_all_dim ln factor + 1)^2.
+TEST(LayerTraits, ScoresOfLatentAttentionGrowWithYarn) {
+  ModelConfig config = tiny("deepseek_v3");
+  const double plain = layer_traits(config, 0).query_scale;
+  EXPECT_EQ(plain, 1.0 / std::sqrt(10.0));
+  config.rope_scaling.type = RopeScalingType::yarn;
+  config.rope_scaling.factor = 40.0;
+  config.rope_scaling.mscale_all_dim = 0.707;
+  const double growth = 0.1 * 0.707 * std::log(40.0) + 1.0;
+  EXPECT_DOUBLE_EQ(layer_traits(config, 0).query_scale, plain * growth * growth);
+  config.family = "qwen3_moe";
+  EXPECT_EQ(layer_traits(config, 0).query_scale, 1.0 / std::sqrt(8.0));
+}
+
+TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
+  const Tensors norms = {{"input_layernorm.weight", {32}}, {"post_attention_layernorm.weight", {32}}};
+  const Tensors attention = {{"self_attn.q_proj.weight", {48, 32}},
+                             {"self_attn.k_proj.weight", {24, 32}},
+                             {"self_attn.v_proj.weight", {24, 32}},
+                             {"self_attn.o_proj.weight", {32, 48}}};
+  const Tensors latents = {
+      {"self_attn.kv_a_proj_with_mqa.weight", {18, 32}}, {"self_attn.kv_a_layernorm.weight", {14}},
+      {"self_attn.kv_b_proj.weight", {52, 14}},          {"self_attn.o_proj.weight", {32, 28}},
+      {"mlp.shared_experts.gate_proj.weight", {40, 32}}, {"mlp.shared_experts.up_proj.weight", {40, 32}},
+      {"mlp.shared_experts.down_proj.weight", {32, 40}}};
   const Tensors mlp = {{"mlp.gate_proj.weight", {56, 32}},
                        {"mlp.up_proj.weight", {56, 32}},
                        {"mlp.down_proj.weight", {32, 56}}};
@@ -200,7 +291,13 @@ TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
         {"mlp.shared_expert.up_proj.weight", {28, 32}},
         {"mlp.shared_expert.down_proj.weight", {32, 28}},
         {"mlp.shared_expert_gate.weight", {1, 32}}}},
-      {"mixtral", {}}};
+      {"mixtral", {}},
+      {"deepseek_v2", {{"self_attn.q_proj.weight", {40, 32}}}},
+      {"deepseek_v3",
+       {{"self_attn.q_a_proj.weight", {18, 32}},
+        {"self_attn.q_a_layernorm.weight", {18}},
+        {"self_attn.q_b_proj.weight", {40, 18}},
+        {"mlp.gate.e_score_correction_bias", {4}}}}};
   further["qwen2_moe"].insert(further["qwen2"].begin(), further["qwen2"].end());
   further["gemma3"].insert(norms_of_heads.begin(), norms_of_heads.end());
   for (const ModelFamily& row : model_families()) {
@@ -208,8 +305,8 @@ TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
     Tensors expected = {
         {"model.embed_tokens.weight", {100, 32}}, {"model.norm.weight", {32}}, {"lm_head.weight", {100, 32}}};
     for (const int index : {0, 1}) {
-      for (const Tensors& tensors :
-           {layer, further.at(family), row.expert_names == nullptr ? mlp : expert_tensors(family)})
+      for (const Tensors& tensors : {norms, row.traits.latent() ? latents : attention, further.at(family),
+                                     row.expert_names == nullptr ? mlp : expert_tensors(family)})
         for (const auto& [name, shape] : tensors) expected[format("model.layers.{}.{}", index, name)] = shape;
       if (family == "olmo2") expected.erase(format("model.layers.{}.input_layernorm.weight", index));
     }

@@ -49,7 +49,10 @@ TEST(HfConfig, EveryPresetSurvivesARoundTrip) {
   for (const EmbeddedPreset& embedded : embedded_presets()) {
     ModelConfig model = small_preset(embedded.name);
     // config.json holds the head size itself.
-    if (model.head_dim == 0) model.head_dim = model.dim / model.n_heads;
+    if (model.head_dim == 0 && !has_latents(model)) model.head_dim = model.dim / model.n_heads;
+    // It has no settings of training.
+    model.router_aux_loss_weight = 0.0;
+    model.router_bias_update_speed = 0.0;
     EXPECT_EQ(model_from_hf_config(hf_config(model, DType::f32, Json::object()), "config.json"), model)
         << embedded.name;
   }
@@ -153,14 +156,22 @@ Meaning meaning_of(const std::string& family, const std::string& key) {
                                                 "use_cache",
                                                 "_sliding_window_pattern",
                                                 "router_aux_loss_coef",
-                                                "output_router_logits"};
+                                                "output_router_logits",
+                                                "qk_head_dim",
+                                                "num_mtp_layers",
+                                                "num_nextn_predict_layers"};
   static const std::set<std::string> refused = {
       "attention_bias",      "attention_dropout", "hidden_act",
       "hidden_activation",   "head_dim",          "is_encoder_decoder",
       "layer_types",         "mlp_bias",          "use_bidirectional_attention",
       "model_type",          "rope_parameters",   "num_attention_heads",
-      "num_key_value_heads", "qkv_bias",          "router_jitter_noise"};
+      "num_key_value_heads", "qkv_bias",          "router_jitter_noise",
+      "topk_method",         "rope_interleave"};
   const bool qwen = family == "qwen2" || family == "qwen3";
+  if (family.starts_with("deepseek") && key == "head_dim") return Meaning::ignored;
+  if (family == "deepseek_v2" && key == "norm_topk_prob") return Meaning::refused;
+  // Of routers that are greedy.
+  if (family == "deepseek_v2" && (key == "n_group" || key == "topk_group")) return Meaning::ignored;
   // Without use_sliding_window no layer has a window, and layer_types comes before max_window_layers.
   if (qwen && (key == "sliding_window" || key == "max_window_layers" || key == "use_sliding_window"))
     return Meaning::ignored;
@@ -178,7 +189,9 @@ Json other_value(const std::string& key, const Json& value) {
   if (key == "num_attention_heads") return 3;
   if (key == "mlp_only_layers") return Json::array({1});
   if (key == "num_hidden_layers") return value.get<int>() + 1;
-  if (value.is_null() && (key.ends_with("softcapping") || key == "sliding_window")) return 40;
+  if (value.is_null() && (key.ends_with("softcapping") || key == "sliding_window" || key.ends_with("group") ||
+                          key == "num_experts_per_tok"))
+    return 40;
   return changed(value);
 }
 
@@ -303,6 +316,41 @@ TEST(HfConfig, TheNumberOfExpertsHasTheKeyOfEitherVersionOfTransformers) {
   EXPECT_EQ(model.dense_layers, (std::vector<int64_t>{0, 2}));
   EXPECT_EQ(hf_config(model, DType::f32, Json::object())["mlp_only_layers"], Json::array({0, 2}));
   EXPECT_EQ(preset_json("mixtral-8x7b")["num_local_experts"], 8);
+}
+
+TEST(HfConfig, TheGroupsOfExpertsCountUnlessTheRouterIsGreedy) {
+  Json json = preset_json("deepseek-v2-lite");
+  EXPECT_EQ(json["topk_method"], "greedy");
+  EXPECT_EQ(json["q_lora_rank"], nullptr);
+  json["n_group"] = 8;
+  json["topk_group"] = 3;
+  EXPECT_EQ(model_from_hf_config(json, "x").n_expert_groups, 1);
+  json["topk_method"] = "group_limited_greedy";
+  const ModelConfig model = model_from_hf_config(json, "x");
+  EXPECT_EQ(model.n_expert_groups, 8);
+  EXPECT_EQ(model.groups_per_token, 3);
+  EXPECT_EQ(hf_config(model, DType::f32, Json::object())["topk_method"], "group_limited_greedy");
+  EXPECT_EQ(preset_json("deepseek-v3")["topk_method"], "noaux_tc");
+}
+
+TEST(HfConfig, SettingsOfDeepseekThatChangeTheResultAreRefused) {
+  const auto refusal_of = [](Json json, const char* key, const Json& value) {
+    json[key] = value;
+    return message_of<FormatError>([&] { model_from_hf_config(json, "x"); });
+  };
+  const Json v2 = preset_json("deepseek-v2-lite");
+  const Json v3 = preset_json("deepseek-v3");
+  EXPECT_CONTAINS(refusal_of(v2, "norm_topk_prob", true), "norm_topk_prob");
+  EXPECT_CONTAINS(refusal_of(v2, "scoring_func", "sigmoid"), "scoring_func");
+  EXPECT_CONTAINS(refusal_of(v3, "scoring_func", "softmax"), "scoring_func");
+  EXPECT_CONTAINS(refusal_of(v3, "topk_method", "greedy"), "topk_method");
+  EXPECT_CONTAINS(refusal_of(v3, "moe_layer_freq", 2), "moe_layer_freq");
+  EXPECT_CONTAINS(refusal_of(v3, "rope_interleave", false), "rope_interleave");
+  EXPECT_CONTAINS(refusal_of(v3, "quantization_config", {{"fmt", "e4m3"}}), "quantization_config");
+  // transformers scales scores by it whatever the type is.
+  EXPECT_CONTAINS(
+      refusal_of(v3, "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"mscale_all_dim", 1.0}}),
+      "mscale_all_dim");
 }
 
 TEST(HfConfig, GenerationSettingsOfOlderFilesAreIgnored) {

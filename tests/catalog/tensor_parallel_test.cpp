@@ -55,7 +55,7 @@ void expect_parts_of_whole(const ModelConfig& model, int degree) {
 
 TEST(TensorParallelSpec, ThePartsOfAllRanksAreEachMatrixOnceAndNormsAndExpertsWhole) {
   for (const std::string& family : family_names()) {
-    if (norms_all_heads(family)) continue;
+    if (needs_whole_attention(family)) continue;
     for (const bool tied : {false, true})
       for (const int degree : {1, 2, 3, 6}) expect_parts_of_whole(small_model(family, 12, 6, tied), degree);
   }

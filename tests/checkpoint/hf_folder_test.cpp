@@ -63,10 +63,12 @@ FileTensor& tensor_named(std::vector<FileTensor>& tensors, const std::string& na
 }
 
 /// The model's tensors in `dtype`, with random bits: all kinds of finite values, including subnormals.
-std::vector<FileTensor> original_tensors(const ModelSpec& model, DType dtype) {
+std::vector<FileTensor> original_tensors(const ModelSpec& model, DType weights) {
   std::vector<FileTensor> tensors;
   uint64_t key = 1;
   for (const NamedTensor& tensor : named_tensors(model)) {
+    // State of blocks is fp32 whatever the weights are.
+    const DType dtype = model.units.at(tensor.unit).state ? DType::f32 : weights;
     FileTensor file = {{tensor.name, dtype, tensor.shape}, ""};
     for (int64_t i = 0; i < tensor.elements; ++i) {
       auto word = static_cast<uint32_t>(mix_bits(key++));
@@ -123,6 +125,28 @@ TEST(HfFolder, ExportThenImportRestoresTheMastersAndTheModelSection) {
     SmallModel loaded(2, model.config);
     import_hf(folder / family, loaded.spec, loaded.store);
     EXPECT_EQ(loaded.bits(true), model.bits(true));
+  }
+}
+
+/// DeepSeek-V3 has layers that predict further tokens after its last one.
+TEST(HfFolder, LayersAfterTheLastOneAreLeftOutAndNamedIfTheFamilyHasSuch) {
+  for (const std::string& family : {std::string("deepseek_v3"), std::string("qwen3_moe")}) {
+    const TempFolder folder;
+    SmallModel model(1, small_config(family));
+    std::vector<FileTensor> tensors = original_tensors(model.spec, DType::f32);
+    tensors.push_back({{"model.layers.2.eh_proj.weight", DType::f32, {1}}, std::string(4, '\1')});
+    write_tensors(folder / "model.safetensors", tensors);
+    if (family == "qwen3_moe") {
+      EXPECT_CONTAINS(message_of<Error>([&] { import_hf(folder.path(), model.spec, model.store); }),
+                      "unexpected: \"model.layers.2.eh_proj.weight\"");
+      continue;
+    }
+    import_hf(folder.path(), model.spec, model.store);
+    const TensorFolder files = open_hf_weights(folder.path());
+    EXPECT_CONTAINS(left_out(files, model.spec), "1 tensors of layers after the 2 of the model");
+    tensors.pop_back();
+    write_tensors(folder / "model.safetensors", tensors);
+    EXPECT_EQ(left_out(open_hf_weights(folder.path()), model.spec), "");
   }
 }
 

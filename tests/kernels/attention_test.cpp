@@ -68,6 +68,28 @@ TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
   expect_reference(make_shape(heads, kv_heads, head_dim));
 }
 
+/// Multi-head latent attention: values are narrower or wider than keys.
+TEST(AttentionValues, OfAnotherSizeThanKeysAgreeWithTheFp64Reference) {
+  for (AttentionShape shape : {make_shape(4, 4, 24), make_shape(4, 2, 48), make_shape(2, 1, 10)}) {
+    for (const int64_t value_dim : {7, 16, 32, 70}) {
+      SCOPED_TRACE(value_dim);
+      shape.value_dim = value_dim;
+      expect_reference(shape);
+    }
+  }
+}
+
+TEST(AttentionValues, OfTheSizeOfKeysChangeNoBit) {
+  AttentionShape shape = make_shape(4, 2, 24);
+  const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 5);
+  const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 6);
+  const AttentionResults before = run(qkv, grad_out, shape, kBoundaries);
+  shape.value_dim = 24;
+  const AttentionResults after = run(qkv, grad_out, shape, kBoundaries);
+  EXPECT_TRUE(at::equal(after.out, before.out));
+  EXPECT_TRUE(at::equal(after.grad_qkv, before.grad_qkv));
+}
+
 TEST(AttentionWindow, AgreesWithTheFp64Reference) {
   for (const int64_t window : {2, 5, 16, 48, 64, 97, 200}) {
     for (AttentionShape shape : {make_shape(4, 2, 32), make_shape(2, 1, 100)}) {
@@ -234,43 +256,48 @@ TEST(Attention, LargeScoresStayFinite) {
   EXPECT_TRUE(actual.grad_qkv.isfinite().all().item<bool>());
 }
 
-class CachedAttention : public ::testing::TestWithParam<int64_t> {};
-
-TEST_P(CachedAttention, AgreesWithAttentionOverTheWholeDocument) {
-  AttentionShape shape = make_shape(6, 2, 40);
-  shape.window = GetParam();
-  shape.cap = GetParam() == 9 ? 0.5 : 0.0;
+void expect_cached(const AttentionShape& shape) {
   constexpr int64_t kLength = 50;
   constexpr int64_t kCapacity = 64;
-  const int64_t kv_width = shape.kv_heads * shape.head_dim;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
     const at::Tensor qkv = random_tensor({2 * kLength, shape.qkv_width()}, 13).to(type);
     const AttentionResults whole =
         run(qkv, at::empty({2 * kLength, shape.out_width()}, qkv.options()).zero_(), shape,
             {0, kLength, 2 * kLength});
     const at::Tensor rows = qkv.view({2, kLength, shape.qkv_width()});
-    const auto cache_of = [&](int64_t column) {
-      at::Tensor cache = at::empty({2, kCapacity, shape.kv_heads, shape.head_dim}, qkv.options());
+    const auto cache_of = [&](int64_t column, int64_t dim) {
+      at::Tensor cache = at::empty({2, kCapacity, shape.kv_heads, dim}, qkv.options());
       cache.fill_(1e4);  // entries behind the valid ones must not be read
       cache.slice(1, 0, kLength)
-          .copy_(rows.slice(2, column, column + kv_width).view({2, kLength, shape.kv_heads, shape.head_dim}));
+          .copy_(rows.narrow(2, column, shape.kv_heads * dim).view({2, kLength, shape.kv_heads, dim}));
       return cache;
     };
-    const at::Tensor keys = cache_of(shape.out_width());
-    const at::Tensor values = cache_of(shape.out_width() + kv_width);
+    const at::Tensor keys = cache_of(shape.q_width(), shape.head_dim);
+    const at::Tensor values = cache_of(shape.q_width() + shape.k_width(), shape.value_size());
     const std::vector<int64_t> past = {20, 47};
     constexpr int64_t kChunk = 3;
     const at::Tensor q = at::cat({rows[0].slice(0, 20, 23), rows[1].slice(0, 47, 50)})
-                             .slice(1, 0, shape.out_width())
+                             .slice(1, 0, shape.q_width())
                              .contiguous()
-                             .view({2, kChunk, shape.out_width()});
-    const at::Tensor out = at::empty_like(q);
+                             .view({2, kChunk, shape.q_width()});
+    const at::Tensor out = at::empty({2, kChunk, shape.out_width()}, q.options());
     attention_cached(q, keys, values, past, shape, out);
     const at::Tensor expected = whole.out.view({2, kLength, shape.out_width()});
     const double tolerance = type == at::kBFloat16 ? kEps16 : 64 * kEps32;
     expect_close(out[0], expected[0].slice(0, 20, 23), tolerance, "row 0");
     expect_close(out[1], expected[1].slice(0, 47, 50), tolerance, "row 1");
   }
+}
+
+class CachedAttention : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(CachedAttention, AgreesWithAttentionOverTheWholeDocument) {
+  AttentionShape shape = make_shape(6, 2, 40);
+  shape.window = GetParam();
+  shape.cap = GetParam() == 9 ? 0.5 : 0.0;
+  expect_cached(shape);
+  shape.value_dim = 28;
+  expect_cached(shape);
 }
 
 INSTANTIATE_TEST_SUITE_P(Windows, CachedAttention, ::testing::Values(0, 1, 9, 48));

@@ -7,6 +7,7 @@
 
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/kernels/router.h"
+#include "stepforge/kernels/scalars.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -14,16 +15,23 @@ namespace {
 
 TEST(RouterCorrection, RisesForExpertsBelowTheMeanAndFallsForThoseAbove) {
   const at::Tensor correction = at::tensor({0.5, 0.0, 0.0, 0.0}, at::kDouble);
-  const at::Tensor load = at::tensor({9, 5, 5, 1}, at::kLong);
-  update_router_correction(load, 0.25, /*centered=*/false, correction);
+  const at::Tensor load = at::tensor({9.0, 5.0, 5.0, 1.0}, at::kDouble);
+  update_router_correction(load, 0.25, /*centered=*/false, scalar(1.0), correction);
   EXPECT_TRUE(at::equal(correction, at::tensor({0.25, 0.0, 0.0, 0.25}, at::kDouble)));
 }
 
 TEST(RouterCorrection, CenteredKeepsTheSumOfTheCorrections) {
   const at::Tensor correction = at::tensor({1.0, 2.0, 3.0, 4.0}, at::kDouble);
-  const at::Tensor load = at::tensor({17, 1, 1, 1}, at::kLong);  // one falls, three rise
-  update_router_correction(load, 0.5, /*centered=*/true, correction);
+  const at::Tensor load = at::tensor({17.0, 1.0, 1.0, 1.0}, at::kDouble);  // one falls, three rise
+  update_router_correction(load, 0.5, /*centered=*/true, scalar(1.0), correction);
   EXPECT_TRUE(at::equal(correction, at::tensor({0.25, 2.25, 3.25, 4.25}, at::kDouble)));
+}
+
+TEST(RouterCorrection, DoesNotChangeIfTheFlagIsDown) {
+  const at::Tensor correction = at::tensor({1.0, -2.0}, at::kDouble);
+  update_router_correction(at::tensor({3.0, 1.0}, at::kDouble), 0.5, /*centered=*/true, scalar(0.0),
+                           correction);
+  EXPECT_TRUE(at::equal(correction, at::tensor({1.0, -2.0}, at::kDouble)));
 }
 
 /// The ratio of the largest to the mean load over the last of many steps of a stream in which some experts are favoured.
@@ -43,7 +51,7 @@ double imbalance(double rate) {
     router_forward(logits, correction, {}, options, indices, weights, {});
     const at::Tensor tokens = count_tokens(indices, at::ones({kTokens}), kExperts);
     if (step >= kSteps - kLast) load.add_(tokens);
-    update_router_correction(tokens, rate, /*centered=*/true, correction);
+    update_router_correction(tokens.to(at::kDouble), rate, /*centered=*/true, scalar(1.0), correction);
   }
   return load.max().item<double>() / load.to(at::kDouble).mean().item<double>();
 }

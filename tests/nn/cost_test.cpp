@@ -138,7 +138,7 @@ void expect_bound(int64_t predicted, int64_t measured, double slack = 1.4) {
 TEST_P(BlockCostTest, PeaksEqualThoseOfTheAllocator) {
   const Measured measured = measure();
   if (GetParam().context.degree > 1) {
-    const double slack = norms_all_heads(GetParam().family) ? 1.45 : 1.4;
+    const double slack = needs_whole_attention(GetParam().family) ? 1.45 : 1.4;
     expect_bound(predicted().forward_peak_bytes, measured.forward_peak, slack);
     expect_bound(predicted().backward_peak_bytes, measured.backward_peak);
     return;
@@ -155,7 +155,7 @@ TEST_P(BlockCostTest, PeaksEqualThoseOfTheAllocator) {
     // end.
     EXPECT_GE(predicted().forward_peak_bytes, measured.forward_peak);
     // So is, in a replicated layer, what was gathered from slices.
-    const double slack = norms_all_heads(GetParam().family) ? 1.8 : 1.2;
+    const double slack = needs_whole_attention(GetParam().family) ? 1.8 : 1.2;
     EXPECT_LE(predicted().forward_peak_bytes, slack * static_cast<double>(measured.forward_peak));
   } else {
     EXPECT_EQ(predicted().forward_peak_bytes, measured.forward_peak);
@@ -190,7 +190,7 @@ std::vector<CostCase> cost_cases() {
   std::vector<CostCase> cases;
   for (const std::string& family : family_names()) {
     if (has_experts(family)) continue;  // expert_cost_test.cpp
-    const bool all_heads = norms_all_heads(family);
+    const bool all_heads = needs_whole_attention(family);
     const std::vector<TensorPlanRule> attention_whole = {{"attention", TensorStyle::replicate}};
     const auto plan = all_heads ? attention_whole : std::vector<TensorPlanRule>();
     for (const DType compute : {DType::f32, DType::bf16}) {

@@ -40,8 +40,8 @@ class Gradients : public ::testing::Test {
   explicit Gradients(const std::string& family = "llama")
       : tiny(tiny_config(family)),
         batch(packed_batch(tiny.config.vocab_size)),
-        shape({tiny.config.n_heads, tiny.config.n_kv_heads, tiny.config.head_dim, 0.25}),
-        rope(make_rope_table(64, tiny.config.head_dim, tiny.config.rope_theta, {})) {
+        shape({tiny.config.n_heads, tiny.config.n_kv_heads, head_size(tiny.config), 0.25}),
+        rope(make_rope_table(64, head_size(tiny.config), tiny.config.rope_theta, {})) {
     context.batch = &batch;
     for (size_t u = 0; u < tiny.store.size(); ++u) {
       // Norm weights that differ from 1 and matrices large enough to matter.
@@ -228,7 +228,8 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
     of_layer.cap = traits.score_cap;
     const double theta = traits.window > 0 && tiny.config.rope_local_theta > 0 ? tiny.config.rope_local_theta
                                                                                : tiny.config.rope_theta;
-    const RopeTable table = make_rope_table(64, tiny.config.head_dim, theta, {});
+    const RopeTable table =
+        make_rope_table(64, traits.latent() ? tiny.config.qk_rope_head_dim : of_layer.head_dim, theta, {});
     const double eps = tiny.config.norm_eps;
     const auto weight = [&](const std::string& name) {
       const std::string full = format("layers.{}.{}", layer, name);
@@ -241,32 +242,86 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
     const auto after = [&](const at::Tensor& result, const char* name) {
       return traits.norms_after() ? reference_norm(result, scale(name), eps) : result;
     };
-    at::Tensor qkv = at::matmul(before(x, "attention.norm"), weight("attention.qkv").t());
-    if (traits.qkv_bias) qkv = qkv + weight("attention.qkv_bias");
-    const bool qk_norm = traits.qk_norm != QkNormScope::none;
-    const at::Tensor rotated = reference_rotate(qkv, of_layer, batch.positions, table,
-                                                qk_norm ? scale("attention.q_norm") : at::Tensor(),
-                                                qk_norm ? scale("attention.k_norm") : at::Tensor(), eps);
+    const auto direct = [&](const at::Tensor& input) {
+      at::Tensor qkv = at::matmul(input, weight("attention.qkv").t());
+      if (traits.qkv_bias) qkv = qkv + weight("attention.qkv_bias");
+      const bool qk_norm = traits.qk_norm != QkNormScope::none;
+      return reference_rotate(qkv, of_layer, batch.positions, table,
+                              qk_norm ? scale("attention.q_norm") : at::Tensor(),
+                              qk_norm ? scale("attention.k_norm") : at::Tensor(), eps);
+    };
+    if (traits.latent()) of_layer.value_dim = tiny.config.v_head_dim;
+    const at::Tensor input = before(x, "attention.norm");
+    const at::Tensor rotated = traits.latent() ? reference_latents(input, table, weight) : direct(input);
     const at::Tensor attended = reference_attention(rotated, of_layer, batch.host.cu_seqlens);
     const at::Tensor middle =
         x + after(at::matmul(attended, weight("attention.out").t()), "attention.post_norm");
-    if (traits.experts) return middle + reference_experts(before(middle, "mlp.norm"), weight);
+    if (traits.experts) {
+      const at::Tensor correction =
+          traits.corrected() ? parameter(format("layers.{}.mlp.correction", layer)).value() : at::Tensor();
+      return middle + reference_experts(before(middle, "mlp.norm"), correction, weight);
+    }
     const at::Tensor gate_up = at::matmul(before(middle, "mlp.norm"), weight("mlp.gate_up").t());
     const at::Tensor hidden = reference_swiglu(gate_up, traits.activation);
     return middle + after(at::matmul(hidden, weight("mlp.down").t()), "mlp.post_norm");
   }
 
+  /// Rotated queries, keys and values of latent attention.
+  template <typename Weight>
+  at::Tensor reference_latents(const at::Tensor& x, const RopeTable& table, const Weight& weight) const {
+    const LatentDims d = latent_dims(tiny.config);
+    const auto normed = [&](const at::Tensor& latent, const char* name) {
+      return reference_norm(latent, weight(name), 1e-6);
+    };
+    const auto product = [&](const at::Tensor& input, const char* name) {
+      return at::matmul(input, weight(name).t());
+    };
+    const at::Tensor q =
+        (d.q_rank > 0
+             ? product(normed(product(x, "attention.q_down"), "attention.q_latent_norm"), "attention.q_up")
+             : product(x, "attention.q"))
+            .view({x.size(0), d.heads, d.head_dim()});
+    const at::Tensor down = product(x, "attention.kv_down");
+    const at::Tensor kv =
+        product(normed(down.slice(1, 0, d.kv_rank), "attention.kv_latent_norm"), "attention.kv_up")
+            .view({x.size(0), d.heads, d.plain + d.value});
+    const auto rotated = [&](const at::Tensor& heads) {
+      return reference_pair_rope(heads, batch.positions, table);
+    };
+    const at::Tensor key_end = rotated(down.slice(1, d.kv_rank).unsqueeze(1)).expand({-1, d.heads, -1});
+    return pack(at::cat({q.slice(2, 0, d.plain), rotated(q.slice(2, d.plain))}, 2),
+                at::cat({kv.slice(2, 0, d.plain), key_end}, 2), kv.slice(2, d.plain));
+  }
+
+  /// The experts of each token and the scores that weigh them, by the kernel's reference (tests/kernels/router_test.cpp).
+  at::Tensor chosen_experts(const at::Tensor& logits, const at::Tensor& correction) const {
+    const bool sigmoid = correction.defined();
+    const RouterOptions options{.score = sigmoid ? RouterScore::sigmoid : RouterScore::softmax,
+                                .chosen = tiny.config.experts_per_token,
+                                .groups = tiny.config.n_expert_groups,
+                                .chosen_groups = tiny.config.groups_per_token,
+                                .group_score = sigmoid ? GroupScore::two_largest : GroupScore::largest};
+    const at::Tensor indices = at::empty({logits.size(0), options.chosen}, at::kInt);
+    const at::Tensor weights = at::empty(indices.sizes(), at::kDouble);
+    router_forward_reference(logits.detach(), sigmoid ? correction.to(at::kDouble) : correction, {}, options,
+                             indices, weights, {});
+    return indices.to(at::kLong);
+  }
+
   /// All experts for all tokens, of which most weigh 0.
   template <typename Weight>
-  at::Tensor reference_experts(const at::Tensor& x, const Weight& weight) const {
+  at::Tensor reference_experts(const at::Tensor& x, const at::Tensor& correction,
+                               const Weight& weight) const {
     const ExpertDims dims = expert_dims(tiny.config);
     const auto mlp = [&](const at::Tensor& gate_up, const at::Tensor& down) {
       return at::matmul(reference_swiglu(at::matmul(x, gate_up.t())), down.t());
     };
-    const at::Tensor scores = at::matmul(x, weight("mlp.router").t()).softmax(1);
-    const at::Tensor chosen = std::get<1>(scores.detach().topk(dims.chosen, 1));
+    const at::Tensor logits = at::matmul(x, weight("mlp.router").t());
+    const at::Tensor scores = correction.defined() ? at::sigmoid(logits) : logits.softmax(1);
+    const at::Tensor chosen = chosen_experts(logits, correction);
     at::Tensor weights = scores * at::zeros_like(scores.detach()).scatter(1, chosen, 1.0);
     if (normalizes_experts(tiny.config)) weights = weights / weights.sum(1, true);
+    weights = weights * tiny.config.routed_scaling_factor;
     const at::Tensor gate_up = weight("mlp.expert_gate_up").view({dims.experts, -1, dims.width});
     const at::Tensor down = weight("mlp.expert_down").view({dims.experts, dims.width, -1});
     at::Tensor out = at::zeros_like(x);
@@ -274,6 +329,7 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
       out = out + weights.select(1, e).unsqueeze(1) * mlp(gate_up.select(0, e), down.select(0, e));
     if (dims.shared_hidden == 0) return out;
     const at::Tensor shared = mlp(weight("mlp.shared_gate_up"), weight("mlp.shared_down"));
+    if (!dims.shared_gate) return out + shared;
     return out + shared * at::sigmoid(at::matmul(x, weight("mlp.shared_gate").t()));
   }
 };

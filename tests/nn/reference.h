@@ -16,6 +16,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include "stepforge/kernels/attention.h"
@@ -44,16 +45,17 @@ inline at::Tensor reference_rope(const at::Tensor& x, const at::Tensor& position
   return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
 }
 
-/// q, k, v of packed qkv, each [tokens, heads, head_dim].
+/// q, k, v of packed qkv, each [tokens, heads, size of a head].
 inline std::vector<at::Tensor> unpack(const at::Tensor& qkv, const AttentionShape& shape) {
   const int64_t tokens = qkv.size(0);
-  const auto parts = qkv.view({tokens, -1, shape.head_dim})
-                         .split_with_sizes({shape.heads, shape.kv_heads, shape.kv_heads}, 1);
-  return {parts[0], parts[1], parts[2]};
+  const auto parts = split_qkv(qkv, shape);
+  return {parts.q.reshape({tokens, -1, shape.head_dim}), parts.k.reshape({tokens, -1, shape.head_dim}),
+          parts.v.reshape({tokens, -1, shape.value_size()})};
 }
 
 inline at::Tensor pack(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return at::cat({q, k, v}, 1).reshape({q.size(0), -1});
+  const int64_t tokens = q.size(0);
+  return at::cat({q.reshape({tokens, -1}), k.reshape({tokens, -1}), v.reshape({tokens, -1})}, 1);
 }
 
 /// Norm (if the weights are defined) of each head or of all heads, and rope on packed qkv.
@@ -70,6 +72,17 @@ inline at::Tensor reference_rotate(const at::Tensor& qkv, const AttentionShape& 
   }
   return pack(reference_rope(parts[0], positions, table), reference_rope(parts[1], positions, table),
               parts[2]);
+}
+
+/// x [tokens, heads, size], whose neighbours are rotated as pairs.
+inline at::Tensor reference_pair_rope(const at::Tensor& x, const at::Tensor& positions,
+                                      const RopeTable& table) {
+  const at::Tensor index = positions.to(at::kLong);
+  const at::Tensor cos = table.cos.index_select(0, index).to(at::kDouble).unsqueeze(1);
+  const at::Tensor sin = table.sin.index_select(0, index).to(at::kDouble).unsqueeze(1);
+  const at::Tensor even = x.slice(2, 0, x.size(2), 2);
+  const at::Tensor odd = x.slice(2, 1, x.size(2), 2);
+  return at::stack({even * cos - odd * sin, odd * cos + even * sin}, -1).reshape(x.sizes());
 }
 
 /// Causal attention inside each document, with the whole matrix of scores: a window and a cap as `shape` says.

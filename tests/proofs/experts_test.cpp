@@ -34,7 +34,18 @@ class ExpertTraining : public ::testing::TestWithParam<std::string> {
         Strings{"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=10",
                 "training.global_batch_size=4"} +
             setting_overrides(GetParam(), /*windows=*/false) +
-            (has_setting(GetParam(), "dense_layers") ? Strings{"model.dense_layers=[1]"} : Strings{}));
+            (has_setting(GetParam(), "dense_layers") ? Strings{"model.dense_layers=[1]"} : Strings{}) +
+            (has_setting(GetParam(), "first_dense_layers") ? Strings{"model.first_dense_layers=1"}
+                                                           : Strings{}) +
+            (GetParam() == "deepseek_v3" ? Strings{"model.router_bias_update_speed=0.001"} : Strings{}));
+  }
+
+  /// Tensor parallelism, of attention too if it can be divided.
+  static Strings divided() {
+    return kAllTokens + Strings{"parallelism.tensor_parallel_degree=2"} +
+           (needs_whole_attention(GetParam())
+                ? Strings{"parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"}
+                : Strings{});
   }
 
   /// `layout`: what the ranks have and one rank has not.
@@ -79,11 +90,12 @@ TEST_P(ExpertTraining, LossesOfPipelinesAreThoseOfOneRank) {
 }
 
 TEST_P(ExpertTraining, LossesOfDividedAttentionBesideWholeExpertsAreThoseOfOneRank) {
-  compare(2, kBalanced, kAllTokens + Strings{"parallelism.tensor_parallel_degree=2"});
-  compare(4, kBalanced + kRegions, kAllTokens + Strings{"parallelism.tensor_parallel_degree=2"});
+  compare(2, kBalanced, divided());
+  compare(4, kBalanced + kRegions, divided());
 }
 
 TEST_P(ExpertTraining, LossesOfPartsOfRowsAreThoseOfOneRank) {
+  if (has_latents(GetParam())) GTEST_SKIP() << "latent attention is not divided over tokens";
   compare(2, kZLoss, {"parallelism.context_parallel_degree=2"});
   compare(4, kZLoss + kRecomputed, kUlysses + Strings{"parallelism.context_parallel_degree=2"});
 }
@@ -156,7 +168,7 @@ TEST_P(ExpertTraining, LoggedLossesOfRoutersAreThoseOfOneRank) {
   ASSERT_EQ(one.size(), 3U);
   const std::vector<Strings> layouts = {{},
                                         {"parallelism.pipeline_parallel_degree=2"},
-                                        kAllTokens + Strings{"parallelism.tensor_parallel_degree=2"},
+                                        divided(),
                                         {"activation_checkpoint.mode=full", "training.local_batch_size=2"}};
   for (size_t layout = 0; layout < layouts.size(); ++layout) {
     const auto many = logged(format("layout{}", layout), 2, kBalanced + layouts[layout]);
@@ -172,7 +184,8 @@ TEST_P(ExpertTraining, LoggedLossesOfRoutersAreThoseOfOneRank) {
   EXPECT_EQ(logged("plain", 1, {}).at(0).find(metric::router_balance), std::nullopt);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ExpertTraining, ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral"),
+INSTANTIATE_TEST_SUITE_P(Families, ExpertTraining,
+                         ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral", "deepseek_v2", "deepseek_v3"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -26,7 +26,7 @@ Strings job(const std::filesystem::path& run_dir, const std::string& family, boo
 class FamilyTraining : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyTraining, LossesOnSeveralRanksAreThoseOfOne) {
-  const Strings plan = norms_all_heads(GetParam()) ? kWholeAttention : Strings{};
+  const Strings plan = needs_whole_attention(GetParam()) ? kWholeAttention : Strings{};
   const std::vector<LayoutCase> layouts = {{2, 1, 2, 1, plan},
                                            {2, 1, 2, 1, plan + kAllTokens + kRecomputed},
                                            {4, 1, 2, 1, plan + kAsync + kRegions},

@@ -166,7 +166,7 @@ std::vector<QueueCase> queue_cases() {
     cases.push_back({name + "_bf16", family, DType::bf16});
     cases.push_back({name + "_dropout", family, DType::f32, {}, {}, 0.2});
     cases.push_back({name + "_again", family, DType::f32, {}, {"attention", "mlp"}});
-    if (norms_all_heads(family)) continue;
+    if (needs_whole_attention(family)) continue;
     cases.push_back({name + "_tensor", family, DType::f32, {1, 2}});
     if (has_experts(family)) continue;
     cases.push_back({name + "_sequence", family, DType::bf16, {1, 2, true}});

@@ -19,6 +19,7 @@ std::vector<at::Tensor> gradients(const TempFolder& folder, int64_t local, const
   run.run();
   std::vector<at::Tensor> all;
   for (size_t unit = 0; unit < run.trainer().store->size(); ++unit) {
+    if (!run.trainer().store->unit(unit).trained()) continue;
     all.push_back(run.trainer().store->unit(unit).gradient().clone());
   }
   return all;

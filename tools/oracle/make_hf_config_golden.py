@@ -109,7 +109,8 @@ def main():
                 "mistral": transformers.MistralConfig, "olmo2": transformers.Olmo2Config,
                 "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
                 "qwen3_moe": transformers.Qwen3MoeConfig, "qwen2_moe": transformers.Qwen2MoeConfig,
-                "mixtral": transformers.MixtralConfig}
+                "mixtral": transformers.MixtralConfig, "deepseek_v2": transformers.DeepseekV2Config,
+                "deepseek_v3": transformers.DeepseekV3Config}
     fields = {"transformers": transformers.__version__}
     for name, config_class in families.items():
         fields[name] = json.loads(config_class().to_json_string(use_diff=False))

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM,
+    AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM,
     MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
     Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
 )  # fmt: skip
@@ -94,6 +94,20 @@ def mixtral(heads, kv_heads, **settings):
     return other(MixtralConfig, MixtralForCausalLM, heads, kv_heads, **{**EXPERTS, "num_local_experts": 5, **settings})
 
 
+def deepseek_v2(heads, **settings):
+    return other(DeepseekV2Config, DeepseekV2ForCausalLM, heads, heads, **{**EXPERTS, **LATENTS, "q_lora_rank": None, **settings})
+
+
+def deepseek_v3(heads, **settings):
+    groups = {"n_group": 3, "topk_group": 2, "num_mtp_layers": 0}
+    return other(DeepseekV3Config, DeepseekV3ForCausalLM, heads, heads, **{**EXPERTS, **LATENTS, "q_lora_rank": 18, **groups, **settings})
+
+
+LATENTS = {"kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 7, "n_routed_experts": 6, "n_shared_experts": 2,
+           "moe_intermediate_size": 20, "first_k_dense_replace": 1}
+# The scaling of published models.
+LATENT_ROPE = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 32, "mscale": 0.707, "mscale_all_dim": 0.707,
+               "beta_fast": 32, "beta_slow": 1, "rope_theta": 10000.0}
 EXPERTS = {"num_experts_per_tok": 2, "experts_implementation": "eager"}
 SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
 TWO_ROPES = {
@@ -114,6 +128,8 @@ GOLDEN = {
     "qwen3_moe": lambda: qwen3_moe(4, 2, head_dim=10, norm_topk_prob=True, tie_word_embeddings=True, mlp_only_layers=[0]),
     "qwen2_moe": lambda: qwen2_moe(4, 2, tie_word_embeddings=True, num_hidden_layers=1),
     "mixtral": lambda: mixtral(4, 2, tie_word_embeddings=True, num_hidden_layers=1, sliding_window=7),
+    "deepseek_v2": lambda: deepseek_v2(4, rope_parameters=LATENT_ROPE, tie_word_embeddings=True),
+    "deepseek_v3": lambda: deepseek_v3(4, tie_word_embeddings=True),
 }
 MODELS = {
     **GOLDEN,
@@ -141,6 +157,15 @@ MODELS = {
     "qwen3_moe, all experts": lambda: qwen3_moe(4, 1, num_experts_per_tok=6, norm_topk_prob=True, num_hidden_layers=3),
     "qwen2_moe, normalized": lambda: qwen2_moe(3, 1, hidden_size=96, norm_topk_prob=True, num_experts_per_tok=3),
     "mixtral, one of nine": lambda: mixtral(6, 3, hidden_size=96, num_hidden_layers=3, num_local_experts=9, num_experts_per_tok=1),
+    "deepseek_v2, groups": lambda: deepseek_v2(3, hidden_size=96, q_lora_rank=10, n_routed_experts=12, n_group=4, topk_group=3,
+                                               topk_method="group_limited_greedy", num_experts_per_tok=4, first_k_dense_replace=0,
+                                               routed_scaling_factor=16.0, qk_nope_head_dim=32, v_head_dim=48, num_hidden_layers=3),
+    "deepseek_v3, yarn, not normalized": lambda: deepseek_v3(
+        6, hidden_size=96, norm_topk_prob=False, routed_scaling_factor=1.0, first_k_dense_replace=2, num_hidden_layers=4, vocab_size=1000,
+        n_routed_experts=16, n_group=4, topk_group=2, num_experts_per_tok=5, qk_rope_head_dim=16, v_head_dim=24,
+        rope_parameters={**LATENT_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 5e5}),
+    "deepseek_v3, one group, no latent of queries": lambda: deepseek_v3(5, hidden_size=80, q_lora_rank=None, n_group=1, topk_group=1,
+                                                                        num_experts_per_tok=6, n_shared_experts=1),
     "qwen3, untied, wider": lambda: qwen3(6, 3, 32, False, hidden_size=96, intermediate_size=176, num_hidden_layers=4, vocab_size=1000),
 }
 
@@ -151,13 +176,16 @@ def randomize(model, seed):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if name.endswith("norm.weight"):
+            if name.endswith(("norm.weight", "layernorm.weight")):
                 noise = 0.3 * noise if model.config.model_type.startswith("gemma") else 1 + 0.3 * noise
             elif name.endswith("bias"):
                 noise = 0.5 * noise
             else:
                 noise = noise * (2.0 / parameter.shape[-1]) ** 0.5
             parameter.copy_(noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
     return model.eval()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from model_oracle import (
-    SLIDING, TWO_ROPES, YARN_ROPE, gemma2, gemma3, llama, mistral, mixtral, olmo2, qwen2, qwen2_moe, qwen3, qwen3_moe, randomize, save_model,
+    LATENT_ROPE, SLIDING, TWO_ROPES, YARN_ROPE, deepseek_v2, deepseek_v3, gemma2, gemma3, llama, mistral, mixtral, olmo2, qwen2, qwen2_moe, qwen3, qwen3_moe, randomize, save_model,
 )  # fmt: skip
 from safetensors.torch import load_file
 from transformers.utils import logging
@@ -44,6 +44,8 @@ MODELS = {
     "qwen3_moe": lambda **sizes: qwen3_moe(4, 2, head_dim=20, norm_topk_prob=True, mlp_only_layers=[1], **{**SIZES, **sizes}),
     "qwen2_moe": lambda **sizes: qwen2_moe(4, 2, **{**SIZES, **sizes}),
     "mixtral": lambda **sizes: mixtral(4, 2, sliding_window=11, **{**SIZES, **sizes}),
+    "deepseek_v2": lambda **sizes: deepseek_v2(4, rope_parameters=LATENT_ROPE, **{**SIZES, **sizes}),
+    "deepseek_v3": lambda **sizes: deepseek_v3(4, **{**SIZES, **sizes}),
 }
 
 
@@ -66,9 +68,15 @@ def write_text(path, letters):
 def expert_settings(c):
     names = {"num_local_experts": "n_experts", "num_experts": "n_experts", "num_experts_per_tok": "experts_per_token",
              "moe_intermediate_size": "moe_ffn_dim", "shared_expert_intermediate_size": "shared_expert_dim",
-             "norm_topk_prob": "norm_topk_prob", "decoder_sparse_step": "moe_layer_freq", "mlp_only_layers": "dense_layers"}  # fmt: skip
+             "norm_topk_prob": "norm_topk_prob", "decoder_sparse_step": "moe_layer_freq", "mlp_only_layers": "dense_layers",
+             "n_routed_experts": "n_experts", "n_shared_experts": "n_shared_experts", "n_group": "n_expert_groups", "topk_group": "groups_per_token",
+             "routed_scaling_factor": "routed_scaling_factor", "first_k_dense_replace": "first_dense_layers", "q_lora_rank": "q_lora_rank",
+             "kv_lora_rank": "kv_lora_rank", "qk_nope_head_dim": "qk_nope_head_dim", "qk_rope_head_dim": "qk_rope_head_dim",
+             "v_head_dim": "v_head_dim"}  # fmt: skip
     values = c.to_dict()
-    return [f"{field} = {json.dumps(values[key])}" for key, field in names.items() if key in values]
+    if c.model_type == "deepseek_v2":
+        del values["norm_topk_prob"]  # which has no effect
+    return [f"{field} = {json.dumps(values[key])}" for key, field in names.items() if values.get(key) is not None]
 
 
 def further_settings(c):
@@ -92,13 +100,14 @@ def further_settings(c):
         lines += ["[model.rope_scaling]", f'type = "{rope["rope_type"]}"', f"factor = {rope['factor']}"]
         if "original_max_position_embeddings" in rope:
             lines.append(f"original_max_position = {rope['original_max_position_embeddings']}")
+        lines += [f"{key} = {rope[key]}" for key in ("mscale", "mscale_all_dim") if key in rope]
     return "\n".join(lines)
 
 
 def write_config(folder, model):
     c = model.config
     rope = c.rope_parameters.get("full_attention", c.rope_parameters)
-    head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    head_dim = 0 if hasattr(c, "kv_lora_rank") else getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     (folder / "run.toml").write_text(f"""
 run_dir = "{folder / 'run'}"
 [model]

@@ -52,6 +52,7 @@ LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
   RankLayout layout = rank_layout(files.spec.units, {.gather = compute});
   auto store = std::make_unique<ModelStore>(files.spec.units, layout, StoreOptions{.with_gradient = false});
   import_weights(files.weights, files.spec, *store);
+  if (const std::string note = left_out(files.weights, files.spec); !note.empty()) log.warning("{}", note);
   return {std::move(files), std::move(layout), std::move(store)};
 }
 

@@ -121,8 +121,11 @@ class Forward {
         out_(out.mutable_data_ptr<T>()),
         lse_(lse.mutable_data_ptr<float>()),
         dim_(shape.head_dim),
-        padded_dim_(round_up(shape.head_dim, kColumnUnit)) {
-    packed_ = at::empty({plan.packed_tokens * shape.kv_heads * attention_packed_floats(dim_)}, lse.options());
+        padded_dim_(round_up(dim_, kColumnUnit)),
+        value_dim_(shape.value_size()),
+        padded_value_dim_(round_up(value_dim_, kColumnUnit)) {
+    packed_ = at::empty({plan.packed_tokens * shape.kv_heads * attention_packed_floats(dim_, value_dim_)},
+                        lse.options());
     keys_ = packed_.mutable_data_ptr<float>();
     values_ = keys_ + plan.packed_tokens * shape.kv_heads * dim_;
   }
@@ -135,7 +138,8 @@ class Forward {
     });
     const int64_t tasks = static_cast<int64_t>(plan_.blocks.size()) * shape_.heads;
     const int64_t slots = task_slots(tasks);
-    const at::Tensor memory = at::empty({slots, attention_forward_floats(dim_)}, packed_.options());
+    const at::Tensor memory =
+        at::empty({slots, attention_forward_floats(dim_, value_dim_)}, packed_.options());
     parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
       attend(plan_.blocks[static_cast<size_t>(task / shape_.heads)], task % shape_.heads,
              memory.mutable_data_ptr<float>() + slot * memory.size(1));
@@ -146,15 +150,15 @@ class Forward {
   float* keys_of(const PackedDocument& d, int64_t kv_head) const {  // [dim, packed_length]
     return keys_ + (d.packed_begin * shape_.kv_heads + d.packed_length * kv_head) * dim_;
   }
-  float* values_of(const PackedDocument& d, int64_t kv_head) const {  // [packed_length, padded_dim]
-    return values_ + (d.packed_begin * shape_.kv_heads + d.packed_length * kv_head) * padded_dim_;
+  float* values_of(const PackedDocument& d, int64_t kv_head) const {  // [packed_length, padded_value_dim]
+    return values_ + (d.packed_begin * shape_.kv_heads + d.packed_length * kv_head) * padded_value_dim_;
   }
 
   void pack(const PackedDocument& d, int64_t kv_head) const {
     widen_transposed(head_of<T>(inputs_.k, d.begin, kv_head, dim_), inputs_.k.stride(0), d.length, dim_,
                      keys_of(d, kv_head), d.packed_length);
-    widen_rows(head_of<T>(inputs_.v, d.begin, kv_head, dim_), inputs_.v.stride(0), d.length, dim_, 1.0F,
-               values_of(d, kv_head), padded_dim_);
+    widen_rows(head_of<T>(inputs_.v, d.begin, kv_head, value_dim_), inputs_.v.stride(0), d.length, value_dim_,
+               1.0F, values_of(d, kv_head), padded_value_dim_);
   }
 
   void attend(const DocumentBlock& block, int64_t head, float* scratch) const {
@@ -163,11 +167,11 @@ class Forward {
     float* scores = scratch;
     float* queries = scores + kStrip * kKeyBlock;
     float* mixed = queries + kQueryBlock * padded_dim_;
-    float* largest = mixed + kQueryBlock * padded_dim_;
+    float* largest = mixed + kQueryBlock * padded_value_dim_;
     float* sum = largest + kQueryBlock;
     widen_rows(head_of<T>(inputs_.q, block.begin, head, dim_), inputs_.q.stride(0), rows, dim_,
                static_cast<float>(shape_.scale) * kLog2E, queries, padded_dim_);
-    std::fill_n(mixed, rows * padded_dim_, 0.0F);
+    std::fill_n(mixed, rows * padded_value_dim_, 0.0F);
     std::fill_n(largest, rows, -std::numeric_limits<float>::infinity());
     std::fill_n(sum, rows, 0.0F);
 
@@ -194,18 +198,18 @@ class Forward {
                                       .visible = {columns, visible, block.causal ? 1 : 0, shape_.window},
                                       .largest = largest + strip,
                                       .sum = sum + strip,
-                                      .mixed = mixed + strip * padded_dim_,
-                                      .mixed_row = padded_dim_};
+                                      .mixed = mixed + strip * padded_value_dim_,
+                                      .mixed_row = padded_value_dim_};
         if (shape_.cap > 0) cap_scores(softmax, static_cast<float>(shape_.cap) * kLog2E);
         update_softmax(softmax);
         block_gemm().score_rows({.a = scores,
                                  .a_row = kKeyBlock,
-                                 .b = values_of(d, kv_head) + key * padded_dim_,
-                                 .b_row = padded_dim_,
-                                 .c = mixed + strip * padded_dim_,
-                                 .c_row = padded_dim_,
+                                 .b = values_of(d, kv_head) + key * padded_value_dim_,
+                                 .b_row = padded_value_dim_,
+                                 .c = mixed + strip * padded_value_dim_,
+                                 .c_row = padded_value_dim_,
                                  .rows = strip_rows,
-                                 .columns = padded_dim_,
+                                 .columns = padded_value_dim_,
                                  .depth = seen,
                                  .accumulate = true});
       }
@@ -214,8 +218,8 @@ class Forward {
       lse_[(block.begin + r) * shape_.heads + head] = (largest[r] + std::log2(sum[r])) * kLn2;
       sum[r] = 1.0F / sum[r];
     }
-    narrow_rows(mixed, padded_dim_, rows, dim_, sum, 1.0F,
-                out_ + block.begin * shape_.out_width() + head * dim_, shape_.out_width());
+    narrow_rows(mixed, padded_value_dim_, rows, value_dim_, sum, 1.0F,
+                out_ + block.begin * shape_.out_width() + head * value_dim_, shape_.out_width());
   }
 
   const QueryKeyValue& inputs_;
@@ -225,6 +229,8 @@ class Forward {
   float* lse_;
   int64_t dim_;
   int64_t padded_dim_;
+  int64_t value_dim_;
+  int64_t padded_value_dim_;
   at::Tensor packed_;
   float* keys_;
   float* values_;

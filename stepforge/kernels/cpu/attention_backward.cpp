@@ -22,11 +22,11 @@ struct Document {
 struct Scratch {
   float* keys;           ///< [length, padded_dim]
   float* keys_by_dim;    ///< [dim, packed_length]
-  float* values_by_dim;  ///< [dim, packed_length]
+  float* values_by_dim;  ///< [value_dim, packed_length]
   float* grad_keys;      ///< [length, padded_dim]
-  float* grad_values;    ///< [length, padded_dim]
+  float* grad_values;    ///< [length, padded_value_dim]
   float* queries;        ///< [kQueryBlock, padded_dim], times scale and log2(e)
-  float* grad_out;       ///< [kQueryBlock, padded_dim]
+  float* grad_out;       ///< [kQueryBlock, padded_value_dim]
   float* grad_queries;   ///< [kQueryBlock, padded_dim]
   float* probabilities;  ///< [kQueryBlock, kKeyBlock]
   float* grad_scores;    ///< [kQueryBlock, kKeyBlock]
@@ -117,7 +117,9 @@ class Backward {
         shape_(shape),
         lse_(operands.lse.const_data_ptr<float>()),
         dim_(shape.head_dim),
-        padded_dim_(round_up(shape.head_dim, kColumnUnit)) {
+        padded_dim_(round_up(dim_, kColumnUnit)),
+        value_dim_(shape.value_size()),
+        padded_value_dim_(round_up(value_dim_, kColumnUnit)) {
     for (size_t i = 0; i < ranges.size();) {
       Document d{ranges[i].key_begin, ranges[i].keys, 0, {}};
       const size_t first = i;
@@ -134,7 +136,7 @@ class Backward {
   void run() {
     const int64_t tasks = static_cast<int64_t>(documents_.size()) * shape_.kv_heads;
     const int64_t slots = task_slots(tasks);
-    const auto [per_key, fixed] = attention_backward_floats(dim_);
+    const auto [per_key, fixed] = attention_backward_floats(dim_, value_dim_);
     const at::Tensor memory =
         at::empty({slots, round_up(longest_ * per_key + fixed, kColumnUnit)}, tensors_.lse.options());
     parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
@@ -153,11 +155,11 @@ class Backward {
     Scratch s{};
     s.keys = take(longest_ * padded_dim_);
     s.keys_by_dim = take(longest_ * dim_);
-    s.values_by_dim = take(longest_ * dim_);
+    s.values_by_dim = take(longest_ * value_dim_);
     s.grad_keys = take(longest_ * padded_dim_);
-    s.grad_values = take(longest_ * padded_dim_);
+    s.grad_values = take(longest_ * padded_value_dim_);
     s.queries = take(kQueryBlock * padded_dim_);
-    s.grad_out = take(kQueryBlock * padded_dim_);
+    s.grad_out = take(kQueryBlock * padded_value_dim_);
     s.grad_queries = take(kQueryBlock * padded_dim_);
     s.probabilities = take(kQueryBlock * kKeyBlock);
     s.grad_scores = take(kQueryBlock * kKeyBlock);
@@ -170,12 +172,12 @@ class Backward {
     const QueryKeyValue& inputs = tensors_.inputs;
     const int64_t packed = round_up(d.length, kColumnUnit);
     const T* keys = head_of<T>(inputs.k, d.begin, kv_head, dim_);
-    const T* values = head_of<T>(inputs.v, d.begin, kv_head, dim_);
+    const T* values = head_of<T>(inputs.v, d.begin, kv_head, value_dim_);
     widen_rows(keys, inputs.k.stride(0), d.length, dim_, 1.0F, s.keys, padded_dim_);
     widen_transposed(keys, inputs.k.stride(0), d.length, dim_, s.keys_by_dim, packed);
-    widen_transposed(values, inputs.v.stride(0), d.length, dim_, s.values_by_dim, packed);
+    widen_transposed(values, inputs.v.stride(0), d.length, value_dim_, s.values_by_dim, packed);
     std::fill_n(s.grad_keys, d.length * padded_dim_, 0.0F);
-    std::fill_n(s.grad_values, d.length * padded_dim_, 0.0F);
+    std::fill_n(s.grad_values, d.length * padded_value_dim_, 0.0F);
     for (int64_t head = kv_head * shape_.group(); head < (kv_head + 1) * shape_.group(); ++head) {
       for (const AttentionRange& range : d.queries) {
         for (int64_t begin = 0; begin < range.queries; begin += kQueryBlock) {
@@ -187,31 +189,31 @@ class Backward {
       }
     }
     // The queries include scale * log2(e), of which only the scale belongs in the gradient.
-    store_keys(tensors_.gradients.k, d, kv_head, s.grad_keys, kLn2);
-    store_keys(tensors_.gradients.v, d, kv_head, s.grad_values, 1.0F);
+    store_keys(tensors_.gradients.k, d, kv_head, s.grad_keys, dim_, kLn2);
+    store_keys(tensors_.gradients.v, d, kv_head, s.grad_values, value_dim_, 1.0F);
   }
 
   /// Keys that no query sees have the gradient 0.
   void store_keys(const at::Tensor& to, const Document& d, int64_t kv_head, const float* gradients,
-                  float factor) const {
-    T* rows = mutable_head_of<T>(to, d.begin, kv_head, dim_);
-    narrow_rows(gradients, padded_dim_, d.length, dim_, nullptr, factor, rows, to.stride(0));
-    for (int64_t key = d.length; key < d.keys; ++key) std::fill_n(rows + key * to.stride(0), dim_, T(0));
+                  int64_t dim, float factor) const {
+    T* rows = mutable_head_of<T>(to, d.begin, kv_head, dim);
+    narrow_rows(gradients, round_up(dim, kColumnUnit), d.length, dim, nullptr, factor, rows, to.stride(0));
+    for (int64_t key = d.length; key < d.keys; ++key) std::fill_n(rows + key * to.stride(0), dim, T(0));
   }
 
   void query_block(const Document& d, int64_t head, const QueryBlock& block, const Scratch& s) const {
     const QueryKeyValue& inputs = tensors_.inputs;
     const int64_t out_width = shape_.out_width();
-    const T* grad_out = head_of<T>(tensors_.grad_out, block.begin, head, dim_);
-    const T* out = head_of<T>(tensors_.out, block.begin, head, dim_);
+    const T* grad_out = head_of<T>(tensors_.grad_out, block.begin, head, value_dim_);
+    const T* out = head_of<T>(tensors_.out, block.begin, head, value_dim_);
     const auto scale = static_cast<float>(shape_.scale);
     widen_rows(head_of<T>(inputs.q, block.begin, head, dim_), inputs.q.stride(0), block.rows, dim_,
                scale * kLog2E, s.queries, padded_dim_);
-    widen_rows(grad_out, out_width, block.rows, dim_, 1.0F, s.grad_out, padded_dim_);
+    widen_rows(grad_out, out_width, block.rows, value_dim_, 1.0F, s.grad_out, padded_value_dim_);
     std::fill_n(s.grad_queries, block.rows * padded_dim_, 0.0F);
     for (int64_t r = 0; r < block.rows; ++r) {
       s.log_sums[r] = lse_[(block.begin + r) * shape_.heads + head] * kLog2E;
-      s.deltas[r] = dot(grad_out + r * out_width, out + r * out_width, dim_);
+      s.deltas[r] = dot(grad_out + r * out_width, out + r * out_width, value_dim_);
     }
     for (int64_t key = block.first_key(shape_.window); key < block.seen(); key += kKeyBlock) {
       score_gradients(d, block, key, s);
@@ -244,9 +246,11 @@ class Backward {
                                 .depth = dim_,
                                 .accumulate = false};
         block_gemm().rows(product);
-        product.a = s.grad_out + strip * padded_dim_;
+        product.a = s.grad_out + strip * padded_value_dim_;
+        product.a_row = padded_value_dim_;
         product.b = s.values_by_dim + key;
         product.c = grad_scores;
+        product.depth = value_dim_;
         block_gemm().rows(product);
       }
       const StripGradient gradient = {
@@ -284,18 +288,21 @@ class Backward {
       const int64_t skipped = std::max<int64_t>(key + strip - block.past, 0);
       BlockProduct product = {.a = s.probabilities + skipped * kKeyBlock + strip,
                               .a_row = kKeyBlock,
-                              .b = s.grad_out + skipped * padded_dim_,
-                              .b_row = padded_dim_,
-                              .c = s.grad_values + (key + strip) * padded_dim_,
-                              .c_row = padded_dim_,
+                              .b = s.grad_out + skipped * padded_value_dim_,
+                              .b_row = padded_value_dim_,
+                              .c = s.grad_values + (key + strip) * padded_value_dim_,
+                              .c_row = padded_value_dim_,
                               .rows = strip_keys,
-                              .columns = padded_dim_,
+                              .columns = padded_value_dim_,
                               .depth = block.rows - skipped,
                               .accumulate = true};
       block_gemm().score_columns(product);
       product.a = s.grad_scores + skipped * kKeyBlock + strip;
       product.b = s.queries + skipped * padded_dim_;
+      product.b_row = padded_dim_;
       product.c = s.grad_keys + (key + strip) * padded_dim_;
+      product.c_row = padded_dim_;
+      product.columns = padded_dim_;
       block_gemm().score_columns(product);
       strip += strip_keys;
     }
@@ -306,6 +313,8 @@ class Backward {
   const float* lse_;
   int64_t dim_;
   int64_t padded_dim_;
+  int64_t value_dim_;
+  int64_t padded_value_dim_;
   std::vector<Document> documents_;
   int64_t longest_ = 0;
 };

@@ -47,6 +47,13 @@ void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, co
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,
                            const at::Tensor& grad_k_weight);
 
+void latent_heads_forward(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& k_rotated,
+                          const AttentionShape& shape, const at::Tensor& positions, const RopeTable& table,
+                          const at::Tensor& out);
+void latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& shape,
+                           const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_kv,
+                           const at::Tensor& grad_k_rotated);
+
 void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
                        std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse);
 void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs, const at::Tensor& out,
