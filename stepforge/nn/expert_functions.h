@@ -27,7 +27,7 @@ struct RouterSettings {
   double balance_weight = 0.0;
   double z_weight = 0.0;
 
-  bool has_losses() const { return balance_weight != 0.0 || z_weight != 0.0; }
+  bool changes_gradients() const { return balance_weight != 0.0 || z_weight != 0.0; }
 };
 
 struct RoutedTokens {

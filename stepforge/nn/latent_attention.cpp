@@ -66,8 +66,8 @@ struct LatentArguments {
   at::Tensor positions;
   const RopeTable* rope = nullptr;
 
-  int64_t rank() const { return weights->kv.up->value().size(1); }
-  int64_t rotated() const { return weights->kv.down->value().size(0) - rank(); }
+  int64_t latent_size() const { return weights->kv.up->value().size(1); }
+  int64_t rotated() const { return weights->kv.down->value().size(0) - latent_size(); }
 };
 
 struct LatentFunction : torch::autograd::Function<LatentFunction> {
@@ -80,12 +80,12 @@ struct LatentFunction : torch::autograd::Function<LatentFunction> {
     if (of_q.down != nullptr) q_latent = normed_latent(product(x, *of_q.down), *of_q.norm);
     const at::Tensor q = product(of_q.down == nullptr ? x : q_latent.normed, *of_q.up);
     const at::Tensor down = product(x, *of_kv.down);
-    const int64_t rank = arguments->rank();
+    const int64_t size = arguments->latent_size();
     const Latent latent =
-        normed_latent(down.narrow(1, 0, rank).clone(at::MemoryFormat::Contiguous), *of_kv.norm);
+        normed_latent(down.narrow(1, 0, size).clone(at::MemoryFormat::Contiguous), *of_kv.norm);
     const at::Tensor kv = product(latent.normed, *of_kv.up);
     at::Tensor out = at::empty({x.size(0), arguments->shape.qkv_width()}, x.options());
-    latent_heads_forward(q, kv, down.narrow(1, rank, arguments->rotated()), arguments->shape,
+    latent_heads_forward(q, kv, down.narrow(1, size, arguments->rotated()), arguments->shape,
                          arguments->positions, *arguments->rope, out);
     ctx->save_for_backward(
         {x, latent.plain, latent.normed, latent.rstd, q_latent.plain, q_latent.normed, q_latent.rstd});
@@ -109,17 +109,17 @@ struct LatentFunction : torch::autograd::Function<LatentFunction> {
   static at::Tensor keys_backward(const LatentArguments& arguments, const at::Tensor& gradient,
                                   const at::Tensor& x, const Latent& latent) {
     const LatentProjection& of_kv = arguments.weights->kv;
-    const int64_t rank = arguments.rank();
+    const int64_t size = arguments.latent_size();
     const at::Tensor down = at::empty({x.size(0), of_kv.down->value().size(0)}, x.options());
     {
       at::Tensor up = at::empty({x.size(0), of_kv.up->value().size(0)}, x.options());
       latent_heads_backward(gradient, arguments.shape, arguments.positions, *arguments.rope, up,
-                            down.narrow(1, rank, arguments.rotated()));
+                            down.narrow(1, size, arguments.rotated()));
       add_product(*of_kv.up, up, latent.normed);
       const at::Tensor normed = input_gradient(up, *of_kv.up);
       up.reset();
       norm_backward(normed, latent, *of_kv.norm);
-      down.narrow(1, 0, rank).copy_(normed);
+      down.narrow(1, 0, size).copy_(normed);
     }
     add_product(*of_kv.down, down, x);
     return input_gradient(down, *of_kv.down);

@@ -72,7 +72,7 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     at::Tensor counted;
     at::Tensor row_sums;
     RouterLossGradient losses;
-    if (step != nullptr && settings.has_losses()) {
+    if (step != nullptr && settings.changes_gradients()) {
       counted = step->token_weights();
       row_sums = step->report_of(ctx->saved_data.at("layer").toInt()).row_sums;
       losses = {settings.balance_weight, settings.z_weight, step->scale()};
@@ -97,7 +97,7 @@ RouterStep::RouterStep(at::Tensor scale, const BatchTensors& batch,
 
 RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& correction,
                    const RouterSettings& settings, int64_t layer, const Context& context) {
-  if (settings.has_losses() && context.routers == nullptr && at::GradMode::is_enabled()) {
+  if (settings.changes_gradients() && context.routers == nullptr && at::GradMode::is_enabled()) {
     throw Error(format(
         "the router of layer {} has losses, so a forward with gradients needs Context::routers", layer));
   }
