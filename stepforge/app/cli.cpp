@@ -7,6 +7,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/plugin.h"
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/toml_text.h"
 
 namespace stepforge {
@@ -93,15 +95,34 @@ void accept_config(CLI::App& command, std::string& preset) {
       "over the defaults. `stepforge config schema` describes all fields.");
 }
 
-ConfigArgs config_args(const CLI::App& command, const std::string& preset) {
+void take_plugins(std::vector<std::string>& arguments, Registry& registry) {
+  const std::string option = "--plugin";
+  for (auto at = arguments.begin(); at != arguments.end() && *at != "launch";) {
+    if (*at != option && !at->starts_with(option + "=")) {
+      ++at;
+      continue;
+    }
+    const bool has_value = *at != option;
+    if (!has_value && at + 1 == arguments.end())
+      throw UsageError("--plugin: no file follows; write --plugin FILE, the path of a shared library");
+    const std::string file = has_value ? at->substr(option.size() + 1) : *(at + 1);
+    at = arguments.erase(at, at + (has_value ? 1 : 2));
+    load_plugin(file, option, registry);
+  }
+}
+
+ConfigArgs config_args(const CLI::App& command, const std::string& preset,
+                       const std::shared_ptr<Registry>& registry) {
   ConfigArgs args;
+  args.registry = registry;
+  const auto shape = make_config_shape(registry);
   if (!preset.empty()) args.overrides.push_back("preset=" + preset);
   bool value_follows = false;
   for (const std::string& argument : command.remaining()) {
     const bool assigns = argument.find('=') != std::string::npos;
     const bool option = !value_follows && argument.starts_with("-");
     if (option && argument.substr(0, argument.find('=')).find('.') == std::string::npos &&
-        config_schema().find(argument.substr(0, argument.find('=')).substr(2)) == nullptr) {
+        shape->schema.find(argument.substr(0, argument.find('=')).substr(2)) == nullptr) {
       throw UsageError(unknown_option(command, argument) + see_help(command));
     }
     if (value_follows || assigns || option) {

@@ -44,9 +44,14 @@ void add_choice(CLI::App& command, const std::string& name, Choice& value, std::
 /// Adds the arguments of a configuration: --preset, a TOML file, and fields.
 void accept_config(CLI::App& command, std::string& preset);
 
+/// Loads the plug-ins that `--plugin FILE` and `--plugin=FILE` name, and removes these arguments. Those after `launch` are
+/// left, which may be of another program.
+void take_plugins(std::vector<std::string>& arguments, Registry& registry);
+
 /// The arguments that accept_config allows. The file is the argument that is neither an override nor the
 /// value of the preceding option. Throws UsageError if there are two files, or for an unknown option.
-ConfigArgs config_args(const CLI::App& command, const std::string& preset);
+ConfigArgs config_args(const CLI::App& command, const std::string& preset,
+                       const std::shared_ptr<Registry>& registry);
 
 /// The sub-commands of `command` with their descriptions, one per line.
 std::string command_list(const CLI::App& command);

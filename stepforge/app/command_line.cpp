@@ -11,6 +11,8 @@
 #include "stepforge/app/commands.h"
 #include "stepforge/app/torch_library.h"
 #include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/registry.h"
 #include "stepforge/base/version.h"
 #include "stepforge/launch/rank_environment.h"
 
@@ -35,7 +37,9 @@ void add_train_options(CLI::App& command, std::string& preset, TrainOptions& tra
 
 /// The run folder of `train` with these arguments, or "" if they only ask for help. Throws UsageError as
 /// `train` does, so that a wrong configuration is refused once, before ranks start.
-std::filesystem::path run_folder_of(std::vector<std::string> arguments) {
+std::filesystem::path run_folder_of(std::vector<std::string> arguments,
+                                    const std::shared_ptr<Registry>& registry) {
+  take_plugins(arguments, *registry);
   CLI::App command("", "train");
   std::string preset;
   TrainOptions train;
@@ -46,18 +50,23 @@ std::filesystem::path run_folder_of(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError&) {
     return "";
   }
-  return config_args(command, preset).load(ConfigUse::train).config.run_dir;
+  return config_args(command, preset, registry).load(ConfigUse::train).config.run_dir;
 }
 
 /// Registers the commands with their options and actions.
 class CommandLine {
  public:
-  CommandLine()
-      : app_("Stepforge trains large language models, from raw text to a model that generates text.",
+  /// `registry` has the plug-ins of the command line.
+  explicit CommandLine(std::shared_ptr<Registry> registry)
+      : registry_(std::move(registry)),
+        app_("Stepforge trains large language models, from raw text to a model that generates text.",
              "stepforge") {
     app_.require_subcommand(1);
     app_.set_help_all_flag("--help-all", "Help of all commands");
     app_.set_version_flag("--version", std::string(version()));
+    // For the help text: take_plugins() reads it.
+    app_.add_option("--plugin", "Load a plug-in, a shared library; may be given several times")
+        ->type_name("FILE");
     app_.option_defaults()->always_capture_default();
     auto formatter = std::make_shared<HelpFormatter>();
     formatter->column_width(30);
@@ -78,6 +87,7 @@ class CommandLine {
     on(add(app_, "version", "Version, commit, compiler, libtorch"), version_command);
     add_doctor();
     add(app_, "help", "Help of a command, as in `stepforge help train`");
+    for (const SubCommand& command : registry_->all<SubCommand>()) add_own(command);
   }
 
   int run(std::vector<std::string> arguments) {
@@ -97,6 +107,18 @@ class CommandLine {
   }
 
  private:
+  /// A command of a plug-in, which reads its arguments itself.
+  void add_own(const SubCommand& own) {
+    const auto same =
+        app_.get_subcommands([&](const CLI::App* other) { return other->get_name() == own.name; });
+    if (!same.empty())
+      throw UsageError(
+          format("a plug-in registers the sub-command \"{}\", which is built in; rename it", own.name));
+    CLI::App* command = add(app_, own.name.c_str(), own.summary.c_str());
+    command->prefix_command();
+    on(command, [this, command, run = own.run] { return run(command->remaining(), registry_); });
+  }
+
   CLI::App* add(CLI::App& parent, const char* name, const char* text) {
     return parent.add_subcommand(name, text);
   }
@@ -115,8 +137,8 @@ class CommandLine {
     auto preset = options<std::string>();
     auto train = options<TrainOptions>();
     add_train_options(*command, *preset, *train);
-    on(command, [=] {
-      train->config = config_args(*command, *preset).load(ConfigUse::train);
+    on(command, [=, this] {
+      train->config = config_args(*command, *preset, registry_).load(ConfigUse::train);
       return run_with_torch(*train);
     });
   }
@@ -151,14 +173,15 @@ class CommandLine {
         "Examples: stepforge launch --nproc 2 train run.toml, or your own program by its path:\n"
         "stepforge launch --nproc 2 ./loop. With several machines, each launcher watches its own ranks;\n"
         "to restart whole jobs, use torchrun, Slurm or Kubernetes.");
-    on(command, [=] {
+    on(command, [=, this] {
       launch->command = command->remaining();
       const bool trains = !launch->command.empty() && launch->command.front() == "train";
       if (trains && command->count("--log-dir") == 0) {
-        const auto run_folder = run_folder_of({launch->command.begin() + 1, launch->command.end()});
+        const auto run_folder =
+            run_folder_of({launch->command.begin() + 1, launch->command.end()}, registry_);
         if (!run_folder.empty()) launch->log_folder = run_folder / "logs" / "launch";
       }
-      return launch_command(*launch);
+      return launch_command(*launch, registry_->plugins());
     });
   }
 
@@ -178,7 +201,7 @@ class CommandLine {
     command->add_option("--seq-len", eval->seq_len, "Tokens per row; 0 = as in training, or 512")
         ->check(number(0));
     add_choice(*command, "--compute", eval->compute, {"fp32", "bf16"}, kComputeText);
-    on(command, [=] { return run_with_torch(*eval); });
+    on(command, [=, this] { return run_with_torch(*eval); });
   }
 
   void add_generate() {
@@ -200,7 +223,7 @@ class CommandLine {
     command->add_option("--seed", sampling.seed, "Seed of the sampling")->check(number(0));
     command->add_option("--stop", sampling.stop, "Stop string; may be given several times");
     add_choice(*command, "--compute", generate->compute, {"fp32", "bf16"}, kComputeText);
-    on(command, [=] { return run_with_torch(*generate); });
+    on(command, [=, this] { return run_with_torch(*generate); });
   }
 
   void add_chat() {
@@ -222,7 +245,7 @@ class CommandLine {
         ->check(number(0, 1));
     command->add_option("--seed", chat->seed, "Seed of the sampling")->check(number(0));
     add_choice(*command, "--compute", chat->compute, {"fp32", "bf16"}, kComputeText);
-    on(command, [=] { return run_with_torch(*chat); });
+    on(command, [=, this] { return run_with_torch(*chat); });
   }
 
   void add_export() {
@@ -235,7 +258,7 @@ class CommandLine {
                "Number format of the weights");
     command->add_option("--max-shard-gib", exported->max_shard_gib, "Largest size of one weight file in GiB")
         ->check(number(0));
-    on(command, [=] { return run_with_torch(*exported); });
+    on(command, [=, this] { return run_with_torch(*exported); });
   }
 
   void add_import() {
@@ -243,7 +266,7 @@ class CommandLine {
     auto imported = options<ImportOptions>();
     command->add_option("model", imported->model, "Hugging Face folder")->required();
     command->add_option("output", imported->output, "Run folder to create")->required();
-    on(command, [=] { return run_with_torch(*imported); });
+    on(command, [=, this] { return run_with_torch(*imported); });
   }
 
   void add_tokenizer() {
@@ -287,7 +310,7 @@ class CommandLine {
       command->add_flag("--skip-special-tokens", codec->skip_special_tokens,
                         "Leave special tokens out of the text");
     }
-    on(command, [=] { return run(*codec); });
+    on(command, [=, this] { return run(*codec); });
   }
 
   void add_data() {
@@ -356,14 +379,14 @@ class CommandLine {
             ->check(number(0));
     show->add_option("--source", rows->source, "Number, path or name of the source of the sample [0]")
         ->needs(sample);
-    on(show, [=] { return data_show_command(config_args(*show, *preset), *rows); });
+    on(show, [=, this] { return data_show_command(config_args(*show, *preset, registry_), *rows); });
 
     CLI::App* pack = add(*command, "pack", "Write which documents share a row to files, for data.preset");
     auto pack_preset = options<std::string>();
     auto output = options<std::filesystem::path>();
     accept_config(*pack, *pack_preset);
     pack->add_option("--output", *output, "New folder")->required();
-    on(pack, [=] { return data_pack_command(config_args(*pack, *pack_preset), *output); });
+    on(pack, [=, this] { return data_pack_command(config_args(*pack, *pack_preset, registry_), *output); });
   }
 
   void add_plan() {
@@ -392,7 +415,7 @@ class CommandLine {
     command->add_option("--schedule", plan->schedule,
                         "Write the pipeline schedule as CSV; with --compare, the fastest within --memory");
     command->add_option("--picture", plan->picture, "Draw the predicted pipeline as SVG");
-    on(command, [=] { return plan_command(config_args(*command, *preset), *plan); });
+    on(command, [=, this] { return plan_command(config_args(*command, *preset, registry_), *plan); });
   }
 
   void add_prove() {
@@ -402,8 +425,8 @@ class CommandLine {
     auto prove = options<ProveOptions>();
     accept_config(*command, *preset);
     command->add_option("--world-size", prove->world_size, "Ranks of the job")->check(number(1, kMaxRanks));
-    on(command, [=] {
-      prove->config = config_args(*command, *preset).load().config;
+    on(command, [=, this] {
+      prove->config = config_args(*command, *preset, registry_).load().config;
       return run_with_torch(*prove);
     });
   }
@@ -414,7 +437,7 @@ class CommandLine {
     CLI::App* show = add(*command, "show", "The resolved configuration, and where each value comes from");
     auto preset = options<std::string>();
     accept_config(*show, *preset);
-    on(show, [=] { return config_show_command(config_args(*show, *preset)); });
+    on(show, [=, this] { return config_show_command(config_args(*show, *preset, registry_)); });
 
     CLI::App* schema =
         add(*command, "schema", "Every field: meaning, default, range; as text, Markdown or JSON");
@@ -427,7 +450,7 @@ class CommandLine {
           const bool known = typed == "text" || typed == "markdown" || typed == "json";
           return known ? "" : "\"" + typed + "\" is not one of text, markdown, json";
         });
-    on(schema, [=] { return config_schema_command(*name, *format_name); });
+    on(schema, [=, this] { return config_schema_command(*name, *format_name, registry_); });
 
     on(add(*command, "presets", "List the presets"), config_presets_command);
 
@@ -443,16 +466,17 @@ class CommandLine {
     auto plot = options<PlotOptions>();
     command->add_option("runs", plot->runs, "Run folders")->required();
     command->add_option("--output", plot->output, "SVG file");
-    on(command, [=] { return plot_command(*plot); });
+    on(command, [=, this] { return plot_command(*plot); });
   }
 
   void add_doctor() {
     CLI::App* command = add(app_, "doctor", "Check this machine and suggest remedies");
     auto run_folder = std::make_shared<std::filesystem::path>(".");
     command->add_option("--run-dir", *run_folder, "Folder where runs will be written");
-    on(command, [=] { return doctor_command(*run_folder); });
+    on(command, [=, this] { return doctor_command(*run_folder); });
   }
 
+  std::shared_ptr<Registry> registry_;
   CLI::App app_;
   std::function<int()> action_;
 };
@@ -460,7 +484,11 @@ class CommandLine {
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
-  return CommandLine().run({argv + 1, argv + argc});
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto registry = std::make_shared<Registry>();
+  prepare_torch_environment();  // a plug-in may load libtorch
+  take_plugins(arguments, *registry);
+  return CommandLine(registry).run(std::move(arguments));
 }
 
 }  // namespace stepforge

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,9 +21,10 @@ namespace stepforge {
 struct ConfigArgs {
   std::optional<std::filesystem::path> file;
   std::vector<std::string> overrides;
+  std::shared_ptr<Registry> registry;  ///< of the plug-ins
 
   LoadedConfig load(ConfigUse use = ConfigUse::inspect) const {
-    return load_config(file, overrides, use, settings_from_model);
+    return load_config(file, overrides, use, settings_from_model, registry);
   }
 };
 
@@ -47,7 +49,8 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options);
 
 int config_show_command(const ConfigArgs& args);
 /// `name`: a section, a field, or "" for everything; `format_name`: "text", "markdown" or "json".
-int config_schema_command(const std::string& name, const std::string& format_name);
+int config_schema_command(const std::string& name, const std::string& format_name,
+                          const std::shared_ptr<Registry>& registry);
 int config_presets_command();
 /// Converts the configuration of another trainer and prints it; settings without a translation become
 /// comments.
@@ -123,8 +126,9 @@ struct PlotOptions {
 /// Writes the curves of one or more runs as one SVG and prints where it is.
 int plot_command(const PlotOptions& options);
 
-/// `options.command`: "train" and its arguments, or a program's path and its arguments.
-int launch_command(LaunchOptions options);
+/// `options.command`: "train" and its arguments, or a program's path and its arguments. `plugins` are loaded by every
+/// rank of `train`.
+int launch_command(LaunchOptions options, const std::vector<std::filesystem::path>& plugins);
 
 /// Prints a table of checks of this machine with remedies. Returns 1 if a check failed.
 /// `run_folder`: where runs are written.

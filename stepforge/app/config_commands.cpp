@@ -8,6 +8,7 @@
 #include "stepforge/app/commands.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/convert.h"
 #include "stepforge/config/presets.h"
 #include "stepforge/config/schema_docs.h"
@@ -32,13 +33,15 @@ int config_show_command(const ConfigArgs& args) {
   return 0;
 }
 
-int config_schema_command(const std::string& name, const std::string& format_name) {
+int config_schema_command(const std::string& name, const std::string& format_name,
+                          const std::shared_ptr<Registry>& registry) {
+  const auto shape = make_config_shape(registry);
   if (format_name == "markdown") {
-    std::cout << schema_markdown();
+    std::cout << schema_markdown(shape->schema);
   } else if (format_name == "json") {
-    std::cout << schema_json(name).dump(2) << '\n';
+    std::cout << schema_json(name, shape->schema).dump(2) << '\n';
   } else {
-    std::cout << schema_help(name, output_width());
+    std::cout << schema_help(name, output_width(), shape->schema);
   }
   return 0;
 }

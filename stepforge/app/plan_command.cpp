@@ -106,7 +106,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   const RankId rank{options.rank, options.world_size};
   const MachineModel machine = planned_machine(options);
   if (options.compare) return compare_command(options, config, machine);
-  const bool staged = has_stages(config.parallelism);
+  const bool staged = has_stages(config);
   if (!staged && (!options.schedule.empty() || !options.picture.empty())) {
     throw UsageError(
         "--schedule and --picture: the job has no pipeline; set parallelism.pipeline_parallel_degree to a "

@@ -16,16 +16,7 @@ namespace stepforge {
 
 namespace {
 
-/// Libraries read these variables when they load.
-/// - OpenMP: endless spinning starves other processes, no spinning costs speed.
-/// - c10d: its flight recorder is not safe for ranks that are threads.
-void prepare_libraries() {
-  setenv("GOMP_SPINCOUNT", "20000", /*overwrite=*/0);
-  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
-}
-
 TorchEntry load(const std::filesystem::path& library, std::string& failure) {
-  prepare_libraries();
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
   void* symbol = handle != nullptr ? dlsym(handle, kTorchEntryName) : nullptr;
   if (symbol == nullptr) failure = dlerror();
@@ -33,6 +24,13 @@ TorchEntry load(const std::filesystem::path& library, std::string& failure) {
 }
 
 }  // namespace
+
+/// - OpenMP: endless spinning starves other processes, no spinning costs speed.
+/// - c10d: its flight recorder is not safe for ranks that are threads.
+void prepare_torch_environment() {
+  setenv("GOMP_SPINCOUNT", "20000", /*overwrite=*/0);
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+}
 
 std::filesystem::path torch_library_path() {
   return library_folder() / "libstepforge_torch.so";

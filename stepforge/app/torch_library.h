@@ -89,6 +89,9 @@ struct CommandContext {
 using TorchEntry = int (*)(const TorchRequest& request, const CommandContext& context);
 inline constexpr const char* kTorchEntryName = "stepforge_torch_entry";
 
+/// Sets the environment variables that libtorch reads when it is loaded.
+void prepare_torch_environment();
+
 /// Loads the library (once) and runs the command. Throws Error with the loader's message and the remedy.
 int run_with_torch(const TorchRequest& request);
 

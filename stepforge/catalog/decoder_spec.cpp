@@ -8,6 +8,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/hf_fields.h"
 #include "stepforge/config/schema.h"
 #include "stepforge/config/toml_text.h"
@@ -409,6 +410,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   }
   add_corrections(spec, model);
   plan.check_rules(spec);
+  freeze_units(spec, model.freeze);
   return spec;
 }
 

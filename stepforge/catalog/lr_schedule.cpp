@@ -2,8 +2,12 @@
 #include "stepforge/catalog/lr_schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 
 namespace stepforge {
 
@@ -13,15 +17,69 @@ int64_t share_of(int64_t steps, double ratio) {
   return static_cast<int64_t>(std::nearbyint(static_cast<double>(steps) * ratio));
 }
 
+double linear(const DecayStep& step) {
+  return 1.0 - step.progress();
+}
+
+double square_root(const DecayStep& step) {
+  return 1.0 - std::sqrt(step.progress());
+}
+
+double cosine(const DecayStep& step) {
+  const LrSchedulerConfig& lr_scheduler = step.config;
+  const double progress = step.progress();
+  const double of_cycle =
+      progress < 1.0 ? std::fmod(static_cast<double>(lr_scheduler.cycles) * progress, 1.0) : 1.0;
+  return 0.5 * (1.0 + std::cos(std::numbers::pi * of_cycle));
+}
+
+double polynomial(const DecayStep& step) {
+  const LrSchedulerConfig& lr_scheduler = step.config;
+  return std::pow(1.0 - step.progress(), lr_scheduler.power);
+}
+
+double inverse_sqrt(const DecayStep& step) {
+  constexpr double kWithoutWarmup = 10000;
+  const double unit = step.warmup_steps > 0 ? static_cast<double>(step.warmup_steps) : kWithoutWarmup;
+  return std::sqrt(unit / (unit + static_cast<double>(step.k)));
+}
+
+double constant(const DecayStep& /*step*/) {
+  return 1.0;
+}
+
+constexpr std::array<DecayKind, 6> kDecays = {{{"linear", linear},
+                                               {"sqrt", square_root},
+                                               {"cosine", cosine},
+                                               {"polynomial", polynomial},
+                                               {"inverse_sqrt", inverse_sqrt},
+                                               {"constant", constant}}};
+
+DecayKind find_decay(std::string_view name, const Registry& registry) {
+  for (const DecayKind& kind : kDecays) {
+    if (kind.name == name) return kind;
+  }
+  if (const DecayKind* added = registry.find<DecayKind>(name)) return *added;
+  throw UsageError(
+      format("lr_scheduler.decay_type = \"{}\": there is no such decay; is a plug-in missing?", name));
+}
+
 }  // namespace
 
-LearningRateSchedule::LearningRateSchedule(const LrSchedulerConfig& lr_scheduler, int64_t training_steps)
+std::span<const DecayKind> builtin_decays() {
+  return kDecays;
+}
+
+LearningRateSchedule::LearningRateSchedule(const LrSchedulerConfig& lr_scheduler, int64_t training_steps,
+                                           const Extensions& extensions)
     : total_(lr_scheduler.total_steps > 0 ? lr_scheduler.total_steps : training_steps),
       warmup_(std::min(lr_scheduler.warmup_ratio >= 0.0 ? share_of(total_, lr_scheduler.warmup_ratio)
                                                         : lr_scheduler.warmup_steps,
                        total_)),
       decay_(total_ - warmup_),
-      config_(lr_scheduler) {
+      config_(lr_scheduler),
+      extensions_(extensions),
+      kind_(find_decay(lr_scheduler.decay_type, extensions.registry())) {
   if (lr_scheduler.decay_ratio >= 0.0) {
     decay_ = share_of(total_, lr_scheduler.decay_ratio);
     decay_was_cut_ = warmup_ + decay_ > total_;
@@ -34,33 +92,12 @@ double LearningRateSchedule::factor(int64_t step) const {
   step = std::min(step, total_ - 1);
   if (step < warmup_) return static_cast<double>(step + 1) / static_cast<double>(warmup_);
   if (step < warmup_ + flat_ || decay_ == 0) return 1.0;
-  return config_.min_lr_factor + (1.0 - config_.min_lr_factor) * decay(step + 1 - warmup_ - flat_);
-}
-
-double LearningRateSchedule::decay(int64_t k) const {
-  const LrSchedulerConfig& lr_scheduler = config_;
-  const double progress = static_cast<double>(k) / static_cast<double>(decay_);
-  switch (lr_scheduler.decay_type) {
-    case DecayType::linear:
-      return 1.0 - progress;
-    case DecayType::sqrt:
-      return 1.0 - std::sqrt(progress);
-    case DecayType::cosine: {
-      const double of_cycle =
-          progress < 1.0 ? std::fmod(static_cast<double>(lr_scheduler.cycles) * progress, 1.0) : 1.0;
-      return 0.5 * (1.0 + std::cos(std::numbers::pi * of_cycle));
-    }
-    case DecayType::polynomial:
-      return std::pow(1.0 - progress, lr_scheduler.power);
-    case DecayType::inverse_sqrt: {
-      constexpr double kWithoutWarmup = 10000;
-      const double unit = warmup_ > 0 ? static_cast<double>(warmup_) : kWithoutWarmup;
-      return std::sqrt(unit / (unit + static_cast<double>(k)));
-    }
-    case DecayType::constant:
-      return 1.0;
-  }
-  return 0.0;
+  const DecayStep decay = {.k = step + 1 - warmup_ - flat_,
+                           .decay_steps = decay_,
+                           .warmup_steps = warmup_,
+                           .config = config_,
+                           .extensions = extensions_};
+  return config_.min_lr_factor + (1.0 - config_.min_lr_factor) * kind_.factor(decay);
 }
 
 }  // namespace stepforge

@@ -1,13 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // The learning rate as a factor per step: warm-up, flat part, decay, as in torchtitan
-// (components/lr_scheduler.py).
+// (components/lr_scheduler.py). Plug-ins may register further shapes of the decay.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "stepforge/config/config.h"
 
 namespace stepforge {
+
+/// A step of the decay.
+struct DecayStep {
+  int64_t k = 0;            ///< from 1
+  int64_t decay_steps = 0;  ///< k in the last step
+  int64_t warmup_steps = 0;
+  const LrSchedulerConfig& config;
+  const Extensions& extensions;  ///< for the section of a plug-in
+
+  double progress() const { return static_cast<double>(k) / static_cast<double>(decay_steps); }
+};
+
+/// A value of lr_scheduler.decay_type; registered by plug-ins. Without warm-up and with decay_ratio -1 it decides all
+/// steps after the first.
+struct DecayKind {
+  static constexpr std::string_view kKind = "learning-rate decay";
+  std::string_view name;
+  double (*factor)(const DecayStep& step) = nullptr;  ///< f below: 1 is the peak, 0 the minimum
+};
+
+std::span<const DecayKind> builtin_decays();
 
 /// With T total steps, there are
 /// - W = min(warmup_steps, T) warm-up steps, or round(T * warmup_ratio) if that is not negative,
@@ -23,8 +46,9 @@ namespace stepforge {
 /// After T steps it stays at its last value.
 class LearningRateSchedule {
  public:
-  /// `training_steps` is used if config.total_steps is 0.
-  LearningRateSchedule(const LrSchedulerConfig& config, int64_t training_steps);
+  /// `training_steps` is used if config.total_steps is 0. Throws UsageError if there is no such decay_type.
+  LearningRateSchedule(const LrSchedulerConfig& config, int64_t training_steps,
+                       const Extensions& extensions = {});
 
   /// The factor of the learning rate of every parameter group in step `step` (zero-based).
   double factor(int64_t step) const;
@@ -33,14 +57,13 @@ class LearningRateSchedule {
   int64_t warmup_steps() const { return warmup_; }
 
  private:
-  /// The decay from 1, of decay step `k`.
-  double decay(int64_t k) const;
-
   int64_t total_;
   int64_t warmup_;
   int64_t decay_;
   int64_t flat_;
   LrSchedulerConfig config_;
+  Extensions extensions_;
+  DecayKind kind_;
   bool decay_was_cut_ = false;
 };
 

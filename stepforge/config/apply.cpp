@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/foreign_keys.h"
 #include "stepforge/config/override_value.h"
 #include "stepforge/config/toml_text.h"
@@ -147,14 +148,15 @@ std::string spelling_remedy(const Field& field, const ConfigValue& value) {
   return "";
 }
 
-/// Full names of keys that the unknown key `name` of the table `path` may mean: a similar key of that table,
+/// Full names of keys of `config` that the unknown key `name` of the table `path` may mean: a similar key of that table,
 /// or at the top level the same key in any section.
-std::vector<std::string> meant_keys(const TableSchema& schema, std::string_view path, std::string_view name) {
+std::vector<std::string> meant_keys(const TableSchema& config, const TableSchema& schema,
+                                    std::string_view path, std::string_view name) {
   const std::string here = did_you_mean(name, schema.names());
   if (!here.empty()) return {dotted(path, here)};
   std::vector<std::string> found;
   if (!path.empty()) return found;
-  for (const Field& section : config_schema().fields()) {
+  for (const Field& section : config.fields()) {
     if (section.type == FieldType::table && section.table->find(name) != nullptr)
       found.push_back(dotted(section.name, name));
   }
@@ -242,9 +244,9 @@ void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view kn
   const std::string_view kind = known.empty() ? "section or key" : "key";
   std::string remedy = foreign_hint(path);
   if (remedy.empty()) {
-    std::vector<std::string> meant = meant_keys(schema, known, unknown);
+    std::vector<std::string> meant = meant_keys(schema_of(loaded_.config), schema, known, unknown);
     for (std::string& name : meant) {
-      const Field* top = config_schema().find(name);
+      const Field* top = schema_of(loaded_.config).find(name);
       if (top != nullptr && top->type == FieldType::table) name = format("[{}]", name);
     }
     remedy = meant.empty() ? "known keys: " + join(schema.names(), ", ")
@@ -257,6 +259,8 @@ void LayerApplier::apply_table(const TableSchema& schema, void* object, const Co
                                std::string_view path) {
   for (const ConfigEntry& entry : table.table) {
     const Field* field = schema.find(entry.key);
+    const bool is_section = path.empty() && entry.value.kind == Kind::table;
+    if (field == nullptr && is_section && layer_.lacks_plugins) continue;
     if (field == nullptr) {
       refuse_unknown(schema, path, entry.key, entry.position);
     } else {
@@ -277,7 +281,9 @@ void LayerApplier::apply_field(const TableSchema& schema, const Field& field, co
     apply_tables(field, *tables, value, path);
     return;
   }
-  if (!std::visit(Assignment{field.rules, value, is_list(field.type)}, slot)) {
+  FieldRules rules = field.rules;
+  if (layer_.lacks_plugins && !rules.open_to.empty()) rules.choices.clear();
+  if (!std::visit(Assignment{rules, value, is_list(field.type)}, slot)) {
     refuse(schema, field, value, path);
     return;
   }
@@ -304,7 +310,7 @@ void LayerApplier::apply_tables(const Field& field, const TableListSlot& slot, c
 }
 
 void LayerApplier::apply(const ConfigValue& root) {
-  apply_table(config_schema(), &loaded_.config, root, "");
+  apply_table(schema_of(loaded_.config), &loaded_.config, root, "");
   flush_errors();
 }
 
@@ -313,7 +319,8 @@ void LayerApplier::apply(const Override& setting) {
     add_error({}, setting.error);
     return flush_errors();
   }
-  const FieldRef ref = find_field(config_schema(), &loaded_.config, setting.name, /*may_append=*/true);
+  const FieldRef ref =
+      find_field(schema_of(loaded_.config), &loaded_.config, setting.name, /*may_append=*/true);
   if (ref.field == nullptr && ref.schema != nullptr) {
     refuse_unknown(*ref.schema, ref.known, ref.unknown, {});
   } else if (ref.field == nullptr) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stepforge/base/dtype.h"
+#include "stepforge/config/extensions.h"
 
 namespace stepforge {
 
@@ -154,11 +155,6 @@ constexpr ChoiceNames<2> choice_names(MuonScale) {
   return {"rms", "spectral"};
 }
 
-enum class DecayType : uint8_t { linear, sqrt, cosine, polynomial, inverse_sqrt, constant };
-constexpr ChoiceNames<6> choice_names(DecayType) {
-  return {"linear", "sqrt", "cosine", "polynomial", "inverse_sqrt", "constant"};
-}
-
 enum class ReshardMode : uint8_t { by_default, always, never, every_n };
 constexpr ChoiceNames<4> choice_names(ReshardMode) {
   return {"default", "always", "never", "every_n"};
@@ -177,20 +173,6 @@ constexpr ChoiceNames<4> choice_names(ContextParallelMethod) {
 enum class TensorStyle : uint8_t { colwise, rowwise, replicate };
 constexpr ChoiceNames<3> choice_names(TensorStyle) {
   return {"colwise", "rowwise", "replicate"};
-}
-
-enum class PipelineSchedule : uint8_t {
-  gpipe,
-  one_f_one_b,
-  interleaved_1f1b,
-  looped_bfs,
-  interleaved_zero_bubble,
-  zbv_zero_bubble,
-  dual_pipe_v
-};
-constexpr ChoiceNames<7> choice_names(PipelineSchedule) {
-  return {"GPipe",         "1F1B",     "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble",
-          "ZBVZeroBubble", "DualPipeV"};
 }
 
 enum class LoadBalance : uint8_t { head_tail, none };
@@ -288,6 +270,7 @@ struct ModelConfig {
   bool tie_embeddings = false;
   double dropout = 0.0;
   int64_t max_position = 8192;
+  std::vector<std::string> freeze;
 
   bool operator==(const ModelConfig&) const = default;
 };
@@ -307,9 +290,12 @@ struct TokenizerConfig {
   bool operator==(const TokenizerConfig&) const = default;
 };
 
+inline constexpr std::string_view kBuiltinSource = "builtin";  ///< DataSourceConfig::kind
+
 /// A source, or a group of sources.
 struct DataSourceConfig {
   std::string path;
+  std::string kind{kBuiltinSource};
   double weight = 1.0;
   std::string field = "text";
   DataFormat format = DataFormat::automatic;
@@ -386,6 +372,7 @@ struct TrainingConfig {
   ReductionMode reduction = ReductionMode::fast;
   int64_t threads = 0;
   int64_t loss_chunk = 0;
+  std::vector<std::string> callbacks = {"all"};
 
   bool operator==(const TrainingConfig&) const = default;
 };
@@ -430,7 +417,7 @@ struct LrSchedulerConfig {
   double warmup_ratio = -1.0;
   int64_t total_steps = 0;
   double decay_ratio = -1.0;
-  DecayType decay_type = DecayType::linear;
+  std::string decay_type = "linear";
   int64_t cycles = 1;
   double power = 2.0;
   double min_lr_factor = 0.0;
@@ -473,7 +460,7 @@ struct ParallelismConfig {
   LoadBalance context_parallel_load_balance = LoadBalance::head_tail;
   int64_t expert_parallel_degree = 1;
   int64_t pipeline_parallel_degree = 1;
-  PipelineSchedule pipeline_parallel_schedule = PipelineSchedule::one_f_one_b;
+  std::string pipeline_parallel_schedule = "1F1B";
   std::string pipeline_parallel_schedule_csv;
   int64_t pipeline_parallel_microbatch_size = 0;
   int64_t pipeline_parallel_layers_per_stage = 0;
@@ -568,6 +555,12 @@ struct DebugConfig {
   bool operator==(const DebugConfig&) const = default;
 };
 
+struct ExperimentalConfig {
+  std::vector<std::string> custom_import;
+
+  bool operator==(const ExperimentalConfig&) const = default;
+};
+
 struct Config {
   std::string preset;
   std::string run_dir = "runs/default";
@@ -586,6 +579,8 @@ struct Config {
   SamplingConfig sampling;
   MetricsConfig metrics;
   DebugConfig debug;
+  ExperimentalConfig experimental;
+  Extensions extensions;  ///< the sections of plug-ins
 
   bool operator==(const Config&) const = default;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/config/diff.h"
 
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/toml_text.h"
 
 namespace stepforge {
@@ -30,7 +31,8 @@ void collect(const TableSchema& schema, void* before, void* after, const std::st
 
 std::vector<FieldDifference> diff(Config before, Config after) {
   std::vector<FieldDifference> differences;
-  collect(config_schema(), &before, &after, "", OnResume{}, differences);
+  const bool same_plugins = before.extensions.same_plugins(after.extensions);
+  collect(same_plugins ? schema_of(before) : config_schema(), &before, &after, "", OnResume{}, differences);
   return differences;
 }
 

@@ -16,7 +16,7 @@ struct FieldDifference {
   OnResume on_resume;
 };
 
-/// The fields that differ, in the order of the schema. Nested tables are compared field by field, lists as a
+/// The fields that differ, in the order of the schema; sections of plug-ins only if both have the same plug-ins. Nested tables are compared field by field, lists as a
 /// whole.
 std::vector<FieldDifference> diff(Config before, Config after);
 

@@ -8,7 +8,9 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/plugin.h"
 #include "stepforge/config/apply.h"
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/diff.h"
 #include "stepforge/config/foreign_reader.h"
 #include "stepforge/config/override_value.h"
@@ -22,6 +24,7 @@ namespace {
 
 constexpr int64_t kMaxFileBytes = int64_t{4} << 20;
 constexpr int kMaxPresetDepth = 4;
+constexpr const char* kCustomImport = "experimental.custom_import";
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
@@ -41,7 +44,9 @@ class ConfigLoader {
 
   /// The folder of a file config.toml, which may be a run folder.
   void set_file_folder(const std::filesystem::path& folder) { file_folder_ = folder; }
-  LoadedConfig load(ConfigUse use, const ModelSettings& settings_of_model);
+  LoadedConfig load(ConfigUse use, const ModelSettings& settings_of_model,
+                    const std::shared_ptr<Registry>& registry);
+  Config load_stored(std::shared_ptr<const Registry> registry);
 
  private:
   void follow_moved_run();
@@ -52,6 +57,12 @@ class ConfigLoader {
     std::string place;
   };
   std::optional<Choice> chosen(const std::string& name) const;
+  struct ChosenValue {
+    ConfigValue value;
+    const ConfigLayer& layer;
+  };
+  std::optional<ChosenValue> chosen_value(const std::string& name) const;
+  void import_plugins(Registry* registry);
   void apply_chosen_preset();
   void apply_model(const ModelSettings& settings_of_model);
   void check_against_model();
@@ -59,7 +70,7 @@ class ConfigLoader {
 
   ErrorList errors_ = ErrorList::with_places("the configuration");
   RefusedFields refused_;
-  const ConfigLayer file_layer_;
+  ConfigLayer file_layer_;
   const ConfigLayer command_line_{"command line"};
   ConfigValue file_;
   std::vector<Override> overrides_;
@@ -85,7 +96,7 @@ ConfigLoader::ConfigLoader(std::string_view text, const std::string& name,
   }
 }
 
-std::optional<ConfigLoader::Choice> ConfigLoader::chosen(const std::string& name) const {
+std::optional<ConfigLoader::ChosenValue> ConfigLoader::chosen_value(const std::string& name) const {
   const auto typed = std::find_if(overrides_.rbegin(), overrides_.rend(),
                                   [&](const Override& setting) { return setting.name == name; });
   const bool is_typed = typed != overrides_.rend();
@@ -103,8 +114,39 @@ std::optional<ConfigLoader::Choice> ConfigLoader::chosen(const std::string& name
     if (in_file != nullptr && dot != std::string::npos) in_file = in_file->find(name.substr(dot + 1));
     if (in_file != nullptr) value = *in_file;
   }
-  if (value.kind != ConfigValue::Kind::text || value.text.empty()) return std::nullopt;
-  return Choice{value.text, (is_typed ? command_line_ : file_layer_).place(value.position)};
+  return ChosenValue{value, is_typed ? command_line_ : file_layer_};
+}
+
+std::optional<ConfigLoader::Choice> ConfigLoader::chosen(const std::string& name) const {
+  const auto found = chosen_value(name);
+  if (!found || found->value.kind != ConfigValue::Kind::text || found->value.text.empty())
+    return std::nullopt;
+  return Choice{found->value.text, found->layer.place(found->value.position)};
+}
+
+/// Before the other keys are read, which may be the plug-ins'.
+void ConfigLoader::import_plugins(Registry* registry) {
+  const auto found = chosen_value(kCustomImport);
+  if (!found || found->value.kind != ConfigValue::Kind::list) return;
+  for (const ConfigValue& file : found->value.list) {
+    if (file.kind != ConfigValue::Kind::text || file.text.empty()) continue;  // refused when it is applied
+    const std::string place = found->layer.place(file.position);
+    if (registry == nullptr)
+      throw UsageError(format("{}: {}: plug-ins cannot be loaded here", place, kCustomImport));
+    load_plugin(file.text, format("{}: {}", place, kCustomImport), *registry);
+  }
+}
+
+/// The configuration that a run wrote: its plug-ins need not be there.
+Config ConfigLoader::load_stored(std::shared_ptr<const Registry> registry) {
+  if (registry != nullptr) loaded_.config.extensions = Extensions(make_config_shape(std::move(registry)));
+  const auto plugins = chosen_value(kCustomImport);
+  file_layer_.lacks_plugins = plugins && !plugins->value.list.empty();
+  apply_chosen_preset();
+  LayerApplier(loaded_, errors_, refused_, file_layer_).apply(file_);
+  check_combinations(loaded_, refused_, errors_);
+  errors_.throw_if_any<UsageError>();
+  return std::move(loaded_.config);
 }
 
 void ConfigLoader::apply_chosen_preset() {
@@ -134,7 +176,7 @@ void ConfigLoader::check_against_model() {
   for (const FieldDifference& difference : diff(*model_, config)) {
     const std::string& name = difference.name;
     if (!name.starts_with("model.") || name == "model.from" || name == "model.dropout" ||
-        name == "model.max_position" ||
+        name == "model.freeze" || name == "model.max_position" ||
         (name == "model.vocab_size" && config.model.vocab_size > model_->model.vocab_size))
       continue;
     errors_.add(
@@ -172,7 +214,10 @@ void ConfigLoader::follow_moved_run() {
     config.run_dir = file_folder_.string();
 }
 
-LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_model) {
+LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_model,
+                                const std::shared_ptr<Registry>& registry) {
+  import_plugins(registry.get());
+  if (registry != nullptr) loaded_.config.extensions = Extensions(make_config_shape(registry));
   apply_chosen_preset();
   apply_model(settings_of_model);
   LayerApplier(loaded_, errors_, refused_, file_layer_).apply(file_);
@@ -184,6 +229,11 @@ LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_
   if (use != ConfigUse::inspect) check_data(loaded_, refused_, errors_);
   if (use == ConfigUse::train) check_for_training(loaded_, refused_, errors_);
   errors_.throw_if_any<UsageError>();
+  if (registry != nullptr) {
+    auto& plugins = loaded_.config.experimental.custom_import;
+    plugins.clear();
+    for (const std::filesystem::path& file : registry->plugins()) plugins.push_back(file.string());
+  }
   loaded_.config.model.from.clear();
   return std::move(loaded_);
 }
@@ -192,14 +242,19 @@ LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_
 
 LoadedConfig parse_config(std::string_view text, const std::string& name,
                           std::span<const std::string> overrides, ConfigUse use,
-                          const ModelSettings& settings_of_model) {
-  return ConfigLoader(text, name, overrides).load(use, settings_of_model);
+                          const ModelSettings& settings_of_model, const std::shared_ptr<Registry>& registry) {
+  return ConfigLoader(text, name, overrides).load(use, settings_of_model, registry);
+}
+
+Config parse_stored_config(std::string_view text, const std::string& name,
+                           std::shared_ptr<const Registry> registry) {
+  return ConfigLoader(text, name, {}).load_stored(std::move(registry));
 }
 
 LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
                          std::span<const std::string> overrides, ConfigUse use,
-                         const ModelSettings& settings_of_model) {
-  if (!file) return parse_config("", "", overrides, use, settings_of_model);
+                         const ModelSettings& settings_of_model, const std::shared_ptr<Registry>& registry) {
+  if (!file) return parse_config("", "", overrides, use, settings_of_model, registry);
   std::string text;
   try {
     text = read_file(*file, kMaxFileBytes);
@@ -212,7 +267,7 @@ LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
   ConfigLoader loader(text, file->string(), overrides);
   if (file->filename() == "config.toml")
     loader.set_file_folder(std::filesystem::absolute(*file).parent_path());
-  return loader.load(use, settings_of_model);
+  return loader.load(use, settings_of_model, registry);
 }
 
 void validate_for_training(const LoadedConfig& loaded) {

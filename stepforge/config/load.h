@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,11 +38,13 @@ using ModelSettings = std::function<std::vector<std::string>(const std::string& 
 ///
 /// - The preset is named by the key `preset` of the file or of an override.
 /// - Keys of [model] must not differ from the model of `model.from`, unless checkpoint.allow_changed names
-///   "model"; dropout and max_position may, and vocab_size may be larger. Without `settings_of_model`,
+///   "model"; dropout, freeze and max_position may, and vocab_size may be larger. Without `settings_of_model`,
 ///   `model.from` is refused.
 /// - Overrides have the form "training.steps=10", "--training.steps=10", or "--training.steps" "10". Their
 ///   values are TOML, where strings need no quotes and lists no brackets.
 /// - A nested table is merged key by key; a list is replaced as a whole.
+/// - The plug-ins of `experimental.custom_import` are loaded into `registry`, which may have others already; the key
+///   then lists all. Without a registry the key is refused. Keys of their sections follow the same rules.
 /// - If `file` is the config.toml of a run folder that was moved, `run_dir` becomes its folder: if that holds
 ///   checkpoints and no override sets run_dir.
 ///
@@ -49,12 +52,19 @@ using ModelSettings = std::function<std::vector<std::string>(const std::string& 
 /// "run.toml:12:9: training.steps = "ten": expected …".
 LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
                          std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect,
-                         const ModelSettings& settings_of_model = {});
+                         const ModelSettings& settings_of_model = {},
+                         const std::shared_ptr<Registry>& registry = nullptr);
 
 /// The same for the text of a file; `name` is the file's name in messages.
 LoadedConfig parse_config(std::string_view text, const std::string& name,
                           std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect,
-                          const ModelSettings& settings_of_model = {});
+                          const ModelSettings& settings_of_model = {},
+                          const std::shared_ptr<Registry>& registry = nullptr);
+
+/// The configuration that a run has written, without loading plug-ins: sections and names that are not in `registry` are
+/// passed over if the run had plug-ins. Throws UsageError as load_config does.
+Config parse_stored_config(std::string_view text, const std::string& name,
+                           std::shared_ptr<const Registry> registry = nullptr);
 
 /// Throws UsageError listing what training needs and the configuration lacks: data sources, steps or epochs,
 /// validation data if validation is enabled, files that exist.

@@ -127,8 +127,13 @@ void check_tokenizer(const RuleCheck& check) {
 
 void check_source(const RuleCheck& check, const std::string& name, const DataSourceConfig& source) {
   const bool synthetic = source.format == DataFormat::synthetic;
-  check.require(synthetic || !source.path.empty(), {name + ".path"},
+  const bool of_plugin = source.kind != kBuiltinSource;
+  check.require(of_plugin || synthetic || !source.path.empty(), {name + ".path"},
                 "a source needs a path, unless its format is \"synthetic\"");
+  check.require(!of_plugin || source.format == DataFormat::automatic, {name + ".kind", name + ".format"},
+                "a plug-in's data source has no format; remove it");
+  check.require(!of_plugin || source.dataset.empty(), {name + ".kind", name + ".dataset"},
+                "a plug-in's data source has no entry of dataset_info.json; remove it");
   check.require(!synthetic || source.path.empty(), {name + ".path", name + ".format"},
                 "a synthetic source has no path; remove it, or choose another format");
   const bool named = !source.dataset.empty();
@@ -149,6 +154,7 @@ void check_group(const RuleCheck& check, const std::string& name, const DataSour
   constexpr std::string_view kError =
       "an entry with sources is a group, which reads nothing itself; move this into its sources";
   check.require(group.path == unset.path, {name + ".path"}, kError);
+  check.require(group.kind == unset.kind, {name + ".kind"}, kError);
   check.require(group.field == unset.field, {name + ".field"}, kError);
   check.require(group.format == unset.format, {name + ".format"}, kError);
   check.require(group.loss_on == unset.loss_on, {name + ".loss_on"}, kError);
@@ -475,6 +481,7 @@ void require_existing(const RuleCheck& check, const std::string& field, const st
 void require_sources(const RuleCheck& check, std::string_view list,
                      const std::vector<DataSourceConfig>& sources) {
   for (const auto& [place, source] : leaf_sources(list, sources)) {
+    if (source->kind != kBuiltinSource) continue;
     std::error_code error;
     const bool may_be_indexed = source->format == DataFormat::bin || source->format == DataFormat::automatic;
     if (may_be_indexed && std::filesystem::exists(source->path + ".bin", error)) continue;

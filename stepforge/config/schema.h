@@ -44,7 +44,8 @@ struct FieldRules {
       {};  ///< One accepted number outside the range; the description explains it.
   /// The accepted strings. If empty: any string, or all names of the field's enum.
   std::vector<std::string_view> choices = {};
-  bool non_empty = false;  ///< Empty strings are refused.
+  std::string_view open_to = {};  ///< The kind of item whose registered names are accepted too.
+  bool non_empty = false;         ///< Empty strings are refused.
 };
 
 /// An enum or a list of enums, without the enum's type.
@@ -96,20 +97,28 @@ struct Field {
 class TableSchema {
  public:
   const std::vector<Field>& fields() const { return fields_; }
+  std::vector<Field>& fields() { return fields_; }
   /// Returns nullptr if the field does not exist.
   const Field* find(std::string_view name) const;
   std::vector<std::string> names() const;
   /// A new object of the struct, with the default values.
   std::shared_ptr<void> make_default() const { return make_default_(); }
+  void make_defaults_with(std::function<std::shared_ptr<void>()> make_default) {
+    make_default_ = std::move(make_default);
+  }
+  /// A copy of an object of the struct.
+  std::shared_ptr<void> copy(const void* object) const { return copy_(object); }
 
  protected:
-  explicit TableSchema(std::function<std::shared_ptr<void>()> make_default)
-      : make_default_(std::move(make_default)) {}
+  TableSchema(std::function<std::shared_ptr<void>()> make_default,
+              std::function<std::shared_ptr<void>(const void*)> copy)
+      : make_default_(std::move(make_default)), copy_(std::move(copy)) {}
 
   std::vector<Field> fields_;
 
  private:
   std::function<std::shared_ptr<void>()> make_default_;
+  std::function<std::shared_ptr<void>(const void*)> copy_;
 };
 
 /// The enum value with this name, which must be one of choice_names.
@@ -154,7 +163,11 @@ struct ChoiceTraits<std::vector<Choice>> : std::is_enum<Choice> {
 template <typename Owner>
 class SchemaOf : public TableSchema {
  public:
-  SchemaOf() : TableSchema([]() -> std::shared_ptr<void> { return std::make_shared<Owner>(); }) {}
+  SchemaOf()
+      : TableSchema([]() -> std::shared_ptr<void> { return std::make_shared<Owner>(); },
+                    [](const void* object) -> std::shared_ptr<void> {
+                      return std::make_shared<Owner>(*static_cast<const Owner*>(object));
+                    }) {}
 
   template <typename Value>
     requires(!ChoiceTraits<Value>::value)

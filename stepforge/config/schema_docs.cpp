@@ -97,10 +97,10 @@ std::string field_help(const FieldInfo& info, size_t width) {
 }
 
 /// All fields if `name` is "", else the fields of that section, or that field with its nested fields.
-std::vector<FieldInfo> fields_named(std::string_view name) {
-  std::vector<FieldInfo> infos = all_fields();
+std::vector<FieldInfo> fields_named(std::string_view name, const TableSchema& schema) {
+  std::vector<FieldInfo> infos = all_fields(schema);
   std::vector<std::string> names;
-  for (const Field& field : config_schema().fields()) names.push_back(field.name);
+  for (const Field& field : schema.fields()) names.push_back(field.name);
   for (const FieldInfo& info : infos) names.push_back(info.path());
   std::erase_if(infos, [&](const FieldInfo& info) {
     const std::string path = info.path();
@@ -137,40 +137,40 @@ std::string markdown_table(const std::vector<FieldInfo>& infos) {
 
 }  // namespace
 
-std::vector<FieldInfo> all_fields() {
+std::vector<FieldInfo> all_fields(const TableSchema& schema) {
   std::vector<FieldInfo> infos;
-  for (const Field& field : config_schema().fields()) {
-    if (field.type != FieldType::table) infos.push_back(info_of(config_schema(), field, "", field.name));
+  for (const Field& field : schema.fields()) {
+    if (field.type != FieldType::table) infos.push_back(info_of(schema, field, "", field.name));
   }
-  for (const Field& field : config_schema().fields()) {
+  for (const Field& field : schema.fields()) {
     if (field.type == FieldType::table) collect(*field.table, field.name, "", infos);
   }
   return infos;
 }
 
-std::string schema_help(std::string_view name, size_t width) {
+std::string schema_help(std::string_view name, size_t width, const TableSchema& schema) {
   std::string out;
   std::string section;
-  for (const FieldInfo& info : fields_named(name)) {
+  for (const FieldInfo& info : fields_named(name, schema)) {
     if (info.section != section && name.find('.') == std::string_view::npos) {
       section = info.section;
-      out += format("{}[{}]  {}\n", out.empty() ? "" : "\n", section, config_schema().find(section)->doc);
+      out += format("{}[{}]  {}\n", out.empty() ? "" : "\n", section, schema.find(section)->doc);
     }
     out += field_help(info, width);
   }
   return out;
 }
 
-std::string schema_markdown() {
+std::string schema_markdown(const TableSchema& schema) {
   std::string out;
   std::vector<FieldInfo> infos;
   const auto end_section = [&](const std::string& section) {
-    if (!section.empty()) out += format("\n## [{}]\n\n{}\n\n", section, config_schema().find(section)->doc);
+    if (!section.empty()) out += format("\n## [{}]\n\n{}\n\n", section, schema.find(section)->doc);
     out += markdown_table(infos);
     infos.clear();
   };
   std::string section;
-  for (const FieldInfo& info : all_fields()) {
+  for (const FieldInfo& info : all_fields(schema)) {
     if (info.section != section) {
       end_section(section);
       section = info.section;

@@ -29,19 +29,22 @@ struct FieldInfo {
   std::string path() const { return dotted(section, name); }
 };
 
+// `schema`: of a whole configuration.
+
 /// All fields, in the order of the sections. The fields of a table follow the table.
-std::vector<FieldInfo> all_fields();
+std::vector<FieldInfo> all_fields(const TableSchema& schema = config_schema());
 
 /// Plain text for a terminal with `width` columns. `name` is a section, a field ("training.steps"), or "" for
 /// all. Throws UsageError if it does not exist.
-std::string schema_help(std::string_view name = "", size_t width = 100);
+std::string schema_help(std::string_view name = "", size_t width = 100,
+                        const TableSchema& schema = config_schema());
 
 /// One table per section.
-std::string schema_markdown();
+std::string schema_markdown(const TableSchema& schema = config_schema());
 
 /// JSON Schema (draft 2020-12) of the configuration, or of the part named as in schema_help, with the same
 /// error.
-Json schema_json(std::string_view name = "");
+Json schema_json(std::string_view name = "", const TableSchema& schema = config_schema());
 
 /// TOML that loads to an equal Config. With comments, each section and field has its description.
 std::string config_toml(const Config& config, bool with_comments = false);

@@ -94,17 +94,17 @@ Json table_json(const TableSchema& schema) {
 
 }  // namespace
 
-Json schema_json(std::string_view name) {
+Json schema_json(std::string_view name, const TableSchema& schema) {
   if (!name.empty()) {
-    Config scratch;
-    const FieldRef ref = find_field(config_schema(), &scratch, name.substr(0, name.find("[]")));
-    if (ref.field == nullptr) schema_help(name);  // throws and suggests a similar name
+    const std::shared_ptr<void> defaults = schema.make_default();
+    const FieldRef ref = find_field(schema, defaults.get(), name.substr(0, name.find("[]")));
+    if (ref.field == nullptr) schema_help(name, 0, schema);  // throws and suggests a similar name
     return field_json(*ref.field, ref.owner);
   }
   Json json;
   json["$schema"] = "https://json-schema.org/draft/2020-12/schema";
   json["title"] = "Stepforge configuration";
-  const Json table = table_json(config_schema());
+  const Json table = table_json(schema);
   for (const auto& [key, value] : table.items()) json[key] = value;
   return json;
 }

@@ -50,6 +50,10 @@ SchemaOf<DataSourceConfig> data_source_table() {
              "the order of their names; for a Megatron pair the path without .bin and .idx, for format "
              "synthetic "
              "empty.")
+      .field(
+          "kind", &DataSourceConfig::kind,
+          "Who reads the source: the program, by format, or the data source of a plug-in that has this name.",
+          {.choices = {"builtin"}, .open_to = "data source"})
       .field("weight", &DataSourceConfig::weight,
              "Weight of this source in the mixture, relative to the other sources.", {.max = 1e9, .above = 0})
       .field("field", &DataSourceConfig::field, "Key of the text in each JSON line, or column of a table.",
@@ -206,7 +210,12 @@ SchemaOf<ModelConfig> model_section() {
              "Dropout probability of the residual branches during training.", {.min = 0, .below = 1})
       .field("max_position", &ModelConfig::max_position,
              "Maximum context length of the model; training.seq_len must not exceed it.",
-             {.unit = "tokens", .min = 1, .max = 1 << 30});
+             {.unit = "tokens", .min = 1, .max = 1 << 30})
+      .field("freeze", &ModelConfig::freeze,
+             "Regular expressions of weights that are not trained: each must match the whole name of a unit, "
+             "such as "
+             "embedding or layers.0, or the names of all its parameters.",
+             {.non_empty = true});
 }
 
 SchemaOf<TokenizerConfig> tokenizer_section() {

@@ -88,7 +88,10 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field("pipeline_parallel_schedule", &ParallelismConfig::pipeline_parallel_schedule,
              "Order in which a rank of the pipeline computes micro-batches; Interleaved1F1B, "
-             "InterleavedZeroBubble, ZBVZeroBubble and DualPipeV have several stages on each rank.")
+             "InterleavedZeroBubble, ZBVZeroBubble and DualPipeV have several stages on each rank.",
+             {.choices = {"GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble",
+                          "ZBVZeroBubble", "DualPipeV"},
+              .open_to = "pipeline schedule"})
       .field("pipeline_parallel_schedule_csv", &ParallelismConfig::pipeline_parallel_schedule_csv,
              "File with a schedule of one's own instead, in PyTorch's format of actions: a line for each "
              "rank, such as 0F0,0F1,0B0,0B1.")

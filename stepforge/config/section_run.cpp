@@ -98,4 +98,11 @@ SchemaOf<DebugConfig> debug_section() {
              "Block whose output receives the planted NaN, such as layers.0.");
 }
 
+SchemaOf<ExperimentalConfig> experimental_section() {
+  return SchemaOf<ExperimentalConfig>().field(
+      "custom_import", &ExperimentalConfig::custom_import,
+      "Plug-ins to load: paths of shared libraries, as with --plugin; docs/extending.md describes them.",
+      {.non_empty = true});
+}
+
 }  // namespace stepforge

@@ -80,7 +80,13 @@ SchemaOf<TrainingConfig> training_section() {
       .field("loss_chunk", &TrainingConfig::loss_chunk,
              "Number of tokens whose logits are computed at a time, which limits their memory; 0 means a "
              "number chosen from the vocabulary size.",
-             {.unit = "tokens", .min = 0, .max = 1 << 24});
+             {.unit = "tokens", .min = 0, .max = 1 << 24})
+      .field("callbacks", &TrainingConfig::callbacks,
+             "Callbacks of the run, in the order in which they are called; all stands for those of the "
+             "program and of "
+             "plug-ins that the list does not name.",
+             {.choices = {"all", "report", "alarms", "logging", "sampling", "export"}, .open_to = "callback"},
+             kUnreported);
 }
 
 SchemaOf<PrecisionConfig> precision_section() {
@@ -148,7 +154,9 @@ SchemaOf<LrSchedulerConfig> lr_scheduler_section() {
              "after the warmup.",
              {.min = 0, .max = 1, .special = -1})
       .field("decay_type", &LrSchedulerConfig::decay_type,
-             "Shape of the learning rate decay; with decay_ratio it is a warmup-stable-decay schedule.")
+             "Shape of the learning rate decay; with decay_ratio it is a warmup-stable-decay schedule.",
+             {.choices = {"linear", "sqrt", "cosine", "polynomial", "inverse_sqrt", "constant"},
+              .open_to = "learning-rate decay"})
       .field("cycles", &LrSchedulerConfig::cycles,
              "With decay_type cosine: number of times that the learning rate falls from its peak.",
              {.unit = "cycles", .min = 1, .max = 1e6})

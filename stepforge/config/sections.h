@@ -22,5 +22,6 @@ SchemaOf<ValidationConfig> validation_section();
 SchemaOf<SamplingConfig> sampling_section();
 SchemaOf<MetricsConfig> metrics_section();
 SchemaOf<DebugConfig> debug_section();
+SchemaOf<ExperimentalConfig> experimental_section();
 
 }  // namespace stepforge

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/config/toml_text.h"
 
@@ -36,7 +37,7 @@ std::string field_line(const Field& field, void* owner, const std::string& path,
 
 std::string write(Config config, const Comments& comments) {
   std::string out;
-  const auto& fields = config_schema().fields();
+  const auto& fields = schema_of(config).fields();
   for (const Field& field : fields) {
     if (field.type != FieldType::table) out += field_line(field, &config, field.name, comments);
   }

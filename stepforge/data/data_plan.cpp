@@ -48,12 +48,13 @@ class SourceOpener {
 
   /// `fraction`: how much of it is held out.
   OpenedSource open(const SourceSpec& spec, double fraction, RowUse use) {
-    if (plan_.split && use == RowUse::training && !is_indexed(spec)) {
+    if (plan_.split && use == RowUse::training && (spec.open || !is_indexed(spec))) {
       throw UsageError(format(
           "{} is not a finished data set, and data.split divides those only; set data.validation_fraction "
           "instead, or build a data set with data build",
           name_of(spec)));
     }
+    if (spec.open) return open_own(spec, fraction);
     if (spec.format == "synthetic") return open_synthetic(fraction);
     if (spec.path.empty())
       throw UsageError("a data source has no path: name a file, a folder or an indexed dataset");
@@ -123,6 +124,18 @@ class SourceOpener {
       opened.validation = std::make_shared<SyntheticSource>(options);
     }
     return opened;
+  }
+
+  OpenedSource open_own(const SourceSpec& spec, double fraction) {
+    const std::shared_ptr<const RowSource> rows = spec.open(tokenizer_, vocab_size());
+    if (rows == nullptr || rows->rows() < 1)
+      throw UsageError(format("data source {}: it has no rows", name_of(spec)));
+    if (rows->seq_len() != plan_.seq_len) {
+      throw UsageError(format("data source {}: its rows have {} tokens, but training.seq_len is {}",
+                              name_of(spec), rows->seq_len(), plan_.seq_len));
+    }
+    const int64_t held_out = std::llround(fraction * static_cast<double>(rows->rows()));
+    return held_out == 0 ? OpenedSource{rows} : last_rows_held_out(rows, held_out);
   }
 
   OpenedSource open_indexed(const SourceSpec& spec, double fraction, RowUse use) {
@@ -198,6 +211,11 @@ class SourceOpener {
             rows_of(split.validation, split.validation_statistics.text_bytes, RowUse::validation)};
   }
 
+  static OpenedSource last_rows_held_out(const std::shared_ptr<const RowSource>& all, int64_t held_out) {
+    const int64_t rows = all->rows() - held_out;
+    return {std::make_shared<RowRange>(all, 0, rows), std::make_shared<RowRange>(all, rows, held_out)};
+  }
+
   /// For sources of which no document, or nearly all of the text, would be held out otherwise.
   OpenedSource hold_out_rows(const std::shared_ptr<const RowSource>& all, const SourceSpec& spec,
                              double fraction) {
@@ -214,8 +232,7 @@ class SourceOpener {
         format("{} has too few documents to hold out {}% of them for validation; its last {} of {} rows "
                "are held out instead",
                spec.path, 100.0 * fraction, held_out, rows));
-    return {std::make_shared<RowRange>(all, 0, rows - held_out),
-            std::make_shared<RowRange>(all, rows - held_out, held_out)};
+    return last_rows_held_out(all, held_out);
   }
 
   /// The training part. Throws UsageError in terms of the text if that is too small for one row.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,9 @@ struct SourceSpec {
   std::optional<double> epochs{};     ///< see SourceEntry
   bool concat = false;                ///< see SourceEntry
   std::vector<SourceSpec> sources{};  ///< of a group
+  /// Opens the source of a plug-in, with the tokenizer of the run (null without one) and the size of its vocabulary; of
+  /// other sources not set.
+  std::function<std::shared_ptr<const RowSource>(const Tokenizer* tokenizer, int64_t vocab_size)> open{};
 };
 
 /// Whether the source is a finished data set: by its format, or for "auto" by its name.

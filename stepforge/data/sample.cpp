@@ -149,6 +149,9 @@ const SourceSpec& find_source(const std::vector<SourceSpec>& sources, const std:
 
 Sample read_sample(const DataPlan& plan, const SourceSpec& spec, int64_t number, const Tokenizer& tokenizer) {
   if (number < 0) throw UsageError(format("--sample {}: samples are numbered from 0", number));
+  if (spec.open)
+    throw UsageError(
+        "--sample: the rows of a plug-in's data source have no samples; leave it out to see rows");
   if (spec.format == "synthetic")
     throw UsageError("--sample: synthetic rows have no samples; leave it out to see rows");
   Sample sample{.source = spec.path,

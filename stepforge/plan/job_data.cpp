@@ -9,6 +9,7 @@
 #include "stepforge/config/data_sources.h"
 #include "stepforge/data/conversation.h"
 #include "stepforge/data/count_words.h"
+#include "stepforge/plan/data_source_kind.h"
 #include "stepforge/text/bpe_trainer.h"
 #include "stepforge/text/chat_template.h"
 
@@ -35,9 +36,12 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   std::vector<std::string> skipped;
   for (const auto& entry : leaf_sources("data.sources", config.data.sources)) {
     const DataSourceConfig& source = *entry.source;
-    if (is_synthetic(source) || find_chat_layout(choice_name(source.format)) || !source.dataset.empty() ||
+    if (source.kind != kBuiltinSource || is_synthetic(source) ||
+        find_chat_layout(choice_name(source.format)) || !source.dataset.empty() ||
         is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
-      skipped.push_back(is_synthetic(source) ? "synthetic" : source.path);
+      skipped.push_back(source.kind != kBuiltinSource ? source.kind
+                        : is_synthetic(source)        ? "synthetic"
+                                                      : source.path);
       continue;
     }
     count_words(TextSource({.paths = {source.path},
@@ -67,19 +71,34 @@ std::filesystem::path tokenizer_folder(const Config& config) {
   return std::filesystem::is_directory(path) ? path : path.parent_path();
 }
 
-std::vector<SourceSpec> source_specs(const std::vector<DataSourceConfig>& sources) {
+/// What opens the source, if it is of a plug-in.
+decltype(SourceSpec::open) opener_of(const std::shared_ptr<const Config>& config,
+                                     const DataSourceConfig& source) {
+  if (source.kind == kBuiltinSource) return {};
+  const auto* kind = config->extensions.registry().find<DataSourceKind>(source.kind);
+  if (kind == nullptr)
+    throw UsageError(format("there is no data source \"{}\"; is a plug-in missing?", source.kind));
+  return [config, source, kind](const Tokenizer* tokenizer, int64_t vocab_size) {
+    return kind->open({*config, source, tokenizer, vocab_size});
+  };
+}
+
+std::vector<SourceSpec> source_specs(const std::shared_ptr<const Config>& config,
+                                     const std::vector<DataSourceConfig>& sources) {
   std::vector<SourceSpec> specs;
   for (const auto& source : sources) {
+    const bool is_named = !source.name.empty() || source.kind == kBuiltinSource;
     specs.push_back({.path = source.path,
                      .weight = source.weight,
                      .format = std::string(choice_name(source.format)),
                      .field = source.field,
                      .loss_on = std::string(choice_name(source.loss_on)),
                      .dataset = source.dataset,
-                     .name = source.name,
+                     .name = is_named ? source.name : source.kind,
                      .epochs = source.epochs > 0 ? std::optional(source.epochs) : std::nullopt,
                      .concat = source.combine == SourceCombine::concat,
-                     .sources = source_specs(source.sources)});
+                     .sources = source_specs(config, source.sources),
+                     .open = opener_of(config, source)});
   }
   return specs;
 }
@@ -133,8 +152,9 @@ TextFilterRules text_filter_rules(const DataFilterConfig& filter) {
 DataPlan data_plan(const Config& config, int64_t vocab_size) {
   const auto& data = config.data;
   DataPlan plan;
-  plan.sources = source_specs(data.sources);
-  plan.validation_sources = source_specs(data.validation);
+  const auto shared = std::make_shared<const Config>(config);
+  plan.sources = source_specs(shared, data.sources);
+  plan.validation_sources = source_specs(shared, data.validation);
   plan.validation_fraction = data.validation_fraction;
   if (!data.split.empty()) plan.split = SplitRatios::parse(data.split);
   plan.packing = parse_packing(choice_name(data.packing));

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
 #include "stepforge/catalog/hf_config.h"
@@ -100,7 +101,7 @@ KnownModel known_checkpoint(const fs::path& step_folder) {
   const fs::path path = step_folder / kStateFileName;
   const Json state = read_json_file(path);
   KnownModel known;
-  known.config = parse_config(JsonReader(state, path.string())["config"].text(), path.string()).config;
+  known.config = parse_stored_config(JsonReader(state, path.string())["config"].text(), path.string());
   known.weights = step_folder;
   // The run folder may have been moved, so its files are found relative to the checkpoint.
   known.folder = fs::absolute(step_folder).lexically_normal().parent_path().parent_path();
@@ -118,7 +119,9 @@ KnownModel known_hf_folder(const fs::path& folder) {
 }
 
 fs::path checkpoint_folder_of_run(const fs::path& folder) {
-  return folder / load_config(folder / "config.toml").config.checkpoint.folder;
+  constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
+  const fs::path file = folder / "config.toml";
+  return folder / parse_stored_config(read_file(file, kMaxConfigBytes), file.string()).checkpoint.folder;
 }
 
 bool is_fine_tune_default(std::string_view setting) {

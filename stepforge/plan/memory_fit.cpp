@@ -116,7 +116,7 @@ class FitSearch {
     try {
       const RankId id{rank, candidate.world_size};
       // A specification of one's own has no pipeline.
-      const bool in_pipeline = has_stages(candidate.config.parallelism);
+      const bool in_pipeline = has_stages(candidate.config);
       const PipelinePlan pipeline = in_pipeline ? plan_pipeline(candidate.config, id) : PipelinePlan();
       const ModelSpec& part = in_pipeline ? plan_rank_model(pipeline, id) : model_;
       const RankLayout layout = plan_layout(candidate.config, part, id, pipeline);

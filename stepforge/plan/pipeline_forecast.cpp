@@ -8,6 +8,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/schedule/generators.h"
 #include "stepforge/schedule/timeline.h"
 #include "stepforge/schedule/zero_bubble.h"
 
@@ -201,9 +202,8 @@ class Comparison {
 }  // namespace
 
 std::string schedule_title(const ParallelismConfig& parallelism) {
-  return parallelism.pipeline_parallel_schedule_csv.empty()
-             ? std::string(choice_name(parallelism.pipeline_parallel_schedule))
-             : parallelism.pipeline_parallel_schedule_csv;
+  return parallelism.pipeline_parallel_schedule_csv.empty() ? parallelism.pipeline_parallel_schedule
+                                                            : parallelism.pipeline_parallel_schedule_csv;
 }
 
 std::string pipeline_text(const std::string& title, const PipelinePlan& pipeline, const ProvedStep& step,
@@ -229,7 +229,7 @@ std::string pipeline_text(const std::string& title, const PipelinePlan& pipeline
 
 ScheduleComparison compare_schedules(const Config& config, RankId rank, const MachineModel& machine,
                                      int64_t memory) {
-  if (!has_stages(config.parallelism)) {
+  if (!has_stages(config)) {
     throw UsageError(
         "--compare: the job has no pipeline; set parallelism.pipeline_parallel_degree to a number above 1");
   }
@@ -241,8 +241,8 @@ ScheduleComparison compare_schedules(const Config& config, RankId rank, const Ma
   if (!config.parallelism.pipeline_parallel_schedule_csv.empty()) add(config);
   Config other = config;
   other.parallelism.pipeline_parallel_schedule_csv.clear();
-  for (std::size_t i = 0; i < choice_names(PipelineSchedule{}).size(); ++i) {
-    other.parallelism.pipeline_parallel_schedule = static_cast<PipelineSchedule>(i);
+  for (const ScheduleKind& kind : schedule_kinds(config.extensions.registry())) {
+    other.parallelism.pipeline_parallel_schedule = kind.name;
     add(other);
   }
   comparison.try_to_add("ZB", [&] {

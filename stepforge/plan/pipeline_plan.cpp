@@ -22,8 +22,8 @@ namespace stepforge {
 
 namespace {
 
-ScheduleKind kind_of(PipelineSchedule schedule) {
-  return parse_schedule_name(choice_name(schedule));
+ScheduleKind kind_of(const Config& config) {
+  return find_schedule(config.parallelism.pipeline_parallel_schedule, config.extensions.registry());
 }
 
 /// The schedule of the file, which must have the ranks and micro-batches of the job.
@@ -57,10 +57,10 @@ StagePlan stage_plan(const ParallelismConfig& parallelism) {
 }
 
 /// The stages per rank that the lists or the layers per stage give, or the fewest that the schedule takes.
-int stages_per_rank_of(const ParallelismConfig& parallelism, const ModelSpec& whole, const StagePlan& plan) {
+int stages_per_rank_of(const Config& config, const ModelSpec& whole, const StagePlan& plan) {
+  const ParallelismConfig& parallelism = config.parallelism;
   const auto ranks = static_cast<int>(parallelism.pipeline_parallel_degree);
-  if (plan.blocks.empty() && plan.layers_per_stage == 0)
-    return stages_per_rank(kind_of(parallelism.pipeline_parallel_schedule)).min;
+  if (plan.blocks.empty() && plan.layers_per_stage == 0) return kind_of(config).stages.min;
   const int stages = planned_stages(whole, plan);
   if (stages % ranks != 0) {
     throw UsageError(
@@ -76,9 +76,10 @@ Schedule schedule_of(const Config& config, const ModelSpec& whole, const StagePl
   const int micro_batches = plan_micro_batches(config, rank);
   if (!parallelism.pipeline_parallel_schedule_csv.empty())
     return schedule_of_file(parallelism, micro_batches);
-  return make_schedule(kind_of(parallelism.pipeline_parallel_schedule),
-                       static_cast<int>(parallelism.pipeline_parallel_degree),
-                       stages_per_rank_of(parallelism, whole, plan), micro_batches);
+  Schedule schedule = make_schedule(kind_of(config), static_cast<int>(parallelism.pipeline_parallel_degree),
+                                    stages_per_rank_of(config, whole, plan), micro_batches);
+  check_schedule(schedule);
+  return schedule;
 }
 
 /// The micro-batches of each stage that are forward but not wholly backward at the same time.
@@ -173,11 +174,11 @@ int first_trained_stage(const ModelSpec& model) {
 
 }  // namespace
 
-bool has_stages(const ParallelismConfig& parallelism) {
+bool has_stages(const Config& config) {
+  const ParallelismConfig& parallelism = config.parallelism;
   return parallelism.pipeline_parallel_degree > 1 || !parallelism.pipeline_parallel_schedule_csv.empty() ||
          parallelism.pipeline_parallel_layers_per_stage > 0 ||
-         !parallelism.pipeline_parallel_stages.empty() ||
-         stages_per_rank(kind_of(parallelism.pipeline_parallel_schedule)).min > 1;
+         !parallelism.pipeline_parallel_stages.empty() || kind_of(config).stages.min > 1;
 }
 
 std::vector<int> PipelinePlan::stages_of(int member) const {
@@ -217,7 +218,7 @@ PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSp
   PipelinePlan plan;
   plan.model = std::move(divided);
   const ParallelismConfig& parallelism = config.parallelism;
-  if (!has_stages(parallelism)) return plan;
+  if (!has_stages(config)) return plan;
   StagePlan stages = stage_plan(parallelism);
   plan.schedule = schedule != nullptr ? *schedule : schedule_of(config, whole, stages, rank);
   stages.stages = plan.schedule.stages();

@@ -29,7 +29,7 @@ struct PipelinePlan {
 };
 
 /// Whether the settings divide the model into pipeline stages.
-bool has_stages(const ParallelismConfig& parallelism);
+bool has_stages(const Config& config);
 
 /// The pipeline of `config` for the rank, which may be one rank alone. Throws UsageError if the degree, the stages, the
 /// schedule or its file do not fit one another or the model. `schedule`, if given, is used instead of that of `config`.

@@ -237,7 +237,7 @@ int64_t small_micro_batches(int64_t micro_batches) {
 
 /// The vocabulary may be unknown yet; it changes no schedule.
 PipelinePlan pipeline_of(Config config, int world_size) {
-  if (!has_stages(config.parallelism)) return {};
+  if (!has_stages(config)) return {};
   if (config.model.vocab_size == 0) config.model.vocab_size = kExactVocabulary;
   return plan_pipeline(config, {0, world_size});
 }

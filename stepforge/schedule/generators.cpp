@@ -2,10 +2,8 @@
 #include "stepforge/schedule/generators.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstddef>
-#include <limits>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -15,15 +13,7 @@ namespace stepforge {
 
 namespace {
 
-/// What a generator is told; `rank` is the rank whose actions it writes.
-struct Shape {
-  int ranks = 1;
-  int chunks = 1;  ///< stages per rank
-  int micro_batches = 1;
-
-  int stage(int chunk, int rank) const { return chunk * ranks + rank; }
-};
-
+using Shape = ScheduleShape;
 using ActionList = std::vector<Action>;
 
 /// The micro-batches in rounds, each of which passes through all chunks before the next begins. A round has
@@ -125,38 +115,14 @@ ActionList dual_pipe_v(const Shape& shape, int rank) {
   return dual_pipe_v_actions(shape.ranks, rank, shape.micro_batches);
 }
 
-constexpr int kAnyNumber = std::numeric_limits<int>::max();
-
-struct Kind {
-  const char* name;
-  StagesPerRank stages;
-  ActionList (*actions_of)(const Shape& shape, int rank);
-  bool v_shape = false;
-};
-
-/// In the order of ScheduleKind.
-constexpr std::array<Kind, 7> kKinds = {{
-    {"GPipe", {1, 1}, gpipe},
-    {"1F1B", {1, 1}, one_f_one_b},
-    {"Interleaved1F1B", {2, kAnyNumber}, interleaved_1f1b},
-    {"LoopedBFS", {1, kAnyNumber}, looped_bfs},
-    {"InterleavedZeroBubble", {2, kAnyNumber}, interleaved_zero_bubble},
-    {"ZBVZeroBubble", {2, 2}, zbv, true},
-    {"DualPipeV", {2, 2}, dual_pipe_v, true},
-}};
-
-const Kind& row(ScheduleKind kind) {
-  return kKinds.at(static_cast<std::size_t>(kind));
-}
-
 std::string in_small_letters(std::string_view text) {
   std::string small(text);
   for (char& letter : small) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   return small;
 }
 
-void check_shape(ScheduleKind kind, const Shape& shape) {
-  const auto [name, stages, actions_of, v_shape] = row(kind);
+void check_shape(const ScheduleKind& kind, const Shape& shape) {
+  const auto& [name, stages, actions_of, v_shape] = kind;
   if (shape.ranks < 1)
     throw UsageError(format("{}: {} pipeline ranks; there must be at least 1", name, shape.ranks));
   if (shape.micro_batches < 1)
@@ -171,38 +137,50 @@ void check_shape(ScheduleKind kind, const Shape& shape) {
 
 }  // namespace
 
-const char* schedule_name(ScheduleKind kind) {
-  return row(kind).name;
+constexpr ScheduleKind ScheduleKind::gpipe{"GPipe", {1, 1}, stepforge::gpipe};
+constexpr ScheduleKind ScheduleKind::one_f_one_b{"1F1B", {1, 1}, stepforge::one_f_one_b};
+constexpr ScheduleKind ScheduleKind::interleaved_1f1b{
+    "Interleaved1F1B", {2, StagesPerRank::kAnyNumber}, stepforge::interleaved_1f1b};
+constexpr ScheduleKind ScheduleKind::looped_bfs{
+    "LoopedBFS", {1, StagesPerRank::kAnyNumber}, stepforge::looped_bfs};
+constexpr ScheduleKind ScheduleKind::interleaved_zero_bubble{
+    "InterleavedZeroBubble", {2, StagesPerRank::kAnyNumber}, stepforge::interleaved_zero_bubble};
+constexpr ScheduleKind ScheduleKind::zbv_zero_bubble{"ZBVZeroBubble", {2, 2}, zbv, true};
+constexpr ScheduleKind ScheduleKind::dual_pipe_v{"DualPipeV", {2, 2}, stepforge::dual_pipe_v, true};
+
+std::vector<ScheduleKind> schedule_kinds(const Registry& registry) {
+  std::vector<ScheduleKind> kinds = {ScheduleKind::gpipe,
+                                     ScheduleKind::one_f_one_b,
+                                     ScheduleKind::interleaved_1f1b,
+                                     ScheduleKind::looped_bfs,
+                                     ScheduleKind::interleaved_zero_bubble,
+                                     ScheduleKind::zbv_zero_bubble,
+                                     ScheduleKind::dual_pipe_v};
+  const auto& added = registry.all<ScheduleKind>();
+  kinds.insert(kinds.end(), added.begin(), added.end());
+  return kinds;
 }
 
-std::vector<std::string> schedule_names() {
+ScheduleKind find_schedule(std::string_view name, const Registry& registry) {
   std::vector<std::string> names;
-  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
-  return names;
-}
-
-ScheduleKind parse_schedule_name(std::string_view name) {
-  for (std::size_t i = 0; i < kKinds.size(); ++i) {
-    if (in_small_letters(kKinds.at(i).name) == in_small_letters(name)) return static_cast<ScheduleKind>(i);
+  for (const ScheduleKind& kind : schedule_kinds(registry)) {
+    if (in_small_letters(kind.name) == in_small_letters(name)) return kind;
+    names.emplace_back(kind.name);
   }
   throw UsageError(format("there is no pipeline schedule \"{}\"; there are {}, or a CSV file of your own",
-                          name, join(schedule_names(), ", ")));
+                          name, join(names, ", ")));
 }
 
-StagesPerRank stages_per_rank(ScheduleKind kind) {
-  return row(kind).stages;
-}
-
-Schedule make_schedule(ScheduleKind kind, int ranks, int stages_per_rank, int micro_batches) {
+Schedule make_schedule(const ScheduleKind& kind, int ranks, int stages_per_rank, int micro_batches) {
   const Shape shape = {.ranks = ranks, .chunks = stages_per_rank, .micro_batches = micro_batches};
   check_shape(kind, shape);
   Schedule schedule;
   schedule.micro_batches = micro_batches;
   for (int chunk = 0; chunk < stages_per_rank; ++chunk) {
     for (int i = 0; i < ranks; ++i)
-      schedule.rank_of_stage.push_back(row(kind).v_shape && chunk == 1 ? ranks - 1 - i : i);
+      schedule.rank_of_stage.push_back(kind.v_shape && chunk == 1 ? ranks - 1 - i : i);
   }
-  for (int rank = 0; rank < ranks; ++rank) schedule.actions.push_back(row(kind).actions_of(shape, rank));
+  for (int rank = 0; rank < ranks; ++rank) schedule.actions.push_back(kind.actions_of(shape, rank));
   return schedule;
 }
 

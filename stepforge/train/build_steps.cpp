@@ -17,7 +17,6 @@
 #include "stepforge/comm/self_test.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/kernels/cpu_allocator.h"
-#include "stepforge/metrics/console.h"
 #include "stepforge/metrics/jsonl.h"
 #include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_data.h"
@@ -28,6 +27,7 @@
 #include "stepforge/storage/tensor_collectives.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/builtin_callbacks.h"
+#include "stepforge/train/callback_kinds.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
@@ -298,7 +298,8 @@ void build_optimizer(Trainer& trainer) {
   trainer.optimizer = std::make_unique<Optimizer>(
       *trainer.store, resolve_param_groups(optimizer, trainer.divided_model, trainer.rank_model.units));
   const auto& lr = trainer.config.lr_scheduler;
-  trainer.schedule = std::make_unique<LearningRateSchedule>(lr, trainer.total_steps);
+  trainer.schedule =
+      std::make_unique<LearningRateSchedule>(lr, trainer.total_steps, trainer.config.extensions);
   trainer.state.schedule_steps = lr.total_steps > 0 ? lr.total_steps : trainer.total_steps;
   const int64_t warmup = lr.warmup_ratio < 0.0 ? lr.warmup_steps : trainer.schedule->warmup_steps();
   if (warmup >= trainer.state.schedule_steps) {
@@ -346,17 +347,16 @@ void keep_metrics_of_earlier_start(Trainer& trainer, const std::filesystem::path
 }
 
 void build_metrics(Trainer& trainer) {
-  const auto& metrics = trainer.config.metrics;
-  std::vector<std::unique_ptr<MetricsSink>> sinks;
-  sinks.push_back(std::make_unique<ConsoleSink>(trainer.log, trainer.is_main() && stderr_is_terminal()));
+  SinkRequest request{
+      .config = trainer.config, .log = trainer.log, .is_main = trainer.is_main(), .metrics_file = {}};
   if (trainer.is_main()) {
     trainer.run_folder->write_config(config_toml(trainer.config, /*with_comments=*/false));
     const auto file = trainer.run_folder->metrics_file();
     keep_metrics_of_earlier_start(trainer, file);
     rewind_jsonl(file, trainer.state.step, trainer.state.validation_pending);
-    if (metrics.enable_jsonl) sinks.push_back(std::make_unique<JsonlSink>(file, trainer.log));
+    request.metrics_file = file;
   }
-  trainer.metrics = std::make_unique<SinkQueue>(std::move(sinks), trainer.log);
+  trainer.metrics = std::make_unique<SinkQueue>(make_sinks(request), trainer.log);
 }
 
 }  // namespace

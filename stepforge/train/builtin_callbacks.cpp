@@ -22,6 +22,7 @@
 #include "stepforge/step/simulate.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/alarms.h"
+#include "stepforge/train/callback_kinds.h"
 #include "stepforge/train/communication_window.h"
 #include "stepforge/train/generation.h"
 #include "stepforge/train/trainer.h"
@@ -47,6 +48,8 @@ class ReportCallback : public Callback {
       trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(trainer.layout.dims),
                        trainer.world()->transport());
     }
+    const auto& plugins = trainer.config.experimental.custom_import;
+    if (!plugins.empty()) trainer.log.info("plug-ins: {}", join(plugins, ", "));
     trainer.log.info("model: {}, {} parameters ({}), {}, vocabulary {}", trainer.config.model.family,
                      with_thousands(model.parameter_count()), human_count(model.parameter_count()),
                      counted(model.layers, "layer"), with_thousands(model.vocab_size));
@@ -140,9 +143,8 @@ class LoggingCallback : public Callback {
                      static_cast<double>(trainer.batch.tokens_per_step()) / smoothed, smoothed});
   }
 
-  void log(Trainer& trainer) override {
+  void log(Trainer& trainer, MetricsRecord& record) override {
     const ThroughputWindow window = meter_.take();
-    MetricsRecord record{"train", trainer.state.step, wall_time_now(), {}};
     record.add(metric::loss, trainer.last_step.loss);
     record.add(metric::max_loss, trainer.last_step.max_loss);
     for (const auto& [name, loss] : trainer.source_losses->take(trainer.all_ranks.get()))
@@ -167,7 +169,6 @@ class LoggingCallback : public Callback {
     record.add(metric::data_loading_share, window.data_percent());
     communication_.take(record, *trainer.groups, std::max<int64_t>(1, window.steps));
     record.add(metric::tokens_seen, static_cast<double>(trainer.state.tokens));
-    trainer.metrics->write(std::move(record));
   }
 
   void evaluate(Trainer& trainer) override {
@@ -229,6 +230,17 @@ class ExportCallback : public Callback {
     if (std::filesystem::exists(output)) {
       return trainer.log.info("{} exists already and is kept", output.string());
     }
+    try {
+      write(trainer, step, output);
+    } catch (const std::exception& failure) {
+      trainer.callbacks.emit(&Callback::export_failed, trainer, failure.what());
+      throw;
+    }
+    trainer.callbacks.emit(&Callback::exported, trainer, output);
+  }
+
+ private:
+  static void write(Trainer& trainer, const std::string& step, const std::filesystem::path& output) {
     std::filesystem::create_directories(output.parent_path());
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step};
     const HfExportOptions options = {.dtype = trainer.config.checkpoint.export_dtype,
@@ -277,12 +289,22 @@ int64_t generation_context(const Config& config) {
   return sampling.freq > 0 ? sampling.max_tokens + static_cast<int64_t>(sampling.prompt.size()) + 1 : 0;
 }
 
-void add_builtin_callbacks(Trainer& trainer) {
-  trainer.add_callback(std::make_unique<ReportCallback>());
-  trainer.add_callback(make_alarms());
-  trainer.add_callback(std::make_unique<LoggingCallback>());
-  if (trainer.config.sampling.freq > 0) trainer.add_callback(std::make_unique<SamplingCallback>());
-  if (trainer.config.checkpoint.last_save_in_hf) trainer.add_callback(std::make_unique<ExportCallback>());
+const std::vector<CallbackKind>& builtin_callbacks() {
+  using Made = std::unique_ptr<Callback>;
+  static const std::vector<CallbackKind> kinds = {
+      {"report", [](const Config&) -> Made { return std::make_unique<ReportCallback>(); }},
+      {"alarms", [](const Config&) -> Made { return make_alarms(); }},
+      {"logging", [](const Config&) -> Made { return std::make_unique<LoggingCallback>(); }},
+      {"sampling",
+       [](const Config& config) -> Made {
+         return config.sampling.freq > 0 ? std::make_unique<SamplingCallback>() : nullptr;
+       }},
+      {"export",
+       [](const Config& config) -> Made {
+         return config.checkpoint.last_save_in_hf ? std::make_unique<ExportCallback>() : nullptr;
+       }},
+  };
+  return kinds;
 }
 
 }  // namespace stepforge

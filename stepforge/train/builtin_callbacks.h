@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The built-in callbacks: start-up report, log and status line, samples, export, trace.
+// What the built-in callbacks (train/callback_kinds.h) share with the rest; the trace, which the program adds.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,6 @@
 #include "stepforge/train/callback.h"
 
 namespace stepforge {
-
-/// Adds the callbacks of every run: report and log, then samples and export if they are configured.
-void add_builtin_callbacks(Trainer& trainer);
 
 /// The context length that samples during training need; 0 if sampling is off.
 int64_t generation_context(const Config& config);

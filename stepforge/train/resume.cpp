@@ -28,7 +28,9 @@ void warn_of_new_schedule(const Trainer& trainer, const TrainerState& saved) {
   LrSchedulerConfig old_config = trainer.config.lr_scheduler;
   old_config.total_steps = saved.schedule_steps;
   const double peak = trainer.config.optimizer.lr;
-  const double before = peak * LearningRateSchedule(old_config, saved.schedule_steps).factor(saved.step);
+  const double before =
+      peak *
+      LearningRateSchedule(old_config, saved.schedule_steps, trainer.config.extensions).factor(saved.step);
   const double now = peak * trainer.schedule->factor(saved.step);
   if (std::abs(now - before) <= 0.01 * before) return;
   trainer.log.warning(
@@ -62,6 +64,12 @@ void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
   state.arithmetic = trainer.state.arithmetic;
   trainer.state = state;
   trainer.resumed = true;
+  // "callbacks" is missing in older checkpoints.
+  for (const std::string& name :
+       trainer.callbacks.restore(trainer, json.value("callbacks", std::vector<Json>()))) {
+    trainer.log.warning("the checkpoint has the state of a callback \"{}\", which this run does not have",
+                        name);
+  }
   trainer.log.info("resumed from {} at step {}", folder.string(), state.step);
 }
 

@@ -6,6 +6,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/diff.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/schema_docs.h"
@@ -60,7 +61,9 @@ TrainerState state_from_json(const Json& json, const std::string& source) {
 ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, int64_t rows_per_step,
                                       const std::string& source) {
   const auto& allowed = config.checkpoint.allow_changed;
-  const Config before = parse_config(JsonReader(json, source)["config"].text(), source).config;
+  const auto& shape = config.extensions.shape();
+  const Config before = parse_stored_config(JsonReader(json, source)["config"].text(), source,
+                                            shape != nullptr ? shape->registry : nullptr);
   ConfigChanges changes;
   for (const FieldDifference& change : diff(before, with_open_fields_closed(config, rows_per_step))) {
     const OnResume& on_resume = change.on_resume;

@@ -8,7 +8,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
-#include "stepforge/train/builtin_callbacks.h"
+#include "stepforge/comm/gather.h"
+#include "stepforge/tensorfile/manifest.h"
+#include "stepforge/train/callback_kinds.h"
 
 namespace stepforge {
 
@@ -33,7 +35,7 @@ Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatc
       interrupts_(interrupts),
       world_(world),
       build_steps_(standard_build_steps()) {
-  add_builtin_callbacks(*this);
+  for (auto& callback : make_callbacks(config)) add_callback(std::move(callback));
 }
 
 Trainer::~Trainer() = default;
@@ -167,9 +169,15 @@ void Trainer::step() {
   state.smoothed_loss.add(last_step.loss, config.metrics.smoothing);
   callbacks.emit(&Callback::step_end, *this);
   const bool last = state.step == total_steps;
-  if (due(config.metrics.log_freq) || state.step == 1 || last) callbacks.emit(&Callback::log, *this);
+  if (due(config.metrics.log_freq) || state.step == 1 || last) log_step();
   if (due(config.validation.freq) || (last && config.validation.freq > 0)) validate();
   if (due(config.checkpoint.interval)) save_checkpoint();
+}
+
+void Trainer::log_step() {
+  MetricsRecord record{"train", state.step, wall_time_now(), {}};
+  callbacks.emit(&Callback::log, *this, record);
+  if (!record.values.empty()) metrics->write(std::move(record));
 }
 
 void Trainer::handle_nonfinite() {
@@ -205,10 +213,19 @@ void Trainer::save_checkpoint() {
   if (!config.checkpoint.enable) return;
   // A resume does not repeat these steps, so their metrics must be on disk first.
   metrics->flush();
-  checkpoints->save(state.step, stage_checkpoint(rank_model, *store, optimizer.get(),
-                                                 state_to_json(state, config, batch.rows_per_step),
+  Json stored = state_to_json(state, config, batch.rows_per_step);
+  stored["callbacks"] = callback_states();
+  checkpoints->save(state.step, stage_checkpoint(rank_model, *store, optimizer.get(), std::move(stored),
                                                  checkpoints->reusable()));
   report_saves();
+}
+
+Json Trainer::callback_states() {
+  const Json own = callbacks.states(*this);
+  if (all_ranks == nullptr) return Json::array({own});
+  Json of_ranks = Json::array();
+  for (const std::string& text : gather_texts(*all_ranks, own.dump())) of_ranks.push_back(Json::parse(text));
+  return of_ranks;
 }
 
 /// Emits events for the saves that have ended since the last call.
@@ -220,7 +237,11 @@ void Trainer::report_saves() {
       last_saved_step = outcome.step;
       if (is_main()) run_folder->saved(outcome.step);
     }
-    callbacks.emit(outcome.failure.empty() ? &Callback::save : &Callback::save_failed, *this);
+    if (outcome.failure.empty()) {
+      callbacks.emit(&Callback::save, *this, checkpoint_dir() / checkpoint_folder_name(outcome.step));
+    } else {
+      callbacks.emit(&Callback::save_failed, *this, outcome.failure);
+    }
   }
 }
 

@@ -72,7 +72,7 @@ class Trainer {
   /// could not be saved, or if a step is not finite and training.nonfinite does not allow skipping it.
   RunOutcome run();
 
-  /// Adds to `callbacks`, after the built-in ones. Add before build() to receive init_end and load.
+  /// Adds to `callbacks`, after those of training.callbacks. Add before build() to receive init_end and load.
   void add_callback(std::unique_ptr<Callback> callback) { callbacks.add(std::move(callback)); }
 
   /// Saves a checkpoint of the last finished step (in the background unless checkpoint.async is off).
@@ -132,7 +132,7 @@ class Trainer {
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
   std::unique_ptr<CheckpointWriter> checkpoints;  ///< null if checkpoint.enable is off
-  CallbackList callbacks;                         ///< built-in ones, then those of add_callback
+  CallbackList callbacks;                         ///< of training.callbacks, then of add_callback
 
   // The state of the run.
   TrainerState state;
@@ -146,7 +146,10 @@ class Trainer {
 
  private:
   void step();
+  void log_step();
   void handle_nonfinite();
+  /// What the callbacks store in a checkpoint, of each rank.
+  Json callback_states();
   void report_saves();
   void finish_saving();
   /// Makes the collectives of all groups fail with `reason`, so that no rank waits.

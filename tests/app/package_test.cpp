@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The installed package, used by a project of its own: examples/ is built against it and run on one and two
 // ranks.
+#include <algorithm>
 #include <cctype>
 #include <map>
 #include <regex>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -145,6 +147,78 @@ TEST_F(Package, ATrainerWithCustomDataAndCallbackTrainsTheSameOnOneAndTwoRanks) 
   // The text uses 14 of 256 bytes: ln 14 = 2.6, while an untrained model has ln 256 = 5.5.
   EXPECT_LT(lowest_loss_in(one.out), 3.0);
   EXPECT_NEAR(lowest_loss_in(two.out), lowest_loss_in(one.out), 1e-3);
+}
+
+fs::path plugin(const std::string& name) {
+  return package_folder() / "build" / (name + ".so");
+}
+
+ProgramResult run_with(const Strings& plugins, const Strings& args) {
+  Strings arguments;
+  for (const std::string& name : plugins) arguments = arguments + Strings{"--plugin", plugin(name).string()};
+  return run(prefix() / "bin" / "stepforge", arguments + args);
+}
+
+TEST_F(Package, ExamplePluginsAddACallbackADecayASinkAndDataToARunThatResumes) {
+  const TempFolder folder;
+  const Strings settings = {"data.sources=[{kind = \"counting\"}]",
+                            "lr_scheduler.decay_type=staircase",
+                            "lr_scheduler.warmup_steps=0",
+                            "staircase.stairs=2",
+                            "metrics.log_freq=1",
+                            "checkpoint.interval=4",
+                            "csv.file=" + (folder / "loss.csv").string()};
+  const ProgramResult first = run_with({"lr_decay", "callback", "sink", "data_source"},
+                                       Strings{"train"} + small_run(folder / "run") + settings);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_CONTAINS(first.err, "lowest loss",
+                  "saved in " + (folder / "run" / "checkpoint" / "step-4").string());
+  const std::string metrics = read_file(folder / "run" / "metrics.jsonl");
+  EXPECT_CONTAINS(metrics, "\"lowest_loss\"", "\"loss/counting\"");
+  EXPECT_CONTAINS(read_file(folder / "loss.csv"), "\n8,");
+  // The configuration of the run names its plug-ins; the callback's state is in the checkpoint.
+  const ProgramResult resumed =
+      run(prefix() / "bin" / "stepforge",
+          {"train", (folder / "run" / "config.toml").string(), "training.steps=9", "optimizer.lr=1.0"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_CONTAINS(resumed.err, "resumed from", "plug-ins: " + plugin("lr_decay").string());
+  // The weights can be used without the plug-ins.
+  const ProgramResult generated =
+      run(prefix() / "bin" / "stepforge", {"generate", (folder / "run").string(), "--max-tokens", "2"});
+  EXPECT_EQ(generated.exit_code, 0) << generated.err;
+}
+
+TEST_F(Package, AnExamplePluginAddsAPipelineScheduleThatTwoRanksTrainWith) {
+  const TempFolder folder;
+  const Strings pipeline = {"parallelism.pipeline_parallel_degree=2",
+                            "parallelism.pipeline_parallel_schedule=NewestFirst"};
+  const ProgramResult planned = run_with(
+      {"schedule"}, Strings{"plan", "--compare", "--world-size", "2"} + small_run(folder / "run") + pipeline);
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_CONTAINS(planned.out, "NewestFirst", "1F1B");
+  const ProgramResult trained = run_with(
+      {"schedule"}, Strings{"launch", "--nproc", "2", "train"} + small_run(folder / "run") + pipeline);
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+}
+
+TEST_F(Package, AnExamplePluginAddsASubCommand) {
+  const TempFolder folder;
+  write_text(folder / "run.toml", "[training]\nseq_len = 16\nglobal_batch_size = 24\n");
+  EXPECT_CONTAINS(run_with({"sub_command"}, {"--help"}).out, "tokens-of-step");
+  EXPECT_EQ(run_with({"sub_command"}, {"tokens-of-step", (folder / "run.toml").string()}).out, "384\n");
+}
+
+TEST(PluginGuide, HasEveryExampleInFewerThanFortyLines) {
+  const std::string guide = read_file(source_dir() / "docs" / "extending.md");
+  for (const auto& entry : fs::directory_iterator(source_dir() / "examples" / "plugins")) {
+    std::istringstream example(read_file(entry.path()));
+    std::string indented;
+    int count = 0;
+    for (std::string line; std::getline(example, line); ++count)
+      indented += (line.empty() ? "" : "    " + line) + "\n";
+    EXPECT_LT(count, 40) << entry.path();
+    EXPECT_TRUE(contains(guide, indented)) << "copy " << entry.path() << " into docs/extending.md";
+  }
 }
 
 TEST_F(Package, WithoutItsLibtorchNamesTheVersionItNeeds) {

@@ -7,10 +7,13 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/base/error.h"
+#include "stepforge/config/config_section.h"
+
 namespace stepforge::testing {
 namespace {
 
-LrSchedulerConfig scheduler(int64_t warmup, double ratio = -1.0, DecayType type = DecayType::linear,
+LrSchedulerConfig scheduler(int64_t warmup, double ratio = -1.0, const std::string& type = "linear",
                             double minimum = 0.0) {
   LrSchedulerConfig config;
   config.warmup_steps = warmup;
@@ -40,8 +43,7 @@ TEST(Schedule, WithoutDecayTheRateIsConstant) {
 }
 
 TEST(Schedule, DecayEndsTowardsTheMinimum) {
-  expect_factors(scheduler(2, -1.0, DecayType::linear, 0.2), 10,
-                 {0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3});
+  expect_factors(scheduler(2, -1.0, "linear", 0.2), 10, {0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3});
 }
 
 TEST(Schedule, CosineAndSquareRootFollowTheirFormulas) {
@@ -51,8 +53,8 @@ TEST(Schedule, CosineAndSquareRootFollowTheirFormulas) {
     cosine.push_back(0.1 + 0.9 * 0.5 * (1.0 + std::cos(std::numbers::pi * i / 8.0)));
     root.push_back(0.1 + 0.9 * (1.0 - std::sqrt(i / 8.0)));
   }
-  expect_factors(scheduler(2, -1.0, DecayType::cosine, 0.1), 10, cosine);
-  expect_factors(scheduler(2, -1.0, DecayType::sqrt, 0.1), 10, root);
+  expect_factors(scheduler(2, -1.0, "cosine", 0.1), 10, cosine);
+  expect_factors(scheduler(2, -1.0, "sqrt", 0.1), 10, root);
 }
 
 TEST(Schedule, OtherDecaysFollowTheirFormulas) {
@@ -64,18 +66,36 @@ TEST(Schedule, OtherDecaysFollowTheirFormulas) {
     inverse.push_back(std::sqrt(2.0 / (2.0 + i)));
     restarts.push_back(0.5 * (1.0 + std::cos(std::numbers::pi * std::fmod(2 * i / 8.0, 1.0))));
   }
-  LrSchedulerConfig config = scheduler(2, -1.0, DecayType::polynomial);
+  LrSchedulerConfig config = scheduler(2, -1.0, "polynomial");
   config.power = 3;
   expect_factors(config, 10, polynomial);
-  expect_factors(scheduler(2, -1.0, DecayType::inverse_sqrt), 10, inverse);
-  EXPECT_NEAR(LearningRateSchedule(scheduler(0, -1.0, DecayType::inverse_sqrt), 10).factor(5),
+  expect_factors(scheduler(2, -1.0, "inverse_sqrt"), 10, inverse);
+  EXPECT_NEAR(LearningRateSchedule(scheduler(0, -1.0, "inverse_sqrt"), 10).factor(5),
               std::sqrt(10000.0 / 10005.0), 1e-12);
-  config = scheduler(2, -1.0, DecayType::cosine);
+  config = scheduler(2, -1.0, "cosine");
   config.cycles = 2;
   expect_factors(config, 10, restarts);
   EXPECT_EQ(restarts[6], 1.0);  // the second cycle begins at the peak
-  expect_factors(scheduler(2, -1.0, DecayType::constant, 0.1), 10,
-                 {0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0});
+  expect_factors(scheduler(2, -1.0, "constant", 0.1), 10, {0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0});
+}
+
+TEST(Schedule, TheConfigurationNamesTheBuiltInDecays) {
+  const auto& choices = config_schema().find("lr_scheduler")->table->find("decay_type")->rules.choices;
+  ASSERT_EQ(choices.size(), builtin_decays().size());
+  for (size_t i = 0; i < choices.size(); ++i) EXPECT_EQ(choices[i], builtin_decays()[i].name);
+}
+
+TEST(Schedule, ADecayOfAPluginIsUsedByItsName) {
+  auto registry = std::make_shared<Registry>();
+  registry->add(DecayKind{.name = "halves", .factor = [](const DecayStep& step) {
+                            return std::pow(0.5, static_cast<double>(step.k));
+                          }});
+  const LearningRateSchedule schedule(scheduler(1, -1.0, "halves", 0.5), 4,
+                                      Extensions(make_config_shape(registry)));
+  EXPECT_EQ(schedule.factor(0), 1.0);
+  EXPECT_EQ(schedule.factor(1), 0.5 + 0.5 * 1.0);
+  EXPECT_EQ(schedule.factor(2), 0.5 + 0.5 * 0.5);
+  EXPECT_THROW(LearningRateSchedule(scheduler(1, -1.0, "halves"), 4), UsageError);
 }
 
 TEST(Schedule, AWarmUpRatioReplacesTheSteps) {

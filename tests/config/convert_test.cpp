@@ -86,7 +86,7 @@ TEST(ConvertConfig, TranslatesHuggingFaceTrainingArguments) {
   EXPECT_EQ(config.optimizer.beta2, 0.98);
   EXPECT_EQ(config.training.steps, 500);
   EXPECT_EQ(config.training.epochs, 0);
-  EXPECT_EQ(config.lr_scheduler.decay_type, DecayType::cosine);
+  EXPECT_EQ(config.lr_scheduler.decay_type, "cosine");
   EXPECT_EQ(config.lr_scheduler.warmup_steps, 50);
   EXPECT_EQ(config.precision.compute, DType::bf16);
   EXPECT_EQ(config.activation_checkpoint.mode, RecomputeMode::full);

@@ -148,7 +148,7 @@ TEST(LoadConfig, RefusesWrongLists) {
   EXPECT_EQ(error_of("[data]\nsources = [{ path = 3 }, 4]\n"),
             "2 errors in the configuration:\n"
             "  run.toml:2:21: data.sources.0.path = 3: expected a string; write \"3\"\n"
-            "  run.toml:2:26: data.sources.1 = 4: expected a table with the keys path, weight, field, "
+            "  run.toml:2:26: data.sources.1 = 4: expected a table with the keys path, kind, weight, field, "
             "format, loss_on, dataset, name, epochs, combine, sources");
 }
 

@@ -166,7 +166,8 @@ TEST(DataRules, ASmallerLastStepNeedsAnEpochAndABatch) {
 TEST(DataRules, ValidationDataIsHeldOutOrListed) {
   EXPECT_CONTAINS(error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
                   "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ "
-                  "path = \"a\", weight = 1.0, field = \"text\", format = \"auto\", loss_on = \"assistant\", "
+                  "path = \"a\", kind = \"builtin\", weight = 1.0, field = \"text\", format = \"auto\", "
+                  "loss_on = \"assistant\", "
                   "dataset = \"\", name = \"\" }]: validation data is "
                   "either held out of the sources or listed; set only one of them");
 }

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/config/load.h"
 #include "stepforge/data/indexed_dataset_writer.h"
+#include "stepforge/plan/data_source_kind.h"
+#include "tests/support/strings.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
@@ -55,6 +58,61 @@ TEST(DataPlanOfAConfig, HasTheTreeOfSources) {
   config.data.epoch_remainder = EpochRemainder::smaller_step;
   EXPECT_TRUE(data_plan(config, 256).steps.fill_epochs);
   EXPECT_EQ(data_plan(config, 256).steps.rows_per_step, 24);
+}
+
+/// Row n has the token n.
+class Numbers : public RowSource {
+ public:
+  explicit Numbers(int64_t seq_len) : seq_len_(seq_len) {}
+  const std::string& name() const override { return name_; }
+  const std::string& fingerprint() const override { return name_; }
+  int64_t rows() const override { return 10; }
+  int64_t seq_len() const override { return seq_len_; }
+  int64_t tokens() const override { return rows() * seq_len_; }
+  std::optional<int64_t> text_bytes() const override { return std::nullopt; }
+  void read(int64_t number, Row& row) const override {
+    row = {};
+    row.tokens.assign(static_cast<size_t>(seq_len_) + 1, static_cast<int32_t>(number));
+  }
+
+ private:
+  int64_t seq_len_;
+  std::string name_ = "numbers";
+};
+
+/// The path of the source is the length of its rows.
+Config with_numbers(const Strings& more = {}) {
+  auto registry = std::make_shared<Registry>();
+  registry->add(DataSourceKind{"numbers", [](const DataSourceRequest& request) {
+                                 EXPECT_EQ(request.vocab_size, 99);
+                                 return std::make_shared<Numbers>(std::stoll(request.source.path));
+                               }});
+  Strings settings = {"data.sources=[{kind = \"numbers\", path = \"4\"}]", "training.seq_len=4",
+                      "data.shuffle=false"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return load_config(std::nullopt, settings, ConfigUse::data, {}, registry).config;
+}
+
+TEST(DataPlanOfAConfig, OpensTheSourceOfAPlugin) {
+  const DataSet data = open_data(data_plan(with_numbers({"data.validation_fraction=0.2"}), 99), nullptr);
+  EXPECT_EQ(data.sources.at(0).name, "numbers");
+  EXPECT_EQ(data.sources.at(0).rows, 8);
+  ASSERT_NE(data.validation, nullptr);
+  EXPECT_EQ(data.validation->rows(0, 2).tokens, (std::vector<int32_t>{8, 8, 8, 8, 9, 9, 9, 9}));
+}
+
+TEST(DataPlanOfAConfig, RefusesASourceOfAPluginThatDoesNotFit) {
+  const auto refusal = [](const Strings& more) {
+    return message_of<UsageError>([&] { open_data(data_plan(with_numbers(more), 99), nullptr); });
+  };
+  EXPECT_CONTAINS(refusal({"data.sources.0.path=5"}),
+                  "numbers: its rows have 5 tokens, but training.seq_len is 4");
+  EXPECT_CONTAINS(refusal({"data.sources.0.kind=number"}), "data.sources.0.kind",
+                  "did you mean \"numbers\"?");
+  EXPECT_CONTAINS(refusal({"data.sources.0.format=jsonl"}), "a plug-in's data source has no format");
+  Config config = with_numbers();
+  config.extensions = {};
+  EXPECT_CONTAINS(message_of<UsageError>([&] { data_plan(config, 99); }), "no data source \"numbers\"");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/config/load.h"
+#include "stepforge/config/schema.h"
 #include "stepforge/schedule/csv.h"
 #include "stepforge/schedule/generators.h"
 #include "tests/support/temp_folder.h"
@@ -60,10 +61,17 @@ TEST(PipelineText, FlopsAreSharesOfAllStages) {
   EXPECT_NEAR(sum, 100, 0.2) << text;
 }
 
+TEST(ScheduleComparison, TheConfigurationNamesTheBuiltInSchedules) {
+  const Field& field = *config_schema().find("parallelism")->table->find("pipeline_parallel_schedule");
+  std::vector<std::string_view> names;
+  for (const ScheduleKind& kind : schedule_kinds()) names.push_back(kind.name);
+  EXPECT_EQ(field.rules.choices, names);
+}
+
 TEST(ScheduleComparison, HasARowForEveryScheduleAndTheReasonIfItDoesNotFit) {
   const std::string text = compare_schedules(four_ranks({"model.n_layers=4"}), kSecond, {}).table;
-  for (const std::string_view name : choice_names(PipelineSchedule{}))
-    EXPECT_NE(line_of(text, std::string(name) + " "), "") << name;
+  for (const ScheduleKind& kind : schedule_kinds())
+    EXPECT_NE(line_of(text, std::string(kind.name) + " "), "") << kind.name;
   EXPECT_CONTAINS(line_of(text, "1F1B"), " s ");
   EXPECT_CONTAINS(line_of(text, "ZBVZeroBubble"), "does not fit: 8 pipeline stages for 6 blocks");
 }

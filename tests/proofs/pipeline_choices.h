@@ -37,8 +37,9 @@ inline Strings overrides_of(const PipelineCase& pipeline) {
 /// Every schedule on every number of `ranks`, with 1 to 3 stages per rank where it takes them.
 inline std::vector<PipelineCase> pipeline_cases(const std::vector<int>& ranks) {
   std::vector<PipelineCase> cases;
-  for (const std::string& name : schedule_names()) {
-    const auto [min, max] = stages_per_rank(parse_schedule_name(name));
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const std::string name(kind.name);
+    const auto [min, max] = kind.stages;
     for (const int count : ranks)
       for (int stages = min; stages <= std::min(max, 3); ++stages) cases.push_back({name, count, stages});
   }

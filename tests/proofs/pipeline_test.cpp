@@ -118,8 +118,9 @@ INSTANTIATE_TEST_SUITE_P(Models, ExactPipeline, ::testing::Values(ExactModel::pl
 /// One case of each schedule, on 2 and on 4 ranks.
 std::vector<PipelineCase> six_layer_cases() {
   std::vector<PipelineCase> cases;
-  for (const std::string& name : schedule_names()) {
-    const int stages = stages_per_rank(parse_schedule_name(name)).min;
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const std::string name(kind.name);
+    const int stages = kind.stages.min;
     for (const int ranks : {2, 4}) cases.push_back({name, ranks, stages});
   }
   return cases;

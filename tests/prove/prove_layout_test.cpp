@@ -85,8 +85,9 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
 TEST(ProveLayout, PipelinesOfEveryScheduleAreThoseOfOneRank) {
   const Strings pipeline{"parallelism.pipeline_parallel_degree=4", "training.local_batch_size=1",
                          "training.global_batch_size=32"};
-  for (const std::string& name : schedule_names()) {
-    const bool even = stages_per_rank(parse_schedule_name(name)).min == 1;
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const std::string name(kind.name);
+    const bool even = kind.stages.min == 1;
     const Config config = config_of(
         pipeline + Strings{"model.n_layers=6", "model.tie_embeddings=" + std::string(even ? "true" : "false"),
                            "parallelism.pipeline_parallel_schedule=" + name,

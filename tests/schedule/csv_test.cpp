@@ -19,12 +19,12 @@ std::string csv_refusal(const std::string& text) {
 
 TEST(ScheduleCsv, EveryScheduleIsReadBackAsWritten) {
   const TempFolder folder;
-  for (const ScheduleKind kind : all_kinds()) {
+  for (const ScheduleKind& kind : all_kinds()) {
     for (const int stages : stage_numbers(kind)) {
       const Schedule schedule = make_schedule(kind, 4, stages, 9);
       write_file_atomic(folder.path() / "schedule.csv", schedule_csv(schedule));
       const Schedule read = read_schedule_csv(folder.path() / "schedule.csv");
-      EXPECT_EQ(read.actions, schedule.actions) << schedule_name(kind);
+      EXPECT_EQ(read.actions, schedule.actions) << kind.name;
       EXPECT_EQ(read.rank_of_stage, schedule.rank_of_stage);
       EXPECT_EQ(read.micro_batches, schedule.micro_batches);
     }

@@ -34,7 +34,7 @@ TEST(Dependencies, ABackwardMakesBothGradients) {
 }
 
 TEST(Dependencies, TheRunOrderHasEachActionAfterWhatItNeeds) {
-  for (const ScheduleKind kind : all_kinds()) {
+  for (const ScheduleKind& kind : all_kinds()) {
     const Schedule schedule = make_schedule(kind, 3, stage_numbers(kind).back(), 7);
     const ActionTable table(schedule);
     std::vector<int> done(3, 0);

@@ -24,14 +24,13 @@ std::string order(const Schedule& schedule, int rank) {
 }
 
 TEST(Generators, EveryKindCanRunWithAnyNumberOfRanksStagesAndMicroBatches) {
-  for (const ScheduleKind kind : all_kinds()) {
+  for (const ScheduleKind& kind : all_kinds()) {
     for (const int stages : stage_numbers(kind)) {
       for (int ranks = 1; ranks <= 8; ++ranks) {
         for (int micro_batches = 1; micro_batches <= 2 * ranks + 7; ++micro_batches) {
           const Schedule schedule = make_schedule(kind, ranks, stages, micro_batches);
-          ASSERT_NO_THROW(check_schedule(schedule))
-              << schedule_name(kind) << ", " << ranks << " ranks, " << stages << " stages each, "
-              << micro_batches << " micro-batches";
+          ASSERT_NO_THROW(check_schedule(schedule)) << kind.name << ", " << ranks << " ranks, " << stages
+                                                    << " stages each, " << micro_batches << " micro-batches";
           ASSERT_EQ(schedule.stages(), ranks * stages);
         }
       }
@@ -40,7 +39,7 @@ TEST(Generators, EveryKindCanRunWithAnyNumberOfRanksStagesAndMicroBatches) {
 }
 
 TEST(Generators, AnUnevenLastRoundCanRun) {
-  for (const ScheduleKind kind : {ScheduleKind::interleaved_1f1b, ScheduleKind::interleaved_zero_bubble}) {
+  for (const ScheduleKind& kind : {ScheduleKind::interleaved_1f1b, ScheduleKind::interleaved_zero_bubble}) {
     for (const int micro_batches : {17, 29, 31, 61, 64, 127})
       ASSERT_NO_THROW(check_schedule(make_schedule(kind, 16, 3, micro_batches))) << micro_batches;
   }
@@ -80,15 +79,14 @@ TEST(Generators, OrdersAreThePublishedOnes) {
 TEST(Generators, StagesLoopOverTheRanksOrGoToTheLastAndBack) {
   EXPECT_EQ(make_schedule(ScheduleKind::interleaved_1f1b, 3, 2, 1).rank_of_stage,
             (std::vector<int>{0, 1, 2, 0, 1, 2}));
-  for (const ScheduleKind kind : {ScheduleKind::zbv_zero_bubble, ScheduleKind::dual_pipe_v})
+  for (const ScheduleKind& kind : {ScheduleKind::zbv_zero_bubble, ScheduleKind::dual_pipe_v})
     EXPECT_EQ(make_schedule(kind, 3, 2, 1).rank_of_stage, (std::vector<int>{0, 1, 2, 2, 1, 0}));
 }
 
 TEST(Generators, NamesAreReadInAnyCase) {
-  for (const ScheduleKind kind : all_kinds()) EXPECT_EQ(parse_schedule_name(schedule_name(kind)), kind);
-  EXPECT_EQ(parse_schedule_name("zbvzerobubble"), ScheduleKind::zbv_zero_bubble);
-  EXPECT_CONTAINS(message_of<UsageError>([] { parse_schedule_name("2F2B"); }), "\"2F2B\"", "GPipe, 1F1B",
-                  "CSV");
+  for (const ScheduleKind& kind : all_kinds()) EXPECT_EQ(find_schedule(kind.name).name, kind.name);
+  EXPECT_EQ(find_schedule("zbvzerobubble").name, "ZBVZeroBubble");
+  EXPECT_CONTAINS(message_of<UsageError>([] { find_schedule("2F2B"); }), "\"2F2B\"", "GPipe, 1F1B", "CSV");
 }
 
 TEST(Generators, WrongNumbersAreRefusedWithTheRemedy) {

@@ -10,13 +10,11 @@
 namespace stepforge::testing {
 
 inline std::vector<ScheduleKind> all_kinds() {
-  std::vector<ScheduleKind> kinds;
-  for (const std::string& name : schedule_names()) kinds.push_back(parse_schedule_name(name));
-  return kinds;
+  return schedule_kinds();
 }
 
-inline std::vector<int> stage_numbers(ScheduleKind kind) {
-  const auto [min, max] = stages_per_rank(kind);
+inline std::vector<int> stage_numbers(const ScheduleKind& kind) {
+  const auto [min, max] = kind.stages;
   std::vector<int> numbers;
   for (int stages = min; stages <= std::min(max, 3); ++stages) numbers.push_back(stages);
   return numbers;

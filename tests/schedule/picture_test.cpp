@@ -50,13 +50,13 @@ std::string nesting_fault(const std::string& xml) {
 }
 
 TEST(SchedulePicture, EveryScheduleIsWellFormedAndHasABoxPerAction) {
-  for (const ScheduleKind kind : all_kinds()) {
+  for (const ScheduleKind& kind : all_kinds()) {
     const Schedule schedule = make_schedule(kind, 4, stage_numbers(kind).back(), 5);
     const std::string svg = picture_of(schedule);
-    EXPECT_EQ(nesting_fault(svg), "") << schedule_name(kind);
+    EXPECT_EQ(nesting_fault(svg), "") << kind.name;
     int actions = 0;
     for (const auto& list : schedule.actions) actions += static_cast<int>(list.size());
-    EXPECT_EQ(count_of(svg, "<title>"), actions) << schedule_name(kind);
+    EXPECT_EQ(count_of(svg, "<title>"), actions) << kind.name;
     EXPECT_EQ(svg, picture_of(schedule));
   }
 }

@@ -38,7 +38,7 @@ double peak(const Timeline& timeline) {
 
 // (p-1)/(m+p-1): arXiv 1811.06965, section 2.3, and 2104.04473, section 2.2.
 TEST(Timeline, BubbleOfGPipeAnd1F1BIsThePublishedOne) {
-  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
+  for (const ScheduleKind& kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
     for (const int ranks : {1, 2, 4, 8}) {
       for (const int micro_batches : {1, 3, 4, 8, 32}) {
         const Timeline timeline = timeline_of(kind, ranks, 1, micro_batches);
@@ -52,14 +52,14 @@ TEST(Timeline, BubbleOfGPipeAnd1F1BIsThePublishedOne) {
 
 // (p-1)/(vm+p-1): arXiv 2104.04473, section 2.2, and 2211.05953.
 TEST(Timeline, BubbleOfInterleavedAndLoopedSchedulesIsDividedByTheStagesPerRank) {
-  for (const ScheduleKind kind : {ScheduleKind::interleaved_1f1b, ScheduleKind::looped_bfs}) {
+  for (const ScheduleKind& kind : {ScheduleKind::interleaved_1f1b, ScheduleKind::looped_bfs}) {
     for (const int ranks : {1, 2, 4}) {
       for (const int stages : {2, 3}) {
         for (const int rounds : {1, 2, 5}) {
           const Timeline timeline = timeline_of(kind, ranks, stages, rounds * ranks);
           for (const RankTime& rank : timeline.ranks)
             EXPECT_DOUBLE_EQ(rank.bubble_share, (ranks - 1.0) / (stages * rounds * ranks + ranks - 1))
-                << schedule_name(kind) << " " << ranks << " " << stages << " " << rounds;
+                << kind.name << " " << ranks << " " << stages << " " << rounds;
         }
       }
     }

@@ -106,9 +106,9 @@ TEST(Checker, AcceptsOneForwardOneBackwardOverTwoStages) {
 }
 
 TEST(Checker, AcceptsEveryScheduleOverAnyNumberOfStagesAndMicroBatches) {
-  for (const std::string& name : schedule_names()) {
-    const ScheduleKind kind = parse_schedule_name(name);
-    const auto [min, max] = stages_per_rank(kind);
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const std::string_view name = kind.name;
+    const auto [min, max] = kind.stages;
     for (int ranks = 1; ranks <= 4; ++ranks) {
       for (int stages = min; stages <= std::min(max, 3); ++stages) {
         for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {

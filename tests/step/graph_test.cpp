@@ -91,9 +91,9 @@ TEST(Graph, TheGradientOfAValueIsTheSumOfWhatItsBlocksAdd) {
 }
 
 TEST(Graph, SoundProgramsOfEveryScheduleAndOption) {
-  for (const std::string& name : schedule_names()) {
-    const ScheduleKind kind = parse_schedule_name(name);
-    const int per_rank = stages_per_rank(kind).min;
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const std::string_view name = kind.name;
+    const int per_rank = kind.stages.min;
     for (const int ranks : {1, 2}) {
       for (const bool recomputed : {false, true}) {
         RankOptions options = small_options(3);

@@ -45,9 +45,9 @@ TEST(PipelinePrograms, AStageThatIsFrozenInPartRunsBackwardFromItsFirstTrainedBl
 }
 
 TEST(PipelinePrograms, SoundProgramsOfEveryScheduleWithFrozenStages) {
-  for (const std::string& name : schedule_names()) {
-    const ScheduleKind kind = parse_schedule_name(name);
-    const int per_rank = stages_per_rank(kind).min;
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const std::string_view name = kind.name;
+    const int per_rank = kind.stages.min;
     for (int blocks = 0; blocks < 7; ++blocks) {
       const int first = blocks * 4 * per_rank / 8;
       EXPECT_NO_THROW(check_programs(with_frozen(kind, per_rank, blocks, first))) << name << " " << blocks;
@@ -57,10 +57,10 @@ TEST(PipelinePrograms, SoundProgramsOfEveryScheduleWithFrozenStages) {
 
 /// More leaves of a tied embedding wait at once than a tree has levels.
 TEST(PipelinePrograms, SoundProgramsOfEveryScheduleWithOrderedSumsOfATiedEmbedding) {
-  for (const std::string& name : schedule_names()) {
-    const ScheduleKind kind = parse_schedule_name(name);
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const std::string_view name = kind.name;
     for (const int micro_batches : {1, 2, 5, 8, 80}) {
-      const Schedule schedule = make_schedule(kind, 2, stages_per_rank(kind).min, micro_batches);
+      const Schedule schedule = make_schedule(kind, 2, kind.stages.min, micro_batches);
       for (const bool offload : {false, true}) {
         RankOptions options = small_options(micro_batches);
         options.ordered = true;

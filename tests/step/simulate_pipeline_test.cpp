@@ -140,11 +140,11 @@ TEST(SimulatePipeline, ProgramsThatWaitForEachOtherAreRefused) {
 TEST(SimulatePipeline, BubblesOfUniformStagesAreThoseOfThePapers) {
   for (const int ranks : {2, 4}) {
     for (const int micro_batches : {4, 8}) {
-      for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
+      for (const ScheduleKind& kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b}) {
         const auto programs = uniform_programs(kind, ranks, 1, micro_batches);
         EXPECT_NEAR(bubble_share(programs, simulate_pipeline(programs, kRates)),
                     (ranks - 1.0) / (micro_batches + ranks - 1), 1e-12)
-            << schedule_name(kind) << " " << ranks << " " << micro_batches;
+            << kind.name << " " << ranks << " " << micro_batches;
       }
       const auto interleaved = uniform_programs(ScheduleKind::interleaved_1f1b, ranks, 2, micro_batches);
       EXPECT_NEAR(bubble_share(interleaved, simulate_pipeline(interleaved, kRates)),
@@ -154,13 +154,13 @@ TEST(SimulatePipeline, BubblesOfUniformStagesAreThoseOfThePapers) {
 }
 
 TEST(SimulatePipeline, TheCriticalPathHasNoGaps) {
-  for (const ScheduleKind kind : all_kinds()) {
-    const auto programs = pipeline(kind, 4, stages_per_rank(kind).min, 5, 10);
+  for (const ScheduleKind& kind : all_kinds()) {
+    const auto programs = pipeline(kind, 4, kind.stages.min, 5, 10);
     const PipelineRun run = simulate_pipeline(programs, kRates);
     double end = 0;
     for (const OperationPlace& place : run.critical_path) {
       const OperationTime& time = element(element(run.times, place.program), place.operation);
-      EXPECT_EQ(time.start, end) << schedule_name(kind);
+      EXPECT_EQ(time.start, end) << kind.name;
       end = time.end;
     }
     EXPECT_EQ(end, run.seconds());
@@ -175,15 +175,15 @@ TEST(SimulatePipeline, TheCriticalPathIsNamedByItsKindsOfWork) {
 }
 
 TEST(TimelineOfRun, EqualsTheTimesThatTheScheduleHasByItself) {
-  for (const ScheduleKind kind : all_kinds()) {
-    const int stages = stages_per_rank(kind).min;
+  for (const ScheduleKind& kind : all_kinds()) {
+    const int stages = kind.stages.min;
     const auto programs = uniform_programs(kind, 4, stages, 8);
     const Schedule schedule = make_schedule(kind, 4, stages, 8);
     const Timeline timeline = timeline_of(programs, simulate_pipeline(programs, kRates), schedule);
     const Timeline expected = simulate(schedule, uniform_times(4 * stages, 1, 1, 1));
-    EXPECT_EQ(timeline.makespan, expected.makespan) << schedule_name(kind);
+    EXPECT_EQ(timeline.makespan, expected.makespan) << kind.name;
     for (std::size_t rank = 0; rank < 4; ++rank) {
-      EXPECT_EQ(timeline.ranks[rank].busy, expected.ranks[rank].busy) << schedule_name(kind);
+      EXPECT_EQ(timeline.ranks[rank].busy, expected.ranks[rank].busy) << kind.name;
       EXPECT_DOUBLE_EQ(timeline.ranks[rank].bubble_share, expected.ranks[rank].bubble_share);
       EXPECT_EQ(timeline.ranks[rank].peak_activations, expected.ranks[rank].peak_activations);
     }

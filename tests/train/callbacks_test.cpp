@@ -4,7 +4,8 @@
 
 #include "stepforge/optim/param_groups.h"
 #include "stepforge/plan/job_data.h"
-#include "tests/train/fixture.h"
+#include "stepforge/train/callback_kinds.h"
+#include "tests/train/ranks.h"
 
 namespace stepforge::testing {
 namespace {
@@ -22,10 +23,14 @@ class EventRecorder : public PreUpdateCallback {
   void micro_step_end(Trainer& trainer) override { record("micro_step_end", trainer); }
   void pre_update(Trainer& trainer) override { record("pre_update", trainer); }
   void step_end(Trainer& trainer) override { record("step_end", trainer); }
-  void log(Trainer& trainer) override { record("log", trainer); }
+  void log(Trainer& trainer, MetricsRecord& /*record*/) override { record("log", trainer); }
   void evaluate(Trainer& trainer) override { record("evaluate", trainer); }
-  void save(Trainer& trainer) override { record("save", trainer); }
-  void save_failed(Trainer& trainer) override { record("save_failed", trainer); }
+  void save(Trainer& trainer, const std::filesystem::path& folder) override {
+    record(format("save of {}", folder.filename().string()).c_str(), trainer);
+  }
+  void save_failed(Trainer& trainer, const std::string& /*reason*/) override {
+    record("save_failed", trainer);
+  }
   void epoch_end(Trainer& trainer) override { record("epoch_end", trainer); }
   void train_end(Trainer& trainer) override { record("train_end", trainer); }
 
@@ -63,8 +68,8 @@ TEST(Callbacks, OfAWholeRunComeInTheDocumentedOrder) {
   const Strings expected = Strings{"init_end 0", "train_begin 0", "epoch_begin 0"} + step_events(0) +
                            Strings{"log 1"} + step_events(1) +
                            Strings{"log 2", "evaluate 2", "epoch_end 2", "epoch_begin 2"} + step_events(2) +
-                           Strings{"save 3"} + step_events(3) +
-                           Strings{"log 4", "evaluate 4", "epoch_end 4", "save 4", "train_end 4"};
+                           Strings{"save of step-3 3"} + step_events(3) +
+                           Strings{"log 4", "evaluate 4", "epoch_end 4", "save of step-4 4", "train_end 4"};
   EXPECT_EQ(events_of(two_epochs(folder)), expected);
 }
 
@@ -72,7 +77,7 @@ TEST(Callbacks, OfAResumedRunComeInTheDocumentedOrder) {
   const TempFolder folder;
   TestRun(two_epochs(folder)).run(3);
   const Strings expected = Strings{"init_end 3", "load 3", "train_begin 3"} + step_events(3) +
-                           Strings{"log 4", "evaluate 4", "epoch_end 4", "save 4", "train_end 4"};
+                           Strings{"log 4", "evaluate 4", "epoch_end 4", "save of step-4 4", "train_end 4"};
   EXPECT_EQ(events_of(two_epochs(folder)), expected);
 }
 
@@ -173,8 +178,8 @@ TEST(Callbacks, SeeABackgroundSaveOnceItIsPublished) {
    public:
     explicit Watcher(std::vector<int64_t>& saved) : saved_(saved) {}
     std::string_view name() const override { return "watcher"; }
-    void save(Trainer& trainer) override {
-      const auto step = trainer.checkpoint_dir() / format("step-{}", trainer.last_save.step);
+    void save(Trainer& trainer, const std::filesystem::path& step) override {
+      EXPECT_EQ(step, trainer.checkpoint_dir() / format("step-{}", trainer.last_save.step));
       EXPECT_TRUE(std::filesystem::exists(step / "manifest.json")) << step;
       EXPECT_EQ(trainer.last_saved_step, trainer.last_save.step);
       saved_.push_back(trainer.last_save.step);
@@ -189,6 +194,160 @@ TEST(Callbacks, SeeABackgroundSaveOnceItIsPublished) {
   run.trainer().add_callback(std::make_unique<Watcher>(saved));
   run.run();
   EXPECT_EQ(saved, (std::vector<int64_t>{1, 2, 3, 4}));
+}
+
+Strings names_of(const Config& config) {
+  Strings names;
+  for (const auto& callback : make_callbacks(config)) names.emplace_back(callback->name());
+  return names;
+}
+
+TEST(Callbacks, OfTheConfigurationAreRemovedAndReordered) {
+  const auto configured = [](const Strings& settings) {
+    return load_config(std::nullopt, Strings{"preset=debug"} + settings).config;
+  };
+  EXPECT_EQ(names_of(configured({})), (Strings{"report", "alarms", "logging"}));
+  EXPECT_EQ(names_of(configured({"training.callbacks=[\"logging\", \"report\"]"})),
+            (Strings{"logging", "report"}));
+  EXPECT_EQ(names_of(configured({"training.callbacks=[\"logging\", \"all\"]", "sampling.freq=3"})),
+            (Strings{"logging", "report", "alarms", "sampling"}));
+  EXPECT_EQ(names_of(configured({"training.callbacks=[]"})), Strings{});
+  EXPECT_CONTAINS(message_of<UsageError>([&] {
+                    names_of(configured({"training.callbacks=[\"all\", \"report\", \"report\"]"}));
+                  }),
+                  "names \"report\" twice");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { configured({"training.callbacks=[\"loging\"]"}); }),
+                  "\"loging\"", "did you mean \"logging\"?");
+}
+
+/// Adds the step's number to the log.
+class AddToLog : public Callback {
+ public:
+  std::string_view name() const override { return "add_to_log"; }
+  void log(Trainer& trainer, MetricsRecord& record) override {
+    EXPECT_TRUE(record.find(metric::loss).has_value()) << "logging came first";
+    record.add("own_number", static_cast<double>(trainer.state.step));
+  }
+};
+
+TEST(Callbacks, OfAPluginAreMadeByNameAndReplaceABuiltInOne) {
+  const auto registry = std::make_shared<Registry>();
+  registry->add(CallbackKind{"add_to_log", [](const Config&) { return std::make_unique<AddToLog>(); }});
+  const auto configured = [&](const std::string& list) {
+    return load_config(std::nullopt, Strings{"preset=debug", "training.callbacks=" + list},
+                       ConfigUse::inspect, {}, registry)
+        .config;
+  };
+  EXPECT_EQ(names_of(configured("[\"all\"]")), (Strings{"report", "alarms", "logging", "add_to_log"}));
+  EXPECT_EQ(names_of(configured("[\"add_to_log\", \"logging\"]")), (Strings{"add_to_log", "logging"}));
+}
+
+TEST(Callbacks, WhatTheyAddToTheLogIsWrittenWithIt) {
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  run.trainer().add_callback(std::make_unique<AddToLog>());
+  run.run();
+  const auto records = read_jsonl(folder / "run" / "metrics.jsonl");
+  const auto last =
+      std::ranges::find_if(records, [](const MetricsRecord& record) { return record.step == 4; });
+  ASSERT_NE(last, records.end());
+  EXPECT_EQ(last->find("own_number"), 4.0);
+}
+
+TEST(Callbacks, LearnWhereTheExportIs) {
+  class Watcher : public Callback {
+   public:
+    explicit Watcher(Strings& events) : events_(events) {}
+    std::string_view name() const override { return "watcher"; }
+    void exported(Trainer&, const std::filesystem::path& folder) override {
+      EXPECT_TRUE(std::filesystem::exists(folder / "config.json"));
+      events_.push_back(folder.filename().string());
+    }
+    void export_failed(Trainer&, const std::string& reason) override {
+      events_.push_back("failed: " + reason);
+    }
+
+   private:
+    Strings& events_;
+  };
+  const TempFolder folder;
+  const auto events_with = [&](const std::string& name,
+                               const std::function<void(const std::filesystem::path&)>& prepare) {
+    Strings events;
+    const std::filesystem::path run_dir = folder / name;
+    TestRun run(two_epochs(folder) +
+                Strings{"run_dir=" + run_dir.string(), "checkpoint.last_save_in_hf=true"});
+    run.trainer().add_callback(std::make_unique<Watcher>(events));
+    run.build();
+    prepare(run_dir);
+    try {
+      run.trainer().run();
+    } catch (const std::exception&) {
+      events.emplace_back("the run ended");
+    }
+    return events;
+  };
+  EXPECT_EQ(events_with("good", [](const auto&) {}), Strings{"step-4"});
+  const Strings failed =
+      events_with("bad", [](const auto& run_dir) { write_text(run_dir / "hf", "not a folder"); });
+  ASSERT_EQ(failed.size(), 2U);
+  EXPECT_TRUE(failed[0].starts_with("failed: ")) << failed[0];
+  EXPECT_EQ(failed[1], "the run ended");
+}
+
+/// Counts its steps, also those of earlier starts.
+class Counter : public Callback {
+ public:
+  explicit Counter(std::vector<Json>* restored = nullptr) : restored_(restored) {}
+  std::string_view name() const override { return "counter"; }
+  void step_end(Trainer&) override { ++steps_; }
+  Json state(Trainer& trainer) override { return {{"steps", steps_}, {"rank", trainer.place.rank}}; }
+  void restore(Trainer&, const std::vector<Json>& of_ranks) override {
+    steps_ = of_ranks.at(0).at("steps");
+    if (restored_ != nullptr) *restored_ = of_ranks;
+  }
+  void load(Trainer& trainer) override {
+    EXPECT_EQ(steps_, trainer.state.step) << "restore comes before load";
+  }
+
+ private:
+  int64_t steps_ = 0;
+  std::vector<Json>* restored_;
+};
+
+TEST(Callbacks, StoreStateOfEachRankThatAnyNumberOfRanksGets) {
+  const TempFolder folder;
+  const Strings args = two_epochs(folder) + Strings{"training.local_batch_size=1"};
+  RankThreads two(2);
+  two.run([&](int) { return args; },
+          [](TestRun& run, int) { run.trainer().add_callback(std::make_unique<Counter>()); }, 3);
+  EXPECT_EQ(two.failures, (Strings{"", ""}));
+  std::vector<Json> restored;
+  TestRun one(args);
+  one.trainer().add_callback(std::make_unique<Counter>(&restored));
+  one.build();
+  ASSERT_EQ(restored.size(), 2U);
+  EXPECT_EQ(restored[0], Json({{"steps", 3}, {"rank", 0}}));
+  EXPECT_EQ(restored[1], Json({{"steps", 3}, {"rank", 1}}));
+}
+
+TEST(Callbacks, AStateThatNoCallbackTakesIsReported) {
+  const TempFolder folder;
+  TestRun first(two_epochs(folder));
+  first.trainer().add_callback(std::make_unique<Counter>());
+  first.run(3);
+  TestRun second(two_epochs(folder));
+  second.build();
+  EXPECT_CONTAINS(second.log_text(), "the state of a callback \"counter\", which this run does not have");
+}
+
+TEST(Callbacks, WithAStateHaveDifferentNames) {
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  for (int i = 0; i < 2; ++i) run.trainer().add_callback(std::make_unique<Counter>());
+  run.build();
+  EXPECT_CONTAINS(message_of<Error>([&] { run.trainer().run(); }), "two callbacks with a state",
+                  "\"counter\"");
 }
 
 TEST(Callbacks, OfTheTrainerCanBeReplaced) {

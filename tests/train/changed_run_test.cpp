@@ -242,9 +242,11 @@ class SaveRecorder : public Callback {
  public:
   explicit SaveRecorder(Strings& saves) : saves_(saves) {}
   std::string_view name() const override { return "saves"; }
-  void save(Trainer& trainer) override { saves_.push_back(format("saved {}", trainer.last_save.step)); }
-  void save_failed(Trainer& trainer) override {
-    EXPECT_NE(trainer.last_save.failure, "");
+  void save(Trainer& trainer, const std::filesystem::path& /*folder*/) override {
+    saves_.push_back(format("saved {}", trainer.last_save.step));
+  }
+  void save_failed(Trainer& trainer, const std::string& reason) override {
+    EXPECT_NE(reason, "");
     saves_.push_back(format("failed {}", trainer.last_save.step));
   }
 

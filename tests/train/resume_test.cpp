@@ -150,7 +150,7 @@ class StopAtLog : public Callback {
  public:
   StopAtLog(InterruptWatcher& interrupts, int64_t step) : interrupts_(interrupts), step_(step) {}
   std::string_view name() const override { return "stop"; }
-  void log(Trainer& trainer) override {
+  void log(Trainer& trainer, MetricsRecord& /*record*/) override {
     if (trainer.state.step == step_) interrupts_.request();
   }
 

@@ -168,7 +168,7 @@ TEST(MetricsFile, IsCompleteUpToACheckpointBeforeTheCheckpointExists) {
    public:
     explicit AtSave(fs::path file) : file_(std::move(file)) {}
     std::string_view name() const override { return "at save"; }
-    void save(Trainer& trainer) override {
+    void save(Trainer& trainer, const fs::path& /*folder*/) override {
       const auto records = read_jsonl(file_);
       ASSERT_FALSE(records.empty());
       EXPECT_EQ(records.back().step, trainer.state.step);

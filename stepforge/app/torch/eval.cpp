@@ -84,7 +84,9 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
 
 /// Whether some of its data is text.
 bool reads_text(const DataPlan& plan) {
-  const auto is_text = [](const SourceSpec& spec) { return spec.format != "synthetic" && !is_indexed(spec); };
+  const auto is_text = [](const SourceSpec& spec) {
+    return !spec.open && spec.format != "synthetic" && !is_indexed(spec);
+  };
   return std::ranges::any_of(leaves_of(plan.sources), is_text) ||
          std::ranges::any_of(leaves_of(plan.validation_sources), is_text);
 }

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plug-ins: what they add to the command line and the configuration, and how unusable ones are refused.
+#include "stepforge/base/json.h"
+#include "tests/app/program.h"
+
+namespace stepforge::testing {
+namespace {
+
+std::string built(const std::string& name) {
+  return (binary_dir() / ("test_plugin_" + name + ".so")).string();
+}
+
+/// The message with which `stepforge --plugin FILE config show` is refused.
+std::string refusal_of(const std::string& file) {
+  const ProgramResult result = run_program({"--plugin", file, "config", "show"});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  return result.err;
+}
+
+TEST(Plugin, OfAnotherVersionIsRefusedWithBothVersions) {
+  EXPECT_CONTAINS(refusal_of(built("wrong_version")), "--plugin: plug-in " + built("wrong_version"),
+                  "was built for another version", "Stepforge 0.0.9", "this is Stepforge 0.1.0",
+                  "build it again");
+}
+
+TEST(Plugin, ThatIsMissingOrNoPluginIsRefused) {
+  EXPECT_CONTAINS(refusal_of("/nowhere/x.so"), "/nowhere/x.so", "No such file", "path of a shared library");
+  EXPECT_CONTAINS(refusal_of((binary_dir() / "libstepforge_core.so").string()), "libstepforge_core.so",
+                  "has no symbol stepforge_plugin_build", "STEPFORGE_PLUGIN");
+  const TempFolder folder;
+  write_text(folder / "text.so", "not a library");
+  EXPECT_CONTAINS(refusal_of((folder / "text.so").string()), "cannot be loaded", "invalid ELF header");
+  EXPECT_CONTAINS(run_program({"--plugin"}).err, "--plugin: no file follows");
+}
+
+TEST(Plugin, WhoseEntryFunctionThrowsIsRefusedWithTheReason) {
+  EXPECT_CONTAINS(refusal_of(built("failing")), built("failing"), "its entry function failed",
+                  "registers the sub-command \"twice\", which is registered already");
+}
+
+TEST(Plugin, WithANameThatIsTakenIsRefused) {
+  EXPECT_CONTAINS(refusal_of(built("taken_names")), "pipeline schedule \"1F1B\"",
+                  "parallelism.pipeline_parallel_schedule has a built-in one", "rename it");
+}
+
+TEST(Plugin, IsLoadedOnceHoweverOftenItIsNamed) {
+  const std::string config =
+      output_of({"--plugin", built("several"), "config", "show", "--plugin=" + built("several"),
+                 "experimental.custom_import=[\"" + built("several") + "\"]"});
+  EXPECT_CONTAINS(config, "custom_import = [\"" + built("several") + "\"]");
+}
+
+TEST(Plugin, AddsItsSectionToSchemaHelpAndConfiguration) {
+  const Strings with = {"--plugin", built("several")};
+  EXPECT_CONTAINS(output_of(with + Strings{"config", "schema", "stairs"}), "[stairs]  Stairs of a plug-in.",
+                  "stairs.stairs = 4", "Number of stairs. (1 to 1000)");
+  const Json schema = Json::parse(output_of(with + Strings{"config", "schema", "--format", "json"}));
+  EXPECT_EQ(schema["properties"]["stairs"]["properties"]["stairs"]["maximum"], 1000);
+  EXPECT_CONTAINS(schema["properties"]["lr_scheduler"]["properties"]["decay_type"]["enum"].dump(),
+                  "\"half\"");
+  EXPECT_CONTAINS(output_of(with + Strings{"config", "schema", "--format", "markdown"}), "## [stairs]");
+  EXPECT_CONTAINS(output_of(with + Strings{"config", "show", "--stairs.stairs", "9"}), "[stairs]",
+                  "stairs = 9", "# command line");
+}
+
+TEST(Plugin, KeysOfItsSectionAreCheckedLikeOthers) {
+  const auto refused = [](const std::string& setting) {
+    return run_program({"--plugin", built("several"), "config", "show", setting}).err;
+  };
+  EXPECT_CONTAINS(refused("stairs.stair=9"), "stairs.stair: unknown key", "did you mean stairs.stairs?");
+  EXPECT_CONTAINS(refused("stairs.stairs=0"), "expected an integer (1 to 1000)");
+  EXPECT_CONTAINS(refused("lr_scheduler.decay_type=haf"), "did you mean \"half\"?");
+  EXPECT_CONTAINS(run_program({"config", "show", "stairs.stairs=9"}).err, "stairs: unknown section");
+}
+
+TEST(Plugin, IsNamedInTheConfigurationInstead) {
+  const TempFolder folder;
+  write_text(folder / "run.toml",
+             "[stairs]\nstairs = 5\n[experimental]\ncustom_import = [\"" + built("several") + "\"]\n");
+  EXPECT_CONTAINS(output_of({"config", "show", (folder / "run.toml").string()}), "stairs = 5", "run.toml:2:");
+  write_text(folder / "wrong.toml", "[experimental]\ncustom_import = [\"/nowhere.so\"]\n");
+  EXPECT_CONTAINS(run_program({"config", "show", (folder / "wrong.toml").string()}).err,
+                  "wrong.toml:2:18: experimental.custom_import: plug-in /nowhere.so");
+}
+
+TEST(Plugin, AddsASubCommandThatGetsItsArgumentsAndPlugins) {
+  EXPECT_CONTAINS(output_of({"--plugin", built("several"), "--help"}), "show-stairs");
+  const ProgramResult result = run_program({"--plugin", built("several"), "show-stairs", "stairs.stairs=12"});
+  EXPECT_EQ(result.out, "12\n");
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_CONTAINS(run_program({"show-stairs"}).err, "there is no command \"show-stairs\"");
+}
+
+TEST(Plugin, AnImpossibleScheduleIsRefusedByThePlan) {
+  const TempFolder folder;
+  const ProgramResult result = run_program(
+      Strings{"--plugin", built("several"), "plan", "--world-size", "2"} + small_run(folder / "run") +
+      Strings{"parallelism.pipeline_parallel_degree=2",
+              "parallelism.pipeline_parallel_schedule=BackwardsOnly"});
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_CONTAINS(result.err, "0B0");
+}
+
+}  // namespace
+}  // namespace stepforge::testing
