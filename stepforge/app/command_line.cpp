@@ -198,6 +198,8 @@ class CommandLine {
                         "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
     command->add_option("--output", eval->output, "Safetensors file for the loss of each token");
     command->add_flag("--logits", eval->logits, "Write the logits too");
+    command->add_option("--gradients", eval->gradients,
+                        "Safetensors file for the gradients of the loss, by Hugging Face name");
     command->add_option("--seq-len", eval->seq_len, "Tokens per row; 0 = as in training, or 512")
         ->check(number(0));
     add_choice(*command, "--compute", eval->compute, {"fp32", "bf16"}, kComputeText);

@@ -38,6 +38,7 @@ struct EvalOptions {
   HeldOutPart split = HeldOutPart::validation;  ///< of the data of a run, without other data
   std::filesystem::path output;  ///< safetensors: "token_loss" [rows, length] and, if asked, "logits"
   bool logits = false;
+  std::filesystem::path gradients;  ///< safetensors: the gradient of each tensor of the model; empty: none
   std::vector<std::filesystem::path> data;      ///< text to evaluate on
   DocumentUnit documents = DocumentUnit::file;  ///< how text files of `data` are divided into documents
   int64_t seq_len = 0;                          ///< 0 = as trained, or 512

@@ -2,6 +2,7 @@
 // From text to a trained and exported model that is evaluated and generates text.
 #include <bit>
 #include <cmath>
+#include <map>
 
 #include "stepforge/base/json.h"
 #include "stepforge/tensorfile/safetensors.h"
@@ -251,6 +252,73 @@ TEST_F(EndToEnd, EvalOfTokenIdsWritesLossesAndLogitsThatAgree) {
     sum += losses[i];
   }
   EXPECT_NEAR(number_after(line, "loss"), sum / (rows * (length - 1)), 1e-5);
+}
+
+/// Names and values of the tensors of a file.
+std::map<std::string, std::vector<float>> float_tensors(const fs::path& path) {
+  const SafetensorsFile file(path);
+  std::map<std::string, std::vector<float>> tensors;
+  for (const TensorEntry& entry : file.tensors()) {
+    const auto bytes = file.bytes(entry);
+    std::vector<float>& values = tensors[entry.name];
+    values.resize(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+  return tensors;
+}
+
+TEST_F(EndToEnd, EvalWritesTheGradientsOfItsLossByHuggingFaceName) {
+  constexpr int64_t rows = 3;
+  constexpr int64_t length = 11;
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < rows * length; ++i) tokens.push_back(i * 37 % 300);
+  {
+    SafetensorsWriter writer(file("tokens.safetensors"), {{"tokens", DType::i32, {rows, length}}});
+    writer.write("tokens", std::as_bytes(std::span(tokens)));
+    writer.finish();
+  }
+  const Strings args = {"--tokens", file("tokens.safetensors").string()};
+  output_of(Strings{"eval", exported().string()} + args +
+            Strings{"--gradients", file("gradients.safetensors").string()});
+  const auto gradients = float_tensors(file("gradients.safetensors"));
+  const auto weights = float_tensors(exported() / "model.safetensors");
+  const SafetensorsFile model(exported() / "model.safetensors");
+  ASSERT_EQ(gradients.size(), weights.size());
+
+  fs::copy(exported(), file("moved"));
+  /// The mean loss with all tensors, or only one, moved by `step` times their gradient.
+  const auto loss_at = [&](double step, const std::string& only) {
+    std::vector<TensorSpec> specs;
+    for (const TensorEntry& entry : model.tensors()) specs.push_back({entry.name, DType::f32, entry.shape});
+    SafetensorsWriter writer(file("moved") / "model.safetensors", specs);
+    for (const TensorSpec& spec : specs) {
+      std::vector<float> moved = weights.at(spec.name);
+      const std::vector<float>& gradient = gradients.at(spec.name);
+      EXPECT_EQ(gradient.size(), moved.size()) << spec.name;
+      for (size_t i = 0; i < moved.size() && (only.empty() || only == spec.name); ++i)
+        moved[i] += static_cast<float>(step * gradient[i]);
+      writer.write(spec.name, std::as_bytes(std::span(moved)));
+    }
+    writer.finish();
+    output_of(Strings{"eval", file("moved").string()} + args +
+              Strings{"--output", file("losses.safetensors").string()});
+    const auto losses = float_tensors(file("losses.safetensors"));
+    double sum = 0.0;
+    for (const float loss : losses.at("token_loss")) sum += loss;
+    return sum / (rows * (length - 1));
+  };
+  for (const std::string only :
+       {"", "model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight", "model.norm.weight"}) {
+    double square = 0.0;
+    for (const auto& [name, gradient] : gradients)
+      for (const float value : gradient)
+        if (only.empty() || only == name) square += static_cast<double>(value) * value;
+    ASSERT_GT(square, 0.0) << only;
+    const double step = 2e-3 / square;
+    EXPECT_NEAR((loss_at(step, only) - loss_at(-step, only)) / (2 * step), square, 0.02 * square) << only;
+  }
+  EXPECT_CONTAINS(refusal_of({"eval", exported().string(), "--gradients", file("none").string()}),
+                  "--gradients needs --tokens");
 }
 
 TEST_F(EndToEnd, EvalBeyondTheContextIsRefused) {

@@ -7,6 +7,7 @@
 
 #include "stepforge/app/torch/commands.h"
 #include "stepforge/app/torch/loaded_model.h"
+#include "stepforge/app/torch/loss_gradients.h"
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/cpu_allocator.h"
@@ -48,7 +49,7 @@ void require_finite(double loss, const std::filesystem::path& model) {
 }
 
 /// Evaluates one row at a time, so that only one row's logits are in memory.
-int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType compute) {
+int evaluate_tokens(const EvalOptions& options, LoadedModel& model, DType compute) {
   const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
   check_context(model, options.tokens.string(), batch.seq_len);
   const Config config = evaluation_config(model, batch.seq_len, compute);
@@ -75,6 +76,7 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
     for (const auto& losses : token_losses) writer->write("token_loss", bytes_of(losses));
     writer->finish();
   }
+  if (!options.gradients.empty()) write_gradients(options.gradients, config, model, batch);
   const double loss = loss_sum / static_cast<double>(std::max<int64_t>(1, batch.valid_labels));
   std::cout << format("loss {:.6f}  perplexity {:.4f}  over {} tokens\n", loss, std::exp(loss),
                       batch.valid_labels);
@@ -144,7 +146,9 @@ int run(const EvalOptions& options, const CommandContext& context) {
   if (options.logits && (options.output.empty() || options.tokens.empty())) {
     throw UsageError("--logits needs --tokens and --output");
   }
-  const LoadedModel model = load_model(options.model, options.compute, context.log);
+  const bool with_gradient = !options.gradients.empty();
+  if (with_gradient && options.tokens.empty()) throw UsageError("--gradients needs --tokens");
+  LoadedModel model = load_model(options.model, options.compute, context.log, with_gradient);
   return options.tokens.empty() ? evaluate_text(options, model, options.compute)
                                 : evaluate_tokens(options, model, options.compute);
 }

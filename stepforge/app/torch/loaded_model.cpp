@@ -47,10 +47,11 @@ ModelFiles open_model(const fs::path& path, Logger& log) {
   return open_checkpoint(*found);
 }
 
-LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
+LoadedModel load_model(const fs::path& path, DType compute, Logger& log, bool with_gradient) {
   ModelFiles files = open_model(path, log);
   RankLayout layout = rank_layout(files.spec.units, {.gather = compute});
-  auto store = std::make_unique<ModelStore>(files.spec.units, layout, StoreOptions{.with_gradient = false});
+  auto store =
+      std::make_unique<ModelStore>(files.spec.units, layout, StoreOptions{.with_gradient = with_gradient});
   import_weights(files.weights, files.spec, *store);
   if (const std::string note = left_out(files.weights, files.spec); !note.empty()) log.warning("{}", note);
   return {std::move(files), std::move(layout), std::move(store)};

@@ -36,7 +36,8 @@ struct LoadedModel : ModelFiles {
   Model forward(int64_t context_length) const;
 };
 
-/// Like open_model, with the weights in memory and gathered in `compute`.
-LoadedModel load_model(const std::filesystem::path& path, DType compute, Logger& log);
+/// Like open_model, with the weights in memory and gathered in `compute`, and with memory for their gradients if asked.
+LoadedModel load_model(const std::filesystem::path& path, DType compute, Logger& log,
+                       bool with_gradient = false);
 
 }  // namespace stepforge
