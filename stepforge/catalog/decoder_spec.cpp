@@ -7,6 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/biased_experts.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/hf_fields.h"
@@ -245,6 +246,11 @@ void check_expert_parallel(const ModelConfig& model, const TensorParallel& tenso
   };
   if (find_family(model.family).expert_names == nullptr)
     refuse(format("models of the family \"{}\" have no experts; set it to 1", model.family));
+  if (find_family(model.family).traits.biased_experts)
+    refuse(
+        format("models of the family \"{}\" have the matrices of all experts in one tensor; set it to 1, and "
+               "shard them by FSDP",
+               model.family));
   if (model.n_experts % experts.degree != 0)
     refuse(format("model.n_experts = {}: the degree must divide it", model.n_experts));
   if (tensor.degree > 1) {
@@ -284,6 +290,16 @@ void check_ring(const ModelConfig& model, const ContextParallel& context) {
                "= {}): use context_parallel_method = \"allgather\" or \"ulysses\"",
                context.degree, layer, model.sliding_window));
   }
+}
+
+/// A ring merges results by what the scores of each part sum to, in which a sink would count once for each part.
+void check_sinks(const ModelConfig& model, const ContextParallel& context) {
+  if (!context.has_ring() || !find_family(model.family).traits.sinks) return;
+  throw UsageError(
+      format("parallelism.context_parallel_degree = {} with a ring, but attention of the family \"{}\" has "
+             "sinks: use "
+             "context_parallel_method = \"allgather\" or \"ulysses\"",
+             context.degree, model.family));
 }
 
 /// Ranks that exchange tokens for heads get equally many query heads each, and one key-value head or equally many.
@@ -362,6 +378,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   check_ulysses(model, attention, context);
   check_ring(model, context);
   check_expert_parallel(model, tensor, experts);
+  check_sinks(model, context);
   check_expert_tokens(model, tensor);
   check_balance(model, context);
   const AttentionDims dims = attention_dims(model);
@@ -395,10 +412,13 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
                                                   depth_std, dropout)
                          : attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
                                            parts.attention.at(static_cast<size_t>(layer)), context),
-         traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
-                                       find_family(model.family).expert_names(), depth_std, dropout, experts)
-                        : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std,
-                                    dropout, parts.mlp.at(static_cast<size_t>(layer)))});
+         traits.biased_experts
+             ? biased_expert_layer(name + ".mlp", hf_prefix, expert_dims(model), depth_std, dropout)
+         : traits.experts
+             ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
+                            find_family(model.family).expert_names(), depth_std, dropout, experts)
+             : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std, dropout,
+                         parts.mlp.at(static_cast<size_t>(layer)))});
   }
   add_block(spec, hidden, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,

@@ -141,6 +141,20 @@ constexpr auto kFamilies = std::to_array<ModelFamily>({
                         "n_shared_experts": 1, "num_experts_per_tok": 8, "routed_scaling_factor": 2.5,
                         "n_group": 8, "topk_group": 4, "norm_topk_prob": true, "moe_intermediate_size": 2048})",
      .hf_constants = kSigmoidGroups},
+    // gpt-oss 20b and 120b (OpenAI 2025).
+    {.name = "gpt_oss",
+     .hf_model_type = "gpt_oss",
+     .hf_architecture = "GptOssForCausalLM",
+     .traits = {.qkv_bias = true, .out_bias = true, .sinks = true, .biased_experts = true},
+     .expert_names = qwen_expert_names,
+     .normalized_experts = true,
+     .hf_defaults = R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8,
+                        "head_dim": 64, "sliding_window": 128, "num_local_experts": 128, "num_experts_per_tok": 4,
+                        "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
+                        "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+                        "original_max_position_embeddings": 4096}})",
+     .hf_constants = R"({"hidden_act": "silu", "attention_bias": true, "swiglu_limit": 7.0})",
+     .hf_full_every = 2},
 });
 
 /// Scores of latent attention grow with the scaling of the rotary embedding (DeepSeek's mscale, yarn only).

@@ -74,6 +74,14 @@ void write_groups(const ModelConfig& model, const ModelFamily& family, Json& con
   config[kTopkMethod] = model.n_expert_groups == 1 ? kGreedy : "group_limited_greedy";
 }
 
+/// Weights of experts may be MXFP4 (checkpoint/mxfp4.h).
+void read_quantization(const JsonReader& file, const ModelFamily& family) {
+  const char* key = "quantization_config";
+  if (!file.has(key) || !find_hf_field(hf_fields(), key, family.name)->accepted.empty()) return;
+  if (file[key].text_or("quant_method", "") != "mxfp4")
+    file[key].refuse("quant_method", "only \"mxfp4\" is supported");
+}
+
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id"};
 
 bool is_token_id(const Json& value) {
@@ -100,6 +108,9 @@ Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
   write_window(model, family, config);
   write_groups(model, family, config);
   config["rope_scaling"] = rope_scaling_json(model);
+  // A missing value stands for the scaling of published models.
+  if (config["rope_scaling"].is_null() && Json::parse(family.hf_defaults).contains("rope_scaling"))
+    config["rope_scaling"] = {{"rope_type", "default"}};
   config["attention_dropout"] = 0.0;
   config.update(Json::parse(family.hf_constants));
   for (const char* key : kTokenIds) config[key] = generation.value(key, Json(nullptr));
@@ -143,7 +154,8 @@ ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
     reader[key].integer(1);
   }
   read_fields(reader, hf_fields(), family.name, config);
-  read_rope(file, family, config);
+  read_rope(file.has("rope_scaling") || file.has("rope_parameters") ? file : reader, family, config);
+  read_quantization(file, family);
   read_window(reader, family, model);
   read_experts(file, model);
   read_groups(reader, model);

@@ -11,12 +11,12 @@ namespace {
 
 constexpr std::string_view kQwen = "qwen2 qwen3";
 constexpr std::string_view kQwenExperts = "qwen2_moe qwen3_moe";
-constexpr std::string_view kExperts = "qwen2_moe qwen3_moe mixtral deepseek_v2 deepseek_v3";
+constexpr std::string_view kExperts = "qwen2_moe qwen3_moe mixtral deepseek_v2 deepseek_v3 gpt_oss";
 constexpr std::string_view kSizedExperts = "qwen2_moe qwen3_moe deepseek_v2 deepseek_v3";
 constexpr std::string_view kDeepseek = "deepseek_v2 deepseek_v3";
 constexpr std::string_view kGemma = "gemma2 gemma3";
-constexpr std::string_view kWindowed = "qwen2 qwen3 mistral gemma2 gemma3 mixtral";
-constexpr std::string_view kWindowedByLayer = "qwen2 qwen3 gemma2 gemma3";
+constexpr std::string_view kWindowed = "qwen2 qwen3 mistral gemma2 gemma3 mixtral gpt_oss";
+constexpr std::string_view kWindowedByLayer = "qwen2 qwen3 gemma2 gemma3 gpt_oss";
 
 constexpr auto kFields = std::to_array<HfField>({
     {.key = "hidden_size", .field = "dim"},
@@ -32,7 +32,7 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "v_head_dim", .field = "v_head_dim", .families = kDeepseek},
     {.key = "intermediate_size", .field = "ffn_dim"},
     {.key = "num_experts", .field = "n_experts", .families = kQwenExperts},
-    {.key = "num_local_experts", .field = "n_experts", .families = "mixtral"},
+    {.key = "num_local_experts", .field = "n_experts", .families = "mixtral gpt_oss"},
     {.key = "n_routed_experts", .field = "n_experts", .families = kDeepseek},
     {.key = "num_experts_per_tok", .field = "experts_per_token", .families = kExperts},
     {.key = "moe_intermediate_size", .field = "moe_ffn_dim", .families = kSizedExperts},
@@ -90,6 +90,12 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "topk_method", .accepted = R"(["noaux_tc"])", .families = "deepseek_v3"},
     {.key = "moe_layer_freq", .accepted = "[1]", .families = kDeepseek},
     {.key = "rope_interleave", .accepted = "[true]", .families = "deepseek_v3"},
+    {.key = "attention_bias", .accepted = "[true]", .families = "gpt_oss"},
+    {.key = "quantization_config", .families = "gpt_oss"},     // read_quantization()
+    {.key = "experts_per_token", .families = "gpt_oss"},       // ignored: written beside num_experts_per_tok
+    {.key = "initial_context_length", .families = "gpt_oss"},  // ignored: written beside rope_scaling
+    {.key = "swiglu_limit", .accepted = "[7.0]", .families = "gpt_oss"},
+    {.key = "swiglu_alpha", .accepted = "[1.702]", .families = "gpt_oss"},
     {.key = "hidden_act", .accepted = R"(["silu"])"},
     {.key = "attention_bias", .accepted = "[false, null]"},
     {.key = "mlp_bias", .accepted = "[false, null]"},

@@ -162,11 +162,17 @@ CallSpec rotate_call(const std::string& prefix, const AttentionDims& dims, const
   return call;
 }
 
-CallSpec attention_call(const AttentionDims& dims, int64_t window) {
+CallSpec attention_call(const AttentionDims& dims, const LayerTraits& traits, const std::string& prefix,
+                        int64_t heads) {
   constexpr int64_t kFloatBytes = sizeof(float);
   CallSpec call{.name = "attention", .kind = CallKind::attention};
   call.flops_per_key = 2.0 * static_cast<double>(dims.query_width() + dims.out_width());
-  call.window = window;
+  call.window = traits.window;
+  if (traits.sinks) {
+    call.weights = {prefix + ".sinks"};
+    compute_norm_gradients(call, heads);
+    call.weights_beside = false;  // computed first
+  }
   call.output.compute = dims.out_width();
   call.extra.fp32 = dims.heads;
   call.saves = {dims.qkv_width() + dims.out_width(), dims.heads};
@@ -297,6 +303,15 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   layer.parameters.push_back(column_slice(prefix + ".out", hf_prefix + "self_attn.o_proj.weight", dims.width,
                                           whole.out_width(), rows_of_heads(whole.heads, whole.value_size()),
                                           depth_std));
+  if (traits.sinks)
+    layer.parameters.push_back(packed_bias(
+        prefix + ".sinks",
+        {slice_of_vector({"weight", hf_prefix + "self_attn.sinks", whole.heads, {Initializer::Kind::zeros}},
+                         tensor.part_of(whole.heads))}));
+  if (traits.out_bias)
+    layer.parameters.push_back(packed_bias(
+        prefix + ".out_bias",
+        {{"weight", hf_prefix + "self_attn.o_proj.bias", dims.width, {Initializer::Kind::zeros}}}));
   if (traits.norms_after()) add_norm(".post_norm", "post_attention_layernorm.weight", dims.width);
 
   layer.region.name = "attention";
@@ -311,11 +326,12 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   if (traits.qkv_bias) calls.push_back(bias_call(prefix + ".qkv_bias", dims.qkv_width()));
   calls.push_back(rotate_call(prefix, dims, traits, /*summed=*/tensor.degree > 1 && tensor.divided));
   const bool by_heads = context.heads() > 1;
-  calls.push_back(attention_call(joined_dims(dims, context), traits.window));
+  calls.push_back(attention_call(joined_dims(dims, context), traits, prefix, dims.heads));
   if (!by_heads) calls.back().queued_saves.compute = dims.out_width();  // the input of the projection
   if (context.degree > 1) exchange_context(layer.region, dims, context);
   add_leave_linear(calls, "out", prefix + ".out", dims.out_width(), dims.width, /*keeps_input=*/by_heads,
                    tensor, /*own_gradient=*/dropout || traits.norms_after());
+  if (traits.out_bias) calls.push_back(bias_call(prefix + ".out_bias", dims.width));
   add_end(calls, prefix, dims.width, traits, dropout, tensor.sequence);
   return layer;
 }

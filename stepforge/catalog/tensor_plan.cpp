@@ -13,10 +13,11 @@ namespace stepforge {
 namespace {
 
 /// Of all decoders, as in Megatron-LM; what is not named is replicated. Names end with these.
-constexpr std::array<std::pair<std::string_view, TensorStyle>, 7> kDecoderPlan = {
+constexpr std::array<std::pair<std::string_view, TensorStyle>, 8> kDecoderPlan = {
     {{"embedding.weight", TensorStyle::rowwise},
      {".attention.qkv", TensorStyle::colwise},
      {".attention.qkv_bias", TensorStyle::colwise},
+     {".attention.sinks", TensorStyle::colwise},
      {".attention.out", TensorStyle::rowwise},
      {".mlp.gate_up", TensorStyle::colwise},
      {".mlp.down", TensorStyle::rowwise},

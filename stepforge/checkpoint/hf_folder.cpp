@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -23,6 +24,7 @@
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/checkpoint/mxfp4.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
@@ -60,19 +62,26 @@ bool is_of_further_layer(std::string_view name, const ModelSpec& model) {
 class WideReader {
  public:
   WideReader(const TensorFolder& folder, const std::string& name)
-      : folder_(folder),
-        tensor_(*folder.find(name)),
-        chunk_(at::empty({std::min(kChunk, whole_slice(tensor_.shape).elements())},
-                         scalar_type(tensor_.dtype))) {}
+      : folder_(folder), tensor_(folder.find(name)) {
+    if (is_mxfp4(folder, name)) {
+      mxfp4_.emplace(folder, name);
+      return;
+    }
+    chunk_ = at::empty({std::min(kChunk, whole_slice(shape()).elements())}, scalar_type(tensor_->dtype));
+  }
 
-  const std::vector<int64_t>& shape() const { return tensor_.shape; }
+  const std::vector<int64_t>& shape() const { return mxfp4_ ? mxfp4_->shape() : tensor_->shape; }
 
   /// Fills the one-dimensional `target` with the elements of `slice` from `begin` on.
-  void read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) const {
+  void read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) {
+    if (mxfp4_) {
+      mxfp4_->read(slice, begin, {target.mutable_data_ptr<float>(), static_cast<size_t>(target.numel())});
+      return;
+    }
     for (int64_t done = 0; done < target.numel(); done += kChunk) {
       const int64_t count = std::min(kChunk, target.numel() - done);
       const at::Tensor values = chunk_.narrow(0, 0, count);
-      folder_.read(tensor_.name, slice, begin + done, begin + done + count,
+      folder_.read(tensor_->name, slice, begin + done, begin + done + count,
                    {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
       target.narrow(0, done, count).copy_(values);
     }
@@ -80,12 +89,13 @@ class WideReader {
 
  private:
   const TensorFolder& folder_;
-  const StoredTensor& tensor_;
+  const StoredTensor* tensor_;  ///< null if it is stored as MXFP4
+  std::optional<Mxfp4Reader> mxfp4_;
   at::Tensor chunk_;
 };
 
 /// The mean over the rows of a matrix, fp64.
-at::Tensor mean_row(const WideReader& reader) {
+at::Tensor mean_row(WideReader& reader) {
   const int64_t rows = reader.shape().at(0);
   const int64_t columns = reader.shape().at(1);
   at::Tensor sum = at::zeros({columns}, at::kDouble);
@@ -98,8 +108,7 @@ at::Tensor mean_row(const WideReader& reader) {
 }
 
 /// Fills the rows of `slice` that the stored matrix lacks, which begin at element `done` of `target`.
-void fill_new_rows(const WideReader& reader, const TensorSlice& slice, const at::Tensor& target,
-                   int64_t done) {
+void fill_new_rows(WideReader& reader, const TensorSlice& slice, const at::Tensor& target, int64_t done) {
   const at::Tensor mean = mean_row(reader).narrow(0, slice.offsets.at(1), slice.sizes.at(1));
   target.narrow(0, done, target.numel() - done).view({-1, slice.sizes[1]}).copy_(mean);
 }
@@ -140,8 +149,15 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
 /// `model` is the whole model that the folder must hold.
 void require_fit(const TensorFolder& folder, const ModelSpec& model) {
   TensorComparison comparison(folder);
-  for (const NamedTensor& tensor : named_tensors(model))
-    comparison.expect(tensor.name, tensor.shape, kWeightTypes);
+  for (const NamedTensor& tensor : named_tensors(model)) {
+    if (!is_mxfp4(folder, tensor.name)) {
+      comparison.expect(tensor.name, tensor.shape, kWeightTypes);
+      continue;
+    }
+    comparison.allow(mxfp4_blocks(tensor.name),
+                     [&](const StoredTensor&) { return fault_of_mxfp4(folder, tensor.name, tensor.shape); });
+    comparison.allow(mxfp4_scales(tensor.name), [](const StoredTensor&) { return ""; });
+  }
   for (const TieSpec& tie : model.ties) {
     const std::string& original = model.find_parameter(tie.parameter)->sub_tensors.front().hf_name;
     comparison.allow(tie.hf_alias,
@@ -167,7 +183,7 @@ void require_in_range(const std::string& name, const at::Tensor& wide, const at:
 /// Writes one tensor as `dtype`.
 void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, const NamedTensor& tensor,
                     DType dtype) {
-  const WideReader reader(weights, tensor.name);
+  WideReader reader(weights, tensor.name);
   const int64_t most = std::min(kChunk, tensor.elements);
   const at::Tensor wide = at::empty({most}, at::kFloat);
   const at::Tensor narrow = at::empty({most}, scalar_type(dtype));
@@ -211,7 +227,7 @@ void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelSt
   require_fit(weights, stored == nullptr ? model : *stored);
   for (const NamedTensor& tensor : named_tensors(store)) {
     const UnitStore& unit = store.unit(tensor.unit);
-    const WideReader reader(weights, tensor.name);
+    WideReader reader(weights, tensor.name);
     const TensorSlice held = whole_slice(reader.shape());
     for (const auto& [slice, local] : shard_slices(unit, tensor)) {
       const at::Tensor target = unit.master().narrow(0, local, slice.elements());

@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/logaddexp.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
 
@@ -123,6 +124,16 @@ at::Tensor range_scores(const QueryKeyValue& heads, const AttentionShape& shape,
   return scores;
 }
 
+void check_sinks(const at::Tensor& sinks, const AttentionShape& shape, at::ScalarType type) {
+  if (sinks.defined()) check_tensor(sinks, "attention sinks", {shape.heads}, type);
+}
+
+/// log sum_u exp(score), with the sinks [H] if there are any. scores: [H, queries, keys].
+at::Tensor log_sums(const at::Tensor& scores, const at::Tensor& sinks) {
+  const at::Tensor log_sum = at::logsumexp(scores, {-1});
+  return sinks.defined() ? at::logaddexp(log_sum, sinks.unsqueeze(-1)) : log_sum;
+}
+
 }  // namespace
 
 QueryKeyValue split_qkv(const at::Tensor& qkv, const AttentionShape& shape) {
@@ -149,16 +160,18 @@ std::vector<AttentionRange> document_ranges(std::span<const int32_t> cu_seqlens)
 }
 
 void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
-                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse) {
+                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse,
+                       const at::Tensor& sinks) {
   check_attention_shape(shape);
   check_inputs(inputs, "", inputs, shape);
   check_ranges(ranges, inputs, shape);
   check_tensor(out, "attention out", {inputs.q.size(0), shape.out_width()}, inputs.q.scalar_type());
   check_tensor(lse, "attention lse", {inputs.q.size(0), shape.heads}, compute_type(inputs.q));
+  check_sinks(sinks, shape, lse.scalar_type());
   if (has_cpu_kernel(inputs.q)) {
-    cpu::attention_forward(inputs, shape, ranges, out, lse);
+    cpu::attention_forward(inputs, shape, ranges, out, lse, sinks);
   } else {
-    attention_forward_reference(inputs, shape, ranges, out, lse);
+    attention_forward_reference(inputs, shape, ranges, out, lse, sinks);
   }
 }
 
@@ -179,9 +192,25 @@ void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs,
   }
 }
 
+void attention_sink_gradient(const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& lse,
+                             const at::Tensor& sinks, const AttentionShape& shape,
+                             std::span<const AttentionRange> ranges, const at::Tensor& grad_sinks) {
+  check_attention_shape(shape);
+  check_tensor(out, "attention out", {out.size(0), shape.out_width()}, out.scalar_type());
+  check_tensor(grad_out, "attention grad_out", out.sizes(), out.scalar_type());
+  check_tensor(lse, "attention lse", {out.size(0), shape.heads}, compute_type(out));
+  check_sinks(sinks, shape, lse.scalar_type());
+  check_tensor(grad_sinks, "attention grad_sinks", sinks.sizes(), lse.scalar_type());
+  if (has_cpu_kernel(out)) {
+    cpu::attention_sink_gradient(grad_out, out, lse, sinks, shape, ranges, grad_sinks);
+  } else {
+    attention_sink_gradient_reference(grad_out, out, lse, sinks, shape, ranges, grad_sinks);
+  }
+}
+
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
-                      const at::Tensor& out) {
+                      const at::Tensor& out, const at::Tensor& sinks) {
   check_attention_shape(shape);
   check_shape(q, "attention_cached q", {q.size(0), q.size(1), shape.q_width()});
   check_tensor(k_cache, "attention_cached k_cache",
@@ -198,21 +227,22 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
                          q.size(1), k_cache.size(1)));
     }
   }
+  check_sinks(sinks, shape, compute_type(q));
   if (has_cpu_kernel(q)) {
-    cpu::attention_cached(q, k_cache, v_cache, past_lengths, shape, out);
+    cpu::attention_cached(q, k_cache, v_cache, past_lengths, shape, out, sinks);
   } else {
-    attention_cached_reference(q, k_cache, v_cache, past_lengths, shape, out);
+    attention_cached_reference(q, k_cache, v_cache, past_lengths, shape, out, sinks);
   }
 }
 
 void attention_forward_reference(const QueryKeyValue& inputs, const AttentionShape& shape,
                                  std::span<const AttentionRange> ranges, const at::Tensor& out,
-                                 const at::Tensor& lse) {
+                                 const at::Tensor& lse, const at::Tensor& sinks) {
   for (const AttentionRange& range : ranges) {
     if (range.queries == 0) continue;
     const QueryKeyValue heads = range_heads(inputs, range, shape);
     const at::Tensor scores = range_scores(heads, shape, range);
-    const at::Tensor log_sum = at::logsumexp(scores, {-1});
+    const at::Tensor log_sum = log_sums(scores, sinks);
     const at::Tensor mixed = at::matmul((scores - log_sum.unsqueeze(-1)).exp(), heads.v);
     out.narrow(0, range.query_begin, range.queries)
         .copy_(mixed.transpose(0, 1).reshape({range.queries, shape.out_width()}));
@@ -256,9 +286,24 @@ void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValu
   }
 }
 
+void attention_sink_gradient_reference(const at::Tensor& grad_out, const at::Tensor& out,
+                                       const at::Tensor& lse, const at::Tensor& sinks,
+                                       const AttentionShape& shape, std::span<const AttentionRange> ranges,
+                                       const at::Tensor& grad_sinks) {
+  grad_sinks.zero_();
+  for (const AttentionRange& range : ranges) {
+    const auto heads = [&](const at::Tensor& tensor) {
+      return heads_first(tensor.narrow(0, range.query_begin, range.queries), shape);
+    };
+    const at::Tensor log_sum = lse.narrow(0, range.query_begin, range.queries).transpose(0, 1);
+    const at::Tensor share = (sinks.unsqueeze(-1) - log_sum).exp();
+    grad_sinks.sub_((share * (heads(grad_out) * heads(out)).sum(-1)).sum(-1));
+  }
+}
+
 void attention_cached_reference(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                                 std::span<const int64_t> past_lengths, const AttentionShape& shape,
-                                const at::Tensor& out) {
+                                const at::Tensor& out, const at::Tensor& sinks) {
   const at::ScalarType type = compute_type(q);
   for (int64_t row = 0; row < q.size(0); ++row) {
     const int64_t past = past_lengths[static_cast<size_t>(row)];
@@ -271,7 +316,8 @@ void attention_cached_reference(const at::Tensor& q, const at::Tensor& k_cache, 
     };
     const at::Tensor queries = q[row].to(type).view({q.size(1), shape.heads, shape.head_dim}).transpose(0, 1);
     const at::Tensor scores = masked_scores(queries, entries(k_cache), shape, past);
-    const at::Tensor mixed = at::matmul(scores.softmax(-1), entries(v_cache));
+    const at::Tensor probability = (scores - log_sums(scores, sinks).unsqueeze(-1)).exp();
+    const at::Tensor mixed = at::matmul(probability, entries(v_cache));
     out[row].copy_(mixed.transpose(0, 1).reshape({q.size(1), shape.out_width()}));
   }
 }

@@ -6,6 +6,9 @@
 //   s[t, u] = scale * q[t] . k[u]  for u <= t, with a window only for u > t - window; with a cap c then c tanh(s / c)
 //   lse[t]  = log sum_u exp(s[t, u])
 //   out[t]  = sum_u exp(s[t, u] - lse[t]) v[u]
+// With sinks (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023; learned ones: OpenAI,
+// "gpt-oss", 2025) each head has a further score for all queries, which is not capped and whose value is 0:
+//   lse[t]  = log(exp(sink) + sum_u exp(s[t, u]))
 // The matrix s is never materialized: it is computed block by block (Dao et al., "FlashAttention", 2022).
 #pragma once
 
@@ -68,31 +71,43 @@ std::vector<AttentionRange> document_ranges(std::span<const int32_t> cu_seqlens)
 /// out: [Nq, H dv], as q; lse: [Nq, H] fp32 (fp64 for fp64 q). Ranges are in
 /// ascending order of keys, those of one document adjacent; a query is in at most one of them, and the results
 /// of one that is in none stay as they are. No autograd. The result of a query
-/// depends neither on the number of threads nor on other queries and documents.
+/// depends neither on the number of threads nor on other queries and documents. sinks: [H], of the type of lse, or
+/// undefined.
 void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
-                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse);
+                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse,
+                       const at::Tensor& sinks = {});
 
 /// Overwrites the gradients of all queries and keys in the ranges; keys that no query sees get 0. inputs, out,
-/// lse: those of the forward pass.
+/// lse: those of the forward pass, which hold all that is needed to know of sinks.
 void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs, const at::Tensor& out,
                         const at::Tensor& lse, const AttentionShape& shape,
                         std::span<const AttentionRange> ranges, const QueryKeyValue& gradients);
+
+/// The gradient of the sinks, [H] of the type of lse, written: - sum over the queries t in the ranges of
+/// exp(sink - lse[t]) (grad_out[t] . out[t]).
+void attention_sink_gradient(const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& lse,
+                             const at::Tensor& sinks, const AttentionShape& shape,
+                             std::span<const AttentionRange> ranges, const at::Tensor& grad_sinks);
 
 /// Generation: Tq new queries per row against a cache that already holds their own keys and values.
 /// q: [B, Tq, H d]; out: [B, Tq, H dv]; k_cache: [B, max_len, K, d]; v_cache: [B, max_len, K, dv], all of the same type. Query t of row b sees
 /// cache entries [0, past_lengths[b] + t], with a window the last of them; past_lengths[b] + Tq <= max_len.
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
-                      const at::Tensor& out);
+                      const at::Tensor& out, const at::Tensor& sinks = {});
 
 void attention_forward_reference(const QueryKeyValue& inputs, const AttentionShape& shape,
                                  std::span<const AttentionRange> ranges, const at::Tensor& out,
-                                 const at::Tensor& lse);
+                                 const at::Tensor& lse, const at::Tensor& sinks = {});
+void attention_sink_gradient_reference(const at::Tensor& grad_out, const at::Tensor& out,
+                                       const at::Tensor& lse, const at::Tensor& sinks,
+                                       const AttentionShape& shape, std::span<const AttentionRange> ranges,
+                                       const at::Tensor& grad_sinks);
 void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValue& inputs,
                                   const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                                   std::span<const AttentionRange> ranges, const QueryKeyValue& gradients);
 void attention_cached_reference(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                                 std::span<const int64_t> past_lengths, const AttentionShape& shape,
-                                const at::Tensor& out);
+                                const at::Tensor& out, const at::Tensor& sinks = {});
 
 }  // namespace stepforge

@@ -9,6 +9,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/nn/biased_experts.h"
 #include "stepforge/nn/expert_layer.h"
 #include "stepforge/nn/latent_attention.h"
 #include "stepforge/nn/layers.h"
@@ -59,26 +60,32 @@ RouterOptions router_options(const ModelConfig& model, RouterKind kind) {
           .factor = model.routed_scaling_factor};
 }
 
+RouterSettings router_of(const ModelConfig& config, const LayerTraits& traits) {
+  return {.options = router_options(config, traits.router),
+          .balance_weight = config.router_aux_loss_weight,
+          .z_weight = config.router_z_loss_weight};
+}
+
 ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits,
                             const ParameterLookup& parameters, const std::string& prefix, int64_t layer,
                             const ExpertExchange& exchange) {
   const ExpertDims dims = expert_dims(config);
-  const RouterSettings router{.options = router_options(config, traits.router),
-                              .balance_weight = config.router_aux_loss_weight,
-                              .z_weight = config.router_z_loss_weight};
   const ExpertLayer::Shared shared = dims.shared_hidden == 0 ? ExpertLayer::Shared::none
                                      : dims.shared_gate      ? ExpertLayer::Shared::gated
                                                              : ExpertLayer::Shared::plain;
   const at::Tensor correction =
       traits.corrected() ? parameters(prefix + ".correction").value() : at::Tensor();
-  return {parameters, prefix, router, shared, config.norm_eps, layer, correction, exchange};
+  return {parameters, prefix,  router_of(config, traits), shared, config.norm_eps, layer,
+          correction, exchange};
 }
 
-using FeedForward = std::variant<MlpLayer, ExpertLayer>;
+using FeedForward = std::variant<MlpLayer, ExpertLayer, BiasedExpertLayer>;
 
 FeedForward feed_forward(const ModelConfig& config, const LayerTraits& traits,
                          const ParameterLookup& parameters, int64_t layer, const ForwardOptions& options) {
   const std::string prefix = format("layers.{}.mlp", layer);
+  if (traits.biased_experts)
+    return BiasedExpertLayer(parameters, prefix, router_of(config, traits), config.norm_eps, layer);
   if (traits.experts) return expert_layer_of(config, traits, parameters, prefix, layer, options.experts);
   return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, options.tensor);
 }

@@ -88,6 +88,8 @@ ValueType input_gradient_type(const TypePlace& place, ValueType x, ValueType gra
       place.require_no_exchange(exchanges);
       return loss_gradient(place, x, weights);
     case CallKind::attention:
+      for (const std::string& weight : place.call->weights)
+        add_weight(place, weights, weight, elementwise_weight(place, weight, x, gradient));
       return gradient;
     default:
       place.require_no_exchange(exchanges);

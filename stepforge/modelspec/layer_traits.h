@@ -47,6 +47,8 @@ struct LayerTraits {
   double norm_offset = 0.0;
   AttentionProjection projection = AttentionProjection::direct;
   bool qkv_bias = false;
+  bool out_bias = false;  ///< of the projection after attention
+  bool sinks = false;     ///< each head has a learned score beside those of the keys (kernels/attention.h)
   QkNormScope qk_norm = QkNormScope::none;
   /// Scores are q . k * query_scale, then with a cap c = score_cap > 0: c tanh(score / c).
   double query_scale = 1.0;
@@ -55,6 +57,9 @@ struct LayerTraits {
   Activation activation = Activation::silu;
   bool experts = false;  ///< a mixture of experts in place of the MLP
   RouterKind router = RouterKind::softmax;
+  /// Experts and router have biases, and the activation of the experts is kernels/clamped_swiglu.h. The matrices of all
+  /// experts are one tensor.
+  bool biased_experts = false;
 
   bool latent() const { return projection != AttentionProjection::direct; }
   /// Whether the router has a correction, which is state (UnitSpec::state).

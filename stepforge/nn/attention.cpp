@@ -75,31 +75,33 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
 
 struct AttendFunction : torch::autograd::Function<AttendFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const AttentionShape& shape,
-                            const BatchTensors* batch) {
+                            const BatchTensors* batch, const AttentionSinks* sinks) {
     at::Tensor out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
     at::Tensor lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(at::kFloat));
-    attention_forward(split_qkv(qkv, shape), shape, batch->attention_ranges, out, lse);
+    attention_forward(split_qkv(qkv, shape), shape, batch->attention_ranges, out, lse, sinks->values(shape));
     ctx->save_for_backward({qkv, out, lse});
     save_value(*ctx, "shape", shape);
     save_pointer(*ctx, "batch", batch);
+    save_value(*ctx, "sinks", *sinks);
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto saved = ctx->get_saved_variables();
     const auto& shape = saved_value<AttentionShape>(*ctx, "shape");
+    const auto& ranges = saved_pointer<BatchTensors>(*ctx, "batch")->attention_ranges;
+    saved_value<AttentionSinks>(*ctx, "sinks").add_gradient(gradients[0], saved[1], saved[2], shape, ranges);
     at::Tensor qkv_gradient = at::empty_like(saved[0]);
-    attention_backward(gradients[0], split_qkv(saved[0], shape), saved[1], saved[2], shape,
-                       saved_pointer<BatchTensors>(*ctx, "batch")->attention_ranges,
+    attention_backward(gradients[0], split_qkv(saved[0], shape), saved[1], saved[2], shape, ranges,
                        split_qkv(qkv_gradient, shape));
-    return {qkv_gradient, at::Tensor(), at::Tensor()};
+    return {qkv_gradient, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
-                         int64_t layer) {
+                         int64_t layer, const AttentionSinks& sinks) {
   KvCache& cache = *context.cache;
   const int64_t count = qkv.size(0) / cache.rows();
   cache.append(layer, qkv, count);
@@ -107,7 +109,7 @@ at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, con
       qkv.narrow(1, 0, shape.q_width()).contiguous().view({cache.rows(), count, shape.q_width()});
   const std::vector<int64_t> past(static_cast<size_t>(cache.rows()), cache.length());
   at::Tensor out = at::empty({cache.rows(), count, shape.out_width()}, queries.options());
-  attention_cached(queries, cache.keys(layer), cache.values(layer), past, shape, out);
+  attention_cached(queries, cache.keys(layer), cache.values(layer), past, shape, out, sinks.values(shape));
   return out.view({qkv.size(0), shape.out_width()});
 }
 
@@ -118,8 +120,9 @@ at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::
   return RotateFunction::apply(qkv, &arguments);
 }
 
-at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch) {
-  return AttendFunction::apply(qkv, shape, &batch);
+at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
+                  const AttentionSinks& sinks) {
+  return AttendFunction::apply(qkv, shape, &batch, &sinks);
 }
 
 AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, int64_t head_dim,
@@ -129,6 +132,8 @@ AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::str
       qkv_(parameters(prefix + ".qkv")),
       out_(parameters(prefix + ".out")),
       qkv_bias_(traits.qkv_bias ? &parameters(prefix + ".qkv_bias") : nullptr),
+      out_bias_(traits.out_bias ? &parameters(prefix + ".out_bias") : nullptr),
+      sinks_{traits.sinks ? &parameters(prefix + ".sinks") : nullptr},
       shape_{.head_dim = head_dim,
              .scale = traits.query_scale,
              .window = traits.window,
@@ -154,10 +159,12 @@ at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) 
   qkv = rotate(qkv, shape_, context.batch->positions, rope_, q_norm_, k_norm_, qk_constants_,
                is_divided(qkv_) ? &tensor_ : nullptr);
   const bool parts = context.batch->host.part.degree > 1;
-  const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
-                              : parts                  ? attend_part(qkv, shape_, *context.batch, exchange_)
-                                                       : attend(qkv, shape_, *context.batch);
-  return branch_.leave(leave_linear(attended, out_, tensor_, context), residual, tensor_, context);
+  const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_, sinks_)
+                              : parts ? attend_part(qkv, shape_, *context.batch, exchange_, sinks_)
+                                      : attend(qkv, shape_, *context.batch, sinks_);
+  at::Tensor out = leave_linear(attended, out_, tensor_, context);
+  if (out_bias_ != nullptr) out = add_bias(out, *out_bias_);
+  return branch_.leave(out, residual, tensor_, context);
 }
 
 }  // namespace stepforge

@@ -10,6 +10,7 @@ struct ContextArguments {
   AttentionShape shape;
   const BatchTensors* batch = nullptr;
   const ContextExchange* exchange = nullptr;
+  AttentionSinks sinks = {};  ///< not in a ring
 
   /// Ranks between which keys pass.
   int64_t degree() const { return exchange->parallel.across(); }

@@ -38,7 +38,7 @@ struct GatherAttendFunction : torch::autograd::Function<GatherAttendFunction> {
     at::Tensor out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
     at::Tensor lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(at::kFloat));
     attention_forward(with_keys(qkv, gather(qkv, *arguments), *arguments), shape,
-                      arguments->batch->attention_ranges, out, lse);
+                      arguments->batch->attention_ranges, out, lse, arguments->sinks.values(shape));
     ctx->save_for_backward({qkv, out, lse});
     save_value(*ctx, "arguments", *arguments);
     return out;
@@ -49,6 +49,7 @@ struct GatherAttendFunction : torch::autograd::Function<GatherAttendFunction> {
     const AttentionShape& shape = arguments.shape;
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& qkv = saved[0];
+    arguments.sinks.add_gradient(gradients[0], saved[1], saved[2], shape, arguments.batch->attention_ranges);
     const at::Tensor qkv_gradient = at::empty_like(qkv);
     at::Tensor keys = gather(qkv, arguments);
     at::Tensor gradient = at::empty_like(keys);
@@ -156,9 +157,9 @@ struct ToTokensFunction : torch::autograd::Function<ToTokensFunction> {
 
 /// Attention of the tokens that this rank attends for: to their own keys, and to those that pass between ranks.
 at::Tensor attend_joined(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
-                         const ContextExchange& exchange) {
-  const ContextArguments arguments{shape, &batch, &exchange};
-  if (exchange.parallel.across() == 1) return attend(qkv, shape, batch);
+                         const ContextExchange& exchange, const AttentionSinks& sinks) {
+  const ContextArguments arguments{shape, &batch, &exchange, sinks};
+  if (exchange.parallel.across() == 1) return attend(qkv, shape, batch, sinks);
   if (exchange.parallel.has_ring()) return attend_ring(qkv, arguments);
   return GatherAttendFunction::apply(qkv, &arguments);
 }
@@ -166,7 +167,7 @@ at::Tensor attend_joined(const at::Tensor& qkv, const AttentionShape& shape, con
 }  // namespace
 
 at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
-                       const ContextExchange& exchange) {
+                       const ContextExchange& exchange, const AttentionSinks& sinks) {
   const ContextPart& part = batch.host.part;
   if (!exchange.several() || exchange.parallel.degree != part.degree ||
       exchange.parallel.heads() != part.heads) {
@@ -175,10 +176,12 @@ at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const
                "model was made for {} and {}",
                part.degree, part.heads, exchange.parallel.degree, exchange.parallel.heads()));
   }
-  if (exchange.parallel.heads() == 1) return attend_joined(qkv, shape, batch, exchange);
+  if (exchange.parallel.heads() == 1) return attend_joined(qkv, shape, batch, exchange, sinks);
   const HeadsExchange heads{shape, &batch, &exchange};
   const at::Tensor some_heads = ToHeadsFunction::apply(qkv, &heads);
-  const at::Tensor out = attend_joined(some_heads, heads.part_shape(), batch, exchange);
+  const AttentionShape own = heads.part_shape();
+  const AttentionSinks own_sinks{sinks.parameter, sinks.first + part.index % part.heads * own.heads};
+  const at::Tensor out = attend_joined(some_heads, own, batch, exchange, own_sinks);
   return ToTokensFunction::apply(out, &heads);
 }
 

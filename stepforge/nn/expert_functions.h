@@ -35,11 +35,12 @@ struct RoutedTokens {
   at::Tensor indices;  ///< [N, k] int32, the experts of each token; without a gradient
 };
 
-/// The choice of experts for x [N, D] by `weight` [E, D], in fp32 whatever the type of x. `correction`: [E] fp32 or
-/// undefined. In training (context.routers) backward adds the gradients of the losses, and the first forward of `layer`
+/// The choice of experts for x [N, D] by `weight` [E, D] and `bias` [E], which may be null, in fp32 whatever the type of x.
+/// `correction`: [E] fp32 or undefined. In training (context.routers) backward adds the gradients of the losses, and the first forward of `layer`
 /// reports. `settings` and the correction must outlive the graph.
 RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& correction,
-                   const RouterSettings& settings, int64_t layer, const Context& context);
+                   const RouterSettings& settings, int64_t layer, const Context& context,
+                   Parameter* bias = nullptr);
 
 /// sum_j down[e_j] (weights[n, j] * swiglu(gate_up[e_j] x[n])) over the experts e_j of each token. gate_up: [E 2F, D], of
 /// each expert the rows of its gate and of its up projection; down: [E D, F].

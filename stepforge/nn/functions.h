@@ -15,6 +15,7 @@
 #include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/rope.h"
 #include "stepforge/modelspec/layer_traits.h"
+#include "stepforge/nn/attention_sinks.h"
 #include "stepforge/nn/context.h"
 #include "stepforge/nn/context_exchange.h"
 #include "stepforge/nn/parameter.h"
@@ -95,15 +96,16 @@ at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::
 
 /// Causal attention inside each document of the batch. qkv is the result of rotate() or of latent_qkv(); returns
 /// [N, shape.out_width()].
-at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch);
+at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
+                  const AttentionSinks& sinks = {});
 
 /// Generation: appends the keys and values of the new tokens to context.cache and attends to all of it. No autograd.
 at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
-                         int64_t layer);
+                         int64_t layer, const AttentionSinks& sinks = {});
 
 /// The same for this rank's part of each row, by the method of `exchange`, which must outlive the graph.
 at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
-                       const ContextExchange& exchange);
+                       const ContextExchange& exchange, const AttentionSinks& sinks = {});
 
 /// activation(gate) * up of packed [N, 2 F].
 at::Tensor swiglu(const at::Tensor& gate_up, Activation activation = Activation::silu);

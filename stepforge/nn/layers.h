@@ -36,7 +36,7 @@ class ResidualBranch {
 class AttentionLayer {
  public:
   /// `prefix` is "layers.3.attention"; the parameters qkv, out, those of the branch, and by the traits qkv_bias,
-  /// q_norm and k_norm are looked up. Heads are those that qkv has.
+  /// q_norm, k_norm, sinks and out_bias are looked up. Heads are those that qkv has.
   AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, int64_t head_dim,
                  const LayerTraits& traits, double eps, const RopeTable& rope, int64_t layer,
                  TensorExchange tensor = {}, ContextExchange exchange = {});
@@ -47,6 +47,8 @@ class AttentionLayer {
   Parameter& qkv_;
   Parameter& out_;
   Parameter* qkv_bias_ = nullptr;
+  Parameter* out_bias_ = nullptr;
+  AttentionSinks sinks_;
   Parameter* q_norm_ = nullptr;
   Parameter* k_norm_ = nullptr;
   AttentionShape shape_;

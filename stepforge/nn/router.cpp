@@ -9,6 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/kernels/bias.h"
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/nn/expert_functions.h"
 #include "stepforge/nn/function_data.h"
@@ -28,6 +29,7 @@ struct RouteArguments {
   const RouterSettings* settings;
   int64_t layer;
   const Context& context;
+  Parameter* bias;
 };
 
 /// Makes the report of the layer's first forward, the sums of which `row_sums` are.
@@ -45,6 +47,7 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
                                const RouteArguments* arguments) {
     const RouterSettings& settings = *arguments->settings;
     const at::Tensor logits = wide_product(x, weight);
+    if (arguments->bias != nullptr) bias_forward(logits, widen(arguments->bias->value()));
     const at::Tensor indices = at::empty({x.size(0), settings.options.chosen}, x.options().dtype(at::kInt));
     at::Tensor weights = at::empty(indices.sizes(), logits.options());
     const RouterStep* step = arguments->context.routers;
@@ -58,6 +61,7 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     ctx->save_for_backward({arguments->weight->trained() ? x : at::Tensor(), logits, indices});
     ctx->mark_non_differentiable({indices});
     save_pointer(*ctx, "weight", arguments->weight);
+    save_pointer(*ctx, "bias", arguments->bias);
     save_pointer(*ctx, "settings", &settings);
     save_pointer(*ctx, "step", step);
     ctx->saved_data["layer"] = arguments->layer;
@@ -80,6 +84,11 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     const at::Tensor gradient = at::empty_like(saved[1]);
     router_backward(gradients[0], saved[1], saved[2], counted, row_sums, settings.options, losses, gradient);
     if (weight.trained()) add_wide_product(weight, gradient, saved[0]);
+    if (auto* bias = saved_pointer<Parameter>(*ctx, "bias"); bias != nullptr && bias->trained()) {
+      const at::Tensor bias_gradient = at::empty({gradient.size(1)}, gradient.options());
+      bias_backward(gradient, bias_gradient);
+      bias->add_gradient(bias_gradient);
+    }
     at::Tensor x_gradient;
     if (ctx->needs_input_grad(0)) x_gradient = wide_input_gradient(gradient, weight.value());
     return {x_gradient, at::Tensor(), at::Tensor()};
@@ -96,12 +105,12 @@ RouterStep::RouterStep(at::Tensor scale, const BatchTensors& batch,
       on_report_(std::move(on_report)) {}
 
 RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& correction,
-                   const RouterSettings& settings, int64_t layer, const Context& context) {
+                   const RouterSettings& settings, int64_t layer, const Context& context, Parameter* bias) {
   if (settings.changes_gradients() && context.routers == nullptr && at::GradMode::is_enabled()) {
     throw Error(format(
         "the router of layer {} has losses, so a forward with gradients needs Context::routers", layer));
   }
-  const RouteArguments arguments{&weight, correction, &settings, layer, context};
+  const RouteArguments arguments{&weight, correction, &settings, layer, context, bias};
   auto results = RouteFunction::apply(x, weight.value(), &arguments);
   return {results[0], results[1]};
 }

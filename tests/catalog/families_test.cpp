@@ -56,6 +56,14 @@ using Tensors = std::map<std::string, std::vector<int64_t>>;
 
 /// Of a layer with 4 experts, after "model.layers.0.".
 Tensors expert_tensors(const std::string& family) {
+  if (family == "gpt_oss") {
+    return {{"mlp.router.weight", {4, 32}},
+            {"mlp.router.bias", {4}},
+            {"mlp.experts.gate_up_proj", {4, 32, 112}},
+            {"mlp.experts.gate_up_proj_bias", {4, 112}},
+            {"mlp.experts.down_proj", {4, 56, 32}},
+            {"mlp.experts.down_proj_bias", {4, 32}}};
+  }
   const bool mixtral = family == "mixtral";
   const std::string layer = mixtral ? "block_sparse_moe." : "mlp.";
   const int64_t hidden = mixtral ? 56 : 20;
@@ -98,7 +106,8 @@ TEST(ModelSpec, PresetsHaveThePublishedParameterCounts) {
       {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},        {"mistral-7b-v0.1", 7241732096},
       {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},         {"gemma2-9b", 9241705984},
       {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168},         {"qwen3-30b-a3b", 30532122624},
-      {"mixtral-8x7b", 46702792704}, {"deepseek-v2-lite", 15706484224}, {"deepseek-v3", 671026419200}};
+      {"mixtral-8x7b", 46702792704}, {"deepseek-v2-lite", 15706484224}, {"deepseek-v3", 671026419200},
+      {"gpt-oss-20b", 20914757184},  {"gpt-oss-120b", 116829156672}};
   EXPECT_EQ(published.size() + 2, embedded_presets().size());  // and debug, demo
   for (const auto& [name, count] : published) {
     EXPECT_EQ(model_spec(preset(name)).parameter_count(), count) << name;
@@ -111,6 +120,10 @@ TEST(ModelSpec, OfExpertsOnlyThoseThatATokenTakesAreActiveAndCountInFlops) {
   EXPECT_EQ(model_spec(preset("mixtral-8x7b")).active_parameter_count(), 12879925248);
   EXPECT_EQ(model_spec(preset("deepseek-v2-lite")).active_parameter_count(), 2661150208);
   EXPECT_EQ(model_spec(preset("deepseek-v3")).active_parameter_count(), 37552297472);
+  // The published 3.61 and 5.13 billion are without the embedding.
+  const int64_t embedding = int64_t{201088} * 2880;
+  EXPECT_EQ(model_spec(preset("gpt-oss-20b")).active_parameter_count() - embedding, 3608307264);
+  EXPECT_EQ(model_spec(preset("gpt-oss-120b")).active_parameter_count() - embedding, 5132849472);
   const ModelSpec dense = model_spec(preset("qwen3-8b"));
   EXPECT_EQ(dense.active_parameter_count(), dense.parameter_count());
   ModelConfig config = tiny("qwen3_moe");
@@ -297,7 +310,10 @@ TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
        {{"self_attn.q_a_proj.weight", {18, 32}},
         {"self_attn.q_a_layernorm.weight", {18}},
         {"self_attn.q_b_proj.weight", {40, 18}},
-        {"mlp.gate.e_score_correction_bias", {4}}}}};
+        {"mlp.gate.e_score_correction_bias", {4}}}},
+      {"gpt_oss", {{"self_attn.o_proj.bias", {32}}, {"self_attn.sinks", {4}}}}};
+  for (const char* name : {"q_proj.bias", "k_proj.bias", "v_proj.bias"})
+    further["gpt_oss"][format("self_attn.{}", name)] = further["qwen2"].at(format("self_attn.{}", name));
   further["qwen2_moe"].insert(further["qwen2"].begin(), further["qwen2"].end());
   further["gemma3"].insert(norms_of_heads.begin(), norms_of_heads.end());
   for (const ModelFamily& row : model_families()) {

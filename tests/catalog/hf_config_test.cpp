@@ -166,7 +166,8 @@ Meaning meaning_of(const std::string& family, const std::string& key) {
       "layer_types",         "mlp_bias",          "use_bidirectional_attention",
       "model_type",          "rope_parameters",   "num_attention_heads",
       "num_key_value_heads", "qkv_bias",          "router_jitter_noise",
-      "topk_method",         "rope_interleave"};
+      "topk_method",         "rope_interleave",   "swiglu_limit",
+      "swiglu_alpha"};
   const bool qwen = family == "qwen2" || family == "qwen3";
   if (family.starts_with("deepseek") && key == "head_dim") return Meaning::ignored;
   if (family == "deepseek_v2" && key == "norm_topk_prob") return Meaning::refused;
@@ -193,6 +194,25 @@ Json other_value(const std::string& key, const Json& value) {
                           key == "num_experts_per_tok"))
     return 40;
   return changed(value);
+}
+
+TEST(HfConfig, GptOssIsReadWithItsDefaultsAndQuantization) {
+  Json json = hf_config(small_preset("gpt-oss-20b"), DType::bf16, Json::object());
+  const ModelConfig model = model_from_hf_config(json, "config.json");
+  // Keys of the published file.
+  json["quantization_config"] = {{"quant_method", "mxfp4"},
+                                 {"modules_to_not_convert", {"model.layers.*.mlp.router"}}};
+  json["initial_context_length"] = 4096;
+  json["experts_per_token"] = 4;
+  for (const char* key : {"rope_scaling", "layer_types", "head_dim", "sliding_window"}) json.erase(key);
+  EXPECT_EQ(model_from_hf_config(json, "config.json"), model);
+  json["rope_scaling"] = {{"rope_type", "default"}};
+  EXPECT_EQ(model_from_hf_config(json, "config.json").rope_scaling, RopeScalingConfig());
+  json["quantization_config"]["quant_method"] = "bitsandbytes";
+  EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(json, "x"); }), "mxfp4");
+  ModelConfig unscaled = model;
+  unscaled.rope_scaling = {};
+  EXPECT_EQ(model_from_hf_config(hf_config(unscaled, DType::f32, Json::object()), "x"), unscaled);
 }
 
 TEST(HfConfig, EveryFieldOfTransformersIsReadRefusedOrIgnored) {

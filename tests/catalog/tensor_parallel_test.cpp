@@ -24,9 +24,9 @@ Slices slices_of(const ModelSpec& spec) {
   return slices;
 }
 
-/// Norms, experts and their routers.
+/// Norms, experts and their routers, what is added to a sum.
 bool is_whole_on_every_rank(const std::string& name) {
-  for (const char* part : {"norm", "expert", "mlp.gate.", "block_sparse_moe"})
+  for (const char* part : {"norm", "expert", "mlp.gate.", "mlp.router.", "o_proj.bias", "block_sparse_moe"})
     if (name.find(part) != std::string::npos) return true;
   return false;
 }

@@ -57,14 +57,16 @@ TEST(ValueTypes, ARingAndAWindowAreRefusedTogether) {
 }
 
 TEST(ValueTypes, EveryParameterIsUsedByACall) {
-  const ModelSpec spec = model_spec(small_model("qwen3", 8, 4), 64, {0, 2, true});
-  std::set<std::string> used;
-  for (const BlockSpec& block : spec.blocks)
-    for (const RegionSpec& region : block.regions)
-      for (const CallSpec& call : region.calls) used.insert(call.weights.begin(), call.weights.end());
-  for (const UnitSpec& unit : spec.units)
-    for (const ParameterSpec& parameter : unit.parameters)
-      EXPECT_TRUE(used.contains(parameter.name)) << parameter.name;
+  for (const std::string& family : family_names()) {
+    const ModelSpec spec = model_spec(small_model(family, 8, 4));
+    std::set<std::string> used;
+    for (const BlockSpec& block : spec.blocks)
+      for (const RegionSpec& region : block.regions)
+        for (const CallSpec& call : region.calls) used.insert(call.weights.begin(), call.weights.end());
+    for (const UnitSpec& unit : spec.units)
+      for (const ParameterSpec& parameter : unit.parameters)
+        EXPECT_TRUE(used.contains(parameter.name)) << family << ": " << parameter.name;
+  }
 }
 
 /// "rms_norm: S(tokens), S(tokens)" of each call of a block.

@@ -31,6 +31,12 @@ int64_t latent_attention(const ModelConfig& model) {
   return q + latent + heads * model.kv_lora_rank + model.n_heads * model.v_head_dim * model.dim;
 }
 
+/// Of a layer: of the four projections, sinks, the router, the experts.
+int64_t gpt_oss_biases(const ModelConfig& model) {
+  return model.head_dim * (model.n_heads + 2 * model.n_kv_heads) + model.dim + model.n_heads +
+         model.n_experts * (1 + 2 * model.ffn_dim + model.dim);
+}
+
 /// Parameters of the published architectures: projections without biases, gated MLP, two norms per layer.
 int64_t parameter_count(const ModelConfig& model) {
   const int64_t head = model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
@@ -47,7 +53,8 @@ int64_t parameter_count(const ModelConfig& model) {
                                                   {"qwen3_moe", 2 * head},
                                                   {"mixtral", 0},
                                                   {"deepseek_v2", 0},
-                                                  {"deepseek_v3", 0}};
+                                                  {"deepseek_v3", 0},
+                                                  {"gpt_oss", gpt_oss_biases(model)}};
   const int64_t hidden = model.moe_ffn_dim > 0 ? model.moe_ffn_dim : model.ffn_dim;
   const int64_t correction = model.family == "deepseek_v3" ? model.n_experts : 0;
   const int64_t experts = model.n_experts * (3 * model.dim * hidden + model.dim) + correction +
@@ -70,7 +77,8 @@ TEST(Presets, HaveThePublishedParameterCounts) {
       {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},        {"mistral-7b-v0.1", 7241732096},
       {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},         {"gemma2-9b", 9241705984},
       {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168},         {"qwen3-30b-a3b", 30532122624},
-      {"mixtral-8x7b", 46702792704}, {"deepseek-v2-lite", 15706484224}, {"deepseek-v3", 671026419200}};
+      {"mixtral-8x7b", 46702792704}, {"deepseek-v2-lite", 15706484224}, {"deepseek-v3", 671026419200},
+      {"gpt-oss-20b", 20914757184},  {"gpt-oss-120b", 116829156672}};
   for (const auto& [name, count] : published)
     EXPECT_EQ(parameter_count(preset_config(name).model), count) << name;
   EXPECT_EQ(published.size() + 2, embedded_presets().size())

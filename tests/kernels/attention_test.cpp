@@ -5,6 +5,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -18,6 +19,7 @@ struct AttentionResults {
   at::Tensor out;
   at::Tensor lse;
   at::Tensor grad_qkv;
+  at::Tensor grad_sinks = {};
 };
 
 at::ScalarType statistics_type(const at::Tensor& x) {
@@ -25,15 +27,18 @@ at::ScalarType statistics_type(const at::Tensor& x) {
 }
 
 AttentionResults run(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape,
-                     const std::vector<int32_t>& boundaries) {
+                     const std::vector<int32_t>& boundaries, const at::Tensor& sinks = {}) {
   AttentionResults r;
   r.out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
   r.lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(statistics_type(qkv)));
   r.grad_qkv = at::empty_like(qkv);
   const auto ranges = document_ranges(boundaries);
-  attention_forward(split_qkv(qkv, shape), shape, ranges, r.out, r.lse);
+  attention_forward(split_qkv(qkv, shape), shape, ranges, r.out, r.lse, sinks);
   attention_backward(grad_out, split_qkv(qkv, shape), r.out, r.lse, shape, ranges,
                      split_qkv(r.grad_qkv, shape));
+  if (!sinks.defined()) return r;
+  r.grad_sinks = at::empty_like(sinks);
+  attention_sink_gradient(grad_out, r.out, r.lse, sinks, shape, ranges, r.grad_sinks);
   return r;
 }
 
@@ -49,17 +54,20 @@ const std::vector<int32_t> kBoundaries = {0, 1, 1, 17, 65, 114, 210, 307, 560};
 
 class AttentionShapes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
-void expect_reference(const AttentionShape& shape) {
+void expect_reference(const AttentionShape& shape, const at::Tensor& sinks = {}) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 1).to(type);
     const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 2).to(type);
-    const AttentionResults actual = run(qkv, grad_out, shape, kBoundaries);
-    const AttentionResults expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, kBoundaries);
+    const AttentionResults actual = run(qkv, grad_out, shape, kBoundaries, sinks);
+    const AttentionResults expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, kBoundaries,
+                                          sinks.defined() ? sinks.to(at::kDouble) : sinks);
     const bool narrow = type == at::kBFloat16;
     expect_close(actual.out, expected.out, narrow ? kEps16 : 64 * kEps32, "out");
     expect_close(actual.lse, expected.lse, 32 * kEps32, "lse");
     // Sums of up to 253 differences dP - delta that nearly cancel; in bf16 delta comes from the rounded out.
     expect_close(actual.grad_qkv, expected.grad_qkv, narrow ? 4 * kEps16 : 128 * kEps32, "grad_qkv");
+    if (sinks.defined())
+      expect_close(actual.grad_sinks, expected.grad_sinks, narrow ? 4 * kEps16 : 128 * kEps32, "grad_sinks");
   }
 }
 
@@ -136,6 +144,80 @@ TEST(AttentionCap, BoundsTheScores) {
   const AttentionResults r = run(qkv, at::zeros({2, 2}), shape, {0, 2});
   EXPECT_NEAR(r.out[1][0].item<double>(), 1.0 / (1.0 + std::exp(-2.0)), 1e-6);
   EXPECT_NEAR(r.lse[1][0].item<double>(), std::log(1.0 + std::exp(2.0)), 1e-6);
+}
+
+/// A key before all others of each document, with the score of the sink and the value 0.
+TEST(AttentionSinks, AreScoresWithoutAValue) {
+  const AttentionShape shape = {.heads = 2, .kv_heads = 1, .head_dim = 3, .scale = 1.0};
+  const at::Tensor qkv = random_tensor({5, shape.qkv_width()}, 3).to(at::kDouble);
+  const at::Tensor sinks = at::tensor({0.5, -1.5}, at::kDouble);
+  const AttentionResults plain = run(qkv, at::zeros({5, 6}, at::kDouble), shape, {0, 5});
+  const AttentionResults sunk = run(qkv, at::zeros({5, 6}, at::kDouble), shape, {0, 5}, sinks);
+  const at::Tensor total = plain.lse.exp() + sinks.exp();
+  expect_close(sunk.lse, total.log(), 1e-14, "lse");
+  const at::Tensor share = (plain.lse.exp() / total).unsqueeze(-1);
+  expect_close(sunk.out, (plain.out.view({5, 2, 3}) * share).view({5, 6}), 1e-14, "out");
+}
+
+TEST(AttentionSinks, AgreesWithTheFp64Reference) {
+  for (const int64_t window : {0, 5, 48}) {
+    for (const double cap : {0.0, 1.0}) {
+      SCOPED_TRACE(window);
+      AttentionShape shape = make_shape(4, 2, 32);
+      shape.window = window;
+      shape.cap = cap;
+      // One that is far below all scores, and one far above.
+      expect_reference(shape, at::tensor({0.3F, -40.0F, 2.0F, 9.0F}));
+    }
+  }
+}
+
+TEST(AttentionSinks, ReferenceGradientsAreTheDerivatives) {
+  AttentionShape shape = make_shape(4, 2, 6);
+  shape.window = 4;
+  const std::vector<int32_t> boundaries = {0, 5, 6, 19};
+  const at::Tensor qkv = random_tensor({19, shape.qkv_width()}, 3).to(at::kDouble);
+  const at::Tensor grad_out = random_tensor({19, shape.out_width()}, 4).to(at::kDouble);
+  const at::Tensor sinks = at::tensor({0.3, -1.0, 2.0, 1.0}, at::kDouble);
+  const AttentionResults exact = run(qkv, grad_out, shape, boundaries, sinks);
+  const auto product = [&](const at::Tensor& x, const at::Tensor& with) {
+    return (run(x, grad_out, shape, boundaries, with).out * grad_out).sum().item<double>();
+  };
+  expect_derivative([&](const at::Tensor& x) { return product(x, sinks); }, qkv, exact.grad_qkv, "qkv");
+  expect_derivative([&](const at::Tensor& x) { return product(qkv, x); }, sinks, exact.grad_sinks, "sinks");
+}
+
+TEST(AttentionSinks, DoNotDependOnTheNumberOfThreads) {
+  const AttentionShape shape = make_shape(6, 2, 32);
+  const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 5);
+  const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 6);
+  const at::Tensor sinks = random_tensor({6}, 7);
+  expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
+    const AttentionResults r = run(qkv, grad_out, shape, kBoundaries, sinks);
+    return {r.out, r.lse, r.grad_qkv, r.grad_sinks};
+  });
+}
+
+/// A row at a time against a cache gives what all rows give at once.
+TEST(AttentionSinks, CountInGeneration) {
+  AttentionShape shape = make_shape(4, 2, 16);
+  shape.window = 6;
+  const at::Tensor sinks = at::tensor({0.3F, -40.0F, 2.0F, 9.0F});
+  const at::Tensor qkv = random_tensor({11, shape.qkv_width()}, 8);
+  const AttentionResults all = run(qkv, at::zeros({11, 64}), shape, {0, 11}, sinks);
+  const QueryKeyValue parts = split_qkv(qkv, shape);
+  const auto cache = [](const at::Tensor& rows) { return rows.reshape({1, 11, 2, 16}).contiguous(); };
+  const at::Tensor queries = parts.q.slice(0, 7).contiguous().unsqueeze(0);
+  const at::Tensor out = at::empty_like(queries);
+  const std::vector<int64_t> past = {7};
+  attention_cached(queries, cache(parts.k), cache(parts.v), past, shape, out, sinks);
+  expect_close(out[0], all.out.slice(0, 7), 64 * kEps32, "out");
+}
+
+TEST(AttentionSinks, OfOtherHeadsAreRefused) {
+  const AttentionShape shape = make_shape(2, 1, 16);
+  const at::Tensor qkv = random_tensor({8, shape.qkv_width()}, 5);
+  EXPECT_THROW(run(qkv, at::zeros({8, shape.out_width()}), shape, {0, 8}, at::zeros({3})), Error);
 }
 
 TEST(AttentionCap, ANegativeOneIsRefused) {

@@ -189,7 +189,7 @@ void PrintTo(const CostCase& cost_case, std::ostream* stream) {
 std::vector<CostCase> cost_cases() {
   std::vector<CostCase> cases;
   for (const std::string& family : family_names()) {
-    if (has_experts(family)) continue;  // expert_cost_test.cpp
+    if (has_experts(family)) continue;  // expert_cost_test.cpp, biased_experts_cost_test.cpp
     const bool all_heads = needs_whole_attention(family);
     const std::vector<TensorPlanRule> attention_whole = {{"attention", TensorStyle::replicate}};
     const auto plan = all_heads ? attention_whole : std::vector<TensorPlanRule>();

@@ -253,9 +253,11 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
     if (traits.latent()) of_layer.value_dim = tiny.config.v_head_dim;
     const at::Tensor input = before(x, "attention.norm");
     const at::Tensor rotated = traits.latent() ? reference_latents(input, table, weight) : direct(input);
-    const at::Tensor attended = reference_attention(rotated, of_layer, batch.host.cu_seqlens);
-    const at::Tensor middle =
-        x + after(at::matmul(attended, weight("attention.out").t()), "attention.post_norm");
+    const at::Tensor attended = reference_attention(rotated, of_layer, batch.host.cu_seqlens,
+                                                    traits.sinks ? weight("attention.sinks") : at::Tensor());
+    at::Tensor projected = at::matmul(attended, weight("attention.out").t());
+    if (traits.out_bias) projected = projected + weight("attention.out_bias");
+    const at::Tensor middle = x + after(projected, "attention.post_norm");
     if (traits.experts) {
       const at::Tensor correction =
           traits.corrected() ? parameter(format("layers.{}.mlp.correction", layer)).value() : at::Tensor();
@@ -308,20 +310,38 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
     return indices.to(at::kLong);
   }
 
+  template <typename Weight>
+  static at::Tensor biased_experts(const at::Tensor& x, const at::Tensor& weights, const Weight& weight) {
+    at::Tensor out = at::zeros_like(x);
+    for (int64_t e = 0; e < weights.size(1); ++e) {
+      const auto of_expert = [&](const std::string& name) {
+        return weight("mlp.expert_" + name).select(0, e);
+      };
+      const at::Tensor gate_up = at::matmul(x, of_expert("gate_up")) + of_expert("gate_up_bias");
+      const at::Tensor down =
+          at::matmul(reference_clamped_swiglu(gate_up), of_expert("down")) + of_expert("down_bias");
+      out = out + weights.select(1, e).unsqueeze(1) * down;
+    }
+    return out;
+  }
+
   /// All experts for all tokens, of which most weigh 0.
   template <typename Weight>
   at::Tensor reference_experts(const at::Tensor& x, const at::Tensor& correction,
                                const Weight& weight) const {
     const ExpertDims dims = expert_dims(tiny.config);
+    const bool biased = layer_traits(tiny.config, 0).biased_experts;
     const auto mlp = [&](const at::Tensor& gate_up, const at::Tensor& down) {
       return at::matmul(reference_swiglu(at::matmul(x, gate_up.t())), down.t());
     };
-    const at::Tensor logits = at::matmul(x, weight("mlp.router").t());
+    at::Tensor logits = at::matmul(x, weight("mlp.router").t());
+    if (biased) logits = logits + weight("mlp.router_bias");
     const at::Tensor scores = correction.defined() ? at::sigmoid(logits) : logits.softmax(1);
     const at::Tensor chosen = chosen_experts(logits, correction);
     at::Tensor weights = scores * at::zeros_like(scores.detach()).scatter(1, chosen, 1.0);
     if (normalizes_experts(tiny.config)) weights = weights / weights.sum(1, true);
     weights = weights * tiny.config.routed_scaling_factor;
+    if (biased) return biased_experts(x, weights, weight);
     const at::Tensor gate_up = weight("mlp.expert_gate_up").view({dims.experts, -1, dims.width});
     const at::Tensor down = weight("mlp.expert_down").view({dims.experts, dims.width, -1});
     at::Tensor out = at::zeros_like(x);

@@ -85,9 +85,10 @@ inline at::Tensor reference_pair_rope(const at::Tensor& x, const at::Tensor& pos
   return at::stack({even * cos - odd * sin, odd * cos + even * sin}, -1).reshape(x.sizes());
 }
 
-/// Causal attention inside each document, with the whole matrix of scores: a window and a cap as `shape` says.
+/// Causal attention inside each document, with the whole matrix of scores: a window and a cap as `shape` says. `sinks`:
+/// [heads], or undefined.
 inline at::Tensor reference_attention(const at::Tensor& qkv, const AttentionShape& shape,
-                                      const std::vector<int32_t>& cu_seqlens) {
+                                      const std::vector<int32_t>& cu_seqlens, const at::Tensor& sinks = {}) {
   const auto parts = unpack(qkv, shape);
   std::vector<at::Tensor> documents;
   for (size_t d = 1; d < cu_seqlens.size(); ++d) {
@@ -102,8 +103,9 @@ inline at::Tensor reference_attention(const at::Tensor& qkv, const AttentionShap
     at::Tensor scores = at::matmul(heads_first(parts[0]), k.transpose(1, 2)) * shape.scale;
     if (shape.cap > 0) scores = (scores / shape.cap).tanh() * shape.cap;
     scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
-    documents.push_back(
-        at::matmul(scores.softmax(-1), v).transpose(0, 1).reshape({length, shape.out_width()}));
+    if (sinks.defined()) scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, length, 1})}, -1);
+    const at::Tensor probability = scores.softmax(-1).narrow(-1, 0, length);
+    documents.push_back(at::matmul(probability, v).transpose(0, 1).reshape({length, shape.out_width()}));
   }
   return at::cat(documents, 0);
 }
@@ -112,6 +114,14 @@ inline at::Tensor reference_swiglu(const at::Tensor& gate_up, Activation activat
   const auto halves = gate_up.chunk(2, 1);
   const bool silu = activation == Activation::silu;
   return (silu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh")) * halves[1];
+}
+
+/// The clamped activation of gpt-oss; columns of gate and up alternate.
+inline at::Tensor reference_clamped_swiglu(const at::Tensor& gate_up) {
+  const at::Tensor pairs = gate_up.view({gate_up.size(0), -1, 2});
+  const at::Tensor gate = pairs.select(2, 0).clamp_max(7.0);
+  const at::Tensor up = pairs.select(2, 1).clamp(-7.0, 7.0);
+  return (up + 1) * gate * (gate * 1.702).sigmoid();
 }
 
 /// Sum of the cross-entropy over valid labels.

@@ -185,7 +185,8 @@ TEST_P(ExpertTraining, LoggedLossesOfRoutersAreThoseOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ExpertTraining,
-                         ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral", "deepseek_v2", "deepseek_v3"),
+                         ::testing::Values("qwen3_moe", "qwen2_moe", "mixtral", "deepseek_v2", "deepseek_v3",
+                                           "gpt_oss"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -110,12 +110,12 @@ def main():
                 "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
                 "qwen3_moe": transformers.Qwen3MoeConfig, "qwen2_moe": transformers.Qwen2MoeConfig,
                 "mixtral": transformers.MixtralConfig, "deepseek_v2": transformers.DeepseekV2Config,
-                "deepseek_v3": transformers.DeepseekV3Config}
+                "deepseek_v3": transformers.DeepseekV3Config, "gpt_oss": transformers.GptOssConfig}
     fields = {"transformers": transformers.__version__}
     for name, config_class in families.items():
         fields[name] = json.loads(config_class().to_json_string(use_diff=False))
     fields["generation"] = sorted(transformers.GenerationConfig._get_default_generation_params())
-    heads = {"mixtral": {"head_dim": 16}}  # which it does not derive before it checks rotary settings
+    heads = {"mixtral": {"head_dim": 16}, "gpt_oss": {"head_dim": 16}}  # which it does not derive before it checks rotary settings
     cases = [{"name": name, "config": SHAPE | heads.get(family, {}) | {"model_type": family} | case,
               "rope": rope_of(config_class, heads.get(family, {}) | case), "refused": refused}
              for family, config_class in families.items()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares logits and per-token losses of `stepforge eval` with those of Hugging Face `transformers`, fp32 on the CPU.
+"""Compares logits, per-token losses and gradients of `stepforge eval` with those of Hugging Face `transformers`, fp32 on the CPU.
 
     pip install torch==2.11.0 transformers safetensors numpy
     tools/oracle/model_oracle.py STEPFORGE
     tools/oracle/model_oracle.py --record FOLDER      writes tests/golden/models: tiny models, tokens, the outputs of transformers
 
 Models are random and tiny. Each runs on whole rows, and on rows packed with several documents, which transformers gets one at a
-time. Logits and losses may differ by 2e-5 of the largest |logit|. Then each folder goes through `stepforge import` and
+time. Logits and losses may differ by 2e-5 of the largest |logit|, the gradient of each tensor by 1e-4 of its largest element. Then each folder goes through `stepforge import` and
 `stepforge export`, whose tensors must be bit-equal. Exit code 1 with the differences.
 """
 import json
@@ -19,17 +19,18 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM,
+    AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM,
     MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
     Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
 )  # fmt: skip
 from transformers.utils import logging
 
-TOLERANCE = 2e-5
+TOLERANCE, GRADIENT_TOLERANCE = 2e-5, 1e-4
 LLAMA3_ROPE = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
 }  # fmt: skip
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+OSS_ROPE = {**YARN_ROPE, "rope_theta": 150000.0, "truncate": False}
 LINEAR_ROPE = {"rope_type": "linear", "factor": 4.0}
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 256}
 
@@ -108,6 +109,11 @@ LATENTS = {"kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_
 # The scaling of published models.
 LATENT_ROPE = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 32, "mscale": 0.707, "mscale_all_dim": 0.707,
                "beta_fast": 32, "beta_slow": 1, "rope_theta": 10000.0}
+def gpt_oss(heads, kv_heads, **settings):
+    sizes = {"num_local_experts": 5, "sliding_window": 7}
+    return other(GptOssConfig, GptOssForCausalLM, heads, kv_heads, **{**EXPERTS, **sizes, **settings})
+
+
 EXPERTS = {"num_experts_per_tok": 2, "experts_implementation": "eager"}
 SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
 TWO_ROPES = {
@@ -130,6 +136,7 @@ GOLDEN = {
     "mixtral": lambda: mixtral(4, 2, tie_word_embeddings=True, num_hidden_layers=1, sliding_window=7),
     "deepseek_v2": lambda: deepseek_v2(4, rope_parameters=LATENT_ROPE, tie_word_embeddings=True),
     "deepseek_v3": lambda: deepseek_v3(4, tie_word_embeddings=True),
+    "gpt_oss": lambda: gpt_oss(4, 2, head_dim=10, intermediate_size=20, tie_word_embeddings=True, num_local_experts=3, rope_parameters=OSS_ROPE),
 }
 MODELS = {
     **GOLDEN,
@@ -166,6 +173,10 @@ MODELS = {
         rope_parameters={**LATENT_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 5e5}),
     "deepseek_v3, one group, no latent of queries": lambda: deepseek_v3(5, hidden_size=80, q_lora_rank=None, n_group=1, topk_group=1,
                                                                         num_experts_per_tok=6, n_shared_experts=1),
+    "gpt_oss, one of nine": lambda: gpt_oss(6, 3, hidden_size=96, intermediate_size=64, head_dim=20, num_hidden_layers=3, num_local_experts=9, num_experts_per_tok=1,
+                                            vocab_size=1000),
+    "gpt_oss, all experts, no window": lambda: gpt_oss(8, 1, head_dim=32, num_experts_per_tok=5, num_hidden_layers=4, rope_parameters=OSS_ROPE,
+                                                       layer_types=["full_attention"] * 4),
     "qwen3, untied, wider": lambda: qwen3(6, 3, 32, False, hidden_size=96, intermediate_size=176, num_hidden_layers=4, vocab_size=1000),
 }
 
@@ -178,8 +189,10 @@ def randomize(model, seed):
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith(("norm.weight", "layernorm.weight")):
                 noise = 0.3 * noise if model.config.model_type.startswith("gemma") else 1 + 0.3 * noise
-            elif name.endswith("bias"):
+            elif name.endswith(("bias", "sinks")):
                 noise = 0.5 * noise
+            elif name.endswith("experts.gate_up_proj") and model.config.model_type == "gpt_oss":
+                noise = noise * (40.0 / parameter.shape[-2]) ** 0.5  # so that some reach the limits of the activation
             else:
                 noise = noise * (2.0 / parameter.shape[-1]) ** 0.5
             parameter.copy_(noise)
@@ -216,6 +229,22 @@ def transformers_outputs(model, tokens, borders):
     return {"logits": logits.view(*tokens.shape, -1).contiguous(), "token_loss": loss.view(tokens.shape)}
 
 
+def transformers_gradients(model, tokens, borders, folder):
+    """The gradients of the mean loss over all labels, by the names of the model's file: saved in place of its weights, because
+    transformers keeps some tensors together that are apart in the file. Destroys the model."""
+    flat = tokens.flatten().long()
+    documents = [(begin, end) for begin, end in zip(borders[:-1].tolist(), borders[1:].tolist()) if end - begin > 1]
+    labels = sum(end - begin - 1 for begin, end in documents)
+    for begin, end in documents:
+        logits = model(flat[None, begin:end]).logits[0, :-1]
+        (torch.nn.functional.cross_entropy(logits, flat[begin + 1 : end], reduction="sum") / labels).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+    model.save_pretrained(folder)
+    return load_file(folder / "model.safetensors")
+
+
 def save_model(model, folder):
     model.save_pretrained(folder)
     # Models were published with older rope keys, which must be read too.
@@ -233,11 +262,12 @@ def save_model(model, folder):
 def stepforge_outputs(program, folder, tokens, borders, work):
     inputs, output = work / "tokens.safetensors", work / "out.safetensors"
     save_file({"tokens": tokens, **({"cu_seqlens": borders} if borders is not None else {})}, inputs)
-    output.unlink(missing_ok=True)
-    subprocess.run(
-        [program, "eval", folder, "--tokens", inputs, "--logits", "--output", output], check=True, stdout=subprocess.DEVNULL
-    )
-    return load_file(output)
+    gradients = work / "gradients.safetensors"
+    for file in (output, gradients):
+        file.unlink(missing_ok=True)
+    command = [program, "eval", folder, "--tokens", inputs, "--logits", "--output", output, "--gradients", gradients]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return load_file(output), load_file(gradients)
 
 
 def compare(name, expected, got):
@@ -253,6 +283,19 @@ def compare(name, expected, got):
     return 0 if good else 1
 
 
+def compare_gradients(name, expected, got):
+    if expected.keys() != got.keys():
+        print(f"DIFFER  {name}: {' '.join(sorted(expected.keys() ^ got.keys()))} is not in both")
+        return 1
+    # A gradient that is 0 in exact arithmetic, such as that of a router which chooses one expert, is rounding in both.
+    least = 1e-3 * max(tensor.abs().max().item() for tensor in expected.values())
+    gaps = {key: (got[key] - tensor).abs().max().item() / max(tensor.abs().max().item(), least) for key, tensor in expected.items()}
+    worst = max(gaps, key=gaps.get)
+    good = gaps[worst] <= GRADIENT_TOLERANCE
+    print(f"{'equal ' if good else 'DIFFER'}  {name + ', gradients':48} {gaps[worst]:.1e} of the largest element of {worst}")
+    return 0 if good else 1
+
+
 def compare_export(program, name, folder, work):
     run, export = work / "run", work / "export"
     subprocess.run([program, "import", folder, run], check=True, capture_output=True)
@@ -260,6 +303,34 @@ def compare_export(program, name, folder, work):
     before, after = load_file(folder / "model.safetensors"), load_file(export / "model.safetensors")
     wrong = sorted(set(before) ^ set(after)) + [key for key in set(before) & set(after) if not torch.equal(before[key], after[key])]
     print(f"{'DIFFER' if wrong else 'equal '}  {name + ', imported and exported':48} {len(before)} tensors {' '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def compare_mxfp4(program, name, folder, work):
+    """Weights of experts as MXFP4, which import reads as transformers does."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    tensors, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(5)
+    packed = work / "packed"
+    packed.mkdir()
+    stored = dict(tensors)
+    for key, tensor in tensors.items():
+        if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        experts, inputs, outputs = tensor.shape
+        blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(110, 135, (experts, outputs, inputs // 32), generator=generator, dtype=torch.uint8)
+        del stored[key]
+        stored[key + "_blocks"], stored[key + "_scales"] = blocks, scales
+        tensors[key] = convert_moe_packed_tensors(blocks.clone(), scales.clone(), dtype=torch.float32)
+    save_file(stored, packed / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (packed / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
+    subprocess.run([program, "import", packed, work / "packed-run"], check=True, capture_output=True)
+    subprocess.run([program, "export", work / "packed-run/checkpoint/step-0", work / "unpacked"], check=True, capture_output=True)
+    unpacked = load_file(work / "unpacked/model.safetensors")
+    wrong = [key for key in tensors if key not in unpacked or not torch.equal(tensors[key], unpacked[key])]
+    print(f"{'DIFFER' if wrong else 'equal '}  {name + ', imported from MXFP4':48} {len(tensors)} tensors {' '.join(wrong)}")
     return 1 if wrong else 0
 
 
@@ -286,10 +357,14 @@ def check(program):
             rows, length = 4, 96
             tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_cu_seqlens(rows, length)
             expected = transformers_outputs(model, tokens, whole_rows(rows, length))
-            faults += compare(name, expected, stepforge_outputs(program, folder, tokens, None, work))
+            faults += compare(name, expected, stepforge_outputs(program, folder, tokens, None, work)[0])
             expected = transformers_outputs(model, tokens, borders)
-            faults += compare(name + ", packed", expected, stepforge_outputs(program, folder, tokens, borders, work))
+            outputs, gradients = stepforge_outputs(program, folder, tokens, borders, work)
+            faults += compare(name + ", packed", expected, outputs)
+            faults += compare_gradients(name, transformers_gradients(model, tokens, borders, work / "gradients"), gradients)
             faults += compare_export(program, name, folder, work)
+            if model.config.model_type == "gpt_oss" and model.config.hidden_size % 32 == 0 and model.config.intermediate_size % 32 == 0:
+                faults += compare_mxfp4(program, name, folder, work)
             faults += exported_folder_loads(name, folder, work, tokens)
     return faults
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from model_oracle import (
-    LATENT_ROPE, SLIDING, TWO_ROPES, YARN_ROPE, deepseek_v2, deepseek_v3, gemma2, gemma3, llama, mistral, mixtral, olmo2, qwen2, qwen2_moe, qwen3, qwen3_moe, randomize, save_model,
+    LATENT_ROPE, OSS_ROPE, SLIDING, TWO_ROPES, YARN_ROPE, deepseek_v2, deepseek_v3, gemma2, gemma3, gpt_oss, llama, mistral, mixtral, olmo2, qwen2, qwen2_moe, qwen3, qwen3_moe, randomize, save_model,
 )  # fmt: skip
 from safetensors.torch import load_file
 from transformers.utils import logging
@@ -46,6 +46,7 @@ MODELS = {
     "mixtral": lambda **sizes: mixtral(4, 2, sliding_window=11, **{**SIZES, **sizes}),
     "deepseek_v2": lambda **sizes: deepseek_v2(4, rope_parameters=LATENT_ROPE, **{**SIZES, **sizes}),
     "deepseek_v3": lambda **sizes: deepseek_v3(4, **{**SIZES, **sizes}),
+    "gpt_oss": lambda **sizes: gpt_oss(4, 2, head_dim=20, sliding_window=11, rope_parameters=OSS_ROPE, **{**SIZES, "intermediate_size": 40, **sizes}),
 }
 
 
@@ -101,6 +102,8 @@ def further_settings(c):
         if "original_max_position_embeddings" in rope:
             lines.append(f"original_max_position = {rope['original_max_position_embeddings']}")
         lines += [f"{key} = {rope[key]}" for key in ("mscale", "mscale_all_dim") if key in rope]
+        if "truncate" in rope:
+            lines.append(f"truncate = {str(rope['truncate']).lower()}")
     return "\n".join(lines)
 
 
@@ -150,8 +153,9 @@ log_freq = 1
 
 
 def adamw(model, eps=1e-8):
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    spared = [p for p in model.parameters() if p.dim() == 1]
+    named = list(model.named_parameters())
+    decayed = [p for name, p in named if p.dim() > 1 and not name.endswith("bias")]
+    spared = [p for name, p in named if p.dim() == 1 or name.endswith("bias")]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": spared, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=eps)
 

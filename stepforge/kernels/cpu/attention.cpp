@@ -114,12 +114,13 @@ template <typename T>
 class Forward {
  public:
   Forward(const QueryKeyValue& inputs, const AttentionShape& shape, const Plan& plan, const at::Tensor& out,
-          const at::Tensor& lse)
+          const at::Tensor& lse, const at::Tensor& sinks)
       : inputs_(inputs),
         shape_(shape),
         plan_(plan),
         out_(out.mutable_data_ptr<T>()),
         lse_(lse.mutable_data_ptr<float>()),
+        sinks_(sinks.defined() ? sinks.const_data_ptr<float>() : nullptr),
         dim_(shape.head_dim),
         padded_dim_(round_up(dim_, kColumnUnit)),
         value_dim_(shape.value_size()),
@@ -172,8 +173,10 @@ class Forward {
     widen_rows(head_of<T>(inputs_.q, block.begin, head, dim_), inputs_.q.stride(0), rows, dim_,
                static_cast<float>(shape_.scale) * kLog2E, queries, padded_dim_);
     std::fill_n(mixed, rows * padded_value_dim_, 0.0F);
-    std::fill_n(largest, rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(sum, rows, 0.0F);
+    // A sink is like a key before all others, whose value is 0.
+    std::fill_n(largest, rows,
+                sinks_ != nullptr ? sinks_[head] * kLog2E : -std::numeric_limits<float>::infinity());
+    std::fill_n(sum, rows, sinks_ != nullptr ? 1.0F : 0.0F);
 
     const int64_t kv_head = head / shape_.group();
     for (int64_t key = block.first_key(shape_.window); key < block.seen(); key += kKeyBlock) {
@@ -227,6 +230,7 @@ class Forward {
   const Plan& plan_;
   T* out_;
   float* lse_;
+  const float* sinks_;  ///< of each head; null if there are none
   int64_t dim_;
   int64_t padded_dim_;
   int64_t value_dim_;
@@ -239,12 +243,13 @@ class Forward {
 }  // namespace
 
 void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
-                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse) {
+                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse,
+                       const at::Tensor& sinks) {
   const Plan plan = make_plan(ranges);
   if (inputs.q.scalar_type() == at::kFloat) {
-    Forward<float>(inputs, shape, plan, out, lse).run();
+    Forward<float>(inputs, shape, plan, out, lse, sinks).run();
   } else {
-    Forward<BFloat16>(inputs, shape, plan, out, lse).run();
+    Forward<BFloat16>(inputs, shape, plan, out, lse, sinks).run();
   }
 }
 

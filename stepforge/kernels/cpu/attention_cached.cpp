@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of a few new queries against a cache of keys and values. Bound by reading the cache, not by
 // arithmetic. A task is one row and one query head.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -25,6 +26,7 @@ struct CachedQuery {
   int64_t value_dim;
   float scale;
   float cap;
+  const float* sink;    ///< null if there is none
   float* scores;        ///< scratch [length]
   float* weighted_sum;  ///< scratch [value_dim]
   T* out;
@@ -48,6 +50,8 @@ STEPFORGE_INLINE void attend_body(const CachedQuery<T>& query) {
     for (int64_t u = 0; u < q.length; ++u) q.scores[u] = q.cap * tanh_approx(q.scores[u] * inverse);
     largest = q.cap * tanh_approx(largest * inverse);
   }
+  if (q.sink != nullptr) largest = std::max(largest, *q.sink);
+  const float unseen = q.sink != nullptr ? exp_approx(*q.sink - largest) : 0.0F;
   float total = 0.0F;
 #pragma omp simd reduction(+ : total)
   for (int64_t u = 0; u < q.length; ++u) {
@@ -61,7 +65,7 @@ STEPFORGE_INLINE void attend_body(const CachedQuery<T>& query) {
 #pragma omp simd
     for (int64_t i = 0; i < q.value_dim; ++i) q.weighted_sum[i] += weight * load(value + i);
   }
-  const float factor = 1.0F / total;
+  const float factor = 1.0F / (total + unseen);
 #pragma omp simd
   for (int64_t i = 0; i < q.value_dim; ++i) store(q.out + i, q.weighted_sum[i] * factor);
 }
@@ -75,7 +79,8 @@ STEPFORGE_SIMD_CLONES void attend(const CachedQuery<BFloat16>& query) {
 
 template <typename T>
 void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
-            std::span<const int64_t> past_lengths, const AttentionShape& shape, const at::Tensor& out) {
+            std::span<const int64_t> past_lengths, const AttentionShape& shape, const at::Tensor& out,
+            const at::Tensor& sinks) {
   const int64_t chunk = q.size(1);
   const int64_t capacity = k_cache.size(1);
   const int64_t tasks = q.size(0) * shape.heads;
@@ -85,6 +90,7 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
   const T* queries = q.const_data_ptr<T>();
   const T* keys = k_cache.const_data_ptr<T>();
   const T* values = v_cache.const_data_ptr<T>();
+  const float* sink_of_head = sinks.defined() ? sinks.const_data_ptr<float>() : nullptr;
   T* target = out.mutable_data_ptr<T>();
   float* scratch = memory.mutable_data_ptr<float>();
   parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
@@ -106,6 +112,7 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
                             .value_dim = shape.value_size(),
                             .scale = static_cast<float>(shape.scale),
                             .cap = static_cast<float>(shape.cap),
+                            .sink = sink_of_head != nullptr ? sink_of_head + head : nullptr,
                             .scores = scratch + slot * memory.size(1),
                             .weighted_sum = scratch + slot * memory.size(1) + capacity,
                             .out = target + query * shape.out_width() + head * shape.value_size()});
@@ -117,11 +124,11 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
 
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
-                      const at::Tensor& out) {
+                      const at::Tensor& out, const at::Tensor& sinks) {
   if (q.scalar_type() == at::kFloat) {
-    cached<float>(q, k_cache, v_cache, past_lengths, shape, out);
+    cached<float>(q, k_cache, v_cache, past_lengths, shape, out, sinks);
   } else {
-    cached<BFloat16>(q, k_cache, v_cache, past_lengths, shape, out);
+    cached<BFloat16>(q, k_cache, v_cache, past_lengths, shape, out, sinks);
   }
 }
 

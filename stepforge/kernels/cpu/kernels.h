@@ -10,8 +10,10 @@
 
 #include "stepforge/kernels/adamw.h"
 #include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/clamped_swiglu.h"
 #include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/dropout_add.h"
+#include "stepforge/kernels/expert_bias.h"
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/kernels/lion.h"
 #include "stepforge/kernels/reduce.h"
@@ -55,13 +57,17 @@ void latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& sha
                            const at::Tensor& grad_k_rotated);
 
 void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
-                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse);
+                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse,
+                       const at::Tensor& sinks);
+void attention_sink_gradient(const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& lse,
+                             const at::Tensor& sinks, const AttentionShape& shape,
+                             std::span<const AttentionRange> ranges, const at::Tensor& grad_sinks);
 void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs, const at::Tensor& out,
                         const at::Tensor& lse, const AttentionShape& shape,
                         std::span<const AttentionRange> ranges, const QueryKeyValue& gradients);
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
-                      const at::Tensor& out);
+                      const at::Tensor& out, const at::Tensor& sinks);
 
 /// LossGradient for a kernel, which reads the scale when it runs; null without gradients.
 struct LogitsGradient {
@@ -116,6 +122,20 @@ void expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights,
 void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
                             const at::Tensor& slots, const at::Tensor& grad_gate_up,
                             const at::Tensor& grad_weights, const at::Tensor& out);
+
+void clamped_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
+                            const ClampedSwiglu& activation, const at::Tensor& out);
+void clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
+                             const at::Tensor& slots, const ClampedSwiglu& activation,
+                             const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
+                             const at::Tensor& out);
+
+void add_expert_bias(const at::Tensor& rows, std::span<const int64_t> offsets, const at::Tensor& bias,
+                     const RowFactors& factors);
+void expert_bias_gradient(const at::Tensor& grad, std::span<const int64_t> offsets, const RowFactors& factors,
+                          const at::Tensor& grad_bias);
+void add_factor_gradients(const at::Tensor& grad, std::span<const int64_t> offsets, const at::Tensor& bias,
+                          const at::Tensor& slots, const at::Tensor& grad_weights);
 
 void gated_add_forward(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
                        const at::Tensor& out);
