@@ -293,7 +293,7 @@ void attention_sink_gradient_reference(const at::Tensor& grad_out, const at::Ten
   grad_sinks.zero_();
   for (const AttentionRange& range : ranges) {
     const auto heads = [&](const at::Tensor& tensor) {
-      return heads_first(tensor.narrow(0, range.query_begin, range.queries), shape);
+      return heads_first(tensor.narrow(0, range.query_begin, range.queries), shape.value_size());
     };
     const at::Tensor log_sum = lse.narrow(0, range.query_begin, range.queries).transpose(0, 1);
     const at::Tensor share = (sinks.unsqueeze(-1) - log_sum).exp();
