@@ -41,6 +41,7 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
   model.layers = layers;
   model.kv_heads = 2;
   model.head_dim = 4;
+  model.value_dim = 4;
   model.attention_width = 8;
   model.units.push_back(
       {"embedding", {parameter("embedding.weight", {32, 8}, ParameterTag::embedding)}, true});

@@ -62,6 +62,14 @@ class LoadMeter {
   std::map<int64_t, at::Tensor> load_;
 };
 
+/// Their scores differ more than those of new ones.
+void skew_routers(ModelStore& store) {
+  for (size_t u = 0; u < store.size(); ++u)
+    for (size_t i = 0; i < store.unit(u).parameters().size(); ++i)
+      if (store.unit(u).spec().parameters[i].name.ends_with(".mlp.router"))
+        store.unit(u).master_view(i).mul_(4.0);
+}
+
 double imbalance_of(double speed, const Strings& more = {}) {
   const TempFolder folder;
   TestRun run(
@@ -69,6 +77,7 @@ double imbalance_of(double speed, const Strings& more = {}) {
                    Strings{"training.steps=240", "checkpoint.enable=false", "metrics.log_freq=100"} + more));
   LoadMeter meter;
   meter.attach(run.build(), 200);
+  skew_routers(*run.trainer().store);
   run.trainer().run();
   EXPECT_EQ(meter.layers(), 2);
   return meter.imbalance();
@@ -76,7 +85,7 @@ double imbalance_of(double speed, const Strings& more = {}) {
 
 TEST(RouterBalance, EvensTheLoadOfExpertsAndWithoutItTheLoadStaysUneven) {
   EXPECT_GT(imbalance_of(0.0, {"model.router_z_loss_weight=1e-9"}), 1.4);  // so that routers report
-  EXPECT_LT(imbalance_of(2e-3), 1.2);
+  EXPECT_LT(imbalance_of(3e-3), 1.2);
 }
 
 /// Counted in the first forward of a micro-batch, and once however the step is divided.
