@@ -34,6 +34,10 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "num_experts", .field = "n_experts", .families = kQwenExperts},
     {.key = "num_local_experts", .field = "n_experts", .families = "mixtral gpt_oss"},
     {.key = "n_routed_experts", .field = "n_experts", .families = kDeepseek},
+    {.key = "num_experts_per_tok",
+     .field = "experts_per_token",
+     .families = "deepseek_v2",
+     .nullable = true},  // without a default
     {.key = "num_experts_per_tok", .field = "experts_per_token", .families = kExperts},
     {.key = "moe_intermediate_size", .field = "moe_ffn_dim", .families = kSizedExperts},
     {.key = "shared_expert_intermediate_size", .field = "shared_expert_dim", .families = "qwen2_moe"},

@@ -236,7 +236,8 @@ TEST(ModelSpec, SizesOfLatentsAndGroupsThatDoNotFitAreRefusedByName) {
   EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_shared_experts = 0; }), "model.n_shared_experts");
   EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_expert_groups = 3; }), "divide model.n_experts = 4");
   EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.groups_per_token = 2; }), "fewer groups");
-  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_expert_groups = 4; }), "two experts");
+  EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_expert_groups = 4, c.groups_per_token = 2; }),
+                  "two experts");
   EXPECT_CONTAINS(refusal([](ModelConfig& c) { c.n_expert_groups = 2, c.experts_per_token = 3; }),
                   "model.experts_per_token = 3");
   ModelConfig dense = tiny("llama");
