@@ -74,7 +74,8 @@ class Chain {
     std::map<std::string, std::vector<at::Tensor>> found;
     for (const auto& part : parts_) {
       for (size_t u = 0; u < part->store.size(); ++u)
-        found[part->spec.units[u].name].push_back(part->store.unit(u).gradient());
+        if (part->store.unit(u).trained())
+          found[part->spec.units[u].name].push_back(part->store.unit(u).gradient());
     }
     return found;
   }

@@ -78,7 +78,8 @@ class Job {
   /// All gradients of the model, concatenated.
   at::Tensor gradients() const {
     std::vector<at::Tensor> all;
-    for (size_t u = 0; u < store.size(); ++u) all.push_back(store.unit(u).gradient().clone());
+    for (size_t u = 0; u < store.size(); ++u)
+      if (store.unit(u).trained()) all.push_back(store.unit(u).gradient().clone());
     return at::cat(all);
   }
   at::Tensor masters() const {
