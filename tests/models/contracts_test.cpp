@@ -135,6 +135,7 @@ TEST_P(Contracts, Bf16GathersReleasesAndStaysNearFp32) {
   EXPECT_NEAR(result.loss, wide.result.loss, 5e-3 * wide.result.loss);
   EXPECT_LE(distance(job.gradients(), wide.gradients), 3e-2);
   for (size_t u = 0; u < job.store.size(); ++u) {
+    if (job.store.unit(u).spec().state) continue;  // resident
     EXPECT_FALSE(job.store.unit(u).gathered());
     EXPECT_ANY_THROW(job.store.unit(u).parameters().front().value().data_ptr<at::BFloat16>());
   }
