@@ -83,6 +83,10 @@ void write_window(const ModelConfig& model, const ModelFamily& family, Json& con
     for (const AttentionKind kind : kinds) list.push_back(choice_name(kind));
     config[std::string(kLayerTypes)] = std::move(list);
   }
+  // transformers needs a window in such models, whether a layer has it or not.
+  if (const Json defaults = Json::parse(family.hf_defaults);
+      model.sliding_window == 0 && has_setting(family.name, kLayerTypes) && !is_switchable(family))
+    config["sliding_window"] = defaults.at("sliding_window");
   if (!is_switchable(family)) return;
   // What versions of transformers without layer_types read: layers have a window from one layer on.
   config["use_sliding_window"] = model.sliding_window > 0;

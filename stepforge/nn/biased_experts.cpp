@@ -73,7 +73,7 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
     const ExpertRows rows{saved_value<std::vector<int64_t>>(*ctx, "offsets"), saved[3], saved[4]};
     const at::Tensor gradient = gradients[0].contiguous();
 
-    const at::Tensor hidden = at::empty({rows.count(), gate_up.size(1) / 2}, gate_up.options());
+    at::Tensor hidden = at::empty({rows.count(), gate_up.size(1) / 2}, gate_up.options());
     const at::Tensor gate_up_gradient = at::empty_like(gate_up);
     const at::Tensor weights_gradient = at::empty_like(weights);
     {
@@ -92,6 +92,7 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
         grouped_weight_gradient(hidden, rows_of(gradient, rows), rows.offsets, target, accumulate);
       });
     }
+    hidden.reset();
     if (experts.gate_up.trained()) {
       experts.gate_up.write([x, rows, gate_up_gradient](const at::Tensor& target, bool accumulate) {
         grouped_weight_gradient(rows_of(x, rows), gate_up_gradient, rows.offsets, target, accumulate);

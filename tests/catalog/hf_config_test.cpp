@@ -210,6 +210,12 @@ TEST(HfConfig, GptOssIsReadWithItsDefaultsAndQuantization) {
   EXPECT_EQ(model_from_hf_config(json, "config.json").rope_scaling, RopeScalingConfig());
   json["quantization_config"]["quant_method"] = "bitsandbytes";
   EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(json, "x"); }), "mxfp4");
+  ModelConfig whole = model;  // transformers needs a size of windows even if no layer has one
+  whole.sliding_window = 0;
+  whole.layer_types = {};
+  const Json without_windows = hf_config(whole, DType::f32, Json::object());
+  EXPECT_EQ(without_windows["sliding_window"], 128);
+  EXPECT_EQ(model_from_hf_config(without_windows, "x"), whole);
   ModelConfig unscaled = model;
   unscaled.rope_scaling = {};
   EXPECT_EQ(model_from_hf_config(hf_config(unscaled, DType::f32, Json::object()), "x"), unscaled);

@@ -116,7 +116,7 @@ TEST_P(BiasedExpertsCost, PeaksAreBoundsThatAreNearlyReached) {
   expect_bound(predicted().forward_peak_bytes, measured.forward_peak, 1.15, "forward");
   expect_bound(predicted().backward_peak_bytes, measured.backward_peak, 1.15, "backward");
   const MeasuredBlock queued = measure(/*queue=*/true);
-  expect_bound(predicted().backward_input_peak_bytes, queued.backward_peak, 1.45, "backward of inputs");
+  expect_bound(predicted().backward_input_peak_bytes, queued.backward_peak, 1.55, "backward of inputs");
   expect_bound(predicted().queued_bytes, queued.queued, 1.3, "queued");
 }
 
