@@ -333,9 +333,11 @@ TEST(Callbacks, StoreStateOfEachRankThatAnyNumberOfRanksGets) {
 
 TEST(Callbacks, AStateThatNoCallbackTakesIsReported) {
   const TempFolder folder;
-  TestRun first(two_epochs(folder));
-  first.trainer().add_callback(std::make_unique<Counter>());
-  first.run(3);
+  {
+    TestRun first(two_epochs(folder));
+    first.trainer().add_callback(std::make_unique<Counter>());
+    first.run(3);
+  }
   TestRun second(two_epochs(folder));
   second.build();
   EXPECT_CONTAINS(second.log_text(), "the state of a callback \"counter\", which this run does not have");

@@ -14,7 +14,7 @@ int main() {
     int stages = 0;
     int micro_batches = 0;
     while (std::cin >> name >> ranks >> stages >> micro_batches) {
-      const auto kind = stepforge::parse_schedule_name(name);
+      const auto kind = stepforge::find_schedule(name);
       std::cout << schedule_csv(stepforge::make_schedule(kind, ranks, stages, micro_batches)) << "\n";
     }
   } catch (const std::exception& error) {
