@@ -139,7 +139,7 @@ class CommandLine {
     add_train_options(*command, *preset, *train);
     on(command, [=, this] {
       train->config = config_args(*command, *preset, registry_).load(ConfigUse::train);
-      return run_with_torch(*train);
+      return run_with_torch(*train, registry_);
     });
   }
 
@@ -203,7 +203,7 @@ class CommandLine {
     command->add_option("--seq-len", eval->seq_len, "Tokens per row; 0 = as in training, or 512")
         ->check(number(0));
     add_choice(*command, "--compute", eval->compute, {"fp32", "bf16"}, kComputeText);
-    on(command, [=, this] { return run_with_torch(*eval); });
+    on(command, [=, this] { return run_with_torch(*eval, registry_); });
   }
 
   void add_generate() {
@@ -225,7 +225,7 @@ class CommandLine {
     command->add_option("--seed", sampling.seed, "Seed of the sampling")->check(number(0));
     command->add_option("--stop", sampling.stop, "Stop string; may be given several times");
     add_choice(*command, "--compute", generate->compute, {"fp32", "bf16"}, kComputeText);
-    on(command, [=, this] { return run_with_torch(*generate); });
+    on(command, [=, this] { return run_with_torch(*generate, registry_); });
   }
 
   void add_chat() {
@@ -247,7 +247,7 @@ class CommandLine {
         ->check(number(0, 1));
     command->add_option("--seed", chat->seed, "Seed of the sampling")->check(number(0));
     add_choice(*command, "--compute", chat->compute, {"fp32", "bf16"}, kComputeText);
-    on(command, [=, this] { return run_with_torch(*chat); });
+    on(command, [=, this] { return run_with_torch(*chat, registry_); });
   }
 
   void add_export() {
@@ -260,7 +260,7 @@ class CommandLine {
                "Number format of the weights");
     command->add_option("--max-shard-gib", exported->max_shard_gib, "Largest size of one weight file in GiB")
         ->check(number(0));
-    on(command, [=, this] { return run_with_torch(*exported); });
+    on(command, [=, this] { return run_with_torch(*exported, registry_); });
   }
 
   void add_import() {
@@ -268,7 +268,7 @@ class CommandLine {
     auto imported = options<ImportOptions>();
     command->add_option("model", imported->model, "Hugging Face folder")->required();
     command->add_option("output", imported->output, "Run folder to create")->required();
-    on(command, [=, this] { return run_with_torch(*imported); });
+    on(command, [=, this] { return run_with_torch(*imported, registry_); });
   }
 
   void add_tokenizer() {
@@ -429,7 +429,7 @@ class CommandLine {
     command->add_option("--world-size", prove->world_size, "Ranks of the job")->check(number(1, kMaxRanks));
     on(command, [=, this] {
       prove->config = config_args(*command, *preset, registry_).load().config;
-      return run_with_torch(*prove);
+      return run_with_torch(*prove, registry_);
     });
   }
 

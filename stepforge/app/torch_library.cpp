@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <optional>
+#include <utility>
 
 #include <dlfcn.h>
 
@@ -42,7 +43,7 @@ std::string try_torch_library(const std::filesystem::path& library) {
   return failure;
 }
 
-int run_with_torch(const TorchRequest& request) {
+int run_with_torch(const TorchRequest& request, std::shared_ptr<const Registry> plugins) {
   Logger log(LogLevel::info, stderr_is_terminal());
   // Before the library is loaded, which may start threads.
   std::optional<InterruptWatcher> interrupts;
@@ -58,7 +59,7 @@ int run_with_torch(const TorchRequest& request) {
     throw Error(format(
         "the torch library cannot be loaded: {}; run `stepforge doctor`, or `make build` again", failure));
   }
-  return entry(request, {log, interrupts ? &*interrupts : nullptr});
+  return entry(request, {log, interrupts ? &*interrupts : nullptr, std::move(plugins)});
 }
 
 }  // namespace stepforge

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -84,6 +85,7 @@ using TorchRequest = std::variant<TrainOptions, ProveOptions, EvalOptions, Gener
 struct CommandContext {
   Logger& log;
   const InterruptWatcher* interrupts = nullptr;  ///< train only
+  std::shared_ptr<const Registry> plugins{};     ///< of the command line
 };
 
 /// The exported function: runs the command and returns the exit code. Exceptions pass through to the program.
@@ -94,7 +96,7 @@ inline constexpr const char* kTorchEntryName = "stepforge_torch_entry";
 void prepare_torch_environment();
 
 /// Loads the library (once) and runs the command. Throws Error with the loader's message and the remedy.
-int run_with_torch(const TorchRequest& request);
+int run_with_torch(const TorchRequest& request, std::shared_ptr<const Registry> plugins);
 
 /// Where the library is expected: beside libstepforge_core.so.
 std::filesystem::path torch_library_path();

@@ -18,7 +18,7 @@ namespace stepforge {
 struct DataSourceRequest {
   const Config& config;
   const DataSourceConfig& source;  ///< the entry of data.sources or data.validation
-  const Tokenizer* tokenizer;      ///< of the run; null if token ids are all that is needed
+  const Tokenizer* tokenizer;      ///< of the run; null only if a program opens data without one
   int64_t vocab_size;              ///< of the tokenizer, or of the model
 };
 

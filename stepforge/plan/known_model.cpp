@@ -2,6 +2,7 @@
 #include "stepforge/plan/known_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
@@ -97,11 +98,12 @@ std::unique_ptr<Tokenizer> KnownModel::require_tokenizer() const {
   return tokenizer;
 }
 
-KnownModel known_checkpoint(const fs::path& step_folder) {
+KnownModel known_checkpoint(const fs::path& step_folder, std::shared_ptr<const Registry> plugins) {
   const fs::path path = step_folder / kStateFileName;
   const Json state = read_json_file(path);
   KnownModel known;
-  known.config = parse_stored_config(JsonReader(state, path.string())["config"].text(), path.string());
+  known.config = parse_stored_config(JsonReader(state, path.string())["config"].text(), path.string(),
+                                     std::move(plugins));
   known.weights = step_folder;
   // The run folder may have been moved, so its files are found relative to the checkpoint.
   known.folder = fs::absolute(step_folder).lexically_normal().parent_path().parent_path();

@@ -34,8 +34,9 @@ struct KnownModel {
 };
 
 /// Throws Error if the files that describe the model cannot be read, FormatError if they are malformed. The
-/// weights are not looked at.
-KnownModel known_checkpoint(const std::filesystem::path& step_folder);
+/// weights are not looked at. What the run's plug-ins added to its configuration is passed over if it is not in `plugins`.
+KnownModel known_checkpoint(const std::filesystem::path& step_folder,
+                            std::shared_ptr<const Registry> plugins = nullptr);
 KnownModel known_hf_folder(const std::filesystem::path& folder);
 
 /// Where the run in `folder` keeps its checkpoints.

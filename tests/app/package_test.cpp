@@ -166,6 +166,7 @@ TEST_F(Package, ExamplePluginsAddACallbackADecayASinkAndDataToARunThatResumes) {
                             "lr_scheduler.warmup_steps=0",
                             "staircase.stairs=2",
                             "metrics.log_freq=1",
+                            "data.validation_fraction=0.01",
                             "checkpoint.interval=4",
                             "csv.file=" + (folder / "loss.csv").string()};
   const ProgramResult first = run_with({"lr_decay", "callback", "sink", "data_source"},
@@ -174,18 +175,21 @@ TEST_F(Package, ExamplePluginsAddACallbackADecayASinkAndDataToARunThatResumes) {
   EXPECT_CONTAINS(first.err, "lowest loss",
                   "saved in " + (folder / "run" / "checkpoint" / "step-4").string());
   const std::string metrics = read_file(folder / "run" / "metrics.jsonl");
-  EXPECT_CONTAINS(metrics, "\"lowest_loss\"", "\"loss/counting\"");
+  EXPECT_CONTAINS(metrics, "\"lowest_loss\"", "\"lr\":0.0004") << "two stairs";
   EXPECT_CONTAINS(read_file(folder / "loss.csv"), "\n8,");
   // The configuration of the run names its plug-ins; the callback's state is in the checkpoint.
-  const ProgramResult resumed =
-      run(prefix() / "bin" / "stepforge",
-          {"train", (folder / "run" / "config.toml").string(), "training.steps=9", "optimizer.lr=1.0"});
+  const ProgramResult resumed = run(prefix() / "bin" / "stepforge",
+                                    {"train", (folder / "run" / "config.toml").string(), "training.steps=9"});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_CONTAINS(resumed.err, "resumed from", "plug-ins: " + plugin("lr_decay").string());
   // The weights can be used without the plug-ins.
   const ProgramResult generated =
       run(prefix() / "bin" / "stepforge", {"generate", (folder / "run").string(), "--max-tokens", "2"});
   EXPECT_EQ(generated.exit_code, 0) << generated.err;
+  const ProgramResult unknown = run(prefix() / "bin" / "stepforge", {"eval", (folder / "run").string()});
+  EXPECT_CONTAINS(unknown.err, "no data source \"counting\"; is a plug-in missing?");
+  const ProgramResult evaluated = run_with({"data_source"}, {"eval", (folder / "run").string()});
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
 }
 
 TEST_F(Package, AnExamplePluginAddsAPipelineScheduleThatTwoRanksTrainWith) {

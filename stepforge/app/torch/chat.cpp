@@ -120,7 +120,7 @@ class ChatLoop {
 int run(const ChatOptions& options, const CommandContext& context) {
   const HeldInterrupt interrupt;
   install_cpu_allocator();
-  const LoadedModel model = load_model(options.model, options.compute, context.log);
+  const LoadedModel model = load_model(options.model, options.compute, context);
   const ChatTemplate chat_template = ChatTemplate::load(model.known.tokenizer_folder, options.chat_template);
   ChatSession session(model, chat_template, options.compute,
                       {.system = options.system,

@@ -71,7 +71,7 @@ int run(const ProveOptions& options, const CommandContext&) {
 int run(const GenerateOptions& options, const CommandContext& context) {
   install_cpu_allocator();
   const DType compute = options.compute;
-  const LoadedModel model = load_model(options.model, compute, context.log);
+  const LoadedModel model = load_model(options.model, compute, context);
   const auto tokenizer = model.known.require_tokenizer();
   const auto prompt_tokens = static_cast<int64_t>(tokenizer->encode(options.prompt).size());
   check_prompt(prompt_tokens, model.config().model.max_position);
@@ -88,7 +88,7 @@ int run(const GenerateOptions& options, const CommandContext& context) {
 }
 
 int run(const ExportOptions& options, const CommandContext& context) {
-  const ModelFiles model = open_model(options.model, context.log);
+  const ModelFiles model = open_model(options.model, context);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
   const auto tokenizer = model.known.load_tokenizer();
   export_hf(options.output, model.config().model, model.spec, model.weights, tokenizer.get(),
@@ -119,7 +119,7 @@ int run(const ImportOptions& options, const CommandContext& context) {
   if (std::filesystem::exists(options.output)) {
     throw UsageError(format("{} exists already; choose another folder for the run", options.output.string()));
   }
-  LoadedModel model = load_model(options.model, DType::f32, context.log);
+  LoadedModel model = load_model(options.model, DType::f32, context);
   Config config = model.config();
   const auto tokenizer = model.known.load_tokenizer();
   config.run_dir = std::filesystem::absolute(options.output).string();

@@ -86,9 +86,7 @@ int evaluate_tokens(const EvalOptions& options, LoadedModel& model, DType comput
 
 /// Whether some of its data is text.
 bool reads_text(const DataPlan& plan) {
-  const auto is_text = [](const SourceSpec& spec) {
-    return !spec.open && spec.format != "synthetic" && !is_indexed(spec);
-  };
+  const auto is_text = [](const SourceSpec& spec) { return spec.format != "synthetic" && !is_indexed(spec); };
   return std::ranges::any_of(leaves_of(plan.sources), is_text) ||
          std::ranges::any_of(leaves_of(plan.validation_sources), is_text);
 }
@@ -148,7 +146,7 @@ int run(const EvalOptions& options, const CommandContext& context) {
   }
   const bool with_gradient = !options.gradients.empty();
   if (with_gradient && options.tokens.empty()) throw UsageError("--gradients needs --tokens");
-  LoadedModel model = load_model(options.model, options.compute, context.log, with_gradient);
+  LoadedModel model = load_model(options.model, options.compute, context, with_gradient);
   return options.tokens.empty() ? evaluate_text(options, model, options.compute)
                                 : evaluate_tokens(options, model, options.compute);
 }

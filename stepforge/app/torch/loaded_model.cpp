@@ -21,8 +21,8 @@ ModelFiles open_files(KnownModel known, TensorFolder weights) {
   return {std::move(known), std::move(spec), std::move(weights), std::move(generation)};
 }
 
-ModelFiles open_checkpoint(const FoundCheckpoint& found) {
-  KnownModel known = known_checkpoint(found.path);
+ModelFiles open_checkpoint(const FoundCheckpoint& found, const CommandContext& context) {
+  KnownModel known = known_checkpoint(found.path, context.plugins);
   known.config.parallelism = {};  // evaluated on one rank
   return open_files(std::move(known), checkpoint_tensors(found));
 }
@@ -33,27 +33,29 @@ Model LoadedModel::forward(int64_t context_length) const {
   return make_model(known.config.model, store->lookup(), {context_length, known.config.training.loss_chunk});
 }
 
-ModelFiles open_model(const fs::path& path, Logger& log) {
+ModelFiles open_model(const fs::path& path, const CommandContext& context) {
   switch (model_kind(path)) {
     case ModelKind::checkpoint:
-      return open_checkpoint(verify_checkpoint(path));
+      return open_checkpoint(verify_checkpoint(path), context);
     case ModelKind::hf_folder:
       return open_files(known_hf_folder(path), open_hf_weights(path));
     case ModelKind::run:
       break;
   }
-  const auto found = newest_complete_checkpoint(checkpoint_folder_of_run(path), log);
+  const auto found = newest_complete_checkpoint(checkpoint_folder_of_run(path), context.log);
   if (!found) throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
-  return open_checkpoint(*found);
+  return open_checkpoint(*found, context);
 }
 
-LoadedModel load_model(const fs::path& path, DType compute, Logger& log, bool with_gradient) {
-  ModelFiles files = open_model(path, log);
+LoadedModel load_model(const fs::path& path, DType compute, const CommandContext& context,
+                       bool with_gradient) {
+  ModelFiles files = open_model(path, context);
   RankLayout layout = rank_layout(files.spec.units, {.gather = compute});
   auto store =
       std::make_unique<ModelStore>(files.spec.units, layout, StoreOptions{.with_gradient = with_gradient});
   import_weights(files.weights, files.spec, *store);
-  if (const std::string note = left_out(files.weights, files.spec); !note.empty()) log.warning("{}", note);
+  if (const std::string note = left_out(files.weights, files.spec); !note.empty())
+    context.log.warning("{}", note);
   return {std::move(files), std::move(layout), std::move(store)};
 }
 

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "stepforge/app/torch_library.h"
 #include "stepforge/base/json.h"
-#include "stepforge/base/log.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/plan/known_model.h"
@@ -26,7 +26,7 @@ struct ModelFiles {
 };
 
 /// `path`: step-N, a run folder or a Hugging Face folder. Throws UsageError if it is none of them.
-ModelFiles open_model(const std::filesystem::path& path, Logger& log);
+ModelFiles open_model(const std::filesystem::path& path, const CommandContext& context);
 
 struct LoadedModel : ModelFiles {
   RankLayout layout;  ///< of a single rank, whatever the run's was
@@ -37,7 +37,7 @@ struct LoadedModel : ModelFiles {
 };
 
 /// Like open_model, with the weights in memory and gathered in `compute`, and with memory for their gradients if asked.
-LoadedModel load_model(const std::filesystem::path& path, DType compute, Logger& log,
+LoadedModel load_model(const std::filesystem::path& path, DType compute, const CommandContext& context,
                        bool with_gradient = false);
 
 }  // namespace stepforge
