@@ -222,10 +222,16 @@ void Trainer::save_checkpoint() {
 
 Json Trainer::callback_states() {
   const Json own = callbacks.states(*this);
-  if (all_ranks == nullptr) return Json::array({own});
   Json of_ranks = Json::array();
-  for (const std::string& text : gather_texts(*all_ranks, own.dump())) of_ranks.push_back(Json::parse(text));
-  return of_ranks;
+  if (all_ranks == nullptr) {
+    of_ranks.push_back(own);
+  } else {
+    for (const std::string& text : gather_texts(*all_ranks, own.dump()))
+      of_ranks.push_back(Json::parse(text));
+  }
+  // Without states the file is the same for any number of ranks.
+  const bool none = std::ranges::all_of(of_ranks, [](const Json& rank) { return rank.empty(); });
+  return none ? Json::array() : of_ranks;
 }
 
 /// Emits events for the saves that have ended since the last call.
