@@ -48,11 +48,11 @@ enum class OpKind : uint8_t {
   join_stage_norms,       ///< joins the norms of the units of all stages
   check_finite,           ///< stops or skips the step if the loss or the norm is not finite
   update,                 ///< updates unit u by the optimizer
-  update_state,           ///< changes unit u, state of a block, by the tally of the step, summed over the group
-  offload_start,          ///< starts to copy parts of the state of an offloaded unit to the host
-  offload_wait,           ///< the copy is complete
-  reload_start,           ///< starts to copy parts of the state of an offloaded unit to the device
-  reload_wait,            ///< the copy is complete
+  update_state,   ///< changes unit u, state of a block, by the tally of the step, summed over the group
+  offload_start,  ///< starts to copy parts of the state of an offloaded unit to the host
+  offload_wait,   ///< the copy is complete
+  reload_start,   ///< starts to copy parts of the state of an offloaded unit to the device
+  reload_wait,    ///< the copy is complete
 };
 
 /// Operations of one lane run in list order. Lanes run concurrently and are ordered only by Operation::needs.

@@ -86,9 +86,9 @@ struct PipelineOptions {
 struct StepOptions {
   ProgramKind kind = ProgramKind::train;
   int micro_batches = 1;
-  bool ordered = false;  ///< sum the gradients of micro-batches in one fixed binary tree
+  bool ordered = false;       ///< sum the gradients of micro-batches in one fixed binary tree
   bool update_state = false;  ///< change the units of state by the tallies of the step
-  CostContext cost;      ///< of one micro-batch
+  CostContext cost;           ///< of one micro-batch
   RecomputePolicy recompute;
   GatherPolicy gather;
   ReducePolicy reduce;
