@@ -123,6 +123,7 @@ struct SmallModel {
   }
 
   std::vector<at::Tensor> flats(size_t unit) const {
+    if (!store.unit(unit).trained()) return {store.unit(unit).master()};
     return {store.unit(unit).master(), optimizer.slot(unit, 0), optimizer.slot(unit, 1)};
   }
 
