@@ -87,7 +87,9 @@ UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan, c
 UnitLayout state_unit(const RankLayout& layout, ParallelPlan plan, const UnitSpec& unit) {
   plan.gather = DType::f32;
   plan.offload = false;
-  return replicated_unit(layout, plan, unit);
+  UnitLayout result = replicated_unit(layout, plan, unit);
+  if (layout.index_in(layout.find(kShardGroup)) != 0) result.counted.assign(unit.parameters.size(), false);
+  return result;
 }
 
 TensorParallel tensor_parallel(const ParallelDims& resolved, RankId rank) {

@@ -114,7 +114,7 @@ UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan, cons
 /// The layout of a unit that is not sharded: all ranks with the same parts of divided tensors are replicas.
 UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit);
 
-/// The layout of a unit that is state of a block: replicated, and resident in fp32.
+/// The layout of a unit that is state of a block: replicated, and resident in fp32. The first shard rank saves it.
 UnitLayout state_unit(const RankLayout& layout, ParallelPlan plan, const UnitSpec& unit);
 
 /// The index of the group with this name; -1 if there is none.

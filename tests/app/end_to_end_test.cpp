@@ -285,12 +285,12 @@ TEST_F(EndToEnd, EvalWritesTheGradientsOfItsLossByHuggingFaceName) {
   const SafetensorsFile model(exported() / "model.safetensors");
   ASSERT_EQ(gradients.size(), weights.size());
 
-  fs::copy(exported(), file("moved"));
+  fs::copy(exported(), file("changed"));
   /// The mean loss with all tensors, or only one, moved by `step` times their gradient.
   const auto loss_at = [&](double step, const std::string& only) {
     std::vector<TensorSpec> specs;
     for (const TensorEntry& entry : model.tensors()) specs.push_back({entry.name, DType::f32, entry.shape});
-    SafetensorsWriter writer(file("moved") / "model.safetensors", specs);
+    SafetensorsWriter writer(file("changed") / "model.safetensors", specs);
     for (const TensorSpec& spec : specs) {
       std::vector<float> moved = weights.at(spec.name);
       const std::vector<float>& gradient = gradients.at(spec.name);
@@ -300,7 +300,7 @@ TEST_F(EndToEnd, EvalWritesTheGradientsOfItsLossByHuggingFaceName) {
       writer.write(spec.name, std::as_bytes(std::span(moved)));
     }
     writer.finish();
-    output_of(Strings{"eval", file("moved").string()} + args +
+    output_of(Strings{"eval", file("changed").string()} + args +
               Strings{"--output", file("losses.safetensors").string()});
     const auto losses = float_tensors(file("losses.safetensors"));
     double sum = 0.0;

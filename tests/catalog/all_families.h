@@ -37,6 +37,11 @@ inline bool has_experts(const std::string& family) {
   return has_setting(family, "n_experts");
 }
 
+/// Whether they can be spread over ranks.
+inline bool can_spread_experts(const std::string& family) {
+  return has_experts(family) && !find_family(family).traits.biased_experts;
+}
+
 /// A window in even layers or in all, caps, a second rotary base, experts.
 inline void use_all_settings(ModelConfig& config) {
   const auto has = [&](const char* field) { return has_setting(config.family, field); };

@@ -54,6 +54,18 @@ TEST(RankLayout, SpreadExpertsOfWhichEachRankHasItsOwnAreNotReduced) {
   EXPECT_TRUE(layout.units[0].reductions.empty());
 }
 
+TEST(RankLayout, StateOfABlockIsReplicatedAndSavedByTheFirstShardOfEachReplica) {
+  const std::vector<UnitSpec> units = {
+      {.name = "state", .parameters = {{"correction", {4}, {}}}, .trainable = false, .state = true}};
+  for (int rank = 0; rank < 8; ++rank) {
+    const RankLayout layout =
+        rank_layout(units, {.dims = {.dp_replicate = 2}, .gather = DType::bf16}, {rank, 8});
+    EXPECT_EQ(layout.units[0].shard_group, -1);
+    EXPECT_EQ(layout.units[0].gather, DType::f32);
+    EXPECT_EQ(layout.units[0].counts(0), rank % 4 == 0) << rank;
+  }
+}
+
 TEST(RankLayout, ASingleRankHasNoGroups) {
   const RankLayout layout = layout_of({}, {});
   EXPECT_TRUE(layout.groups.empty());

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "stepforge/base/random.h"
+#include "tests/catalog/all_families.h"
 #include "tests/proofs/exact_model.h"
 #include "tests/train/ranks.h"
 
@@ -45,6 +46,9 @@ const std::vector<Case> kCases = {
     {2,
      {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=1F1B",
       "model.tie_embeddings=true", "training.reduction=ordered"}},
+    {2, setting_overrides("deepseek_v3", /*windows=*/false) +
+            Strings{"model.first_dense_layers=0", "model.router_bias_update_speed=0.001",
+                    "parallelism.expert_parallel_degree=2"}},
 };
 
 Strings job(const TempFolder& folder, const std::string& name, const Case& layout) {
