@@ -27,11 +27,13 @@ inline constexpr const char* kPluginEntryName = "stepforge_plugin";
 /// Defines the entry function of a plug-in:
 ///
 ///     STEPFORGE_PLUGIN(registry) { registry.add(CallbackKind{"lowest_loss", make_lowest_loss}); }
+// NOLINTBEGIN(bugprone-macro-parentheses): the name of a parameter
 #define STEPFORGE_PLUGIN(registry)                                                                        \
   extern "C" __attribute__((visibility("default"))) const stepforge::PluginBuild stepforge_plugin_build;  \
   const stepforge::PluginBuild stepforge_plugin_build = stepforge::kPluginBuild;                          \
   extern "C" __attribute__((visibility("default"))) void stepforge_plugin(stepforge::Registry& registry); \
   void stepforge_plugin(stepforge::Registry& registry)
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// Loads the library and calls its entry function. Does nothing if the file is loaded already. `named_at` is where the user
 /// named it, for messages: "--plugin", "run.toml:3:18". Throws UsageError with file and remedy if there is no such file, it

@@ -27,10 +27,10 @@ struct ConfigSection {
 /// The section `[name]`, whose values are a struct `Section`: Config::extensions.section<Section>(). `on_resume`: what
 /// happens when a resumed run changes them.
 template <typename Section>
-ConfigSection config_section(std::string name, SchemaOf<Section> schema, std::string doc,
+ConfigSection config_section(const std::string& name, SchemaOf<Section> schema, const std::string& doc,
                              OnResume on_resume = {}) {
-  return {.name = std::move(name),
-          .doc = std::move(doc),
+  return {.name = name,
+          .doc = doc,
           .schema = std::make_shared<const TableSchema>(std::move(schema)),
           .type = std::type_index(typeid(Section)),
           .on_resume = on_resume};
