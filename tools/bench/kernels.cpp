@@ -123,7 +123,7 @@ void element_wise() {
       });
 }
 
-/// The rate of MKL's fp32 matrix products with the setting of mkl_vendor.cpp.
+/// The rate of MKL's fp32 matrix products with the setting of mkl_setup.cpp.
 void product() {
   const at::Tensor x = at::randn({2048, 512});
   const at::Tensor weight = at::randn({1536, 512});
