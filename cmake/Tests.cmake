@@ -13,7 +13,8 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/paths.cpp PROPERTI
   "STEPFORGE_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\";STEPFORGE_BINARY_DIR=\"${CMAKE_BINARY_DIR}\"")
 
 # stepforge_test(ROOM LINK LIBRARY... [CORES N] [TOGETHER SUITE...])
-# CORES: how many a case keeps busy, 1 if not given: most cases spend their time on the start of libtorch. TOGETHER: suites with an expensive set-up, each one CTest test on one core.
+# CORES: how many a case keeps busy, 1 if not given: most cases spend their time on the start of libtorch. TOGETHER: suites with an expensive set-up,
+# or of many short cases, each one CTest test on one core.
 function(stepforge_test room)
   cmake_parse_arguments(TEST "" "CORES" "LINK;TOGETHER" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${room}/*.cpp)
@@ -29,7 +30,8 @@ function(stepforge_test room)
   set(apart "")
   foreach(suite ${TEST_TOGETHER})
     add_test(NAME ${room}.${suite} COMMAND test_${room} --gtest_filter=${suite}.* WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${room}.${suite} PROPERTIES LABELS fast TIMEOUT 900)
+    # COST: started first, so that none of them runs alone at the end.
+    set_tests_properties(${room}.${suite} PROPERTIES LABELS fast TIMEOUT 900 COST 100)
     string(APPEND apart "${suite}.*:")
   endforeach()
   # CTest asks the programs for their cases, so a build runs none of them.
@@ -62,9 +64,11 @@ if(TARGET stepforge_torch)
     target_link_libraries(test_plugin_${name} PRIVATE stepforge_core)
     add_dependencies(test_app test_plugin_${name})
   endforeach()
-  stepforge_test(engines LINK stepforge_torch fmt::fmt)
+  stepforge_test(engines LINK stepforge_torch fmt::fmt TOGETHER OfThreads/Collectives)
+  set(together_nn Layers/BlockCostTest)
+  set(together_storage Layers/QueuedBackward)
   foreach(room kernels nn models storage fsdp optim checkpoint train prove proofs)
-    stepforge_test(${room} LINK stepforge_torch fmt::fmt)
+    stepforge_test(${room} LINK stepforge_torch fmt::fmt TOGETHER ${together_${room}})
     target_compile_options(test_${room} PRIVATE -fopenmp)
     # One precompiled header, half a gigabyte, for all test programs.
     if(room STREQUAL "kernels")

@@ -125,7 +125,7 @@ TEST_P(BlockCostTest, SavedBytesEqualWhatAutogradKeeps) {
   EXPECT_EQ(predicted().output_bytes, measured.output);
 }
 
-/// libtorch's bf16 products on the CPU allocate scratch, whose size does not depend on the batch.
+/// libtorch's bf16 products on the CPU allocate scratch on some processors; its size does not depend on the batch.
 constexpr double kScratch = 160 << 10;
 
 /// An upper bound: what attention exchanges is counted as if it all lived at once.
@@ -143,22 +143,18 @@ TEST_P(BlockCostTest, PeaksEqualThoseOfTheAllocator) {
     expect_bound(predicted().backward_peak_bytes, measured.backward_peak);
     return;
   }
-  if (GetParam().compute == DType::bf16) {
-    EXPECT_NEAR(predicted().forward_peak_bytes, measured.forward_peak, kScratch);
-    EXPECT_NEAR(predicted().backward_peak_bytes, measured.backward_peak, kScratch);
-    return;
-  }
-  EXPECT_EQ(predicted().backward_peak_bytes, measured.backward_peak);
+  const double scratch = GetParam().compute == DType::bf16 ? kScratch : 0;
+  EXPECT_NEAR(predicted().backward_peak_bytes, measured.backward_peak, scratch);
   const bool normed = find_family(GetParam().family).traits.qk_norm != QkNormScope::none;
   if (normed && !GetParam().recomputed.empty()) {
     // Without a graph the projection is freed as soon as it is normed; the cost counts it to the region's
     // end.
-    EXPECT_GE(predicted().forward_peak_bytes, measured.forward_peak);
+    EXPECT_GE(predicted().forward_peak_bytes + scratch, measured.forward_peak);
     // So is, in a replicated layer, what was gathered from slices.
     const double slack = needs_whole_attention(GetParam().family) ? 1.8 : 1.2;
-    EXPECT_LE(predicted().forward_peak_bytes, slack * static_cast<double>(measured.forward_peak));
+    EXPECT_LE(predicted().forward_peak_bytes, slack * static_cast<double>(measured.forward_peak) + scratch);
   } else {
-    EXPECT_EQ(predicted().forward_peak_bytes, measured.forward_peak);
+    EXPECT_NEAR(predicted().forward_peak_bytes, measured.forward_peak, scratch);
   }
 }
 
