@@ -93,16 +93,21 @@ def run_processes(script, folder, ranks, choice, rates):
     return losses, norms, load_file(folder / "peer.safetensors")
 
 
+def launch_steps(program, folder, ranks, settings):
+    """Trains what write_inputs wrote into the folder on `ranks` ranks; returns what stepforge_steps does."""
+    return stepforge_steps(program, folder, [
+        "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", folder / "run.toml",
+        f"training.global_batch_size={ROWS}", "training.threads=1", *settings,
+    ])  # fmt: skip
+
+
 def compare_with_peers(script, program, seed, name, ranks, choice, label, settings, **sizes):
     """Trains the model on `ranks` ranks with `settings` and with the peers of `script`, which get `choice`; returns the number of
     differing runs. `sizes`: other than train_oracle.SIZES."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_inputs(folder, name, seed, ROWS, **sizes)
-        steps, weights = stepforge_steps(program, folder, [
-            "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", folder / "run.toml",
-            f"training.global_batch_size={ROWS}", "training.threads=1", *settings,
-        ])  # fmt: skip
+        steps, weights = launch_steps(program, folder, ranks, settings)
         peers = run_processes(script, folder, ranks, choice, [step["lr"] for step in steps])
         return 0 if compare(f"{name}, {label}", steps, weights, *peers) else 1
 

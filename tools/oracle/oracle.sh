@@ -32,6 +32,7 @@ stage "Training against PyTorch" "$python" tools/oracle/train_oracle.py "$progra
 stage "Training on several ranks against FSDP2" "$python" tools/oracle/fsdp_oracle.py "$program"
 stage "Tensor parallelism against parallelize_module" "$python" tools/oracle/tensor_oracle.py "$program"
 stage "Context parallelism against PyTorch's ring attention" "$python" tools/oracle/context_oracle.py "$program"
+stage "Spread experts against plain PyTorch and transformers" "$python" tools/oracle/experts_oracle.py "$program"
 ninja -C build/release schedule_dump >/dev/null
 stage "Pipeline schedules against PyTorch's" "$python" tools/oracle/schedule_oracle.py build/release/schedule_dump
 stage "Pipelines against torch.distributed.pipelining" "$python" tools/oracle/stages_oracle.py "$program"

@@ -160,11 +160,11 @@ def adamw(model, eps=1e-8):
     return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=eps)
 
 
-def pytorch_steps(model, letters, rates):
+def pytorch_steps(model, letters, rates, rows=ROWS):
     update = adamw(model)
     losses, norms = [], []
     for step, rate in enumerate(rates):
-        tokens = tokens_of_step(letters, step)
+        tokens = tokens_of_step(letters, step, rows)
         logits = model(tokens[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
