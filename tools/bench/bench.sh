@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Takes about twenty minutes on an otherwise idle machine, and 5 GB of disk (tools/oracle/environment.sh). Measures
+# Takes about half an hour on an otherwise idle machine, and 5 GB of disk (tools/oracle/environment.sh). Measures
 # - the fused kernels against libtorch's, and products of experts against dense ones
-# - speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work
-# - two and four ranks against FSDP2, tensor and context parallelism, and pipelines
+# - speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work, of models with
+#   experts against transformers
+# - two and four ranks against FSDP2, tensor and context parallelism, pipelines, and a plain loop with spread experts
 # - the overlap of communication with compute
 # - predicted step times and memory of pipelines against measured ones
 # - sums and gathers over Gloo against PyTorch's

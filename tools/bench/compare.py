@@ -3,7 +3,7 @@
 """Runs Stepforge and its peers in turn on the same work and compares them.
 
     tools/bench/compare.py --program build/release/stepforge --python VENV/bin/python [--rounds 3] [--peers eager,compile,hf]
-                           [--models small,large] [--output build/bench]
+                           [--models small,large,qwen3_moe,deepseek_v3] [--output build/bench]
 
 Every program runs alone, in the same order in each round, so that a slow minute of the machine affects all of them. The first two
 steps are not counted. Speed is that of the best and the median step of all rounds. Noise is the spread of the rounds' medians of
@@ -21,9 +21,11 @@ import time
 import tomllib
 from pathlib import Path
 
+from work import work_of
+
 HERE = Path(__file__).resolve().parent
 WARMUP_STEPS = 2
-NAMES = {"stepforge": "Stepforge", "eager": "PyTorch eager", "compile": "torch.compile", "hf": "HF Llama"}
+NAMES = {"stepforge": "Stepforge", "eager": "PyTorch eager", "compile": "torch.compile", "hf": "transformers"}
 
 
 def measured(command, environment):
@@ -67,16 +69,6 @@ def run_peer(options, kind, toml, threads):
     if "first_end" in result:
         result["first_step_end"] = result.pop("first_end") - began
     return {**result, "peak_bytes": peak}
-
-
-def work_of(config):
-    """Tokens per step, and the FLOPs of its matrix products with weights: 6 per element and token."""
-    m, training = config["model"], config["training"]
-    head_dim = m["dim"] // m["n_heads"]
-    layer = m["dim"] * head_dim * (2 * m["n_heads"] + 2 * m["n_kv_heads"]) + 3 * m["dim"] * m["ffn_dim"]
-    weights = m["n_layers"] * layer + m["dim"] * m["vocab_size"]
-    tokens = training["seq_len"] * training["local_batch_size"]
-    return tokens, 6.0 * weights * tokens
 
 
 def summarize(runs, tokens, flops, rate):
@@ -123,7 +115,9 @@ def bench_model(options, model):
         config = tomllib.load(file)
     threads = config["training"]["threads"]
     tokens, flops = work_of(config)
-    rates, runs = [], {name: [] for name in ["stepforge", *options.peers]}
+    # Only transformers has other families than Llama.
+    peers = [name for name in options.peers if name == "hf" or config["model"]["family"] == "llama"]
+    rates, runs = [], {name: [] for name in ["stepforge", *peers]}
     for number in range(1, options.rounds + 1):
         rates.append(run_peer(options, "matrix", toml, threads)["matrix_flops"])
         for name in runs:
@@ -142,7 +136,7 @@ def main():
     parser.add_argument("--python", type=Path, required=True, help="a python with torch and transformers")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", type=lambda text: text.split(","), default=["eager", "compile", "hf"])
-    parser.add_argument("--models", type=lambda text: text.split(","), default=["small", "large"])
+    parser.add_argument("--models", type=lambda text: text.split(","), default=["small", "large", "qwen3_moe", "deepseek_v3"])
     parser.add_argument("--output", type=Path, default=Path("build/bench"))
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from work import matrix_shapes
+
 
 class Attention(nn.Module):
     def __init__(self, m):
@@ -87,15 +89,23 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
-def hugging_face(m, seq_len):
-    from transformers import LlamaConfig, LlamaForCausalLM
+# Names in config.json. Each family ignores what it does not have.
+HUGGING_FACE_NAMES = {
+    "dim": "hidden_size", "ffn_dim": "intermediate_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads", "max_position": "max_position_embeddings", "norm_eps": "rms_norm_eps",
+    "tie_embeddings": "tie_word_embeddings", "n_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok",
+    "moe_ffn_dim": "moe_intermediate_size", "n_expert_groups": "n_group", "groups_per_token": "topk_group",
+    "first_dense_layers": "first_k_dense_replace",
+}  # fmt: skip
 
-    config = LlamaConfig(
-        hidden_size=m["dim"], intermediate_size=m["ffn_dim"], num_hidden_layers=m["n_layers"], num_attention_heads=m["n_heads"],
-        num_key_value_heads=m["n_kv_heads"], vocab_size=m["vocab_size"], max_position_embeddings=m["max_position"],
-        rms_norm_eps=m["norm_eps"], tie_word_embeddings=False, use_cache=False, attn_implementation="sdpa",
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).train()
+
+def hugging_face(m, seq_len):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {HUGGING_FACE_NAMES.get(name, name): value for name, value in m.items() if name not in ("family", "rope_theta")}
+    rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
+    config = AutoConfig.for_model(m["family"], **sizes, rope_parameters=rope, use_cache=False)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", experts_implementation="eager").train()
     return model, lambda tokens: model(input_ids=tokens).logits
 
 
@@ -129,17 +139,6 @@ def train(kind, config):
     return {
         "step_seconds": seconds, "first_end": first_end, "losses": losses, "parameters": sum(p.numel() for p in model.parameters())
     }  # fmt: skip
-
-
-def matrix_shapes(m, tokens):
-    """(rows, inner, columns, how often in a forward pass) of every matrix product with a weight."""
-    head_dim = m["dim"] // m["n_heads"]
-    packed = (m["n_heads"] + 2 * m["n_kv_heads"]) * head_dim
-    return [
-        (tokens, m["dim"], packed, m["n_layers"]), (tokens, m["n_heads"] * head_dim, m["dim"], m["n_layers"]),
-        (tokens, m["dim"], 2 * m["ffn_dim"], m["n_layers"]), (tokens, m["ffn_dim"], m["dim"], m["n_layers"]),
-        (tokens, m["dim"], m["vocab_size"], 1),
-    ]  # fmt: skip
 
 
 def matrix_rate(config):

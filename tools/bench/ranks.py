@@ -3,12 +3,14 @@
 """Compares Stepforge on several ranks of one machine with PyTorch over Gloo, in turn, on the same work.
 
     tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--ranks 2,4] [--rounds 3]
-                         [--kinds fsdp,tensor,context,1F1B,Interleaved1F1B]
+                         [--kinds fsdp,tensor,context,1F1B,Interleaved1F1B,experts]
 
 The work is the model of tools/bench/small.toml with one thread per rank. fsdp: its eight rows per step are divided over the ranks, so
 that matrix products dominate; then each rank has one row, so that communication matters more. tensor: all ranks share the eight rows,
 with sequence and loss parallelism. context: each row is divided over the ranks, in a ring; then the tokens of the step are one row.
 1F1B, Interleaved1F1B: eight layers in pipelines of one or two stages per rank, the same ones for both, and micro-batches of one row.
+experts: the model of qwen3_moe.toml, whose experts are spread over all ranks, with the rows of fsdp; the peer is the plain loop of
+tools/oracle/expert_model.py, where each rank has a copy of all else.
 Memory is the peak resident size of the largest rank. Noise is the spread of the rounds of one program.
 """
 import argparse
@@ -60,13 +62,20 @@ KINDS = {
         "parallelism.context_parallel_method=ring",
     ]),
     **PIPELINES,
+    "experts": ("plain, Gloo", lambda ranks, rows: [
+        f"training.local_batch_size={rows // ranks}", f"parallelism.expert_parallel_degree={ranks}",
+    ]),
 }  # fmt: skip
+
+
+def config_of(kind):
+    return HERE / ("qwen3_moe.toml" if kind == "experts" else "small.toml")
 
 
 def shapes(kind, ranks, rows, seq_len):
     """Rows per step and their length."""
     yield rows, seq_len
-    if kind == "fsdp":
+    if kind in ("fsdp", "experts"):
         yield ranks, seq_len
     if kind == "context":
         yield 1, rows * seq_len
@@ -76,7 +85,7 @@ def run_stepforge(options, kind, ranks, rows, seq_len, steps):
     folder = Path(tempfile.mkdtemp(prefix="stepforge-bench."))
     try:
         command = [
-            options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", HERE / "small.toml",
+            options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", config_of(kind),
             f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", f"training.seq_len={seq_len}", "training.threads=1",
             *KINDS[kind][1](ranks, rows),
         ]  # fmt: skip
@@ -98,7 +107,7 @@ def run_peer(options, kind, ranks, rows, seq_len, steps):
                    "WORLD_SIZE": str(ranks), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
     began = time.time()
     processes = [
-        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, HERE / "small.toml", str(rows), str(seq_len), str(steps),
+        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, config_of(kind), str(rows), str(seq_len), str(steps),
                           *[str(PIPELINE_LAYERS)] * (kind in PIPELINES)],
                          env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
@@ -154,9 +163,9 @@ def main():
     parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[2, 4])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    with open(HERE / "small.toml", "rb") as file:
-        training = tomllib.load(file)["training"]
     for kind in options.kinds:
+        with open(config_of(kind), "rb") as file:
+            training = tomllib.load(file)["training"]
         for ranks in options.ranks:
             for rows, seq_len in shapes(kind, ranks, training["local_batch_size"], training["seq_len"]):
                 bench(options, kind, ranks, rows, seq_len)

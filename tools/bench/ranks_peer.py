@@ -4,11 +4,12 @@
 
     RANK=… WORLD_SIZE=… MASTER_ADDR=… MASTER_PORT=… tools/bench/ranks_peer.py KIND CONFIG.toml ROWS SEQ_LEN STEPS [LAYERS]
 
-KIND is fsdp, tensor, context, or the name of a pipeline schedule.
+KIND is fsdp, tensor, context, experts, or the name of a pipeline schedule.
 
 fsdp: FSDP2, every block and the root are units. tensor: `parallelize_module` with sequence and loss parallelism, the plan that torchtitan
-uses. context: PyTorch's load-balanced ring attention around its CPU attention, weights sharded with FSDP2 over the same ranks. A schedule:
-pipeline_peer.py. fp32, clip_grad_norm_, fused AdamW. LAYERS: other than the config's. Prints one JSON line.
+uses. context: PyTorch's load-balanced ring attention around its CPU attention, weights sharded with FSDP2 over the same ranks.
+experts: tools/oracle/expert_model.py. A schedule: pipeline_peer.py. fp32, clipped by the norm, fused AdamW. LAYERS: other than the
+config's. Prints one JSON line.
 """
 import contextlib
 import functools
@@ -104,6 +105,28 @@ class Whole(torch.nn.Module):
         return loss.item()
 
 
+class SpreadExperts(torch.nn.Module):
+    """A model whose experts are spread over all ranks, which divide the rows."""
+
+    def __init__(self, kind, m, rows, length):
+        super().__init__()
+        from expert_model import ExpertModel
+
+        rank, world = dist.get_rank(), dist.get_world_size()
+        self.model, self.rows = ExpertModel(m, world), rows
+        self.own = slice(rows // world * rank, rows // world * (rank + 1))
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                torch.nn.init.normal_(parameter, std=0.02)
+
+    def step(self, inputs, labels, max_norm):
+        """Clipped gradients; returns this rank's part of the loss."""
+        return self.model.step(inputs[self.own], labels[self.own], self.rows, max_norm)[0]
+
+
+MODELS = {"fsdp": Whole, "tensor": Whole, "context": Whole, "experts": SpreadExperts}
+
+
 def main():
     kind = sys.argv[1]
     with open(sys.argv[2], "rb") as file:
@@ -115,7 +138,7 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = (Whole if kind in ("fsdp", "tensor", "context") else Pipeline)(kind, m, rows, length)
+    model = MODELS.get(kind, Pipeline)(kind, m, rows, length)
     update = torch.optim.AdamW(
         model.parameters(), lr=optimizer["lr"], betas=(0.9, 0.95), weight_decay=optimizer["weight_decay"], fused=kind != "tensor"
     )
