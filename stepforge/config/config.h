@@ -206,6 +206,11 @@ constexpr ChoiceNames<3> choice_names(StatusLineMode) {
   return {"auto", "on", "off"};
 }
 
+enum class RouterMetrics : uint8_t { off, summary, experts };
+constexpr ChoiceNames<3> choice_names(RouterMetrics) {
+  return {"off", "summary", "experts"};
+}
+
 struct RopeScalingConfig {
   RopeScalingType type = RopeScalingType::none;
   double factor = 8.0;
@@ -541,6 +546,7 @@ struct MetricsConfig {
   bool enable_jsonl = true;
   double smoothing = 0.9;
   StatusLineMode status_line = StatusLineMode::automatic;
+  RouterMetrics router = RouterMetrics::summary;
 
   bool operator==(const MetricsConfig&) const = default;
 };

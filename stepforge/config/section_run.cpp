@@ -80,7 +80,11 @@ SchemaOf<MetricsConfig> metrics_section() {
              "Weight of the previous value in the smoothed loss of the status line; 0 disables smoothing.",
              {.min = 0, .below = 1})
       .field("status_line", &MetricsConfig::status_line,
-             "Whether to show a live status line; auto shows it only on a terminal.");
+             "Whether to show a live status line; auto shows it only on a terminal.")
+      .field("router", &MetricsConfig::router,
+             "What is logged of routers of experts: nothing, the balance of each layer and its mean, or "
+             "beside that "
+             "the tokens of each expert in metrics.jsonl.");
 }
 
 SchemaOf<DebugConfig> debug_section() {

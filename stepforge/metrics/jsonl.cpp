@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -33,12 +34,24 @@ Json number_to_json(double value) {
   return value;
 }
 
+Json list_to_json(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values) list.push_back(number_to_json(value));
+  return list;
+}
+
 double number_from_json(const Json& value, const std::string& source, const std::string& field) {
   if (value.is_number()) return value.get<double>();
   if (value.is_null() || value == "NaN") return std::numeric_limits<double>::quiet_NaN();
   if (value == "Infinity") return std::numeric_limits<double>::infinity();
   if (value == "-Infinity") return -std::numeric_limits<double>::infinity();
   return JsonReader(value, source, field).number();  // throws
+}
+
+std::vector<double> list_from_json(const Json& list, const std::string& source, const std::string& field) {
+  std::vector<double> values;
+  for (const Json& value : list) values.push_back(number_from_json(value, source, field));
+  return values;
 }
 
 /// One line of a file, and whether it ends with a line feed.
@@ -67,13 +80,15 @@ size_t complete_lines_size(std::string_view text) {
 
 std::string to_json_line(const MetricsRecord& record) {
   Json line = {{"kind", record.kind}, {"step", record.step}, {"wall_time", number_to_json(record.wall_time)}};
-  for (const auto& [name, value] : record.values) {
+  const auto put = [&](const std::string& name, Json value) {
     if (is_fixed_field(name)) {
       throw Error(
           format("a metrics value must not be named \"{}\": each line has a field of that name", name));
     }
-    line[name] = number_to_json(value);
-  }
+    line[name] = std::move(value);
+  };
+  for (const auto& [name, value] : record.values) put(name, number_to_json(value));
+  for (const auto& [name, list] : record.lists) put(name, list_to_json(list));
   return line.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -85,7 +100,12 @@ MetricsRecord parse_json_line(std::string_view line, const std::string& source) 
                        number_from_json(reader["wall_time"].json(), source, "wall_time"),
                        {}};
   for (const auto& [name, value] : json.items()) {
-    if (!is_fixed_field(name)) record.add(name, number_from_json(value, source, name));
+    if (is_fixed_field(name)) continue;
+    if (value.is_array()) {
+      record.lists.emplace_back(name, list_from_json(value, source, name));
+    } else {
+      record.add(name, number_from_json(value, source, name));
+    }
   }
   return record;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl: one flat JSON object per line: {"kind": "train", "step": 10, "wall_time": 1.7e9,
-// "grad_norm": 0.5, ...}. JSON has no NaN and no infinity; they are the strings "NaN", "Infinity" and
+// metrics.jsonl: one JSON object per line: {"kind": "train", "step": 10, "wall_time": 1.7e9, "grad_norm": 0.5, ...},
+// of numbers and lists of numbers. JSON has no NaN and no infinity; they are the strings "NaN", "Infinity" and
 // "-Infinity".
 #pragma once
 

@@ -3,6 +3,7 @@
 // scripts can read our runs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,21 @@ inline std::string source_loss(std::string_view source) {
 /// Of routers of experts, means over layers and labels, without their weights in the gradients: 1 is even.
 inline constexpr std::string_view router_balance = "loss_metrics/router_balance";
 inline constexpr std::string_view router_z = "loss_metrics/router_z";
+/// How experts are used since the last record, of tokens whose label counts: the mean over layers, and of one layer.
+///   max_load, min_load  tokens of the expert with most, or fewest, divided by the mean
+///   unused_experts      share of experts without a token
+///   excess_load         share of the tokens beyond the mean of their expert, which a capacity of the mean would drop
+///   load_entropy        of the shares of tokens, divided by the largest possible: 1 is even
+///   entropy             the same of the mean probabilities of the router
+///   max_rank_load       tokens for the experts of the rank with most, divided by the mean; if experts are spread over ranks
+///   correction_norm     L2 norm of the router's corrections, if it has some
+inline std::string router(std::string_view figure) {
+  return "router/" + std::string(figure);
+}
+/// Beside these figures a layer has "tokens", a list of the tokens of each expert.
+inline std::string router(int64_t layer, std::string_view figure) {
+  return "router/layers." + std::to_string(layer) + "/" + std::string(figure);
+}
 inline constexpr std::string_view grad_norm = "grad_norm";
 /// The learning rate of this step's update.
 inline constexpr std::string_view lr = "lr";

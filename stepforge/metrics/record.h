@@ -19,6 +19,8 @@ struct MetricsRecord {
   double wall_time = 0;  ///< seconds since 1970, UTC
   /// In display order; names from metrics/names.h.
   std::vector<std::pair<std::string, double>> values;
+  /// Longer details, such as the tokens of each expert; the console does not show them.
+  std::vector<std::pair<std::string, std::vector<double>>> lists = {};
 
   void add(std::string_view name, double value) { values.emplace_back(name, value); }
 

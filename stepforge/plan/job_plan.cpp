@@ -10,6 +10,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/stage_names.h"
@@ -285,6 +286,13 @@ BatchLayout plan_batch(const Config& config, const RankLayout& layout) {
 }
 
 ModelSpec plan_model(const Config& config) {
+  if (config.metrics.router == RouterMetrics::experts &&
+      find_family(config.model.family).expert_names == nullptr) {
+    throw UsageError(
+        format("metrics.router = \"experts\": models of the family \"{}\" have no experts; set it to "
+               "\"summary\" or choose another model.family",
+               config.model.family));
+  }
   return model_spec(config.model, config.training.loss_chunk);
 }
 

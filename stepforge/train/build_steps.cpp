@@ -11,7 +11,6 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
-#include "stepforge/catalog/families.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/comm/rank0_first.h"
 #include "stepforge/comm/self_test.h"
@@ -330,11 +329,10 @@ void build_executor(Trainer& trainer) {
                                                                          const at::Tensor& token_loss) {
     losses->add(batch, token_loss);
   };
-  if (!has_router_losses(trainer.config.model)) return;
-  trainer.router_losses = std::make_unique<RouterLosses>(trainer.store->device());
-  trainer.train_step->on_router_report = [losses = trainer.router_losses.get()](const RouterReport& report) {
-    losses->add(report);
-  };
+  trainer.router_monitor = make_router_monitor(trainer.config, trainer.layout.dims, *trainer.store);
+  if (trainer.router_monitor == nullptr) return;
+  trainer.train_step->on_router_report =
+      [monitor = trainer.router_monitor.get()](const RouterReport& report) { monitor->add(report); };
 }
 
 /// Metrics of steps that no checkpoint covers are done again; those of the earlier start are kept beside

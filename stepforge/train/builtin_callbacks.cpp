@@ -149,12 +149,7 @@ class LoggingCallback : public Callback {
     record.add(metric::max_loss, trainer.last_step.max_loss);
     for (const auto& [name, loss] : trainer.source_losses->take(trainer.all_ranks.get()))
       record.add(metric::source_loss(name), loss);
-    if (trainer.router_losses != nullptr) {
-      if (const auto means = trainer.router_losses->take(trainer.all_ranks.get())) {
-        record.add(metric::router_balance, means->balance);
-        record.add(metric::router_z, means->z);
-      }
-    }
+    if (trainer.router_monitor != nullptr) trainer.router_monitor->log(trainer.all_ranks.get(), record);
     record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
     record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));

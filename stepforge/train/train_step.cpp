@@ -61,8 +61,8 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
 
 void TrainStep::set_router_report(TrainingServices& services,
                                   std::function<void(const RouterReport&)> report) const {
-  if (!has_router_losses(config_.model) && !balance_.changes()) return;
-  services.on_router_report = report ? std::move(report) : [](const RouterReport&) {};
+  if (!report && has_router_losses(config_.model)) report = [](const RouterReport&) {};
+  services.on_router_report = std::move(report);
 }
 
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {

@@ -49,7 +49,7 @@ class TrainStep {
 
   /// Called with the losses of each micro-batch, once per step.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
-  /// Called with what each router reports about a micro-batch, once per step, if routers have losses or are balanced.
+  /// Called with what each router reports about a micro-batch, once per step. Null if nobody needs it.
   std::function<void(const RouterReport& report)> on_router_report;
   /// See the events of the same names in Callback.
   std::function<void()> on_micro_step_end;
@@ -67,7 +67,7 @@ class TrainStep {
 
  private:
   StepInputs inputs_for(const StepContext& context) const;
-  /// Asks routers for their losses, if they have any. `report` may be null.
+  /// Routers with losses report to a step even if `report` is null.
   void set_router_report(TrainingServices& services, std::function<void(const RouterReport&)> report) const;
   /// The host's only look at the scalars of a step.
   StepResult read_result() const;

@@ -31,7 +31,7 @@ class TrainingServices : public StepServices {
 
   /// The cross-entropy of each token of a micro-batch, on the compute device.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
-  /// What the router of a layer reports about a micro-batch. Null if routers have no losses.
+  /// What the router of a layer reports about a micro-batch. Null if nobody needs it and routers have no losses.
   std::function<void(const RouterReport& report)> on_router_report;
   std::function<void()> on_micro_step_end;
   std::function<void()> on_pre_update;

@@ -48,6 +48,19 @@ TEST(JsonLine, ReadsBackExactly) {
   EXPECT_EQ(back.values, record.values);
 }
 
+TEST(JsonLine, HoldsListsAfterTheValues) {
+  MetricsRecord record{"train", 1, 0.0, {{"b", 2.0}}};
+  record.lists = {{"a", {1.0, 0.5, NAN}}, {"none", {}}};
+  const std::string line = to_json_line(record);
+  EXPECT_EQ(line, R"({"kind":"train","step":1,"wall_time":0.0,"b":2.0,"a":[1.0,0.5,"NaN"],"none":[]})");
+  const MetricsRecord back = parse_json_line(line, "test");
+  EXPECT_EQ(back.values, record.values);
+  ASSERT_EQ(back.lists.size(), 2U);
+  EXPECT_EQ(back.lists[0].second[1], 0.5);
+  EXPECT_TRUE(std::isnan(back.lists[0].second[2]));
+  EXPECT_EQ(back.lists[1], record.lists[1]);
+}
+
 TEST(JsonLine, WritesNonFiniteValuesAsStrings) {
   const double infinity = std::numeric_limits<double>::infinity();
   const MetricsRecord record{"train", 1, 0, {{"a", NAN}, {"b", infinity}, {"c", -infinity}}};
