@@ -2,7 +2,6 @@
 #include "stepforge/checkpoint/hf_folder.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -24,10 +23,10 @@
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
-#include "stepforge/checkpoint/mxfp4.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/checkpoint/weight_reader.h"
 #include "stepforge/tensorfile/hf_index.h"
 #include "stepforge/tensorfile/safetensors.h"
 
@@ -36,10 +35,6 @@ namespace stepforge {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::array<DType, 3> kWeightTypes = {DType::f32, DType::bf16, DType::f16};
-// Elements that are converted at a time: the memory of an import or export in addition to the model.
-constexpr int64_t kChunk = int64_t{1} << 20;
 
 /// Tensors that are ignored: buffers of older exports, and optimizer state in a checkpoint.
 bool is_beside_weights(std::string_view name) {
@@ -58,44 +53,8 @@ bool is_of_further_layer(std::string_view name, const ModelSpec& model) {
          });
 }
 
-/// One tensor of a folder as fp32, a chunk at a time.
-class WideReader {
- public:
-  WideReader(const TensorFolder& folder, const std::string& name)
-      : folder_(folder), tensor_(folder.find(name)) {
-    if (is_mxfp4(folder, name)) {
-      mxfp4_.emplace(folder, name);
-      return;
-    }
-    chunk_ = at::empty({std::min(kChunk, whole_slice(shape()).elements())}, scalar_type(tensor_->dtype));
-  }
-
-  const std::vector<int64_t>& shape() const { return mxfp4_ ? mxfp4_->shape() : tensor_->shape; }
-
-  /// Fills the one-dimensional `target` with the elements of `slice` from `begin` on.
-  void read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) {
-    if (mxfp4_) {
-      mxfp4_->read(slice, begin, {target.mutable_data_ptr<float>(), static_cast<size_t>(target.numel())});
-      return;
-    }
-    for (int64_t done = 0; done < target.numel(); done += kChunk) {
-      const int64_t count = std::min(kChunk, target.numel() - done);
-      const at::Tensor values = chunk_.narrow(0, 0, count);
-      folder_.read(tensor_->name, slice, begin + done, begin + done + count,
-                   {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
-      target.narrow(0, done, count).copy_(values);
-    }
-  }
-
- private:
-  const TensorFolder& folder_;
-  const StoredTensor* tensor_;  ///< null if it is stored as MXFP4
-  std::optional<Mxfp4Reader> mxfp4_;
-  at::Tensor chunk_;
-};
-
 /// The mean over the rows of a matrix, fp64.
-at::Tensor mean_row(WideReader& reader) {
+at::Tensor mean_row(WeightReader& reader) {
   const int64_t rows = reader.shape().at(0);
   const int64_t columns = reader.shape().at(1);
   at::Tensor sum = at::zeros({columns}, at::kDouble);
@@ -107,10 +66,29 @@ at::Tensor mean_row(WideReader& reader) {
   return sum / static_cast<double>(rows);
 }
 
-/// Fills the rows of `slice` that the stored matrix lacks, which begin at element `done` of `target`.
-void fill_new_rows(WideReader& reader, const TensorSlice& slice, const at::Tensor& target, int64_t done) {
-  const at::Tensor mean = mean_row(reader).narrow(0, slice.offsets.at(1), slice.sizes.at(1));
-  target.narrow(0, done, target.numel() - done).view({-1, slice.sizes[1]}).copy_(mean);
+bool is_vocabulary(const ParameterSpec& parameter) {
+  return parameter.tag == ParameterTag::embedding || parameter.tag == ParameterTag::head;
+}
+
+/// Fills the rows that the stored embedding and head lack with the mean of the others.
+void fill_new_tokens(const TensorFolder& folder, const TensorComparison& comparison, ModelStore& store) {
+  for (const NamedTensor& tensor : named_tensors(store)) {
+    const UnitStore& unit = store.unit(tensor.unit);
+    const auto usable = comparison.usable(tensor.name);
+    if (!usable || !is_vocabulary(unit.spec().parameters[tensor.parameter])) continue;
+    WeightReader reader(folder, tensor.name);
+    at::Tensor mean;
+    for (const auto& [slice, local] : shard_slices(unit, tensor)) {
+      const auto known = intersection(slice, *usable);
+      const int64_t done = known ? known->elements() : 0;
+      if (done == slice.elements()) continue;
+      if (!mean.defined()) mean = mean_row(reader);
+      unit.master()
+          .narrow(0, local + done, slice.elements() - done)
+          .view({-1, slice.sizes[1]})
+          .copy_(mean.narrow(0, slice.offsets[1], slice.sizes[1]));
+    }
+  }
 }
 
 /// Whether two tensors of one type and shape hold the same bytes.
@@ -119,8 +97,8 @@ bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const Sto
   const int64_t elements = whole.elements();
   const auto size = static_cast<size_t>(dtype_bytes(left.dtype));
   std::vector<std::byte> chunks[2];
-  for (int64_t begin = 0; begin < elements; begin += kChunk) {
-    const int64_t end = std::min(begin + kChunk, elements);
+  for (int64_t begin = 0; begin < elements; begin += kWeightChunk) {
+    const int64_t end = std::min(begin + kWeightChunk, elements);
     for (auto& chunk : chunks) chunk.resize(static_cast<size_t>(end - begin) * size);
     folder.read(left.name, whole, begin, end, chunks[0]);
     folder.read(right.name, whole, begin, end, chunks[1]);
@@ -147,16 +125,15 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
 }
 
 /// `model` is the whole model that the folder must hold.
-void require_fit(const TensorFolder& folder, const ModelSpec& model) {
+TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
+                             const HfImportOptions& options = {}) {
   TensorComparison comparison(folder);
   for (const NamedTensor& tensor : named_tensors(model)) {
-    if (!is_mxfp4(folder, tensor.name)) {
-      comparison.expect(tensor.name, tensor.shape, kWeightTypes);
-      continue;
-    }
-    comparison.allow(mxfp4_blocks(tensor.name),
-                     [&](const StoredTensor&) { return fault_of_mxfp4(folder, tensor.name, tensor.shape); });
-    comparison.allow(mxfp4_scales(tensor.name), [](const StoredTensor&) { return ""; });
+    std::vector<int64_t> shape = tensor.shape;
+    if (options.stored_vocabulary > 0 &&
+        is_vocabulary(model.units.at(tensor.unit).parameters[tensor.parameter]))
+      shape.at(0) = options.stored_vocabulary;
+    expect_weight(comparison, folder, tensor.name, shape);
   }
   for (const TieSpec& tie : model.ties) {
     const std::string& original = model.find_parameter(tie.parameter)->sub_tensors.front().hf_name;
@@ -166,7 +143,9 @@ void require_fit(const TensorFolder& folder, const ModelSpec& model) {
   const fs::path where = folder.files().at(0).path().parent_path();
   comparison.finish(
       format("the weights in {} do not fit the model", where.string()),
-      [&](std::string_view name) { return is_beside_weights(name) || is_of_further_layer(name, model); });
+      [&](std::string_view name) { return is_beside_weights(name) || is_of_further_layer(name, model); },
+      options.accepted);
+  return comparison;
 }
 
 void require_in_range(const std::string& name, const at::Tensor& wide, const at::Tensor& halves) {
@@ -183,12 +162,12 @@ void require_in_range(const std::string& name, const at::Tensor& wide, const at:
 /// Writes one tensor as `dtype`.
 void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, const NamedTensor& tensor,
                     DType dtype) {
-  WideReader reader(weights, tensor.name);
-  const int64_t most = std::min(kChunk, tensor.elements);
+  WeightReader reader(weights, tensor.name);
+  const int64_t most = std::min(kWeightChunk, tensor.elements);
   const at::Tensor wide = at::empty({most}, at::kFloat);
   const at::Tensor narrow = at::empty({most}, scalar_type(dtype));
-  for (int64_t begin = 0; begin < tensor.elements; begin += kChunk) {
-    const int64_t count = std::min(kChunk, tensor.elements - begin);
+  for (int64_t begin = 0; begin < tensor.elements; begin += kWeightChunk) {
+    const int64_t count = std::min(kWeightChunk, tensor.elements - begin);
     const at::Tensor values = wide.narrow(0, 0, count);
     const at::Tensor rounded = narrow.narrow(0, 0, count);
     reader.read(whole_slice(tensor.shape), begin, values);
@@ -222,21 +201,11 @@ void write_weights(const fs::path& folder, const ModelSpec& model, const TensorF
 }  // namespace
 
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store,
-                    const ModelSpec* stored) {
+                    const HfImportOptions& options) {
   const at::NoGradGuard no_grad;
-  require_fit(weights, stored == nullptr ? model : *stored);
-  for (const NamedTensor& tensor : named_tensors(store)) {
-    const UnitStore& unit = store.unit(tensor.unit);
-    WideReader reader(weights, tensor.name);
-    const TensorSlice held = whole_slice(reader.shape());
-    for (const auto& [slice, local] : shard_slices(unit, tensor)) {
-      const at::Tensor target = unit.master().narrow(0, local, slice.elements());
-      const auto known = intersection(slice, held);
-      const int64_t count = known ? known->elements() : 0;
-      if (known) reader.read(*known, 0, target.narrow(0, 0, count));
-      if (count < slice.elements()) fill_new_rows(reader, slice, target, count);
-    }
-  }
+  const TensorComparison comparison = require_fit(weights, model, options);
+  load_masters(weights, comparison, store);
+  if (options.stored_vocabulary > 0) fill_new_tokens(weights, comparison, store);
 }
 
 std::string left_out(const TensorFolder& weights, const ModelSpec& model) {

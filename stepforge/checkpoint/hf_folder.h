@@ -8,6 +8,7 @@
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/json.h"
+#include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/storage/unit_store.h"
@@ -17,17 +18,23 @@
 
 namespace stepforge {
 
+struct HfImportOptions {
+  /// Rows of the stored embedding and head, if they are fewer than those of the model; 0: as many. The new rows become the
+  /// mean of the stored ones, around which transformers draws them.
+  int64_t stored_vocabulary = 0;
+  /// Null: any difference is an error. Otherwise differences are stored here, and what fits is loaded: tensors, and of matrices
+  /// that have another number of rows the rows that both have. The rest keeps its values.
+  TensorDifferences* accepted = nullptr;
+};
+
 /// Loads what `store` holds, this rank's part of the fp32 masters, from tensors with Hugging Face names, whole
 /// or sharded over ranks. F32, BF16, F16 and MXFP4 (mxfp4.h) become fp32 exactly. A second copy of a tied tensor must equal the
 /// first bit for bit; "rotary_emb.inv_freq" buffers of older exports, optimizer state and left_out() are ignored. `model`
 /// is the whole model (this rank's parts of its tensors do as well), with which the weights are compared, also
 /// in what other ranks hold. Throws Error listing every tensor that is missing, unexpected, or of a different
 /// shape or type, the same on all ranks, and then changes nothing.
-///
-/// `stored`: the whole model that the weights are of, if its vocabulary is smaller. The new rows of the
-/// embedding and of the head become the mean of the stored ones, around which transformers draws them.
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store,
-                    const ModelSpec* stored = nullptr);
+                    const HfImportOptions& options = {});
 
 /// The same from a folder with model.safetensors, or shards and their index.
 void import_hf(const std::filesystem::path& folder, const ModelSpec& model, ModelStore& store);

@@ -22,6 +22,7 @@
 #include "stepforge/base/log.h"
 #include "stepforge/checkpoint/checkpoint_ranks.h"
 #include "stepforge/checkpoint/staged_checkpoint.h"
+#include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/optim/optimizer.h"
 #include "stepforge/storage/unit_store.h"
@@ -77,11 +78,12 @@ TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint);
 /// the whole model (this rank's parts of its tensors do as well), with which the checkpoint is compared, also
 /// in what other ranks hold. Units must not be gathered in another dtype. Throws Error listing every tensor
 /// that is missing, unexpected, or of a different shape or type, the same on all ranks, and then changes
-/// nothing.
+/// nothing. With `accepted` differences are stored there and what fits is loaded, as by import_weights(); a checkpoint of
+/// another optimizer is refused all the same.
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
-                     Optimizer* optimizer);
+                     Optimizer* optimizer, TensorDifferences* accepted = nullptr);
 
-/// The same after verify_checkpoint(step_folder).
+/// The same after verify_checkpoint(step_folder), without differences.
 Json load_checkpoint(const std::filesystem::path& step_folder, const ModelSpec& model, ModelStore& store,
                      Optimizer* optimizer);
 

@@ -15,6 +15,7 @@
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/checkpoint/weight_reader.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/tensorfile/tensor_folder.h"
@@ -115,9 +116,10 @@ void require_slots(const FoundCheckpoint& checkpoint, const TensorFolder& folder
       checkpoint.path.string(), text(found), text(slots)));
 }
 
-/// `optimizer`: null if only weights are loaded.
-void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, const ModelSpec& model,
-                 const Optimizer* optimizer) {
+/// `optimizer`: null if only weights are loaded. `accepted`: see load_checkpoint().
+TensorComparison require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder,
+                             const ModelSpec& model, const Optimizer* optimizer,
+                             TensorDifferences* accepted) {
   static constexpr std::array<DType, 1> kMasters = {DType::f32};
   TensorComparison comparison(folder);
   std::set<std::string> slots;
@@ -134,15 +136,21 @@ void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, 
   if (optimizer != nullptr) require_slots(checkpoint, folder, slots);
   comparison.finish(
       format("{} is a checkpoint of another model", checkpoint.path.string()),
-      [optimizer](std::string_view name) { return optimizer == nullptr && is_optimizer_tensor(name); });
+      [optimizer](std::string_view name) { return optimizer == nullptr && is_optimizer_tensor(name); },
+      accepted);
+  return comparison;
 }
 
-/// Reads this rank's slices of tensor `name` into `flat`, where their offsets are `shift` smaller than in this rank's
-/// shard of the unit.
-void read_held(const TensorFolder& folder, const std::string& name, const std::vector<ShardSlice>& held,
-               const at::Tensor& flat, int64_t shift = 0) {
-  for (const ShardSlice& part : held)
-    folder.read(name, part.slice, bytes_of(part_of(flat, ShardSlice{part.slice, part.local - shift})));
+/// Reads what is `usable` of this rank's slices of tensor `name` into `flat`, where their offsets are `shift` smaller than in
+/// this rank's shard of the unit.
+void read_held(const TensorFolder& folder, const std::string& name, const std::optional<TensorSlice>& usable,
+               const std::vector<ShardSlice>& held, const at::Tensor& flat, int64_t shift) {
+  if (!usable) return;
+  for (const ShardSlice& part : held) {
+    // What is left of a slice are its first elements: only rows may be missing.
+    const auto slice = intersection(part.slice, *usable);
+    if (slice) folder.read(name, *slice, bytes_of(part_of(flat, ShardSlice{*slice, part.local - shift})));
+  }
 }
 
 int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
@@ -271,22 +279,22 @@ TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint) {
 }
 
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
-                     Optimizer* optimizer) {
+                     Optimizer* optimizer, TensorDifferences* accepted) {
   Json state = read_checkpoint_state(checkpoint);
   const TensorFolder folder = checkpoint_tensors(checkpoint);
-  require_fit(checkpoint, folder, model, optimizer);
+  const TensorComparison comparison = require_fit(checkpoint, folder, model, optimizer, accepted);
   const int64_t steps = optimizer == nullptr ? 0 : optimizer_steps(state, checkpoint);
 
+  load_masters(folder, comparison, store);
   for (const NamedTensor& tensor : named_tensors(store)) {
     const UnitStore& unit = store.unit(tensor.unit);
-    const std::vector<ShardSlice> held = shard_slices(unit, tensor);
-    read_held(folder, tensor.name, held, unit.master());
     if (optimizer == nullptr || !unit.trained()) continue;
+    const std::vector<ShardSlice> held = shard_slices(unit, tensor);
     const std::span<const std::string_view> slots =
         optimizer_slots(optimizer->groups().settings, unit.spec().parameters.at(tensor.parameter));
     for (size_t slot = 0; slot < slots.size() && !held.empty(); ++slot) {
-      read_held(folder, optimizer_tensor_name(tensor.name, slots[slot]), held,
-                optimizer->slot(tensor.unit, slot),
+      const std::string name = optimizer_tensor_name(tensor.name, slots[slot]);
+      read_held(folder, name, comparison.usable(name), held, optimizer->slot(tensor.unit, slot),
                 optimizer->state(tensor.unit).shift(tensor.parameter, static_cast<int>(slot)));
     }
   }

@@ -2,7 +2,6 @@
 #include "stepforge/checkpoint/tensor_comparison.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -22,6 +21,12 @@ std::string names_of(std::span<const DType> dtypes) {
   return join(names, ", ");
 }
 
+/// Of matrices: part of a norm of another width would mean nothing.
+bool only_rows_differ(const std::vector<int64_t>& left, const std::vector<int64_t>& right) {
+  return left.size() == right.size() && left.size() > 1 &&
+         std::equal(left.begin() + 1, left.end(), right.begin() + 1);
+}
+
 }  // namespace
 
 void TensorComparison::expect(const std::string& name, const std::vector<int64_t>& shape,
@@ -29,17 +34,24 @@ void TensorComparison::expect(const std::string& name, const std::vector<int64_t
   known_.insert(name);
   const StoredTensor* stored = folder_.find(name);
   if (stored == nullptr) {
-    missing_.push_back(format("missing: {} {}", name, shape_text(shape)));
+    found_.missing.push_back(format("missing: {} {}", name, shape_text(shape)));
     return;
   }
-  if (stored->shape != shape) {
-    different_.push_back(
-        format("different shape: {} is {}, expected {}", name, shape_text(stored->shape), shape_text(shape)));
-  }
   if (std::find(dtypes.begin(), dtypes.end(), stored->dtype) == dtypes.end()) {
-    different_.push_back(format("different dtype: {} is {}, expected {}", name,
-                                safetensors_name(stored->dtype), names_of(dtypes)));
+    found_.different.push_back(format("different dtype: {} is {}, expected {}", name,
+                                      safetensors_name(stored->dtype), names_of(dtypes)));
+    return;
   }
+  if (stored->shape == shape) {
+    ++found_.equal;
+    usable_[name] = whole_slice(shape);
+    return;
+  }
+  const bool rows = only_rows_differ(stored->shape, shape);
+  (rows ? found_.other_rows : found_.different)
+      .push_back(format("different shape: {} is {}, expected {}", name, shape_text(stored->shape),
+                        shape_text(shape)));
+  if (rows) usable_[name] = whole_slice(stored->shape[0] < shape[0] ? stored->shape : shape);
 }
 
 void TensorComparison::allow(const std::string& name,
@@ -48,22 +60,35 @@ void TensorComparison::allow(const std::string& name,
   const StoredTensor* stored = folder_.find(name);
   if (stored == nullptr) return;
   const std::string text = fault(*stored);
-  if (!text.empty()) different_.push_back(format("{}: {}", name, text));
+  if (!text.empty()) found_.different.push_back(format("{}: {}", name, text));
+}
+
+void TensorComparison::accept(const std::string& name, const std::vector<int64_t>& shape) {
+  ++found_.equal;
+  usable_[name] = whole_slice(shape);
+}
+
+std::optional<TensorSlice> TensorComparison::usable(std::string_view name) const {
+  const auto found = usable_.find(name);
+  if (found == usable_.end()) return std::nullopt;
+  return found->second;
 }
 
 void TensorComparison::finish(const std::string& summary,
-                              const std::function<bool(std::string_view)>& ignored) {
+                              const std::function<bool(std::string_view)>& ignored,
+                              TensorDifferences* accepted) {
   for (const std::string& name : folder_.names()) {
     if (known_.contains(name) || ignored(name)) continue;
-    unexpected_.push_back(format("unexpected: {}", quoted_for_message(name)));
+    found_.unexpected.push_back(format("unexpected: {}", quoted_for_message(name)));
   }
-  if (missing_.empty() && unexpected_.empty() && different_.empty()) return;
+  if (accepted != nullptr) *accepted = found_;
+  if (found_.none() || (accepted != nullptr && !usable_.empty())) return;
   std::vector<std::string> lines;
-  for (auto* list : {&missing_, &unexpected_, &different_}) {
-    std::move(list->begin(), list->end(), std::back_inserter(lines));
-  }
-  std::string text = format("{}: {} tensors missing, {} unexpected, {} different", summary, missing_.size(),
-                            unexpected_.size(), different_.size());
+  for (const auto* list : {&found_.missing, &found_.unexpected, &found_.different, &found_.other_rows})
+    lines.insert(lines.end(), list->begin(), list->end());
+  std::string text =
+      format("{}: {} tensors missing, {} unexpected, {} different", summary, found_.missing.size(),
+             found_.unexpected.size(), found_.different.size() + found_.other_rows.size());
   const size_t shown = std::min(lines.size(), kMaxLines);
   for (size_t i = 0; i < shown; ++i) text += "\n  " + lines[i];
   if (shown < lines.size()) text += format("\n  and {} more", lines.size() - shown);

@@ -503,6 +503,16 @@ struct ActivationCheckpointConfig {
   bool operator==(const ActivationCheckpointConfig&) const = default;
 };
 
+/// What is loaded from a checkpoint beside the weights.
+struct CheckpointLoadConfig {
+  bool optimizer = true;
+  bool schedule = true;
+  bool data = true;
+  bool counters = true;
+
+  bool operator==(const CheckpointLoadConfig&) const = default;
+};
+
 struct CheckpointConfig {
   bool enable = true;
   std::string folder = "checkpoint";
@@ -518,6 +528,8 @@ struct CheckpointConfig {
   std::vector<Guard> allow_changed;
   std::string initial_load_path;
   bool initial_load_model_only = true;
+  CheckpointLoadConfig load;
+  bool strict = true;
 
   bool operator==(const CheckpointConfig&) const = default;
 };

@@ -469,6 +469,13 @@ void check_run(const RuleCheck& check) {
   check.require(config.checkpoint.resume || config.checkpoint.load_step == -1,
                 {"checkpoint.load_step", "checkpoint.resume"},
                 "load_step is only used when resuming; set resume to true, or load_step to -1");
+  check.require(config.checkpoint.load.counters || !config.checkpoint.load.schedule,
+                {"checkpoint.load.counters", "checkpoint.load.schedule"},
+                "the position in the schedule is a number of steps; set schedule to false too");
+  check.require(
+      config.checkpoint.load.data || !config.checkpoint.load.counters || config.training.epochs == 0,
+      {"checkpoint.load.data", "training.epochs"},
+      "epochs count from the first step of the run; set training.steps instead, or load.counters to false");
   check.require((config.debug.plant_nan_step == -1) == config.debug.plant_nan_block.empty(),
                 {"debug.plant_nan_step", "debug.plant_nan_block"}, "set both of them or neither");
 }

@@ -4,6 +4,26 @@
 
 namespace stepforge {
 
+namespace {
+
+SchemaOf<CheckpointLoadConfig> checkpoint_load_section() {
+  return SchemaOf<CheckpointLoadConfig>()
+      .field("optimizer", &CheckpointLoadConfig::optimizer,
+             "The optimizer's state and its number of updates; if false, both begin anew.")
+      .field("schedule", &CheckpointLoadConfig::schedule,
+             "The position in the learning-rate schedule; if false, a new one begins with its warm-up and "
+             "lasts for the "
+             "rest of the run.")
+      .field("data", &CheckpointLoadConfig::data,
+             "The position in the data; if false, the data begin anew and may be others.")
+      .field("counters", &CheckpointLoadConfig::counters,
+             "The numbers of steps, tokens and skipped steps, the smoothed loss and the state of callbacks; "
+             "if false, "
+             "steps count from 0, which only a new run can do.");
+}
+
+}  // namespace
+
 SchemaOf<CheckpointConfig> checkpoint_section() {
   return SchemaOf<CheckpointConfig>()
       .field("enable", &CheckpointConfig::enable, "Whether to save checkpoints.")
@@ -39,8 +59,15 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
              "Checkpoint or Hugging Face folder that provides the initial weights of a new run; empty means "
              "random initialization.")
       .field("initial_load_model_only", &CheckpointConfig::initial_load_model_only,
-             "Whether to load only the weights from initial_load_path, without the state of optimizer, "
-             "schedule and data loader.");
+             "Whether to load only the weights from initial_load_path, and nothing that `load` names.")
+      .table("load", &CheckpointConfig::load, checkpoint_load_section(),
+             "What is loaded beside the weights, from a checkpoint of the run or of initial_load_path; a "
+             "switch acts "
+             "once, and checkpoints that the run saves after it are continued in full.")
+      .field("strict", &CheckpointConfig::strict,
+             "Whether weights and optimizer state must be exactly those of the model; if false, what fits is "
+             "loaded, the "
+             "rest keeps its initial values, and the differences are logged.");
 }
 
 SchemaOf<ValidationConfig> validation_section() {

@@ -296,20 +296,7 @@ void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
   trainer.optimizer = std::make_unique<Optimizer>(
       *trainer.store, resolve_param_groups(optimizer, trainer.divided_model, trainer.rank_model.units));
-  const auto& lr = trainer.config.lr_scheduler;
-  trainer.schedule =
-      std::make_unique<LearningRateSchedule>(lr, trainer.total_steps, trainer.config.extensions);
-  trainer.state.schedule_steps = lr.total_steps > 0 ? lr.total_steps : trainer.total_steps;
-  const int64_t warmup = lr.warmup_ratio < 0.0 ? lr.warmup_steps : trainer.schedule->warmup_steps();
-  if (warmup >= trainer.state.schedule_steps) {
-    trainer.log.warning(
-        "the warm-up ({} steps) is not shorter than the schedule ({} steps): the learning rate rises to the "
-        "end and never decays; lower lr_scheduler.warmup_steps or warmup_ratio",
-        warmup, trainer.state.schedule_steps);
-  } else if (trainer.schedule->decay_was_cut()) {
-    trainer.log.warning("warm-up and decay are longer than the schedule of {} steps: the decay is shortened",
-                        trainer.state.schedule_steps);
-  }
+  build_schedule(trainer);
 }
 
 void build_loader(Trainer& trainer) {
@@ -339,7 +326,7 @@ void build_executor(Trainer& trainer) {
 /// them.
 void keep_metrics_of_earlier_start(Trainer& trainer, const std::filesystem::path& file) {
   std::error_code failure;
-  if (trainer.resumed || std::filesystem::file_size(file, failure) == 0 || failure) return;
+  if (trainer.last_saved_step >= 0 || std::filesystem::file_size(file, failure) == 0 || failure) return;
   const std::filesystem::path aside = set_aside(file, ".old");
   trainer.log.info("an earlier start left metrics but no checkpoint: they are kept in {}", aside.string());
 }
@@ -358,6 +345,23 @@ void build_metrics(Trainer& trainer) {
 }
 
 }  // namespace
+
+void build_schedule(Trainer& trainer) {
+  const auto& lr = trainer.config.lr_scheduler;
+  const int64_t steps = std::max<int64_t>(1, trainer.total_steps - trainer.state.schedule_begin);
+  trainer.schedule = std::make_unique<LearningRateSchedule>(lr, steps, trainer.config.extensions);
+  trainer.state.schedule_steps = lr.total_steps > 0 ? lr.total_steps : steps;
+  const int64_t warmup = lr.warmup_ratio < 0.0 ? lr.warmup_steps : trainer.schedule->warmup_steps();
+  if (warmup >= trainer.state.schedule_steps) {
+    trainer.log.warning(
+        "the warm-up ({} steps) is not shorter than the schedule ({} steps): the learning rate rises to the "
+        "end and never decays; lower lr_scheduler.warmup_steps or warmup_ratio",
+        warmup, trainer.state.schedule_steps);
+  } else if (trainer.schedule->decay_was_cut()) {
+    trainer.log.warning("warm-up and decay are longer than the schedule of {} steps: the decay is shortened",
+                        trainer.state.schedule_steps);
+  }
+}
 
 std::vector<Trainer::BuildStep> standard_build_steps() {
   return {{"ranks", build_ranks},

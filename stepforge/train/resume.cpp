@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a run continues: its own newest checkpoint, a given step, or another model's weights.
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -9,72 +8,20 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/json_reader.h"
-#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/catalog/model_comparison.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/plan/known_model.h"
+#include "stepforge/train/restore.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
 
 namespace {
 
-/// Warns if the schedule's new length makes the learning rate jump.
-void warn_of_new_schedule(const Trainer& trainer, const TrainerState& saved) {
-  const int64_t steps = trainer.state.schedule_steps;
-  if (saved.schedule_steps == 0 || saved.schedule_steps == steps) return;
-  LrSchedulerConfig old_config = trainer.config.lr_scheduler;
-  old_config.total_steps = saved.schedule_steps;
-  const double peak = trainer.config.optimizer.lr;
-  const double before =
-      peak *
-      LearningRateSchedule(old_config, saved.schedule_steps, trainer.config.extensions).factor(saved.step);
-  const double now = peak * trainer.schedule->factor(saved.step);
-  if (std::abs(now - before) <= 0.01 * before) return;
-  trainer.log.warning(
-      "the schedule has {} steps instead of {}: the learning rate continues at {:.2e} instead of {:.2e}; "
-      "lr_scheduler.total_steps={} keeps the old schedule",
-      steps, saved.schedule_steps, now, before, saved.schedule_steps);
-}
-
-/// Restores the checkpoint, after logging how its configuration differs.
-void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
-  const std::filesystem::path& folder = found.path;
-  const Json json = read_checkpoint_state(found);
-  const ConfigChanges changes = compare_with_checkpoint(json, trainer.config, trainer.batch.rows_per_step,
-                                                        (folder / "state.json").string());
-  if (!changes.refused.empty()) {
-    throw UsageError(format("the checkpoint {} belongs to another run:\n  {}", folder.string(),
-                            join(changes.refused, "\n  ")));
-  }
-  for (const auto& change : changes.accepted) trainer.log.info("changed since the checkpoint: {}", change);
-  TrainerState state = state_from_json(json, (folder / "state.json").string());
-  load_checkpoint(found, trainer.divided_model, *trainer.store, trainer.optimizer.get());
-  const auto& allowed = trainer.config.checkpoint.allow_changed;
-  const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();
-  trainer.loader->restore(state.loader, data_may_change || changes.other_rows);
-  warn_of_new_schedule(trainer, state);
-  if (!state.arithmetic.empty() && state.arithmetic != trainer.state.arithmetic) {
-    trainer.log.warning("the last bits can differ from an uninterrupted run: saved with {}, resumed with {}",
-                        state.arithmetic, trainer.state.arithmetic);
-  }
-  state.schedule_steps = trainer.state.schedule_steps;
-  state.arithmetic = trainer.state.arithmetic;
-  trainer.state = state;
-  trainer.resumed = true;
-  // "callbacks" is missing in older checkpoints.
-  for (const std::string& name :
-       trainer.callbacks.restore(trainer, json.value("callbacks", std::vector<Json>()))) {
-    trainer.log.warning("the checkpoint has the state of a callback \"{}\", which this run does not have",
-                        name);
-  }
-  trainer.log.info("resumed from {} at step {}", folder.string(), state.step);
-}
-
 void resume_own(Trainer& trainer, const FoundCheckpoint& found) {
-  resume_from(trainer, found);
+  restore_checkpoint(trainer, found, /*own=*/true);
   trainer.last_saved_step = found.step;
 }
 
@@ -89,7 +36,8 @@ void require_same_model(const Trainer& trainer, const std::filesystem::path& sou
   if (std::find(allowed.begin(), allowed.end(), Guard::model) == allowed.end()) {
     throw UsageError(format(
         "the model in {} differs from [model]:\n  {}\nCopy its values into [model]; if the shapes are equal, "
-        "checkpoint.allow_changed = [\"model\"] accepts the differences",
+        "checkpoint.allow_changed = [\"model\"] accepts the differences, and with checkpoint.strict = false "
+        "others too",
         source.string(), join(differences, "\n  ")));
   }
   for (const std::string& difference : differences) trainer.log.info("{}: {}", source.string(), difference);
@@ -105,16 +53,17 @@ void keep_generation_config(const Trainer& trainer, const std::filesystem::path&
 
 void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder& weights) {
   require_same_model(trainer, known.weights, known.config.model);
-  const int64_t grown = trainer.config.model.vocab_size - known.config.model.vocab_size;
+  const int64_t stored = known.config.model.vocab_size;
+  const int64_t grown = trainer.config.model.vocab_size - stored;
   if (grown > 0) {
     trainer.log.info(
         "the vocabulary has {} more tokens than {}: their weights start at the mean of the others", grown,
         known.weights.string());
-    const ModelSpec stored = model_spec(known.config.model);
-    import_weights(weights, trainer.divided_model, *trainer.store, &stored);
-  } else {
-    import_weights(weights, trainer.divided_model, *trainer.store);
   }
+  load_weights_as_asked(trainer, known.weights, [&](TensorDifferences* accepted) {
+    import_weights(weights, trainer.divided_model, *trainer.store,
+                   {.stored_vocabulary = grown > 0 ? stored : 0, .accepted = accepted});
+  });
   trainer.log.info("weights loaded from {}", known.weights.string());
   if (const std::string note = left_out(weights, trainer.divided_model); !note.empty())
     trainer.log.warning("{}", note);
@@ -138,7 +87,7 @@ void initial_load(Trainer& trainer) {
   const std::filesystem::path path = checkpoint.initial_load_path;
   if (std::filesystem::exists(path / "manifest.json")) {
     const FoundCheckpoint found = verify_checkpoint(path, *trainer.checkpoint_ranks);
-    if (!checkpoint.initial_load_model_only) return resume_from(trainer, found);
+    if (!checkpoint.initial_load_model_only) return restore_checkpoint(trainer, found, /*own=*/false);
     load_weights(trainer, found);
     return keep_generation_config(trainer, known_checkpoint(path).folder);
   }

@@ -33,6 +33,7 @@ Json state_to_json(const TrainerState& state, const Config& config, int64_t rows
   json["data_fingerprint"] = state.loader.fingerprint;
   json["smoothed_loss"] = {{"sum", state.smoothed_loss.sum}, {"weight", state.smoothed_loss.weight}};
   json["validation_pending"] = state.validation_pending;
+  json["schedule_begin"] = state.schedule_begin;
   json["schedule_steps"] = state.schedule_steps;
   json["arithmetic"] = state.arithmetic;
   json["config"] = config_toml(with_open_fields_closed(config, rows_per_step));
@@ -55,16 +56,19 @@ TrainerState state_from_json(const Json& json, const std::string& source) {
     state.schedule_steps = reader["schedule_steps"].count();
     state.arithmetic = reader["arithmetic"].text();
   }
+  if (reader.has("schedule_begin")) state.schedule_begin = reader["schedule_begin"].count();
   return state;
 }
 
 ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, int64_t rows_per_step,
-                                      const std::string& source) {
-  const auto& allowed = config.checkpoint.allow_changed;
+                                      const std::string& source, bool own) {
   const auto& shape = config.extensions.shape();
   const Config before = parse_stored_config(JsonReader(json, source)["config"].text(), source,
                                             shape != nullptr ? shape->registry : nullptr);
   ConfigChanges changes;
+  if (!own || before.checkpoint.load != config.checkpoint.load) changes.load = config.checkpoint.load;
+  std::vector<Guard> allowed = config.checkpoint.allow_changed;
+  if (!changes.load.data) allowed.insert(allowed.end(), {Guard::data, Guard::batch});
   for (const FieldDifference& change : diff(before, with_open_fields_closed(config, rows_per_step))) {
     const OnResume& on_resume = change.on_resume;
     if (!on_resume.reported) continue;

@@ -20,7 +20,8 @@ struct TrainerState {
   LoaderState loader;
   Smoothed smoothed_loss;
   bool validation_pending = false;  ///< the validation of `step` was interrupted and is still to be done
-  int64_t schedule_steps = 0;       ///< length of the learning-rate schedule; 0 in older checkpoints
+  int64_t schedule_begin = 0;       ///< the step with which the learning-rate schedule begins
+  int64_t schedule_steps = 0;       ///< its length; 0 in older checkpoints
   std::string arithmetic;           ///< threads and processor that computed it; "" in older checkpoints
 };
 
@@ -36,11 +37,13 @@ struct ConfigChanges {
       refused;  ///< of the model, seed, data and batch: "model.dim: 64 in the checkpoint, 128 now"
   std::vector<std::string> accepted;  ///< hyper-parameters, and groups that checkpoint.allow_changed names
   bool other_rows = false;            ///< an accepted change means different rows of data
+  CheckpointLoadConfig load;          ///< what is to be loaded
 };
 
-/// `json` is the state that `source` holds. Throws UsageError if this version does not accept its
-/// configuration.
+/// `json` is the state that `source` holds. `own`: the checkpoint is one of this run, so what its configuration had
+/// switched off in checkpoint.load began anew before it was saved. Settings of data that are not loaded may be others. Throws
+/// UsageError if this version does not accept its configuration.
 ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, int64_t rows_per_step,
-                                      const std::string& source);
+                                      const std::string& source, bool own);
 
 }  // namespace stepforge

@@ -149,7 +149,7 @@ void Trainer::step() {
   for (const Batch& rows : micro_batches) last_flops += flops_of(rows, model_spec);
   last_flops /= static_cast<double>(layout.dims.cp * layout.dims.tp);
 
-  const double lr_factor = schedule->factor(state.step);
+  const double lr_factor = schedule->factor(state.step - state.schedule_begin);
   last_lr = config.optimizer.lr * lr_factor;
   train_step->on_micro_step_end = [this] { callbacks.emit(&Callback::micro_step_end, *this); };
   train_step->on_pre_update = {};

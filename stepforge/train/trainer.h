@@ -169,6 +169,8 @@ class Trainer {
 
 /// The build steps of a new Trainer, in order.
 std::vector<Trainer::BuildStep> standard_build_steps();
+/// Makes the learning-rate schedule that begins with state.schedule_begin; a part of the build step "optimizer".
+void build_schedule(Trainer& trainer);
 /// The build step "checkpoint": creates the writer, and resumes the run or loads initial weights.
 void build_checkpoint(Trainer& trainer);
 

@@ -158,7 +158,8 @@ TEST(HfFolder, NewTokensStartAtTheMeanOfTheOthers) {
     ModelConfig larger = stored.config;
     larger.vocab_size += 3;
     SmallModel grown(2, larger);
-    import_weights(open_hf_weights(folder / "out"), grown.spec, grown.store, &stored.spec);
+    import_weights(open_hf_weights(folder / "out"), grown.spec, grown.store,
+                   {.stored_vocabulary = stored.spec.vocab_size});
     export_model(folder / "grown", grown);
     const TensorFolder before = open_hf_weights(folder / "out");
     const TensorFolder after = open_hf_weights(folder / "grown");

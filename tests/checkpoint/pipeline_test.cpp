@@ -122,11 +122,12 @@ TEST(PipelineCheckpoint, ASmallerVocabularyGrowsOnTheRanksThatHoldIt) {
   write_checkpoint(folder.path(), 1, stored.stage());
   const TensorFolder weights = checkpoint_tensors(verify_checkpoint(folder / "step-1"));
   SmallModel grown(2, odd_config());
-  import_weights(weights, grown.spec, grown.store, &stored.spec);
+  import_weights(weights, grown.spec, grown.store, {.stored_vocabulary = stored.spec.vocab_size});
   write_checkpoint(folder.path(), 2, grown.stage());
   for (const Layout& layout : pipelines(/*tied=*/false)) {
     run_on(layout, 3, [&](RankModel& rank) {
-      import_weights(weights, rank.model.spec, rank.model.store, &stored.spec);
+      import_weights(weights, rank.model.spec, rank.model.store,
+                     {.stored_vocabulary = stored.spec.vocab_size});
       const std::string imported = rank.model.bits(true);
       load_checkpoint(folder / "step-2", rank.model.spec, rank.model.store, nullptr);
       EXPECT_TRUE(imported == rank.model.bits(true)) << layout.name();

@@ -237,11 +237,13 @@ TEST(ShardedCheckpoint, ASmallerVocabularyGrowsInTheSameWayInEveryLayout) {
   write_checkpoint(folder.path(), 1, stored.stage());
   const FoundCheckpoint found = verify_checkpoint(folder / "step-1");
   SmallModel grown(2, odd_config());
-  import_weights(checkpoint_tensors(found), grown.spec, grown.store, &stored.spec);
+  import_weights(checkpoint_tensors(found), grown.spec, grown.store,
+                 {.stored_vocabulary = stored.spec.vocab_size});
   write_checkpoint(folder.path(), 2, grown.stage());
   for (const Layout& layout : layouts()) {
     run_on(layout, 3, [&](RankModel& rank) {
-      import_weights(checkpoint_tensors(found), rank.model.spec, rank.model.store, &stored.spec);
+      import_weights(checkpoint_tensors(found), rank.model.spec, rank.model.store,
+                     {.stored_vocabulary = stored.spec.vocab_size});
       const std::string imported = rank.model.bits(true);
       load_checkpoint(folder / "step-2", rank.model.spec, rank.model.store, nullptr);
       EXPECT_TRUE(imported == rank.model.bits(true)) << layout.name();

@@ -80,6 +80,7 @@ bool has_trainer() {
 /// type.
 const std::map<std::string, std::string> kNestedTypes = {
     {"model.rope_scaling", "RopeScalingConfig"},
+    {"checkpoint.load", "CheckpointLoadConfig"},
     {"data.filter", "DataFilterConfig"},
     {"data.sources[]", "DataSourceConfig"},
     {"data.validation[]", "DataSourceConfig"},

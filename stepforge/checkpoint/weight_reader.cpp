@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/checkpoint/weight_reader.h"
+
+#include <algorithm>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "stepforge/checkpoint/shard_slices.h"
+#include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/storage/tensor_parts.h"
+
+namespace stepforge {
+
+WeightReader::WeightReader(const TensorFolder& folder, const std::string& name)
+    : folder_(folder), tensor_(folder.find(name)) {
+  if (is_mxfp4(folder, name)) mxfp4_.emplace(folder, name);
+}
+
+void WeightReader::read_stored(const TensorSlice& slice, int64_t begin, const at::Tensor& target) {
+  if (mxfp4_) {
+    mxfp4_->read(slice, begin, {target.mutable_data_ptr<float>(), static_cast<size_t>(target.numel())});
+  } else {
+    folder_.read(tensor_->name, slice, begin, begin + target.numel(), bytes_of(target));
+  }
+}
+
+void WeightReader::read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) {
+  const at::ScalarType stored = mxfp4_ ? at::kFloat : scalar_type(tensor_->dtype);
+  if (target.scalar_type() == stored) return read_stored(slice, begin, target);
+  if (!chunk_.defined())
+    chunk_ = at::empty({std::min(kWeightChunk, whole_slice(shape()).elements())}, stored);
+  for (int64_t done = 0; done < target.numel(); done += kWeightChunk) {
+    const at::Tensor values = chunk_.narrow(0, 0, std::min(kWeightChunk, target.numel() - done));
+    read_stored(slice, begin + done, values);
+    target.narrow(0, done, values.numel()).copy_(values);
+  }
+}
+
+void expect_weight(TensorComparison& comparison, const TensorFolder& folder, const std::string& name,
+                   const std::vector<int64_t>& shape) {
+  if (!is_mxfp4(folder, name)) return comparison.expect(name, shape, kWeightTypes);
+  const std::string fault = fault_of_mxfp4(folder, name, shape);
+  comparison.allow(mxfp4_blocks(name), [&](const StoredTensor&) { return fault; });
+  comparison.allow(mxfp4_scales(name), [](const StoredTensor&) { return ""; });
+  if (fault.empty()) comparison.accept(name, shape);
+}
+
+void load_masters(const TensorFolder& folder, const TensorComparison& comparison, ModelStore& store) {
+  const at::NoGradGuard no_grad;
+  for (const NamedTensor& tensor : named_tensors(store)) {
+    const auto usable = comparison.usable(tensor.name);
+    if (!usable) continue;
+    const UnitStore& unit = store.unit(tensor.unit);
+    WeightReader reader(folder, tensor.name);
+    for (const auto& [slice, local] : shard_slices(unit, tensor)) {
+      // What is left of a slice are its first elements: only rows may be missing.
+      const auto known = intersection(slice, *usable);
+      if (known) reader.read(*known, 0, unit.master().narrow(0, local, known->elements()));
+    }
+  }
+}
+
+}  // namespace stepforge
