@@ -430,7 +430,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   }
   add_corrections(spec, model);
   plan.check_rules(spec);
-  freeze_units(spec, model.freeze);
+  freeze_units(spec, model.freeze, model.frozen_dtype);
   return spec;
 }
 

@@ -39,7 +39,7 @@ std::vector<FreezePattern> patterns_of(std::span<const std::string> texts) {
 
 }  // namespace
 
-void freeze_units(ModelSpec& model, std::span<const std::string> texts) {
+void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType master) {
   if (texts.empty()) return;
   std::vector<FreezePattern> patterns = patterns_of(texts);
   const auto any_matches = [&](const std::string& name) {
@@ -59,7 +59,9 @@ void freeze_units(ModelSpec& model, std::span<const std::string> texts) {
                  "a whole; name the unit",
                  frozen, trained, unit.name));
     }
-    if (whole || (trained.empty() && !frozen.empty())) unit.trainable = false;
+    if (!whole && (!trained.empty() || frozen.empty())) continue;
+    unit.trainable = false;
+    if (!unit.state) unit.master = master;
   }
   for (const FreezePattern& pattern : patterns) {
     if (pattern.used) continue;

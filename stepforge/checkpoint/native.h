@@ -21,6 +21,7 @@
 #include "stepforge/base/json.h"
 #include "stepforge/base/log.h"
 #include "stepforge/checkpoint/checkpoint_ranks.h"
+#include "stepforge/checkpoint/frozen_weights.h"
 #include "stepforge/checkpoint/staged_checkpoint.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/modelspec/model_spec.h"
@@ -39,29 +40,34 @@ inline constexpr std::string_view kTensorNames = "hugging_face";
 int64_t write_checkpoint(const std::filesystem::path& dir, int64_t step, const StagedCheckpoint& staged,
                          const CheckpointRanks& ranks = {});
 
-/// A checkpoint whose files have been checked against its manifest.
+/// A checkpoint whose files have been checked against its manifest, and the frozen weights that it leaves out against its
+/// state.
 struct FoundCheckpoint {
   std::filesystem::path path;
   int64_t step = 0;
+  FrozenWeights frozen = {};  ///< what it leaves out
 };
 
 /// Checks a step folder of any name; each of several ranks reads a share of its bytes. Throws FormatError on
 /// all ranks naming every file that is missing, truncated or changed, a manifest whose layout does not
 /// describe its files or whose step is out of range, and a state.json of another step; Error if something
-/// cannot be read.
-FoundCheckpoint verify_checkpoint(const std::filesystem::path& step_folder,
-                                  const CheckpointRanks& ranks = {});
+/// cannot be read; UsageError if the frozen weights that it leaves out are not those of the save. They are read from
+/// `frozen_from`, or if that is empty from where the checkpoint says.
+FoundCheckpoint verify_checkpoint(const std::filesystem::path& step_folder, const CheckpointRanks& ranks = {},
+                                  const std::filesystem::path& frozen_from = {});
 
 /// Checks `dir`/step-N. Throws UsageError if it does not exist, Error as verify_checkpoint does.
 FoundCheckpoint checkpoint_of_step(const std::filesystem::path& dir, int64_t step,
-                                   const CheckpointRanks& ranks = {});
+                                   const CheckpointRanks& ranks = {},
+                                   const std::filesystem::path& frozen_from = {});
 
 /// The newest step of `dir` that is complete and undamaged, the same on all ranks; nullopt if there are no
 /// checkpoints. Each damaged one that is skipped is an error line in the log that names the damaged file and
-/// the checkpoint used instead. Throws UsageError with the damage of each if all are damaged, and Error if
-/// one cannot be read: it may be whole.
+/// the checkpoint used instead. Throws UsageError with the damage of each if all are damaged, and otherwise as
+/// verify_checkpoint() does: one that cannot be read may be whole.
 std::optional<FoundCheckpoint> newest_complete_checkpoint(const std::filesystem::path& dir, Logger& logger,
-                                                          const CheckpointRanks& ranks = {});
+                                                          const CheckpointRanks& ranks = {},
+                                                          const std::filesystem::path& frozen_from = {});
 
 /// Renames the folders of steps after `step` to "step-N.damaged", so that later saves do not replace them.
 void set_aside_later_steps(const std::filesystem::path& dir, int64_t step, Logger& logger,
@@ -70,7 +76,9 @@ void set_aside_later_steps(const std::filesystem::path& dir, int64_t step, Logge
 /// The content of state.json. Throws Error if it cannot be read or is not an object.
 Json read_checkpoint_state(const FoundCheckpoint& checkpoint);
 
-/// The tensors of all files. Throws FormatError if slices overlap or elements are missing.
+/// The tensors of the files of a checkpoint. Throws FormatError if slices overlap or elements are missing.
+TensorFolder stored_tensors(const std::filesystem::path& step_folder);
+/// The same, with the frozen weights that it leaves out.
 TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint);
 
 /// Loads what `store` holds: this rank's part of the masters and, unless `optimizer` is null, of its moments

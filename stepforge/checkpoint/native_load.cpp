@@ -124,7 +124,11 @@ TensorComparison require_fit(const FoundCheckpoint& checkpoint, const TensorFold
   TensorComparison comparison(folder);
   std::set<std::string> slots;
   for (const NamedTensor& tensor : named_tensors(model)) {
-    comparison.expect(tensor.name, tensor.shape, kMasters);
+    if (checkpoint.frozen.contains(tensor.name)) {
+      expect_weight(comparison, folder, tensor.name, tensor.shape);
+    } else {
+      comparison.expect(tensor.name, tensor.shape, kMasters);
+    }
     const UnitSpec& unit = model.units.at(tensor.unit);
     if (optimizer == nullptr || !unit.trainable) continue;
     for (const std::string_view slot :
@@ -187,9 +191,26 @@ std::string check_share(const fs::path& step_folder, int rank, int ranks) {
   }
 }
 
+/// What the checkpoint leaves out, compared with what is there.
+FrozenWeights verified_frozen_weights(const fs::path& step_folder, const CheckpointRanks& ranks,
+                                      fs::path from) {
+  FrozenWeights frozen =
+      frozen_weights_of(read_checkpoint_state({step_folder}), (step_folder / kStateFileName).string());
+  if (frozen.none()) return frozen;
+  if (!from.empty()) frozen.from = fs::absolute(home_of_frozen_weights(from));
+  const std::string subject = format("{} was saved without its frozen weights, which are to be those of {}",
+                                     step_folder.string(), frozen.from.string());
+  const Json found =
+      hash_tensors([from = frozen.from] { return open_weights(from); }, frozen.names(), ranks, subject);
+  require_equal_hashes(frozen.hashes, found,
+                       subject + "; give the model that the run started from (checkpoint.initial_load_path)");
+  return frozen;
+}
+
 }  // namespace
 
-FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointRanks& ranks) {
+FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointRanks& ranks,
+                                  const fs::path& frozen_from) {
   const std::vector<std::string> results = ranks.run(
       [=, rank = ranks.rank(), size = ranks.size()] { return check_share(step_folder, rank, size); });
   std::set<std::string> damage;
@@ -208,10 +229,11 @@ FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointR
     throw Error(format("{} of rank {} differs from that of rank 0; all ranks must use one common run folder",
                        (step_folder / kManifestFileName).string(), rank));
   }
-  return {step_folder, step};
+  return {step_folder, step, verified_frozen_weights(step_folder, ranks, frozen_from)};
 }
 
-FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const CheckpointRanks& ranks) {
+FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const CheckpointRanks& ranks,
+                                   const fs::path& frozen_from) {
   const fs::path path = dir / checkpoint_folder_name(step);
   // Rank 0 decides for all ranks whether it exists.
   const std::string fault = ranks.run([=, leads = ranks.rank() == 0]() -> std::string {
@@ -223,18 +245,19 @@ FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const Chec
                   there.empty() ? std::string("none") : join(there, ", "));
   })[0];
   if (!fault.empty()) throw UsageError(fault);
-  return verify_checkpoint(path, ranks);
+  return verify_checkpoint(path, ranks, frozen_from);
 }
 
 std::optional<FoundCheckpoint> newest_complete_checkpoint(const fs::path& dir, Logger& logger,
-                                                          const CheckpointRanks& ranks) {
+                                                          const CheckpointRanks& ranks,
+                                                          const fs::path& frozen_from) {
   const Json there =
       Json::parse(ranks.run([=, leads = ranks.rank() == 0] { return leads ? survey(dir) : ""; })[0]);
   auto damage = there.at("damaged").get<std::vector<std::string>>();
   std::optional<FoundCheckpoint> found;
   for (const Json& step : there.at("steps")) {
     try {
-      found = checkpoint_of_step(dir, step.get<int64_t>(), ranks);
+      found = checkpoint_of_step(dir, step.get<int64_t>(), ranks, frozen_from);
       break;
     } catch (const FormatError& failure) {
       damage.emplace_back(failure.what());
@@ -270,12 +293,18 @@ Json read_checkpoint_state(const FoundCheckpoint& checkpoint) {
   return state;
 }
 
-TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint) {
+TensorFolder stored_tensors(const fs::path& step_folder) {
   std::vector<fs::path> files;
-  for (const FileRecord& file : read_manifest(checkpoint.path).files) {
-    if (is_tensor_file(file)) files.push_back(checkpoint.path / file.name);
+  for (const FileRecord& file : read_manifest(step_folder).files) {
+    if (is_tensor_file(file)) files.push_back(step_folder / file.name);
   }
   return TensorFolder(files);
+}
+
+TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint) {
+  TensorFolder folder = stored_tensors(checkpoint.path);
+  if (!checkpoint.frozen.none()) add_frozen_weights(folder, checkpoint.frozen);
+  return folder;
 }
 
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,

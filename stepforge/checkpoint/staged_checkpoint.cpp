@@ -11,6 +11,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/optimizer_slots.h"
+#include "stepforge/checkpoint/frozen_weights.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/tensorfile/dcp.h"
@@ -87,7 +88,9 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
                                   Json state, StagedCheckpoint reused) {
   if (!state.is_object()) throw Error("a checkpoint's state must be a JSON object");
   const at::NoGradGuard no_grad;
-  const std::vector<NamedTensor> tensors = named_tensors(model);
+  std::vector<NamedTensor> tensors = named_tensors(model);
+  const FrozenWeights left_out = frozen_weights_of(state, "the state");
+  std::erase_if(tensors, [&](const NamedTensor& tensor) { return left_out.contains(tensor.name); });
   const auto saved = saved_slices(tensors, store, [&](size_t unit) {
     return int64_t{1} + (optimizer == nullptr ? 0 : optimizer->state(unit).layout().slots());
   });

@@ -55,7 +55,7 @@ class StagedCheckpoint {
 };
 
 /// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object to
-/// which "optimizer_steps" is added. `model` is what this rank holds, like `store`. No rank waits for another;
+/// which "optimizer_steps" is added. Frozen weights that the state names (frozen_weights.h) are left out. `model` is what this rank holds, like `store`. No rank waits for another;
 /// replicas divide the slices that they all hold, and what a rank does not count (UnitLayout::counted), such
 /// as its copy of a tied embedding, it leaves to another. Pass the previous one as `reused`: unless a copy of it still exists, its memory is used again, so
 /// that nothing large is allocated after the first save. Throws Error if `state` is not an object.

@@ -276,6 +276,7 @@ struct ModelConfig {
   double dropout = 0.0;
   int64_t max_position = 8192;
   std::vector<std::string> freeze;
+  DType frozen_dtype = DType::f32;
 
   bool operator==(const ModelConfig&) const = default;
 };
@@ -529,6 +530,7 @@ struct CheckpointConfig {
   std::string initial_load_path;
   bool initial_load_model_only = true;
   CheckpointLoadConfig load;
+  bool exclude_frozen = false;
   bool strict = true;
 
   bool operator==(const CheckpointConfig&) const = default;

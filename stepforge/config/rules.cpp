@@ -77,6 +77,9 @@ void check_model(const RuleCheck& check) {
   check.require(model.rope_local_theta == 0.0 || model.sliding_window > 0,
                 {"model.rope_local_theta", "model.sliding_window"},
                 "only layers with a sliding window have this base; set sliding_window, or remove it");
+  check.require(model.frozen_dtype == DType::f32 || !model.freeze.empty(),
+                {"model.frozen_dtype", "model.freeze"},
+                "no weights are frozen; name them in freeze, or remove frozen_dtype");
   const RopeScalingConfig& scaling = model.rope_scaling;
   check.require(scaling.type != RopeScalingType::llama3 || scaling.low_freq_factor < scaling.high_freq_factor,
                 {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
@@ -476,6 +479,14 @@ void check_run(const RuleCheck& check) {
       config.checkpoint.load.data || !config.checkpoint.load.counters || config.training.epochs == 0,
       {"checkpoint.load.data", "training.epochs"},
       "epochs count from the first step of the run; set training.steps instead, or load.counters to false");
+  check.require(!config.checkpoint.exclude_frozen || !config.model.freeze.empty(),
+                {"checkpoint.exclude_frozen", "model.freeze"},
+                "no weights are frozen; name them in model.freeze, or remove exclude_frozen");
+  check.require(!config.checkpoint.exclude_frozen || !config.checkpoint.initial_load_path.empty(),
+                {"checkpoint.exclude_frozen", "checkpoint.initial_load_path"},
+                "frozen weights that checkpoints leave out must be found elsewhere; start from a model with "
+                "model.from, or "
+                "remove exclude_frozen");
   check.require((config.debug.plant_nan_step == -1) == config.debug.plant_nan_block.empty(),
                 {"debug.plant_nan_step", "debug.plant_nan_block"}, "set both of them or neither");
 }

@@ -215,7 +215,11 @@ SchemaOf<ModelConfig> model_section() {
              "Regular expressions of weights that are not trained: each must match the whole name of a unit, "
              "such as "
              "embedding or layers.0, or the names of all its parameters.",
-             {.non_empty = true});
+             {.non_empty = true})
+      .field("frozen_dtype", &ModelConfig::frozen_dtype,
+             "Data type in which frozen weights are kept; bf16 halves their memory, and is exact if the "
+             "initial weights are bf16.",
+             {.choices = {"fp32", "bf16"}});
 }
 
 SchemaOf<TokenizerConfig> tokenizer_section() {

@@ -64,6 +64,10 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
              "What is loaded beside the weights, from a checkpoint of the run or of initial_load_path; a "
              "switch acts "
              "once, and checkpoints that the run saves after it are continued in full.")
+      .field("exclude_frozen", &CheckpointConfig::exclude_frozen,
+             "Whether checkpoints leave out the weights that model.freeze names; a resume takes them from "
+             "initial_load_path, and "
+             "refuses others.")
       .field("strict", &CheckpointConfig::strict,
              "Whether weights and optimizer state must be exactly those of the model; if false, what fits is "
              "loaded, the "

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/base/dtype.h"
 #include "stepforge/base/tensor_slice.h"
 
 namespace stepforge {
@@ -68,6 +69,7 @@ struct UnitSpec {
   bool experts = false;  ///< of experts that are spread over ranks: a mesh of their own shards it
   /// Of a block, such as the correction of a router: no gradient changes it, and it is fp32 and whole on every rank.
   bool state = false;
+  DType master = DType::f32;  ///< in which its values are stored between steps: fp32 if they are trained or state
   int64_t layer = -1;  ///< of state: the layer whose tally changes it (OpKind::update_state)
 
   int64_t elements() const;

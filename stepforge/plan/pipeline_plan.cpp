@@ -97,13 +97,15 @@ std::vector<int> alive_micro_batches(const Schedule& schedule) {
   return most;
 }
 
-/// Of the weights, gradients and optimizer state of a unit, all in fp32.
+/// Of the weights, gradients and optimizer state of a unit, the last two in fp32.
 double state_bytes(const OptimizerConfig& optimizer, const UnitSpec& unit) {
   const std::vector<int> slots = slot_counts(optimizer, unit);
-  double values = 0;
+  const auto weight = static_cast<double>(dtype_bytes(unit.master));
+  double bytes = 0;
   for (std::size_t i = 0; i < slots.size(); ++i)
-    values += static_cast<double>(unit.parameters[i].elements()) * ((unit.trainable ? 2 : 1) + slots[i]);
-  return 4 * values;
+    bytes += static_cast<double>(unit.parameters[i].elements()) *
+             (weight + 4 * ((unit.trainable ? 1 : 0) + slots[i]));
+  return bytes;
 }
 
 /// About what each block needs on a rank, before tensor parallelism, which divides all. All ranks get the same.

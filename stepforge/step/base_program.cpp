@@ -129,14 +129,15 @@ void add_units(StepProgram& program, const ModelSpec& model, const RankLayout& l
                const StepOptions& options) {
   for (std::size_t u = 0; u < model.units.size(); ++u) {
     const UnitLayout& unit = layout.units.at(u);
-    program.units.push_back({.name = model.units[u].name,
-                             .trainable = model.units[u].trainable,
-                             .resident = unit.gather == DType::f32 && unit.shard_group < 0 && !unit.offloaded,
-                             .shard_group = unit.shard_group,
-                             .replica_group = unit.replica_group(),
-                             .tie_group = unit.tie_group,
-                             .offloaded = unit.offloaded,
-                             .state = model.units[u].state && options.update_state});
+    program.units.push_back(
+        {.name = model.units[u].name,
+         .trainable = model.units[u].trainable,
+         .resident = unit.gather == model.units[u].master && unit.shard_group < 0 && !unit.offloaded,
+         .shard_group = unit.shard_group,
+         .replica_group = unit.replica_group(),
+         .tie_group = unit.tie_group,
+         .offloaded = unit.offloaded,
+         .state = model.units[u].state && options.update_state});
   }
 }
 

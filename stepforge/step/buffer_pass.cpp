@@ -14,7 +14,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kMasterBytes = 4;      // masters and gradients are fp32
+constexpr int64_t kMasterBytes = 4;      // masters that are trained, gradients and optimizer state are fp32
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
 constexpr int64_t kTallyBytes = 8;       // fp64; of each expert
 constexpr int64_t kLabelCountBytes = 24;  // what the labels weigh, their number, how many ranks are to stop
@@ -125,9 +125,10 @@ class BufferWriter {
     }
   }
 
-  /// Bytes of this rank's shard of a master or an optimizer state.
+  /// Bytes of this rank's shard of a master, gradient or optimizer state.
   int64_t state_bytes(int unit, BufferKind kind) const {
     const UnitElements& elements = element(units_, unit);
+    if (kind == BufferKind::weights) return elements.shard * dtype_bytes(element(model_.units, unit).master);
     return kMasterBytes * (kind == BufferKind::optimizer ? elements.optimizer : elements.shard);
   }
   int64_t state_bytes(int unit, const StateParts& parts) const {
@@ -183,7 +184,9 @@ class BufferWriter {
     program_.buffers.push_back({.name = name_of(operation, key),
                                 .kind = kind,
                                 .bytes = bytes,
-                                .dtype = gathered ? element(layout_.units, owner).gather : DType::f32,
+                                .dtype = gathered                      ? element(layout_.units, owner).gather
+                                         : kind == BufferKind::weights ? element(model_.units, owner).master
+                                                                       : DType::f32,
                                 .value = passed ? owner : -1});
     return bytes;
   }

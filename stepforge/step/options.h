@@ -48,7 +48,7 @@ struct PrefetchPolicy {
   std::vector<PrefetchList> lists;
 };
 
-/// When a unit that is not resident is gathered. A unit is resident if its gather dtype is fp32, the dtype of
+/// When a unit that is not resident is gathered. A unit is resident if its gather dtype is that of
 /// the masters, and it is neither sharded nor offloaded.
 struct GatherPolicy {
   enum class Reshard : uint8_t {

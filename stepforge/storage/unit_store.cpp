@@ -68,7 +68,8 @@ UnitStore::UnitStore(const UnitSpec& spec, const UnitLayout& layout, const Store
       groups_(&groups),
       shards_(spec, layout.partition, groups.layout().size_of(layout.shard_group)),
       shard_(groups.layout().index_in(layout.shard_group)) {
-  master_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
+  master_ =
+      at::zeros({shard_size()}, at::TensorOptions(scalar_type(spec.master)).pinned_memory(options_.pinned));
   if (!layout_.offloaded) working_master_ = master_;
   values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(layout_.gather));
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
@@ -281,6 +282,8 @@ void UnitStore::add_gradient(const at::Tensor& earlier) {
 }
 
 void UnitStore::initialize(uint64_t seed) {
+  // The masters themselves, unless they are stored in another dtype.
+  const at::Tensor wide = master_.to(at::kFloat);
   for (size_t i = 0; i < spec_.parameters.size(); ++i) {
     const ParameterSpec& parameter = spec_.parameters[i];
     int64_t row = 0;
@@ -291,12 +294,13 @@ void UnitStore::initialize(uint64_t seed) {
       const uint64_t key = stream_key(seed, "init:" + sub_tensor.hf_name);
       for (const ShardSlice& held : slices(i, row, row + sub_tensor.rows)) {
         for (const ShardRun& run : runs_of(shape, {moved(held.slice, begin), held.local})) {
-          fill_initial(master_.data_ptr<float>() + run.local, run.element, run.count, sub_tensor.init, key);
+          fill_initial(wide.data_ptr<float>() + run.local, run.element, run.count, sub_tensor.init, key);
         }
       }
       row += sub_tensor.rows;
     }
   }
+  if (!wide.is_same(master_)) master_.copy_(wide);
 }
 
 ModelStore::ModelStore(const std::vector<UnitSpec>& units, const RankLayout& layout,

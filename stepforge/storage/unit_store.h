@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The storage of one unit: flat fp32 master weights ("masters"), a flat fp32 gradient, and the gathered
+// The storage of one unit: flat master weights ("masters", in fp32 unless they are frozen in another dtype), a flat fp32 gradient, and the gathered
 // values that layers read. On several ranks masters, gradient and optimizer state are divided into equal
 // shards (modelspec/flat_layout.h), one per rank; gathered values and the gradient that backward writes are
 // whole while they exist. fully_shard and the executor both use it.
@@ -27,7 +27,7 @@ namespace stepforge {
 
 struct StoreOptions {
   bool with_gradient = true;  ///< allocate gradients of trainable units
-  /// If one rank holds the whole unit, values gathered in fp32 are the masters themselves, and backward
+  /// If one rank holds the whole unit, values gathered in the dtype of the masters are these themselves, and backward
   /// writes into gradient() itself. Otherwise both have their own memory, as on several ranks.
   bool alias_if_whole = true;
   bool pinned = false;  ///< masters and gradient are in page-locked memory, which needs an accelerator
@@ -61,7 +61,7 @@ class UnitStore {
   int replica() const { return groups_->layout().index_in(layout_.replica_group()); }
   int replicas() const { return groups_->layout().size_of(layout_.replica_group()); }
   /// Whether values are the masters themselves.
-  bool resident() const { return layout_.gather == DType::f32 && writes_in_place(); }
+  bool resident() const { return layout_.gather == spec_.master && writes_in_place(); }
   bool trained() const { return gradient_.defined(); }
   /// Whether backward writes into gradient() itself.
   bool writes_in_place() const { return !sharded() && options_.alias_if_whole && !layout_.offloaded; }
@@ -75,18 +75,18 @@ class UnitStore {
   /// This rank's part of the whole parameter.
   std::vector<ShardSlice> slices(size_t index) const;
 
-  const at::Tensor& master() const { return master_; }      ///< [shard_size()] fp32
+  const at::Tensor& master() const { return master_; }      ///< [shard_size()] of spec().master
   const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
   /// What gathers, reductions and updates work on: master() and gradient(), or for an offloaded unit the
   /// copies that are set.
   const at::Tensor& working_master() const { return working_master_; }
   const at::Tensor& working_gradient() const { return working_gradient_; }
-  /// [shard_size()] fp32; undefined frees the copy on the device. Only for an offloaded unit.
+  /// [shard_size()], typed like what they copy; undefined frees the copy on the device. Only for an offloaded unit.
   void set_working_master(at::Tensor copy) { working_master_ = std::move(copy); }
   void set_working_gradient(at::Tensor copy) { working_gradient_ = std::move(copy); }
   std::vector<Parameter>& parameters() { return parameters_; }
   const Parameter& parameter(size_t index) const { return parameters_.at(index); }
-  /// The fp32 master values of parameter `index`, with its shape. Only for a unit that is whole on this rank.
+  /// The master values of parameter `index`, with its shape. Only for a unit that is whole on this rank.
   at::Tensor master_view(size_t index) const;
   /// Joins `shard` [shard_size()] of all ranks: [flat_layout(spec()).size] in that layout, whatever the
   /// partition, the same on all ranks. A collective of the compute lane; returns `shard` itself if the unit

@@ -164,6 +164,23 @@ TensorFolder::TensorFolder(const std::vector<std::filesystem::path>& paths) {
   errors.throw_if_any();
 }
 
+void TensorFolder::adopt(TensorFolder other, const std::vector<std::string>& names) {
+  const size_t first = files_.size();
+  for (SafetensorsFile& file : other.files_) files_.push_back(std::move(file));
+  for (const std::string& name : names) {
+    const auto found = other.tensors_.find(name);
+    if (found == other.tensors_.end()) continue;
+    StoredTensor tensor = std::move(found->second);
+    for (StoredPart& part : tensor.parts) part.file += first;
+    if (tensors_.contains(name)) {
+      throw FormatError(format("{} is in {} and in {}", quoted_for_message(name),
+                               files_.front().path().string(),
+                               files_.at(tensor.parts.front().file).path().string()));
+    }
+    tensors_.emplace(name, std::move(tensor));
+  }
+}
+
 std::vector<std::string> TensorFolder::names() const {
   std::vector<std::string> names;
   names.reserve(tensors_.size());

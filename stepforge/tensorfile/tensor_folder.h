@@ -39,6 +39,10 @@ class TensorFolder {
   /// or dimensions, overlap, or leave out elements.
   explicit TensorFolder(const std::vector<std::filesystem::path>& paths);
 
+  /// Adds tensors of another folder by name; names that it lacks are passed over. Throws FormatError naming a tensor that both
+  /// have.
+  void adopt(TensorFolder other, const std::vector<std::string>& names);
+
   const std::vector<SafetensorsFile>& files() const { return files_; }
   /// Every name, sorted.
   std::vector<std::string> names() const;

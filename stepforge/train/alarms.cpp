@@ -14,6 +14,7 @@
 #include "stepforge/comm/gather.h"
 #include "stepforge/layout/parallel_dims.h"
 #include "stepforge/storage/gradient_norm.h"
+#include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/trainer.h"
 #include "stepforge/train/training_services.h"
 
@@ -34,9 +35,10 @@ struct Digest {
 };
 
 /// The digest of the elements of one slice of a tensor of `shape`.
-uint64_t digest_of(const ShardSlice& part, const std::vector<int64_t>& shape, const float* shard) {
+uint64_t digest_of(const ShardSlice& part, const std::vector<int64_t>& shape, const at::Tensor& shard) {
   const int64_t columns = part.slice.sizes.back();
-  const float* values = shard + part.local;
+  const at::Tensor wide = part_of(shard, part).to(at::kFloat);
+  const auto* values = wide.const_data_ptr<float>();
   uint64_t sum = 0;
   for (int64_t i = 0; i < part.elements(); ++i) {
     int64_t rest = i / columns;
@@ -53,12 +55,11 @@ uint64_t digest_of(const ShardSlice& part, const std::vector<int64_t>& shape, co
 }
 
 Digest digest_of(const UnitStore& unit) {
-  const auto* shard = unit.master().const_data_ptr<float>();
   Digest digest;
   for (size_t p = 0; p < unit.spec().parameters.size(); ++p) {
     const ParameterSpec& parameter = unit.spec().parameters[p];
     uint64_t sum = 0;
-    for (const ShardSlice& part : unit.slices(p)) sum += digest_of(part, parameter.shape, shard);
+    for (const ShardSlice& part : unit.slices(p)) sum += digest_of(part, parameter.shape, unit.master());
     sum *= 2 * p + 1;  // by parameter
     digest.add({sum, parameter.is_sliced() ? 0 : sum});
   }

@@ -237,7 +237,7 @@ class ExportCallback : public Callback {
  private:
   static void write(Trainer& trainer, const std::string& step, const std::filesystem::path& output) {
     std::filesystem::create_directories(output.parent_path());
-    const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step};
+    const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step, trainer.left_out};
     const HfExportOptions options = {.dtype = trainer.config.checkpoint.export_dtype,
                                      .generation = read_generation_config(trainer.config.run_dir)};
     export_hf(output, trainer.config.model, trainer.model_spec, checkpoint_tensors(found),

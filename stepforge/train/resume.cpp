@@ -10,8 +10,10 @@
 #include "stepforge/base/json_reader.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/catalog/model_comparison.h"
+#include "stepforge/checkpoint/frozen_weights.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/checkpoint/weight_reader.h"
 #include "stepforge/plan/known_model.h"
 #include "stepforge/train/restore.h"
 #include "stepforge/train/trainer.h"
@@ -71,6 +73,39 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
 
 void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
   load_weights(trainer, known_checkpoint(found.path), checkpoint_tensors(found));
+}
+
+/// What checkpoints of this run leave out, and where it is. `own`: what the run was continued from. Throws UsageError unless
+/// that has the frozen weights of the run.
+void leave_out_frozen(Trainer& trainer, const std::optional<FoundCheckpoint>& own) {
+  FrozenWeights& frozen = trainer.left_out;
+  frozen.from =
+      std::filesystem::absolute(home_of_frozen_weights(trainer.config.checkpoint.initial_load_path));
+  std::vector<std::string> names = frozen_names(trainer.divided_model);
+  std::ranges::sort(names);
+  if (own && own->frozen.from == frozen.from && own->frozen.names() == names) {
+    frozen = own->frozen;
+    return;
+  }
+  const std::string subject =
+      format("checkpoint.exclude_frozen: checkpoints leave frozen weights to {}", frozen.from.string());
+  const CheckpointRanks& ranks = *trainer.checkpoint_ranks;
+  const auto open = [from = frozen.from] { return open_weights(from); };
+  frozen.hashes = hash_tensors(open, names, ranks, subject);
+  if (own) {
+    const Json of_run = hash_tensors([own] { return checkpoint_tensors(*own); }, names, ranks, subject);
+    require_equal_hashes(frozen.hashes, of_run,
+                         format("{}, but those of {} are others", subject, own->path.string()));
+  }
+  const TensorFolder source = open();
+  for (const NamedTensor& tensor : named_tensors(trainer.divided_model)) {
+    if (!frozen.contains(tensor.name)) continue;
+    const std::vector<int64_t> there = WeightReader(source, tensor.name).shape();
+    if (there == tensor.shape) continue;
+    throw UsageError(
+        format("{}, but {} is {} there and {} in the model; remove exclude_frozen, or train this tensor",
+               subject, tensor.name, shape_text(there), shape_text(tensor.shape)));
+  }
 }
 
 /// Continues from a checkpoint of the run's own folder. One of step 0 without optimizer state was made by an
@@ -137,13 +172,14 @@ constexpr std::string_view kStartOver =
     "to start over, name another run_dir; checkpoint.resume = false, which starts over, is refused in this "
     "one";
 
-/// Continues from the newest checkpoint of the run's own folder. Returns false if there is none, and throws
-/// UsageError if all are damaged, or if it would start over although later steps were saved.
-bool continue_from_newest(Trainer& trainer, const EarlierStarts& earlier) {
+/// Continues from the newest checkpoint of the run's own folder, which it returns. Throws UsageError if all are damaged, or
+/// if it would start over although later steps were saved.
+std::optional<FoundCheckpoint> continue_from_newest(Trainer& trainer, const EarlierStarts& earlier) {
   const std::filesystem::path dir = trainer.checkpoint_dir();
   std::optional<FoundCheckpoint> found;
   try {
-    found = newest_complete_checkpoint(dir, trainer.log, *trainer.checkpoint_ranks);
+    found = newest_complete_checkpoint(dir, trainer.log, *trainer.checkpoint_ranks,
+                                       trainer.config.checkpoint.initial_load_path);
   } catch (const UsageError& damage) {
     throw UsageError(format("{}\n{}", damage.what(), kStartOver));
   }
@@ -152,10 +188,10 @@ bool continue_from_newest(Trainer& trainer, const EarlierStarts& earlier) {
     throw UsageError(format("{}; {} has no usable checkpoint after step 0: is its disk mounted?\n{}",
                             earlier.saved, dir.string(), kStartOver));
   }
-  if (!found) return false;
+  if (!found) return std::nullopt;
   continue_run(trainer, *found);
   set_aside_later_steps(dir, step, trainer.log, *trainer.checkpoint_ranks);
-  return true;
+  return found;
 }
 
 }  // namespace
@@ -165,17 +201,20 @@ void build_checkpoint(Trainer& trainer) {
   trainer.checkpoint_ranks = build_checkpoint_ranks(trainer);
   const CheckpointRanks& ranks = *trainer.checkpoint_ranks;
   const EarlierStarts earlier = earlier_starts(trainer);
-  bool loaded = false;
+  std::optional<FoundCheckpoint> own;
   if (checkpoint.resume && checkpoint.load_step < 0) {
-    loaded = continue_from_newest(trainer, earlier);
+    own = continue_from_newest(trainer, earlier);
   } else {
     // load_step and resume = false are for the first attempt of a launch; a restarted one continues from its
     // own last checkpoint.
     const int64_t step = earlier.of_this_launch > 0 ? earlier.of_this_launch : checkpoint.load_step;
-    loaded = step >= 0;
-    if (loaded) resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), step, ranks));
+    if (step >= 0) {
+      own = checkpoint_of_step(trainer.checkpoint_dir(), step, ranks, checkpoint.initial_load_path);
+      resume_own(trainer, *own);
+    }
   }
-  if (!loaded && !checkpoint.initial_load_path.empty()) initial_load(trainer);
+  if (!own && !checkpoint.initial_load_path.empty()) initial_load(trainer);
+  if (checkpoint.exclude_frozen) leave_out_frozen(trainer, own);
   if (checkpoint.enable) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
         trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);

@@ -215,6 +215,7 @@ void Trainer::save_checkpoint() {
   metrics->flush();
   Json stored = state_to_json(state, config, batch.rows_per_step);
   stored["callbacks"] = callback_states();
+  if (!left_out.none()) stored[kFrozenWeights] = left_out.to_json();
   checkpoints->save(state.step, stage_checkpoint(rank_model, *store, optimizer.get(), std::move(stored),
                                                  checkpoints->reusable()));
   report_saves();

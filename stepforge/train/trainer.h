@@ -11,6 +11,7 @@
 #include "stepforge/base/interrupt.h"
 #include "stepforge/base/log.h"
 #include "stepforge/catalog/lr_schedule.h"
+#include "stepforge/checkpoint/frozen_weights.h"
 #include "stepforge/checkpoint/writer.h"
 #include "stepforge/config/load.h"
 #include "stepforge/data/data_plan.h"
@@ -131,6 +132,7 @@ class Trainer {
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
+  FrozenWeights left_out;                         ///< what checkpoints leave out
   std::unique_ptr<CheckpointWriter> checkpoints;  ///< null if checkpoint.enable is off
   CallbackList callbacks;                         ///< of training.callbacks, then of add_callback
 

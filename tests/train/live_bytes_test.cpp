@@ -95,6 +95,8 @@ const std::string kSpread = "parallelism.expert_parallel_degree=2";
 const Strings kExperts = {"model.family=qwen3_moe", "model.n_experts=4", "model.experts_per_token=4",
                           "model.moe_ffn_dim=48"};
 
+const Strings kFrozen = {"model.freeze=embedding,layers.0,layers.1", "model.frozen_dtype=bf16"};
+
 std::string schedule(const std::string& name) {
   return "parallelism.pipeline_parallel_schedule=" + name;
 }
@@ -111,6 +113,9 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"fsdp_offloaded", 2, {kOffloadState}},
         MemoryLayout{"muon", 2, {"optimizer.name=muon", "parallelism.fsdp_partition=by_tensor"}},
         MemoryLayout{"lion_offloaded", 2, {"optimizer.name=lion", kOffloadState}},
+        MemoryLayout{"frozen_in_bf16", 2, kFrozen},
+        MemoryLayout{"frozen_in_bf16_whole", 1, kFrozen + Strings{"precision.compute=bf16"}},
+        MemoryLayout{"frozen_in_bf16_offloaded", 2, kFrozen + Strings{kOffloadState}},
         MemoryLayout{"sgd", 1, {"optimizer.name=sgd", "optimizer.momentum=0"}},
         MemoryLayout{"replicas", 2, {kReplicated}}, MemoryLayout{"hsdp", 4, {kReplicated}},
         MemoryLayout{"context_gathered", 2, {kContext}}, MemoryLayout{"tensor", 2, {kTensor}},
