@@ -8,6 +8,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/biased_experts.h"
+#include "stepforge/catalog/expert_blocks.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/hf_fields.h"
@@ -320,8 +321,7 @@ void check_ulysses(const ModelConfig& model, const TensorParallel& tensor, const
       kv_heads, model.n_heads, model.n_kv_heads, tensor.degree));
 }
 
-/// Adds a unit with the parameters of the layers, one of experts that are spread over ranks, and a block that uses them.
-/// `hidden` passes between blocks.
+/// Adds a unit with the parameters of the layers, and a block that uses it. `hidden` passes between blocks.
 void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& name, BlockKind kind, int layer,
                std::vector<LayerSpec> layers) {
   UnitSpec unit;
@@ -330,26 +330,22 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
   block.name = name;
   block.kind = kind;
   block.layer = layer;
-  UnitSpec experts{.name = name + ".experts", .parameters = {}, .experts = true};
   for (auto& part : layers) {
     std::ranges::move(part.parameters, std::back_inserter(unit.parameters));
-    std::ranges::move(part.expert_parameters, std::back_inserter(experts.parameters));
     block.regions.push_back(std::move(part.region));
   }
   if (kind != BlockKind::embedding) block.inputs.push_back(hidden);
   if (kind != BlockKind::head) block.outputs.push_back(hidden);
-  for (UnitSpec* added : {&unit, &experts}) {
-    if (added->parameters.empty()) continue;
-    block.units.push_back(static_cast<int>(spec.units.size()));
-    spec.units.push_back(std::move(*added));
-  }
+  block.units = {static_cast<int>(spec.units.size())};
+  spec.units.push_back(std::move(unit));
   spec.blocks.push_back(std::move(block));
 }
 
 /// The corrections of routers, after all weights: a unit of state for each layer that has one.
 void add_corrections(ModelSpec& spec, const ModelConfig& model) {
   for (BlockSpec& block : spec.blocks) {
-    if (block.kind != BlockKind::layer || !layer_traits(model, block.layer).corrected()) continue;
+    if (block.kind != BlockKind::layer || !block.begins_layer()) continue;
+    if (!layer_traits(model, block.layer).corrected()) continue;
     block.units.push_back(static_cast<int>(spec.units.size()));
     spec.units.push_back({.name = block.name + ".router",
                           .parameters = {router_correction(
@@ -406,19 +402,26 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
     const LayerTraits traits = layer_traits(model, layer);
-    add_block(
-        spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
-        {traits.latent() ? latent_attention_layer(name + ".attention", hf_prefix, latent_dims(model), traits,
-                                                  depth_std, dropout)
-                         : attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
-                                           parts.attention.at(static_cast<size_t>(layer)), context),
-         traits.biased_experts
-             ? biased_expert_layer(name + ".mlp", hf_prefix, expert_dims(model), depth_std, dropout)
-         : traits.experts
-             ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
-                            find_family(model.family).expert_names(), depth_std, dropout, experts)
-             : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std, dropout,
-                         parts.mlp.at(static_cast<size_t>(layer)))});
+    LayerSpec attention =
+        traits.latent() ? latent_attention_layer(name + ".attention", hf_prefix, latent_dims(model), traits,
+                                                 depth_std, dropout)
+                        : attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
+                                          parts.attention.at(static_cast<size_t>(layer)), context);
+    if (traits.experts && experts.degree > 1) {
+      add_expert_blocks(spec, hidden, static_cast<int>(layer), std::move(attention),
+                        expert_parts(name + ".mlp", hf_prefix, expert_dims(model),
+                                     find_family(model.family).expert_names(), depth_std, dropout, experts),
+                        expert_dims(model), experts);
+      continue;
+    }
+    add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
+              {std::move(attention),
+               traits.biased_experts
+                   ? biased_expert_layer(name + ".mlp", hf_prefix, expert_dims(model), depth_std, dropout)
+               : traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
+                                               find_family(model.family).expert_names(), depth_std, dropout)
+                                : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits,
+                                            depth_std, dropout, parts.mlp.at(static_cast<size_t>(layer)))});
   }
   add_block(spec, hidden, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,

@@ -2,6 +2,7 @@
 #include "stepforge/catalog/expert_layers.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -101,6 +102,14 @@ CallSpec route_call(const std::string& prefix, const ExpertDims& dims) {
   return call;
 }
 
+/// At the end of a block: the gradient of its input is new, since that of its result is the block's.
+void end_block(CallSpec& route, const ExpertDims& dims) {
+  route.gradient.compute = dims.width;
+  // The block passes its input on.
+  route.queued_saves = {};
+  route.queued_input.compute = dims.width;
+}
+
 /// All of nn's run_experts() as one linear call.
 CallSpec experts_call(const std::string& prefix, const ExpertDims& dims) {
   const int64_t rows = dims.chosen;
@@ -120,59 +129,36 @@ CallSpec experts_call(const std::string& prefix, const ExpertDims& dims) {
   return call;
 }
 
-/// The same where the rows of a micro-batch are on their way to other ranks: of each row a token with one expert.
-CallSpec exchanged_experts_call(const std::string& prefix, const ExpertDims& dims, int64_t rows) {
+/// The same of `rows` for each token, which ranks have sent: each is a token with one expert, and an input of the block.
+CallSpec dispatched_experts_call(const std::string& prefix, const ExpertDims& dims, int64_t rows) {
   ExpertDims of_row = dims;
   of_row.chosen = 1;
   CallSpec call = experts_call(prefix, of_row);
-  for (Elements* elements :
-       {&call.output, &call.extra, &call.saves, &call.queued_saves, &call.forward_workspace.token,
-        &call.gradient, &call.weight_workspace.token, &call.backward_workspace.token, &call.queued.token}) {
+  call.saves.fp32 -= 1;  // the weight of the row, which the block has
+  call.queued_input.compute = dims.width;
+  for (Elements* elements : {&call.output, &call.extra, &call.saves, &call.queued_saves, &call.queued_input,
+                             &call.forward_workspace.token, &call.gradient, &call.weight_workspace.token,
+                             &call.backward_workspace.token, &call.queued.token}) {
     elements->compute *= rows;
     elements->fp32 *= rows;
   }
-  call.saves.compute += rows * dims.width;  // its input, which the router does not keep
-  call.queued_saves.compute += rows * dims.width;
   call.flops *= static_cast<double>(rows);
   return call;
 }
 
-/// The exchange of rows with the ranks that have their experts: of each its values, and its weight beside them.
-CallSpec exchange_call(const std::string& name, Elements forward, Elements backward) {
-  CallSpec call{.name = name, .kind = CallKind::exchange};
-  call.forward_exchanges = {{BlockAxis::experts, ExchangeKind::all_to_all, forward}};
-  call.backward_exchanges = {{BlockAxis::experts, ExchangeKind::all_to_all, backward}};
-  return call;
-}
-
-/// `rows`: that come, per token.
-CallSpec dispatch_call(const ExpertDims& dims, int64_t rows) {
-  const Elements sent{dims.chosen * dims.width, dims.chosen};
-  CallSpec call = exchange_call("dispatch", sent, sent);
-  call.output = {rows * dims.width, 2 * rows};  // and their weights and experts
-  call.extra.fp32 = 2 * dims.chosen;            // where rows are
-  call.saves.fp32 = 2 * dims.chosen;
-  call.forward_workspace.token = sent;  // in the order in which they leave
-  call.gradient = {dims.width, dims.chosen};
-  call.backward_workspace.token = sent;
-  return call;
-}
-
-CallSpec combine_call(const ExpertDims& dims, int64_t rows) {
-  const Elements sent{dims.chosen * dims.width, 0};
-  CallSpec call = exchange_call("combine", sent, sent);
-  call.output.compute = dims.width;
-  call.forward_workspace.token = sent;
-  call.gradient.compute = rows * dims.width;
-  call.backward_workspace.token = sent;
-  return call;
-}
-
-void add_shared_calls(std::vector<CallSpec>& calls, const std::string& prefix, const ExpertDims& dims) {
+/// `own_block`: otherwise the router keeps the input, also in a queue.
+void add_shared_calls(std::vector<CallSpec>& calls, const std::string& prefix, const ExpertDims& dims,
+                      bool own_block) {
+  if (dims.shared_gate) {
+    CallSpec gate = wide_linear("gate", prefix + ".shared_gate", dims.width, 1);
+    gate.output.fp32 = 1;
+    gate.backward_workspace.token = {dims.width, 0};
+    gate.queued.token.fp32 = 1;
+    calls.push_back(std::move(gate));
+  }
   add_enter_linear(calls, "shared_gate_up", prefix + ".shared_gate_up", dims.width, 2 * dims.shared_hidden,
-                   {});
-  calls.back().saves = {};  // the router keeps the input
-  calls.back().queued_saves = {};
+                   {}, /*keeps_input=*/false);
+  if (!own_block) calls.back().queued_input = {};
   CallSpec swiglu;
   swiglu.name = "swiglu";
   swiglu.output.compute = dims.shared_hidden;
@@ -181,20 +167,16 @@ void add_shared_calls(std::vector<CallSpec>& calls, const std::string& prefix, c
   calls.push_back(std::move(swiglu));
   add_leave_linear(calls, "shared_down", prefix + ".shared_down", dims.shared_hidden, dims.width,
                    /*keeps_input=*/true, {});
-  if (!dims.shared_gate) {
-    CallSpec sum;
-    sum.name = "add";
-    sum.output.compute = dims.width;
-    calls.push_back(std::move(sum));
-    return;
-  }
-  CallSpec gate = wide_linear("add_gated", prefix + ".shared_gate", dims.width, 1);
-  gate.extra.fp32 = 1;
-  gate.saves = {dims.width, 1};
-  gate.gradient.compute = dims.width;
-  gate.backward_workspace.token = {dims.width, 1};
-  gate.queued.token.fp32 = 1;
-  calls.push_back(std::move(gate));
+}
+
+/// The sum of the results. A gate needs those of the shared expert again, which `keeps` says whether the call keeps.
+CallSpec add_shared_call(const ExpertDims& dims, bool keeps) {
+  CallSpec sum{.name = dims.shared_gate ? "add_gated" : "add"};
+  sum.output.compute = dims.width;
+  if (!dims.shared_gate) return sum;
+  if (keeps) sum.saves = {dims.width, 1};
+  sum.gradient = {dims.width, 1};
+  return sum;
 }
 
 }  // namespace
@@ -225,34 +207,52 @@ ExpertNames deepseek_expert_names() {
   return names;
 }
 
-LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
-                       const ExpertNames& names, double depth_std, bool dropout,
-                       const ExpertParallel& parallel) {
+ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
+                         const ExpertNames& names, double depth_std, bool dropout,
+                         const ExpertParallel& parallel) {
   // Norm and residual are those of the MLP in whose place it is.
   const LayerSpec mlp =
       mlp_layer(prefix, hf_prefix, dims.width, /*hidden=*/1, LayerTraits(), depth_std, dropout);
   const bool spread = parallel.degree > 1;
-  LayerSpec layer;
-  layer.parameters.push_back(mlp.parameters.front());
-  layer.parameters.push_back(
+  const bool has_shared = dims.shared_hidden > 0;
+  ExpertParts parts;
+  parts.router.parameters = {
+      mlp.parameters.front(),
       parameter(prefix + ".router", dims.width,
-                {matrix("weight", hf_prefix + names.router, dims.experts, kProjectionStd)}));
-  for (ParameterSpec& parameter : expert_parameters(prefix, hf_prefix, dims, names, depth_std, parallel))
-    (spread ? layer.expert_parameters : layer.parameters).push_back(std::move(parameter));
-  if (dims.shared_hidden > 0) add_shared(layer.parameters, prefix, hf_prefix, dims, names, depth_std);
+                {matrix("weight", hf_prefix + names.router, dims.experts, kProjectionStd)})};
+  parts.router.region = {.name = "router", .calls = {mlp.region.calls.front(), route_call(prefix, dims)}};
+  if (spread) end_block(parts.router.region.calls.back(), dims);
 
-  layer.region.name = mlp.region.name;
-  layer.region.residual = true;
-  auto& calls = layer.region.calls;
-  calls.push_back(mlp.region.calls.front());
-  calls.push_back(route_call(prefix, dims));
-  const int64_t rows = parallel.rows_per_token(dims.experts, dims.chosen);
-  if (spread) calls.push_back(dispatch_call(dims, rows));
-  calls.push_back(spread ? exchanged_experts_call(prefix, dims, rows) : experts_call(prefix, dims));
-  calls.push_back({.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".expert_down"}});
-  if (spread) calls.push_back(combine_call(dims, rows));
-  if (dims.shared_hidden > 0) add_shared_calls(calls, prefix, dims);
+  parts.experts.parameters = expert_parameters(prefix, hf_prefix, dims, names, depth_std, parallel);
+  parts.experts.region.name = mlp.region.name;
+  parts.experts.region.calls = {
+      spread ? dispatched_experts_call(prefix, dims, parallel.rows_per_token(dims.experts, dims.chosen))
+             : experts_call(prefix, dims),
+      {.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".expert_down"}}};
+
+  parts.shared.region.name = mlp.region.name;
+  if (has_shared) {
+    add_shared(parts.shared.parameters, prefix, hf_prefix, dims, names, depth_std);
+    add_shared_calls(parts.shared.region.calls, prefix, dims, /*own_block=*/spread);
+  }
+
+  parts.join.region.name = "join";
+  auto& calls = parts.join.region.calls;
+  if (has_shared) calls.push_back(add_shared_call(dims, /*keeps=*/!spread));
   calls.push_back(mlp.region.calls.back());
+  if (!has_shared) calls.back().output.compute = dims.width;
+  return parts;
+}
+
+LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
+                       const ExpertNames& names, double depth_std, bool dropout) {
+  ExpertParts parts = expert_parts(prefix, hf_prefix, dims, names, depth_std, dropout);
+  LayerSpec layer;
+  layer.region = {.name = parts.experts.region.name, .residual = true};
+  for (LayerSpec* part : {&parts.router, &parts.experts, &parts.shared, &parts.join}) {
+    std::ranges::move(part->parameters, std::back_inserter(layer.parameters));
+    std::ranges::move(part->region.calls, std::back_inserter(layer.region.calls));
+  }
   return layer;
 }
 

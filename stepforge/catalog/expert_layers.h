@@ -2,8 +2,8 @@
 // Parameters and cost of a mixture of experts (nn/expert_layer.h), which takes the place of an MLP.
 //
 // With expert parallelism a rank has an equal part of the experts of each layer. The rows of its tokens pass to the ranks
-// that have their experts, and the results back. How many rows come depends on the choice; costs are those of equal loads:
-// as many as a rank sends.
+// that have their experts, and the results back, between blocks (expert_blocks.h). How many rows come depends on the choice;
+// costs are those of equal loads: as many as a rank sends.
 //
 // Each token has k rows, one for each expert that it takes, whichever these are: so the bytes of a micro-batch do not depend
 // on the choice, and what is expected is also the bound. With hidden size F, width D and E experts, saved per token:
@@ -53,11 +53,24 @@ ExpertNames deepseek_expert_names();
 /// norm, router, expert_gate_up [experts * 2 hidden, width] and expert_down [experts * width, hidden], each expert's
 /// matrices sub-tensors of their own), shared expert, residual add. `prefix` is "layers.3.mlp", `hf_prefix`
 /// "model.layers.3."; `depth_std` initialises what ends in the residual. The region is "mlp". Throws Error if the
-/// family has no names for what `dims` has. Of experts that are spread over ranks, the parameters list all: those of other
-/// ranks as empty slices, so that every rank knows the names.
+/// family has no names for what `dims` has.
 LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
-                       const ExpertNames& names, double depth_std, bool dropout,
-                       const ExpertParallel& parallel = {});
+                       const ExpertNames& names, double depth_std, bool dropout);
+
+/// The parts of which it consists, each with its own parameters: norm and router ("router"), experts ("mlp"), shared expert
+/// ("mlp"; empty if there is none), and the sum of their results and the residual ("join").
+struct ExpertParts {
+  LayerSpec router;
+  LayerSpec experts;
+  LayerSpec shared;
+  LayerSpec join;
+};
+
+/// If the experts are spread over ranks, each part is that of a block of its own: what another one makes it does not keep.
+/// Of the experts the parameters list all, those of other ranks as empty slices, so that every rank knows the names.
+ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
+                         const ExpertNames& names, double depth_std, bool dropout,
+                         const ExpertParallel& parallel = {});
 
 /// The correction of the router, [experts] fp32, which no gradient changes: state beside the parameters.
 ParameterSpec router_correction(const std::string& prefix, const std::string& hf_prefix, int64_t experts,

@@ -21,8 +21,6 @@ namespace stepforge {
 
 struct LayerSpec {
   std::vector<ParameterSpec> parameters;
-  std::vector<ParameterSpec> expert_parameters =
-      {};  ///< of experts that are spread over ranks: a unit of their own
   RegionSpec region;
 };
 

@@ -253,9 +253,13 @@ std::vector<int> stages_of_blocks(const ModelSpec& whole, const StagePlan& plan,
 }
 
 void set_stages(ModelSpec& model, std::span<const int> stages) {
-  if (stages.size() != model.blocks.size())
-    throw Error(format("{} stages for {} blocks", stages.size(), model.blocks.size()));
-  for (std::size_t b = 0; b < stages.size(); ++b) model.blocks[b].stage = stages[b];
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(model.blocks, &BlockSpec::begins_layer));
+  if (stages.size() != count) throw Error(format("{} stages for {} blocks", stages.size(), count));
+  std::size_t begun = 0;
+  for (BlockSpec& block : model.blocks) {
+    if (block.begins_layer()) ++begun;
+    block.stage = stages[begun - 1];
+  }
 }
 
 }  // namespace stepforge

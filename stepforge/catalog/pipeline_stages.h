@@ -53,7 +53,7 @@ inline constexpr double kStageCostTolerance = 0.02;
 std::vector<int> stages_of_blocks(const ModelSpec& whole, const StagePlan& plan,
                                   std::span<const double> costs, const StageMemory& memory = {});
 
-/// Sets BlockSpec::stage of each block. `model` has all blocks.
+/// Sets BlockSpec::stage of each block. `model` has all blocks; those into which a layer is cut count as one.
 void set_stages(ModelSpec& model, std::span<const int> stages);
 
 }  // namespace stepforge

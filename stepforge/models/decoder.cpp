@@ -2,10 +2,13 @@
 #include "stepforge/models/decoder.h"
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
@@ -66,27 +69,38 @@ RouterSettings router_of(const ModelConfig& config, const LayerTraits& traits) {
           .z_weight = config.router_z_loss_weight};
 }
 
+std::string mlp_prefix(int64_t layer) {
+  return format("layers.{}.mlp", layer);
+}
+
+at::Tensor correction_of(const LayerTraits& traits, const ParameterLookup& parameters,
+                         const std::string& prefix) {
+  return traits.corrected() ? parameters(prefix + ".correction").value() : at::Tensor();
+}
+
 ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits,
-                            const ParameterLookup& parameters, const std::string& prefix, int64_t layer,
-                            const ExpertExchange& exchange) {
+                            const ParameterLookup& parameters, const std::string& prefix, int64_t layer) {
   const ExpertDims dims = expert_dims(config);
   const ExpertLayer::Shared shared = dims.shared_hidden == 0 ? ExpertLayer::Shared::none
                                      : dims.shared_gate      ? ExpertLayer::Shared::gated
                                                              : ExpertLayer::Shared::plain;
-  const at::Tensor correction =
-      traits.corrected() ? parameters(prefix + ".correction").value() : at::Tensor();
-  return {parameters, prefix,  router_of(config, traits), shared, config.norm_eps, layer,
-          correction, exchange};
+  return {parameters,
+          prefix,
+          router_of(config, traits),
+          shared,
+          config.norm_eps,
+          layer,
+          correction_of(traits, parameters, prefix)};
 }
 
 using FeedForward = std::variant<MlpLayer, ExpertLayer, BiasedExpertLayer>;
 
 FeedForward feed_forward(const ModelConfig& config, const LayerTraits& traits,
                          const ParameterLookup& parameters, int64_t layer, const ForwardOptions& options) {
-  const std::string prefix = format("layers.{}.mlp", layer);
+  const std::string prefix = mlp_prefix(layer);
   if (traits.biased_experts)
     return BiasedExpertLayer(parameters, prefix, router_of(config, traits), config.norm_eps, layer);
-  if (traits.experts) return expert_layer_of(config, traits, parameters, prefix, layer, options.experts);
+  if (traits.experts) return expert_layer_of(config, traits, parameters, prefix, layer);
   return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, options.tensor);
 }
 
@@ -134,6 +148,78 @@ class DecoderLayer : public Block {
   FeedForward mlp_;
 };
 
+// The blocks of a layer whose experts are spread over ranks (modelspec/expert_values.h).
+
+class RouterBlock : public Block {
+ public:
+  RouterBlock(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
+              int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
+      : rope_(std::move(rope)),
+        attention_(attention_of(config, traits, parameters, *rope_, layer, options)),
+        router_(parameters, mlp_prefix(layer), router_of(config, traits), config.norm_eps, layer,
+                correction_of(traits, parameters, mlp_prefix(layer))) {}
+
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    const auto attention = [this, context](const at::Tensor& x) {
+      return std::visit([&](auto& layer) { return layer.forward(x, context); }, attention_);
+    };
+    ExpertTokens made =
+        router_.forward(recompute_region(context, "attention", attention, inputs.at(0)), context);
+    return {std::move(made.residual), std::move(made.tokens), std::move(made.routed.weights),
+            std::move(made.routed.indices)};
+  }
+
+ private:
+  std::shared_ptr<const RopeTable> rope_;
+  Attention attention_;
+  ExpertRouter router_;
+};
+
+class SharedExpertBlock : public Block {
+ public:
+  SharedExpertBlock(const ParameterLookup& parameters, int64_t layer, bool gated)
+      : shared_(parameters, mlp_prefix(layer), gated) {}
+
+  Bundle forward(const Bundle& inputs, const Context&) override {
+    SharedResult made = shared_.forward(inputs.at(0));
+    Bundle outputs = {std::move(made.result)};
+    if (made.gate.defined()) outputs.push_back(std::move(made.gate));
+    return outputs;
+  }
+
+ private:
+  SharedExpert shared_;
+};
+
+/// Of rows that ranks have sent, each with one expert.
+class ExpertsBlock : public Block {
+ public:
+  ExpertsBlock(const ParameterLookup& parameters, int64_t layer) : experts_(parameters, mlp_prefix(layer)) {}
+
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    const auto experts = [this](const std::vector<at::Tensor>& rows) {
+      return experts_.forward(rows[0], {rows[1], rows[2]});
+    };
+    return {recompute_region(context, "mlp", experts, inputs)};
+  }
+
+ private:
+  RoutedExperts experts_;
+};
+
+class JoinBlock : public Block {
+ public:
+  explicit JoinBlock(int64_t layer) : layer_(layer) {}
+
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    const auto optional = [&](size_t i) { return i < inputs.size() ? inputs[i] : at::Tensor(); };
+    return {join_experts(inputs.at(1), {optional(2), optional(3)}, inputs.at(0), layer_, context)};
+  }
+
+ private:
+  int64_t layer_;
+};
+
 /// The tables of all layers: those with a window may have their own.
 struct RopeTables {
   std::shared_ptr<const RopeTable> global;
@@ -155,6 +241,26 @@ HeadTraits head_traits(const ModelConfig& model, const ForwardOptions& options) 
           .z_weight = options.z_loss_weight};
 }
 
+std::unique_ptr<Block> layer_block(const ModelConfig& config, const BlockSpec& block,
+                                   const ParameterLookup& parameters, const RopeTables& ropes,
+                                   const ForwardOptions& options) {
+  const LayerTraits traits = layer_traits(config, block.layer);
+  const auto& rope = traits.window > 0 ? ropes.local : ropes.global;
+  switch (block.part) {
+    case LayerPart::whole:
+      return std::make_unique<DecoderLayer>(config, traits, parameters, block.layer, rope, options);
+    case LayerPart::router:
+      return std::make_unique<RouterBlock>(config, traits, parameters, block.layer, rope, options);
+    case LayerPart::shared:
+      return std::make_unique<SharedExpertBlock>(parameters, block.layer, expert_dims(config).shared_gate);
+    case LayerPart::experts:
+      return std::make_unique<ExpertsBlock>(parameters, block.layer);
+    case LayerPart::join:
+      return std::make_unique<JoinBlock>(block.layer);
+  }
+  throw Error(format("{}: no such part of a layer", block.name));
+}
+
 }  // namespace
 
 Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks,
@@ -171,13 +277,9 @@ Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks
         model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight"),
                                                                 options.tensor, embedding_scale));
         break;
-      case BlockKind::layer: {
-        const LayerTraits traits = layer_traits(config, block.layer);
-        model.blocks.push_back(std::make_unique<DecoderLayer>(config, traits, parameters, block.layer,
-                                                              traits.window > 0 ? ropes.local : ropes.global,
-                                                              options));
+      case BlockKind::layer:
+        model.blocks.push_back(layer_block(config, block, parameters, ropes, options));
         break;
-      }
       case BlockKind::head: {
         Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
         model.heads.push_back(std::make_unique<LinearCrossEntropyHead>(

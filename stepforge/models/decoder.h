@@ -8,7 +8,6 @@
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/nn/block.h"
-#include "stepforge/nn/expert_exchange.h"
 #include "stepforge/nn/functions.h"
 
 namespace stepforge {
@@ -19,8 +18,7 @@ struct ForwardOptions {
   ContextExchange exchange = {};  ///< if ranks hold parts of each row
   TensorExchange tensor =
       {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
-  double z_loss_weight = 0.0;   ///< training.z_loss_weight
-  ExpertExchange experts = {};  ///< if `parameters` have only this rank's experts
+  double z_loss_weight = 0.0;  ///< training.z_loss_weight
 };
 
 /// The forward code of `blocks`, those of a ModelSpec of `config` or of a part of it, bound to `parameters`, which

@@ -74,7 +74,7 @@ enum class ExchangeKind : uint8_t {
   gather,      ///< all-gather of slices
   sum_slice,   ///< reduce-scatter: the sum of this rank's slice
   slice,       ///< takes this rank's slice of what all have; nothing is sent
-  all_to_all,  ///< tokens for heads, or back; rows to the ranks that have their experts, or back
+  all_to_all,  ///< tokens for heads, or back
   shift        ///< to the next rank, from the one before
 };
 
@@ -143,7 +143,7 @@ struct RegionSpec {
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
 struct BlockCost {
-  /// Saved by autograd from forward to backward, without the inputs and outputs of the block.
+  /// Saved by autograd from forward to backward, without the inputs of the block. Of its outputs those that its calls save.
   int64_t saved_bytes = 0;
   int64_t output_bytes = 0;  ///< of the result of the last region
   /// Peak of the bytes in flight during forward, without its inputs and including its output.

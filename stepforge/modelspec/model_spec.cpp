@@ -56,9 +56,9 @@ std::vector<BundleEntry> ModelSpec::values_before(std::size_t block) const {
     return std::ranges::find(values, value.name, &BundleEntry::name) != values.end();
   };
   for (std::size_t b = block; b < blocks.size(); ++b) {
-    for (const BundleEntry& input : blocks[b].inputs)
+    for (const BundleEntry& input : blocks[b].takes())
       if (!has(made, input) && !has(taken, input)) taken.push_back(input);
-    made.insert(made.end(), blocks[b].outputs.begin(), blocks[b].outputs.end());
+    made.insert(made.end(), blocks[b].makes().begin(), blocks[b].makes().end());
   }
   return taken;
 }

@@ -5,10 +5,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/dtype.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/parameter.h"
 
@@ -20,13 +22,38 @@ struct BundleEntry {
   std::string name;  ///< "hidden"
   int64_t width = 0;
   bool slice = false;  ///< of this rank's slice of the tokens only (sequence parallelism)
+  /// Of rows that ranks dispatch to the experts of this one: how many are expected per token. 0: each token has one.
+  int64_t dispatched = 0;
+  std::optional<DType> dtype = {};  ///< if it is not the compute dtype
 
+  /// Integers have no gradient.
+  bool has_gradient() const { return !dtype || is_floating_point(*dtype); }
   bool operator==(const BundleEntry&) const = default;
+};
+
+/// How rows of tokens pass to the experts of a block, which are spread over ranks, and the results back: operations of
+/// the step program before and after the block, which takes and makes only rows.
+struct DispatchSpec {
+  int64_t experts = 0;  ///< of the layer, on all ranks
+  /// Tokens [N, D], the weights of their experts [N, k] in fp32, and these experts [N, k] in int32. The block takes what
+  /// comes: rows [R, D], their weights [R, 1], and their experts [R, 1] among those of the rank.
+  std::vector<BundleEntry> sent;
+  /// Of each token the sum [N, D] of what the block makes of its rows.
+  std::vector<BundleEntry> returned;
 };
 
 /// The backward pass of an embedding adds to the gradients of the rows that were looked up; it reads no
 /// weights.
 enum class BlockKind : uint8_t { embedding, layer, head };
+
+/// A layer whose experts are spread over ranks is cut into blocks (modelspec/expert_values.h).
+enum class LayerPart : uint8_t {
+  whole,
+  router,   ///< attention, and the choice of experts
+  shared,   ///< the expert that all tokens take
+  experts,  ///< those of this rank
+  join      ///< the sum of results and residual
+};
 
 /// A part of the model inside which autograd works. Pipeline stages consist of whole blocks.
 struct BlockSpec {
@@ -37,14 +64,22 @@ struct BlockSpec {
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
   std::vector<RegionSpec> regions;
-  int stage = 0;           ///< the pipeline stage that it belongs to
-  double loss_weight = 1;  ///< of a head
+  LayerPart part = LayerPart::whole;
+  std::optional<DispatchSpec> dispatch = {};  ///< of its inputs, and of its outputs back
+  std::vector<std::string> kept = {};         ///< outputs that its backward needs
+  int stage = 0;                              ///< the pipeline stage that it belongs to
+  double loss_weight = 1;                     ///< of a head
   // In a part of a pipeline (stage_part.h), if the neighbouring stage is on another rank. Values for later stages pass
   // through the stages between.
   std::vector<BundleEntry> arriving = {};  ///< what the stage receives, if this is its first block
   std::vector<BundleEntry> leaving = {};   ///< what it sends, if this is its last one
 
-  /// Whether it exchanges something with the ranks of this axis.
+  /// False for the other parts of a layer that is cut into blocks.
+  bool begins_layer() const { return part == LayerPart::whole || part == LayerPart::router; }
+  /// What it takes from blocks before it and makes for those after it, dispatch included.
+  const std::vector<BundleEntry>& takes() const { return dispatch ? dispatch->sent : inputs; }
+  const std::vector<BundleEntry>& makes() const { return dispatch ? dispatch->returned : outputs; }
+  /// Whether it exchanges something with the ranks of this axis while it computes.
   bool exchanges_over(BlockAxis axis) const;
 };
 

@@ -48,10 +48,6 @@ ValueType after_one(const TypePlace& place, ValueType type, ExchangeKind kind, s
       if (type != replicated) refuse("the whole (R)");
       return tokens;
     case ExchangeKind::all_to_all:
-      if (place.axis.axis == BlockAxis::experts) {
-        if (type != varying && type != channels) refuse("tokens of each rank (V), or rows of its experts");
-        return type == varying ? channels : varying;
-      }
       if (type != tokens && type != channels) refuse("parts (S)");
       return type == tokens ? channels : tokens;
     case ExchangeKind::max:

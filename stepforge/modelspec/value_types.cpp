@@ -43,12 +43,49 @@ class BlockTypes {
           format("of the values that pass, only one of {} and {} is divided into slices of the tokens",
                  bundle.front().name, other->name));
     }
+    if (place_.axis.axis == BlockAxis::experts && is_dispatched(bundle)) return channels;
     if (place_.axis.axis != BlockAxis::tensor) return place_.axis.tokens;
     return !bundle.empty() && bundle.front().slice ? tokens : replicated;
   }
 
+  /// Whether these are rows that ranks have sent for the experts of this one.
+  bool is_dispatched(const std::vector<BundleEntry>& bundle) const {
+    const auto sent = std::ranges::count_if(bundle, [](const BundleEntry& e) { return e.dispatched > 0; });
+    if (sent != 0 && sent != std::ssize(bundle))
+      place_.fail("of the values that pass, only some are rows that are dispatched to experts");
+    return sent > 0;
+  }
+
+  /// Of each token [N, D] rows [R, D] with their weights and experts, and of their results a sum for each token.
+  void check_dispatch() const {
+    const BlockSpec& block = place_.block;
+    if (!block.dispatch) {
+      if (is_dispatched(block.inputs)) place_.fail("takes rows for experts, but none are dispatched to it");
+      return;
+    }
+    const auto& [experts, sent, returned] = *block.dispatch;
+    constexpr std::size_t kSent = 3;  // tokens, weights, experts
+    if (place_.model.degrees.at(static_cast<std::size_t>(BlockAxis::experts)) == 1)
+      place_.fail("rows are dispatched to experts that one rank has");
+    if (is_dispatched(sent) || is_dispatched(returned))
+      place_.fail("rows that are dispatched are sent or returned once more");
+    if (!is_dispatched(block.inputs) || !is_dispatched(block.outputs))
+      place_.fail("rows are dispatched to it, but it takes or makes values of tokens");
+    if (sent.size() != kSent || block.inputs.size() != kSent || block.outputs.size() != 1 ||
+        returned.size() != 1)
+      place_.fail("tokens, weights and experts are dispatched, and results combined");
+    const bool fits = sent[0].width == block.inputs[0].width && sent[1].width == sent[2].width &&
+                      block.inputs[1].width == 1 && block.inputs[2].width == 1 &&
+                      block.outputs[0].width == returned[0].width;
+    place_.require(fits, "the widths of dispatched rows are not those of tokens, weights and results");
+    for (std::size_t i = 0; i < kSent; ++i)
+      place_.require(sent[i].dtype == block.inputs[i].dtype,
+                     "the types of dispatched rows are not those of tokens, weights and experts");
+  }
+
   void forward() {
     const BlockSpec& block = place_.block;
+    check_dispatch();
     ValueType type = block.inputs.empty() ? place_.axis.tokens : passed(block.inputs);
     for (const RegionSpec& region : block.regions) {
       place_.region = &region;

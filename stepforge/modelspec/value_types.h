@@ -62,12 +62,14 @@ class ValueTypeError : public Error {
 ///   P; G is R, the gradient is S(channels). The gradient of a part is a part.
 /// - linear by the weights of this rank's experts: X and G are S(channels), the rows that take them; the gradient is of
 ///   its own part and not summed.
+/// - Over experts, what a block takes and makes is S(channels) if it is dispatched to it, and otherwise V; only a
+///   dispatch and the combination of its results change that, and both belong to one block.
 /// - attention of S(tokens) gathers or shifts keys in forward, and sums or shifts their gradients in backward, once.
 ///   Any other X is as for elementwise, without exchanges.
 /// - loss by a whole weight: R, or P if tokens are divided. By a part of the rows: X is R, and either the sums (and
 ///   maxima) of the logits are combined or the logits gathered; the gradient is P.
 /// - sum: P to R. gather: S to R. sum_slice: P to S(tokens). slice: R to S(tokens). all_to_all: S(tokens) to
-///   S(channels) and back; over experts V to S(channels) and back. In backward the same rules apply to the gradient; a slice of a value becomes P.
+///   S(channels) and back. In backward the same rules apply to the gradient; a slice of a value becomes P.
 /// - The two ends of a residual have one type, and so have their gradients. A value of type P has a gradient of
 ///   type R, and every other one a gradient of its own type, unless it is R and the gradient has not been summed.
 /// - What passes between blocks is what BlockSpec says, and its gradient is complete.

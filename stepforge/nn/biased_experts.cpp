@@ -11,6 +11,7 @@
 #include "stepforge/kernels/expert_bias.h"
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/kernels/grouped_product.h"
+#include "stepforge/nn/expert_layer.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
 #include "stepforge/nn/wide_linear.h"
@@ -143,8 +144,7 @@ at::Tensor BiasedExpertLayer::forward(const at::Tensor& x, const Context& contex
   auto [normed, residual] = pre_norm(x, norm_, {.eps = eps_});
   const RoutedTokens routed = route(normed, router_, {}, settings_, layer_, context, &router_bias_);
   const at::Tensor branch = run_biased_experts(normed, routed, experts_, ClampedSwiglu());
-  // The site of the dropout of an MLP, which this layer replaces.
-  return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1));
+  return join_experts(branch, {}, residual, layer_, context);
 }
 
 }  // namespace stepforge

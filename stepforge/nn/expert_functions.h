@@ -4,19 +4,18 @@
 //
 //   route        x (D), which all functions of the layer share, logits (E fp32), indices (k int32)
 //   run_experts  gate and up of its k rows (2 F k), their weights (k fp32), where they are (2 k int32)
+//   gate_of      x, likewise shared
 //   add_gated    the result of the shared expert (D) and its gate (1 fp32)
 //
 // The rows that go into the experts and those between their products are made again in backward.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/kernels/router.h"
 #include "stepforge/nn/context.h"
-#include "stepforge/nn/expert_exchange.h"
 #include "stepforge/nn/parameter.h"
 
 namespace stepforge {
@@ -47,32 +46,10 @@ RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& cor
 at::Tensor run_experts(const at::Tensor& x, const RoutedTokens& routed, int64_t experts, Parameter& gate_up,
                        Parameter& down);
 
-struct RowRoutes;
+/// The gate x weight^T of each token, [N, 1] fp32, by a weight [1, D].
+at::Tensor gate_of(const at::Tensor& x, Parameter& weight);
 
-/// The rows that ranks have sent for this rank's experts, in the order of the ranks.
-struct DispatchedRows {
-  at::Tensor rows;     ///< [R, D]
-  at::Tensor weights;  ///< [R, 1] fp32
-  at::Tensor experts;  ///< [R, 1] int32, among those of this rank; without a gradient
-  std::shared_ptr<const RowRoutes> routes;
-};
-
-/// Sends a row for each of the k experts of each token x [N, D] to the rank that has the expert: of `experts`, spread
-/// evenly over the ranks of `exchange`, which may be one. All its ranks must call it equally often, also in backward. The exchange must
-/// outlive the graph. Throws what it throws.
-DispatchedRows dispatch_rows(const at::Tensor& x, const RoutedTokens& routed, int64_t experts,
-                             const ExpertExchange& exchange);
-
-/// Returns the results [R, D] of `sent.rows` to the ranks they came from: of each token their sum, [N, D].
-at::Tensor return_rows(const at::Tensor& results, const DispatchedRows& sent);
-
-/// run_experts() for experts that are spread over ranks: `gate_up` and `down` have this rank's. Throws Error if they are not
-/// divided as the exchange says.
-at::Tensor run_spread_experts(const at::Tensor& x, const RoutedTokens& routed, int64_t experts,
-                              Parameter& gate_up, Parameter& down, const ExpertExchange& exchange);
-
-/// routed + sigmoid(gate x) * shared, in place on `routed`. gate: [1, D]; its product is fp32.
-at::Tensor add_gated(const at::Tensor& routed, const at::Tensor& shared, const at::Tensor& x,
-                     Parameter& gate);
+/// routed + sigmoid(gate) * shared, with a gate of gate_of().
+at::Tensor add_gated(const at::Tensor& routed, const at::Tensor& shared, const at::Tensor& gate);
 
 }  // namespace stepforge

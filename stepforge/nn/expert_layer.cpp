@@ -7,42 +7,61 @@
 
 namespace stepforge {
 
-ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& prefix,
-                         const RouterSettings& router, Shared shared, double eps, int64_t layer,
-                         at::Tensor correction, ExpertExchange exchange)
+ExpertRouter::ExpertRouter(const ParameterLookup& parameters, const std::string& prefix,
+                           const RouterSettings& settings, double eps, int64_t layer, at::Tensor correction)
     : norm_(parameters(prefix + ".norm")),
       router_(parameters(prefix + ".router")),
-      gate_up_(parameters(prefix + ".expert_gate_up")),
-      down_(parameters(prefix + ".expert_down")),
-      settings_(router),
+      settings_(settings),
       eps_(eps),
       layer_(layer),
-      correction_(std::move(correction)),
-      exchange_(std::move(exchange)) {
+      correction_(std::move(correction)) {
   check_router(settings_.options, router_.spec().shape.at(0));
-  if (shared == Shared::none) return;
-  shared_gate_up_ = &parameters(prefix + ".shared_gate_up");
-  shared_down_ = &parameters(prefix + ".shared_down");
-  if (shared == Shared::gated) shared_gate_ = &parameters(prefix + ".shared_gate");
+}
+
+ExpertTokens ExpertRouter::forward(const at::Tensor& x, const Context& context) {
+  auto [normed, residual] = pre_norm(x, norm_, {.eps = eps_});
+  RoutedTokens routed = route(normed, router_, correction_, settings_, layer_, context);
+  return {std::move(residual), std::move(normed), std::move(routed)};
+}
+
+at::Tensor RoutedExperts::forward(const at::Tensor& tokens, const RoutedTokens& routed) {
+  const int64_t experts = down_.value().size(0) / tokens.size(1);
+  return run_experts(tokens, routed, experts, gate_up_, down_);
+}
+
+SharedExpert::SharedExpert(const ParameterLookup& parameters, const std::string& prefix, bool gated)
+    : gate_up_(parameters(prefix + ".shared_gate_up")),
+      down_(parameters(prefix + ".shared_down")),
+      gate_(gated ? &parameters(prefix + ".shared_gate") : nullptr) {}
+
+SharedResult SharedExpert::forward(const at::Tensor& tokens) {
+  at::Tensor gate = gate_ == nullptr ? at::Tensor() : gate_of(tokens, *gate_);
+  return {linear(swiglu(linear(tokens, gate_up_)), down_), std::move(gate)};
+}
+
+at::Tensor join_experts(const at::Tensor& results, const SharedResult& shared, const at::Tensor& residual,
+                        int64_t layer, const Context& context) {
+  const auto site = static_cast<uint64_t>(2 * layer + 1);  // that of an MLP, which the layer replaces
+  if (!shared.result.defined()) return residual_sum(results, residual, context, site);
+  const at::Tensor branch =
+      shared.gate.defined() ? add_gated(results, shared.result, shared.gate) : results.add(shared.result);
+  return residual_add(branch, residual, context, site);
+}
+
+ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& prefix,
+                         const RouterSettings& router, Shared shared, double eps, int64_t layer,
+                         at::Tensor correction)
+    : router_(parameters, prefix, router, eps, layer, std::move(correction)),
+      experts_(parameters, prefix),
+      layer_(layer) {
+  if (shared != Shared::none) shared_.emplace(parameters, prefix, shared == Shared::gated);
 }
 
 at::Tensor ExpertLayer::forward(const at::Tensor& x, const Context& context) {
-  auto [normed, residual] = pre_norm(x, norm_, {.eps = eps_});
-  const RoutedTokens routed = route(normed, router_, correction_, settings_, layer_, context);
-  const int64_t experts = router_.spec().shape.at(0);
-  const at::Tensor results = exchange_.several()
-                                 ? run_spread_experts(normed, routed, experts, gate_up_, down_, exchange_)
-                                 : run_experts(normed, routed, experts, gate_up_, down_);
-  const at::Tensor branch = add_shared(results, normed);
-  // The site of the dropout of an MLP, which this layer replaces.
-  return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1));
-}
-
-at::Tensor ExpertLayer::add_shared(const at::Tensor& routed, const at::Tensor& x) const {
-  if (shared_gate_up_ == nullptr) return routed;
-  const at::Tensor shared = linear(swiglu(linear(x, *shared_gate_up_)), *shared_down_);
-  if (shared_gate_ != nullptr) return add_gated(routed, shared, x, *shared_gate_);
-  return routed.add(shared);
+  const ExpertTokens in = router_.forward(x, context);
+  const at::Tensor results = experts_.forward(in.tokens, in.routed);
+  const SharedResult shared = shared_ ? shared_->forward(in.tokens) : SharedResult();
+  return join_experts(results, shared, in.residual, layer_, context);
 }
 
 }  // namespace stepforge

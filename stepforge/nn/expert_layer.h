@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture of experts in place of an MLP.
+// A mixture of experts in place of an MLP, and its parts: where the experts are spread over ranks, each part is in a block
+// of its own, between which rows pass to the ranks that have their experts.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "stepforge/nn/block.h"
@@ -10,37 +12,82 @@
 
 namespace stepforge {
 
-/// Pre-norm mixture of experts with a residual: x + experts(norm(x)) + shared(norm(x)), where the shared expert, a SwiGLU
-/// MLP that all tokens take, and its gate are optional.
-class ExpertLayer {
- public:
-  enum class Shared : uint8_t { none, plain, gated };
+/// What the tokens of a micro-batch bring to the experts.
+struct ExpertTokens {
+  at::Tensor residual;  ///< [N, D], the input of the layer
+  at::Tensor tokens;    ///< [N, D], normed
+  RoutedTokens routed;
+};
 
-  /// `prefix` is "layers.3.mlp"; the parameters norm, router, expert_gate_up, expert_down, and those of a shared expert, shared_gate_up,
-  /// shared_down and if it is gated shared_gate, are looked up (catalog/expert_layers.h states their shapes). `correction`:
-  /// of the router, [E] fp32, or undefined; whoever balances the experts changes it between steps. `exchange`: if
-  /// expert_gate_up and expert_down have only this rank's experts. Throws Error if the
-  /// router does not fit the experts.
-  ExpertLayer(const ParameterLookup& parameters, const std::string& prefix, const RouterSettings& router,
-              Shared shared, double eps, int64_t layer, at::Tensor correction = {},
-              ExpertExchange exchange = {});
-  at::Tensor forward(const at::Tensor& x, const Context& context);
+/// Norm and router.
+class ExpertRouter {
+ public:
+  /// `prefix` is "layers.3.mlp"; the parameters norm and router are looked up. `correction`: of the router, [E] fp32, or
+  /// undefined; whoever balances the experts changes it between steps. Throws Error if the router does not fit `settings`.
+  ExpertRouter(const ParameterLookup& parameters, const std::string& prefix, const RouterSettings& settings,
+               double eps, int64_t layer, at::Tensor correction = {});
+  ExpertTokens forward(const at::Tensor& x, const Context& context);
 
  private:
-  at::Tensor add_shared(const at::Tensor& routed, const at::Tensor& x) const;
-
   Parameter& norm_;
   Parameter& router_;
-  Parameter& gate_up_;
-  Parameter& down_;
-  Parameter* shared_gate_up_ = nullptr;
-  Parameter* shared_down_ = nullptr;
-  Parameter* shared_gate_ = nullptr;
   RouterSettings settings_;
   double eps_;
   int64_t layer_;
   at::Tensor correction_;
-  ExpertExchange exchange_;
+};
+
+/// The experts that this rank has.
+class RoutedExperts {
+ public:
+  /// Looks up expert_gate_up and expert_down.
+  RoutedExperts(const ParameterLookup& parameters, const std::string& prefix)
+      : gate_up_(parameters(prefix + ".expert_gate_up")), down_(parameters(prefix + ".expert_down")) {}
+  /// Of tokens [N, D] the sum over their experts, whose numbers are those among the experts of this rank.
+  at::Tensor forward(const at::Tensor& tokens, const RoutedTokens& routed);
+
+ private:
+  Parameter& gate_up_;
+  Parameter& down_;
+};
+
+struct SharedResult {
+  at::Tensor result;  ///< [N, D]
+  at::Tensor gate;    ///< [N, 1] fp32; undefined without one
+};
+
+/// A SwiGLU MLP that all tokens take, and its gate, which is optional.
+class SharedExpert {
+ public:
+  /// Looks up shared_gate_up, shared_down and, if it is `gated`, shared_gate.
+  SharedExpert(const ParameterLookup& parameters, const std::string& prefix, bool gated);
+  SharedResult forward(const at::Tensor& tokens);
+
+ private:
+  Parameter& gate_up_;
+  Parameter& down_;
+  Parameter* gate_;
+};
+
+/// residual + dropout(results + shared). `shared`: its result is undefined if there is no such expert.
+at::Tensor join_experts(const at::Tensor& results, const SharedResult& shared, const at::Tensor& residual,
+                        int64_t layer, const Context& context);
+
+/// All of it on one rank: x + experts(norm(x)) + shared(norm(x)).
+class ExpertLayer {
+ public:
+  enum class Shared : uint8_t { none, plain, gated };
+
+  /// Looks up what its parts do (catalog/expert_layers.h states their shapes), and throws what they throw.
+  ExpertLayer(const ParameterLookup& parameters, const std::string& prefix, const RouterSettings& router,
+              Shared shared, double eps, int64_t layer, at::Tensor correction = {});
+  at::Tensor forward(const at::Tensor& x, const Context& context);
+
+ private:
+  ExpertRouter router_;
+  RoutedExperts experts_;
+  std::optional<SharedExpert> shared_;
+  int64_t layer_;
 };
 
 }  // namespace stepforge

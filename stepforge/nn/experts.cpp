@@ -109,30 +109,42 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
   }
 };
 
+struct GateFunction : torch::autograd::Function<GateFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            Parameter* parameter) {
+    ctx->save_for_backward({parameter->trained() ? x : at::Tensor()});
+    save_pointer(*ctx, "parameter", parameter);
+    return wide_product(x, weight);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const at::NoGradGuard no_grad;
+    auto& parameter = *saved_pointer<Parameter>(*ctx, "parameter");
+    if (parameter.trained()) add_wide_product(parameter, gradients[0], ctx->get_saved_variables()[0]);
+    at::Tensor x_gradient;
+    if (ctx->needs_input_grad(0)) x_gradient = wide_input_gradient(gradients[0], parameter.value());
+    return {x_gradient, at::Tensor(), at::Tensor()};
+  }
+};
+
 struct GatedAddFunction : torch::autograd::Function<GatedAddFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& routed, const at::Tensor& shared,
-                            const at::Tensor& x, const at::Tensor& weight, Parameter* parameter) {
-    const at::Tensor gate = wide_product(x, weight).squeeze(1);
-    gated_add_forward(routed, shared, gate, routed);
-    ctx->mark_dirty({routed});
-    ctx->save_for_backward({parameter->trained() ? x : at::Tensor(), shared, gate});
-    save_pointer(*ctx, "parameter", parameter);
-    return routed;
+                            const at::Tensor& gate) {
+    at::Tensor out = at::empty_like(routed);
+    gated_add_forward(routed, shared, gate.squeeze(1), out);
+    ctx->save_for_backward({shared, gate});
+    return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const at::NoGradGuard no_grad;
     const auto saved = ctx->get_saved_variables();
-    auto& parameter = *saved_pointer<Parameter>(*ctx, "parameter");
     const at::Tensor gradient = gradients[0].contiguous();
-    const at::Tensor shared_gradient = at::empty_like(saved[1]);
-    const at::Tensor gate_gradient = at::empty_like(saved[2]);
-    gated_add_backward(gradient, saved[1], saved[2], shared_gradient, gate_gradient);
-    const at::Tensor column = gate_gradient.unsqueeze(1);
-    if (parameter.trained()) add_wide_product(parameter, column, saved[0]);
-    at::Tensor x_gradient;
-    if (ctx->needs_input_grad(2)) x_gradient = wide_input_gradient(column, parameter.value());
-    return {gradient, shared_gradient, x_gradient, at::Tensor(), at::Tensor()};
+    at::Tensor shared_gradient = at::empty_like(saved[0]);
+    at::Tensor gate_gradient = at::empty_like(saved[1]);
+    gated_add_backward(gradient, saved[0], saved[1].detach().squeeze(1), shared_gradient,
+                       gate_gradient.squeeze(1));
+    return {gradient, shared_gradient, gate_gradient};
   }
 };
 
@@ -144,9 +156,12 @@ at::Tensor run_experts(const at::Tensor& x, const RoutedTokens& routed, int64_t 
   return ExpertsFunction::apply(x, routed.weights, routed.indices, gate_up.value(), down.value(), &arguments);
 }
 
-at::Tensor add_gated(const at::Tensor& routed, const at::Tensor& shared, const at::Tensor& x,
-                     Parameter& gate) {
-  return GatedAddFunction::apply(routed, shared, x, gate.value(), &gate);
+at::Tensor gate_of(const at::Tensor& x, Parameter& weight) {
+  return GateFunction::apply(x, weight.value(), &weight);
+}
+
+at::Tensor add_gated(const at::Tensor& routed, const at::Tensor& shared, const at::Tensor& gate) {
+  return GatedAddFunction::apply(routed, shared, gate);
 }
 
 }  // namespace stepforge

@@ -115,9 +115,18 @@ at::Tensor swiglu(const at::Tensor& gate_up, Activation activation = Activation:
 at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
                         uint64_t site, const TensorExchange& exchange = {});
 
+/// The same as a new tensor.
+at::Tensor residual_sum(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
+                        uint64_t site);
+
 /// Runs `body` on x as the region `name`. If the running block recomputes it, only x is saved and `body` runs
 /// again in backward, with the same bits.
 at::Tensor recompute_region(const Context& context, const char* name,
                             const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x);
+
+/// The same with several inputs, of which those of an integer type have no gradient.
+at::Tensor recompute_region(const Context& context, const char* name,
+                            const std::function<at::Tensor(const std::vector<at::Tensor>&)>& body,
+                            const std::vector<at::Tensor>& inputs);
 
 }  // namespace stepforge

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -12,37 +13,51 @@ namespace stepforge {
 
 namespace {
 
-using RegionBody = std::function<at::Tensor(const at::Tensor&)>;
+using RegionInputs = std::vector<at::Tensor>;
+using RegionBody = std::function<at::Tensor(const RegionInputs&)>;
 
 struct RecomputedFunction : torch::autograd::Function<RecomputedFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, at::TensorList inputs,
                             const RegionBody* body) {
-    ctx->save_for_backward({x});
+    ctx->save_for_backward(inputs.vec());
     save_value(*ctx, "body", *body);
-    return (*body)(x);  // grad mode is off here: nothing is kept
+    return (*body)(inputs.vec());  // grad mode is off here: nothing is kept
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    at::Tensor x = ctx->get_saved_variables()[0].detach();
-    x.set_requires_grad(true);
+    RegionInputs inputs;
+    for (const at::Tensor& saved : ctx->get_saved_variables()) {
+      inputs.push_back(saved.detach());
+      inputs.back().set_requires_grad(inputs.back().is_floating_point());
+    }
     {
       const at::AutoGradMode with_graph(true);
-      const at::Tensor out = saved_value<RegionBody>(*ctx, "body")(x);
+      const at::Tensor out = saved_value<RegionBody>(*ctx, "body")(inputs);
       torch::autograd::backward({out}, {gradients[0]});
     }
-    return {x.grad(), at::Tensor()};
+    torch::autograd::variable_list of_inputs;
+    for (const at::Tensor& input : inputs) of_inputs.push_back(input.grad());
+    of_inputs.emplace_back();  // of the body
+    return of_inputs;
   }
 };
 
 }  // namespace
 
 at::Tensor recompute_region(const Context& context, const char* name,
-                            const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x) {
+                            const std::function<at::Tensor(const std::vector<at::Tensor>&)>& body,
+                            const std::vector<at::Tensor>& inputs) {
   const auto& recomputed = context.recomputed_regions;
   const bool recompute = std::find(recomputed.begin(), recomputed.end(), name) != recomputed.end();
-  if (!recompute || !at::GradMode::is_enabled()) return body(x);
-  return RecomputedFunction::apply(x, &body);
+  if (!recompute || !at::GradMode::is_enabled()) return body(inputs);
+  return RecomputedFunction::apply(at::TensorList(inputs), &body);  // no other list counts as variables
+}
+
+at::Tensor recompute_region(const Context& context, const char* name,
+                            const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x) {
+  return recompute_region(
+      context, name, [body](const RegionInputs& inputs) { return body(inputs[0]); }, RegionInputs{x});
 }
 
 }  // namespace stepforge

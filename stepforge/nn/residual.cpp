@@ -12,6 +12,7 @@ namespace stepforge {
 namespace {
 
 struct ResidualArguments {
+  bool in_place = true;
   double dropout = 0.0;
   DropoutKey key;
   TokenCoords coords;
@@ -20,10 +21,11 @@ struct ResidualArguments {
 struct ResidualFunction : torch::autograd::Function<ResidualFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& branch,
                             const at::Tensor& residual, const ResidualArguments* arguments) {
-    dropout_add_forward(branch, residual, arguments->dropout, arguments->key, arguments->coords, branch);
-    ctx->mark_dirty({branch});
+    const at::Tensor out = arguments->in_place ? branch : at::empty_like(branch);
+    dropout_add_forward(branch, residual, arguments->dropout, arguments->key, arguments->coords, out);
+    if (arguments->in_place) ctx->mark_dirty({branch});
     save_value(*ctx, "arguments", *arguments);
-    return branch;
+    return out;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -38,11 +40,9 @@ struct ResidualFunction : torch::autograd::Function<ResidualFunction> {
   }
 };
 
-}  // namespace
-
-at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
-                        uint64_t site, const TensorExchange& exchange) {
-  ResidualArguments arguments{context.dropout, {}, {}};
+at::Tensor add_residual(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
+                        uint64_t site, const TensorExchange& exchange, bool in_place) {
+  ResidualArguments arguments{in_place, context.dropout, {}, {}};
   if (context.dropout > 0.0) {
     arguments.key = dropout_key_of_site(context.dropout_key, site);
     const BatchTensors& batch = *context.batch;
@@ -54,6 +54,18 @@ at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, co
     }
   }
   return ResidualFunction::apply(branch, residual, &arguments);
+}
+
+}  // namespace
+
+at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
+                        uint64_t site, const TensorExchange& exchange) {
+  return add_residual(branch, residual, context, site, exchange, /*in_place=*/true);
+}
+
+at::Tensor residual_sum(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
+                        uint64_t site) {
+  return add_residual(branch, residual, context, site, {}, /*in_place=*/false);
 }
 
 ResidualBranch::ResidualBranch(const ParameterLookup& parameters, const std::string& prefix,

@@ -155,6 +155,20 @@ std::string exchanges_text(const std::vector<Exchange>& exchanges) {
   return texts.empty() ? "-" : join(texts, ", ");
 }
 
+/// Of the exchange before or after the experts of a block, whose result has type `made` over experts.
+std::vector<std::string> dispatch_cells(const BlockSpec& block, const char* exchange,
+                                        const std::vector<TypeAxis>& axes, ValueType made) {
+  std::vector<std::string> cells = {format("{}.{}", block.name, exchange)};
+  for (const TypeAxis& axis : axes) {
+    const ValueType type = axis.axis == BlockAxis::experts ? made : axis.tokens;
+    cells.push_back(format("{}, {}", type_name(type), type_name(type)));
+  }
+  const std::string text =
+      format("{} over {}", exchange_name(ExchangeKind::all_to_all), axis_name(BlockAxis::experts));
+  cells.insert(cells.end(), {text, text});
+  return cells;
+}
+
 /// The types of values and gradients on the axes over which the model is divided, and what is exchanged.
 std::string type_table(const ModelSpec& part) {
   std::vector<TypeAxis> axes = type_axes(part);
@@ -165,6 +179,7 @@ std::string type_table(const ModelSpec& part) {
   headings.insert(headings.end(), {"forward exchanges", "backward exchanges"});
   Table table(headings);
   for (const BlockSpec& block : part.blocks) {
+    if (block.dispatch) table.add(dispatch_cells(block, "dispatch", axes, ValueType::channels));
     std::vector<std::vector<CallTypes>> types;
     for (const TypeAxis& axis : axes) types.push_back(value_types(part, block, axis));
     for (std::size_t c = 0; c < types[0].size(); ++c) {
@@ -177,6 +192,7 @@ std::string type_table(const ModelSpec& part) {
       cells.push_back(exchanges_text(of.call->backward_exchanges));
       table.add(std::move(cells));
     }
+    if (block.dispatch) table.add(dispatch_cells(block, "combine", axes, ValueType::varying));
   }
   return "\n" + table.text();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/prove/exact_experts.h"
 
+#include <utility>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -11,7 +12,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "stepforge/nn/expert_functions.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
 #include "stepforge/prove/exact_rounding.h"
@@ -81,20 +81,28 @@ struct ProductByExpert : torch::autograd::Function<ProductByExpert> {
 
 }  // namespace
 
-at::Tensor exact_experts(const at::Tensor& x, Parameter& router, Parameter& up, Parameter& down,
-                         const ExpertExchange& exchange) {
+RoutedTokens exact_route(const at::Tensor& x, Parameter& router) {
   const at::Tensor logits = round_to_exact(linear(x, router));
-  const at::Tensor indices = choice(logits);
-  const at::Tensor weights = logits.gather(1, indices.to(at::kLong));
-  const int64_t experts = logits.size(1);
-  const DispatchedRows sent = dispatch_rows(x, {weights, indices}, experts, exchange);
-  const int64_t own = experts / exchange.parallel.degree;
-  const auto product = [&](const at::Tensor& rows, Parameter& weight) {
+  at::Tensor indices = choice(logits);
+  at::Tensor weights = logits.gather(1, indices.to(at::kLong));
+  return {std::move(weights), std::move(indices)};
+}
+
+at::Tensor exact_results(const at::Tensor& rows, const RoutedTokens& routed, Parameter& up, Parameter& down) {
+  const int64_t experts = down.value().size(0) / rows.size(1);
+  const auto product = [&](const at::Tensor& in, Parameter& weight) {
     return round_to_exact(
-        ProductByExpert::apply(rows, sent.experts.view({-1}), weight.value(), &weight, own));
+        ProductByExpert::apply(in, routed.indices.view({-1}), weight.value(), &weight, experts));
   };
-  const at::Tensor results = product(product(sent.rows, up), down);
-  return return_rows(round_to_exact(results * sent.weights), sent);
+  return round_to_exact(product(product(rows, up), down) * routed.weights);
+}
+
+at::Tensor exact_experts(const at::Tensor& x, Parameter& router, Parameter& up, Parameter& down) {
+  const RoutedTokens routed = exact_route(x, router);
+  const at::Tensor rows = x.repeat_interleave(kExpertsPerToken, 0);
+  const at::Tensor results =
+      exact_results(rows, {routed.weights.view({-1, 1}), routed.indices.view({-1, 1})}, up, down);
+  return results.view({x.size(0), kExpertsPerToken, -1}).sum(1);
 }
 
 }  // namespace stepforge

@@ -6,15 +6,20 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stepforge/nn/expert_exchange.h"
+#include "stepforge/nn/expert_functions.h"
 #include "stepforge/nn/parameter.h"
 
 namespace stepforge {
 
 /// The two experts of each token x [N, D] are those with the largest products with `router` [E, D], rounded, of which the
-/// first counts among equals; the products are their weights too. An expert is down (up x), each rounded. `up` [E F, D] and
-/// `down` [E D, F] have this rank's experts.
-at::Tensor exact_experts(const at::Tensor& x, Parameter& router, Parameter& up, Parameter& down,
-                         const ExpertExchange& exchange);
+/// first counts among equals; the products are their weights too.
+RoutedTokens exact_route(const at::Tensor& x, Parameter& router);
+
+/// Of rows [R, D], each with one expert: down (up x), each rounded, times its weight, rounded. `up` [E F, D] and `down`
+/// [E D, F] have this rank's experts.
+at::Tensor exact_results(const at::Tensor& rows, const RoutedTokens& routed, Parameter& up, Parameter& down);
+
+/// Of each token x [N, D] the sum of the results of its experts, which are all here.
+at::Tensor exact_experts(const at::Tensor& x, Parameter& router, Parameter& up, Parameter& down);
 
 }  // namespace stepforge

@@ -25,7 +25,6 @@
 #include "stepforge/prove/exact_rounding.h"
 #include "stepforge/prove/token_sum.h"
 #include "stepforge/storage/context_collectives.h"
-#include "stepforge/storage/expert_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
 
 namespace stepforge {
@@ -133,38 +132,31 @@ ExactBranch hidden_branch(const ParameterLookup& parameters, const std::string& 
   };
 }
 
-ExactBranch expert_branch(const ParameterLookup& parameters, const std::string& name,
-                          const ExpertExchange& exchange) {
+ExactBranch expert_branch(const ParameterLookup& parameters, const std::string& name) {
   Parameter& router = parameters(name + ".router");
   Parameter& up = parameters(name + ".up");
   Parameter& down = parameters(name + ".down");
-  // One exchange for all calls: graphs refer to it.
-  auto shared = std::make_shared<const ExpertExchange>(exchange);
-  return [&router, &up, &down, shared](const at::Tensor& x, const Context&) {
-    return exact_experts(x, router, up, down, *shared);
+  return [&router, &up, &down](const at::Tensor& x, const Context&) {
+    return exact_experts(x, router, up, down);
   };
 }
 
-/// Two regions with dropout, with factors 0 and 2, and residuals.
-class ExactLayer : public Block {
+/// In place of attention, with a residual and dropout.
+class ExactMixing {
  public:
-  ExactLayer(const ParameterLookup& parameters, int layer, ExactBranch branch, const TensorExchange& tensor,
-             const ContextExchange& exchange)
+  ExactMixing(const ParameterLookup& parameters, int layer, const TensorExchange& tensor,
+              const ContextExchange& exchange)
       : mix_(parameters(format("layers.{}.mix", layer))),
-        branch_(std::move(branch)),
-        layer_(static_cast<uint64_t>(layer)),
+        site_(2 * static_cast<uint64_t>(layer)),
         tensor_(tensor),
         exchange_(exchange) {}
 
-  Bundle forward(const Bundle& inputs, const Context& context) override {
+  at::Tensor forward(const at::Tensor& input, const Context& context) {
+    // Captured by value: a recomputed region runs its body again after this call has returned.
     const auto attention = [this, context](const at::Tensor& x) {
-      return round_to_exact(residual_add(mixed(x, context), x, context, 2 * layer_, tensor_));
+      return round_to_exact(residual_add(mixed(x, context), x, context, site_, tensor_));
     };
-    const auto mlp = [this, context](const at::Tensor& x) {
-      return round_to_exact(residual_add(branch_(x, context), x, context, 2 * layer_ + 1, tensor_));
-    };
-    const at::Tensor x = inputs.size() == 1 ? inputs[0] : round_to_exact(inputs.at(0) + inputs.at(1));
-    return {recompute_region(context, "mlp", mlp, recompute_region(context, "attention", attention, x))};
+    return recompute_region(context, "attention", attention, input);
   }
 
  private:
@@ -181,10 +173,75 @@ class ExactLayer : public Block {
   }
 
   Parameter& mix_;
-  ExactBranch branch_;
-  uint64_t layer_;
+  uint64_t site_;
   TensorExchange tensor_;
   ContextExchange exchange_;
+};
+
+/// Two regions with dropout, with factors 0 and 2, and residuals.
+class ExactLayer : public Block {
+ public:
+  ExactLayer(ExactMixing mixing, int layer, ExactBranch branch, const TensorExchange& tensor)
+      : mixing_(std::move(mixing)),
+        branch_(std::move(branch)),
+        site_(2 * static_cast<uint64_t>(layer) + 1),
+        tensor_(tensor) {}
+
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    const auto mlp = [this, context](const at::Tensor& x) {
+      return round_to_exact(residual_add(branch_(x, context), x, context, site_, tensor_));
+    };
+    const at::Tensor x = inputs.size() == 1 ? inputs[0] : round_to_exact(inputs.at(0) + inputs.at(1));
+    return {recompute_region(context, "mlp", mlp, mixing_.forward(x, context))};
+  }
+
+ private:
+  ExactMixing mixing_;
+  ExactBranch branch_;
+  uint64_t site_;
+  TensorExchange tensor_;
+};
+
+// The same layer with experts that are spread over ranks, in the blocks of modelspec/expert_values.h.
+
+class ExactRouterBlock : public Block {
+ public:
+  ExactRouterBlock(ExactMixing mixing, Parameter& router) : mixing_(std::move(mixing)), router_(router) {}
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    const at::Tensor x = mixing_.forward(inputs.at(0), context);
+    RoutedTokens routed = exact_route(x, router_);
+    return {x, std::move(routed.weights), std::move(routed.indices)};
+  }
+
+ private:
+  ExactMixing mixing_;
+  Parameter& router_;
+};
+
+class ExactExpertsBlock : public Block {
+ public:
+  ExactExpertsBlock(Parameter& up, Parameter& down) : up_(up), down_(down) {}
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    const auto experts = [this](const std::vector<at::Tensor>& rows) {
+      return exact_results(rows[0], {rows[1], rows[2]}, up_, down_);
+    };
+    return {recompute_region(context, "mlp", experts, inputs)};
+  }
+
+ private:
+  Parameter& up_;
+  Parameter& down_;
+};
+
+class ExactJoinBlock : public Block {
+ public:
+  explicit ExactJoinBlock(int layer) : site_(2 * static_cast<uint64_t>(layer) + 1) {}
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    return {round_to_exact(residual_sum(inputs.at(1), inputs.at(0), context, site_))};
+  }
+
+ private:
+  uint64_t site_;
 };
 
 /// The loss is half the squared distance of the logits from 4 at the label and 0 elsewhere.
@@ -235,9 +292,30 @@ class ExactHead : public Head {
   TensorExchange tensor_;
 };
 
+std::unique_ptr<Block> exact_layer_block(ExactModel model, const BlockSpec& block,
+                                         const ParameterLookup& parameters, const TensorExchange& tensor,
+                                         const ContextExchange& exchange) {
+  const std::string name = format("layers.{}", block.layer);
+  const auto mixing = [&] { return ExactMixing(parameters, block.layer, tensor, exchange); };
+  switch (block.part) {
+    case LayerPart::router:
+      return std::make_unique<ExactRouterBlock>(mixing(), parameters(name + ".router"));
+    case LayerPart::experts:
+      return std::make_unique<ExactExpertsBlock>(parameters(name + ".up"), parameters(name + ".down"));
+    case LayerPart::join:
+      return std::make_unique<ExactJoinBlock>(block.layer);
+    default:
+      return std::make_unique<ExactLayer>(mixing(), block.layer,
+                                          model == ExactModel::experts
+                                              ? expert_branch(parameters, name)
+                                              : hidden_branch(parameters, name, tensor),
+                                          tensor);
+  }
+}
+
 Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
                        const ParameterLookup& parameters, const TensorExchange& tensor,
-                       const ContextExchange& exchange, const ExpertExchange& experts) {
+                       const ContextExchange& exchange) {
   Model forward;
   for (const BlockSpec& block : blocks) {
     switch (block.kind) {
@@ -246,11 +324,7 @@ Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
             std::make_unique<ExactEmbedding>(parameters("embedding.weight"), block.outputs.size(), tensor));
         break;
       case BlockKind::layer:
-        forward.blocks.push_back(std::make_unique<ExactLayer>(
-            parameters, block.layer,
-            model == ExactModel::experts ? expert_branch(parameters, block.name, experts)
-                                         : hidden_branch(parameters, block.name, tensor),
-            tensor, exchange));
+        forward.blocks.push_back(exact_layer_block(model, block, parameters, tensor, exchange));
         break;
       case BlockKind::head: {
         const std::string output = model == ExactModel::shared ? "embedding.weight" : block.name + ".weight";
@@ -331,8 +405,7 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("model", [model](Trainer& built) {
     built.model = make_exact_model(model, built.rank_model.blocks, built.store->lookup(),
                                    tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
-                                   context_exchange(*built.groups, plan_context(built.config)),
-                                   expert_exchange(*built.groups, plan_experts(built.config, built.place)));
+                                   context_exchange(*built.groups, plan_context(built.config)));
   });
   trainer.replace_build_step("loader",
                              [](Trainer& built) { built.loader = std::make_unique<ExactLoader>(built); });

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/prove/exact_spec.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/tensor_costs.h"
+#include "stepforge/modelspec/expert_values.h"
 
 namespace stepforge {
 
@@ -116,24 +119,27 @@ RegionSpec hidden_region(const std::string& layer, const TensorParallel& tensor)
   return region;
 }
 
-RegionSpec experts_region(const std::string& layer, const ExpertParallel& experts) {
-  RegionSpec region{.name = "mlp", .residual = true};
-  region.calls.push_back({.name = "route", .weights = {layer + ".router"}});
-  region.calls.back().saves = {kWidth, 2 * kExperts};
+/// The calls of a layer with experts: of the router, of the experts, and what takes rows to them and back.
+struct ExpertCalls {
+  CallSpec route;
+  std::vector<CallSpec> experts;
+
+  explicit ExpertCalls(const std::string& layer) {
+    route = {.name = "route", .weights = {layer + ".router"}, .output = {0, 2 * kChosen}};
+    route.saves = {kWidth, 2 * kExperts};
+    route.gradient.compute = kWidth;
+    experts = {call(CallKind::linear, layer + ".up", 2 * kChosen * kExpertHidden, kChosen * kWidth),
+               call(CallKind::linear, layer + ".down", 2 * kChosen * kWidth, kChosen * kExpertHidden)};
+  }
+};
+
+RegionSpec experts_region(const std::string& layer) {
+  ExpertCalls made(layer);
   const Elements rows{kChosen * kWidth, 2 * kChosen};
-  const auto exchange = [&](const char* name) {
-    CallSpec made{.name = name, .kind = CallKind::exchange, .output = rows, .gradient = rows};
-    if (experts.degree == 1) return made;
-    made.forward_exchanges = {{BlockAxis::experts, ExchangeKind::all_to_all, rows}};
-    made.backward_exchanges = made.forward_exchanges;
-    return made;
-  };
-  region.calls.push_back(exchange("dispatch"));
-  region.calls.push_back(
-      call(CallKind::linear, layer + ".up", 2 * kChosen * kExpertHidden, kChosen * kWidth));
-  region.calls.push_back(
-      call(CallKind::linear, layer + ".down", 2 * kChosen * kWidth, kChosen * kExpertHidden));
-  region.calls.push_back(exchange("combine"));
+  RegionSpec region{.name = "mlp", .calls = {std::move(made.route)}, .residual = true};
+  region.calls.push_back({.name = "rows", .output = rows, .gradient = rows});
+  std::ranges::move(made.experts, std::back_inserter(region.calls));
+  region.calls.push_back({.name = "sums", .output = {kWidth}, .gradient = rows});
   return region;
 }
 
@@ -143,6 +149,7 @@ RegionSpec embedding_region(const TensorParallel& tensor) {
   return region;
 }
 
+/// The sum of two values.
 RegionSpec join_region() {
   CallSpec sum{.name = "sum", .kind = CallKind::elementwise};
   sum.output.compute = sum.gradient.compute = kWidth;
@@ -156,6 +163,27 @@ RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) 
   if (tensor.degree > 1 && tensor.divided)
     region.calls.back().forward_exchanges = {over_tensor(ExchangeKind::sum, {2})};
   return region;
+}
+
+/// Adds the blocks of a layer whose experts are spread over ranks. The tokens that go to them are the hidden state.
+void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, RegionSpec mixing) {
+  const std::string name = format("layers.{}", layer);
+  const auto unit = static_cast<int>(spec.units.size());  // that of the layer; the next one has the experts
+  ExpertValues values(stream, kChosen);
+  values.tokens = stream;
+  ExpertCalls calls(name);
+  const auto add = [&](LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
+                       std::vector<BundleEntry> outputs, std::vector<RegionSpec> regions) -> BlockSpec& {
+    return spec.blocks.emplace_back(
+        layer_part(layer, part, std::move(units), std::move(inputs), std::move(outputs), std::move(regions)));
+  };
+  add(LayerPart::router, {unit}, {stream}, {stream, values.weights, values.experts},
+      {std::move(mixing), {.name = "router", .calls = {std::move(calls.route)}}})
+      .kept = {stream.name};
+  add(LayerPart::experts, {unit + 1}, values.inputs(kChosen), {values.results(kChosen)},
+      {{.name = "mlp", .calls = std::move(calls.experts)}})
+      .dispatch = values.dispatch(kExperts);
+  add(LayerPart::join, {}, {stream, {"combined", kWidth}}, {stream}, {join_region()});
 }
 
 }  // namespace
@@ -185,11 +213,13 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
     const bool has_experts = model == ExactModel::experts;
     block.regions = {mixing_region(name + ".mix", tensor, context),
-                     has_experts ? experts_region(name, experts) : hidden_region(name, mlp)};
+                     has_experts ? experts_region(name) : hidden_region(name, mlp)};
     if (model == ExactModel::graph && layer % 2 == 1) {
       block.inputs.push_back(source);
       block.regions.insert(block.regions.begin(), join_region());
     }
+    const bool is_cut = has_experts && experts.degree > 1;
+    if (is_cut) add_spread_layer(spec, layer, stream, std::move(block.regions.front()));
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
@@ -216,7 +246,7 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     }
     add_unit(std::move(trained));
     if (has_experts) add_unit(std::move(of_experts));
-    spec.blocks.push_back(std::move(block));
+    if (!is_cut) spec.blocks.push_back(std::move(block));
   }
   const std::string output = shared ? "embedding.weight" : "head.weight";
   BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {head_region(output, head_part)}};

@@ -151,9 +151,10 @@ void mark_trained_only(StepProgram& program) {
   for (int b = static_cast<int>(program.blocks.size()) - 1; b >= 0; --b) {
     ProgramBlock& block = element(program.blocks, b);
     take(block.leaving);
+    const std::vector<int>& made = block.experts > 0 ? block.returned : block.outputs;
     block.trained_only =
-        b != head && std::ranges::none_of(block.outputs, [&](int value) { return element(taken, value); });
-    if (!block.trained_only) take(block.inputs);
+        b != head && std::ranges::none_of(made, [&](int value) { return element(taken, value); });
+    if (!block.trained_only) take(block.experts > 0 ? block.sent : block.inputs);
   }
 }
 
@@ -182,27 +183,54 @@ class ValueWriter {
       const std::string part = block.arriving.size() == 1 ? "input" : entry.name;
       added.arriving.push_back(make(format("{} of {}", part, block.name), entry, -1));
     }
-    for (const BundleEntry& entry : block.inputs) {
-      added.inputs.push_back(take(block, entry));
-      element(program_.values, added.inputs.back()).consumers.push_back(b);
+    std::vector<int>& takes = block.dispatch ? added.sent : added.inputs;
+    for (const BundleEntry& entry : block.takes()) {
+      takes.push_back(take(block, entry));
+      element(program_.values, takes.back()).consumers.push_back(b);
     }
-    for (const BundleEntry& entry : block.outputs) {
-      const std::string part = block.outputs.size() == 1 ? "" : "." + entry.name;
-      added.outputs.push_back(make(block.name + part, entry, b));
+    std::vector<int>& makes = block.dispatch ? added.returned : added.outputs;
+    for (const BundleEntry& entry : block.makes()) {
+      const std::string part = block.makes().size() == 1 ? "" : "." + entry.name;
+      makes.push_back(make(block.name + part, entry, b));
+      if (std::ranges::count(block.kept, entry.name) > 0) added.kept.push_back(makes.back());
     }
+    if (block.dispatch) add_rows(block, b);
     for (const BundleEntry& entry : block.leaving) {
       added.leaving.push_back(take(block, entry));
       sent_.insert(added.leaving.back());
     }
   }
 
+  /// What the block takes after the dispatch, and makes before its results are combined: no other block does.
+  void add_rows(const BlockSpec& block, int b) {
+    ProgramBlock& added = element(program_.blocks, b);
+    added.experts = block.dispatch->experts;
+    const auto add_all = [&](const std::vector<BundleEntry>& entries, int producer,
+                             std::vector<int>& values) {
+      for (const BundleEntry& entry : entries) {
+        values.push_back(append(format("{} of {}", entry.name, block.name), entry, producer));
+        element(program_.values, values.back()).consumers.push_back(b);
+      }
+    };
+    const int tokens_of = element(program_.values, added.sent.at(0)).producer;
+    if (tokens_of < 0)
+      throw UsageError(format("block {} has another stage than the block whose rows it takes", block.name));
+    add_all(block.inputs, tokens_of, added.inputs);
+    add_all(block.outputs, b, added.outputs);
+  }
+
   int make(const std::string& name, const BundleEntry& entry, int producer) {
-    const int64_t slices = entry.slice ? cost_.slices : 1;
-    program_.values.push_back(
-        {name, producer, {}, cost_.compute, cost_.tokens / slices, entry.width, slices});
-    const int value = static_cast<int>(program_.values.size()) - 1;
+    const int value = append(name, entry, producer);
     current_[entry.name] = {entry, value};
     return value;
+  }
+
+  int append(const std::string& name, const BundleEntry& entry, int producer) {
+    const int64_t slices = entry.slice ? cost_.slices : 1;
+    const int64_t rows = entry.dispatched > 0 ? cost_.tokens * entry.dispatched : cost_.tokens / slices;
+    program_.values.push_back(
+        {name, producer, {}, entry.dtype.value_or(cost_.compute), rows, entry.width, slices});
+    return static_cast<int>(program_.values.size()) - 1;
   }
 
   int take(const BlockSpec& block, const BundleEntry& entry) const {
@@ -245,7 +273,6 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.loss_weight = block.loss_weight;
     added.weights_in_backward = block.kind != BlockKind::embedding;
     if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
-    if (block.exchanges_over(BlockAxis::experts)) added.group(BlockAxis::experts) = layout.expert_group;
     if (options.kind == ProgramKind::generate) continue;  // of whole rows, on every rank
     if (block.exchanges_over(BlockAxis::context)) added.group(BlockAxis::context) = layout.keys_group;
     if (block.exchanges_over(BlockAxis::heads)) added.group(BlockAxis::heads) = layout.heads_group;

@@ -46,7 +46,8 @@ class Structure : ListWalk {
     }
     for (const ProgramBlock& block : program_.blocks) {
       require_indices(block.units, program_.units.size(), "unit");
-      for (const std::vector<int>* values : {&block.inputs, &block.outputs, &block.arriving, &block.leaving})
+      for (const std::vector<int>* values : {&block.inputs, &block.outputs, &block.arriving, &block.leaving,
+                                             &block.kept, &block.sent, &block.returned})
         require_indices(*values, program_.values.size(), "value");
       for (const int group : block.groups) require_optional_index(group, program_.groups.size(), "group");
     }
@@ -110,6 +111,8 @@ class Structure : ListWalk {
     if (has(kHasPeer)) require_message_lane(operation);
     if (has(kHasBlock)) require_values(operation);
     if (has(kUsesUnits)) require_block_groups(operation);
+    if (has(kDispatches) && block(operation).experts == 0)
+      fail(format("no rows are dispatched to block {}", block(operation).name));
     require_group(operation, row.over);
     if (has(kHasUnit)) check_unit(operation);
   }
@@ -202,6 +205,8 @@ class Structure : ListWalk {
         return require_group(operation, find_group(program_.groups, kPipelineGroup));
       case Over::loss:
         return require_group(operation, find_group(program_.groups, kLossGroup));
+      case Over::experts:
+        return require_group(operation, find_group(program_.groups, kExpertGroup));
       case Over::tensor:
         return require_group(operation, find_group(program_.groups, kTensorGroup));
     }

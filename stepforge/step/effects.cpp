@@ -201,7 +201,8 @@ void ProgramEffects::add(const Effect& effect, const Operation& operation) {
   };
   const auto add_values = [&](const std::vector<int>& values) {
     for (const int value : values)
-      effects_.push_back({effect, {effect.resource, value, operation.micro_batch}});
+      if (effect.resource != Resource::value_gradient || element(program_.values, value).has_gradient())
+        effects_.push_back({effect, {effect.resource, value, operation.micro_batch}});
   };
   switch (effect.selector) {
     case Selector::own: {
@@ -215,6 +216,12 @@ void ProgramEffects::add(const Effect& effect, const Operation& operation) {
       return add_values(element(program_.blocks, operation.block).inputs);
     case Selector::outputs:
       return add_values(element(program_.blocks, operation.block).outputs);
+    case Selector::kept:
+      return add_values(element(program_.blocks, operation.block).kept);
+    case Selector::sent:
+      return add_values(element(program_.blocks, operation.block).sent);
+    case Selector::returned:
+      return add_values(element(program_.blocks, operation.block).returned);
     case Selector::arriving:
       return add_values(element(program_.blocks, operation.block).arriving);
     case Selector::leaving:

@@ -66,6 +66,11 @@ class Lowering {
       element(stages_, stage).push_back(b);
     }
     find_gradients();
+    dispatched_.resize(program.blocks.size());
+    const auto producer = [&](int v) { return value(v).producer; };
+    for (int b = 0; b < std::ssize(program.blocks); ++b)
+      if (const std::vector<int>& sent = block(b).sent; !sent.empty())
+        element(dispatched_, producer(std::ranges::max(sent, {}, producer))).push_back(b);
   }
 
   void write() {
@@ -130,6 +135,20 @@ class Lowering {
     return operation;
   }
 
+  void add_exchange(OpKind kind, int b, int m) {
+    Operation& operation =
+        program_.operations.emplace_back(make_operation(kind, -1, find_group(program_.groups, kExpertGroup)));
+    operation.block = b;
+    operation.micro_batch = m;
+  }
+
+  /// Rows leave as soon as block b has made the last of what they are made of, beside the blocks that are listed before
+  /// their experts.
+  void dispatch_from(int b, int m) {
+    for (const int experts : element(dispatched_, b))
+      if (runs(experts)) add_exchange(OpKind::dispatch, experts, m);
+  }
+
   /// Sends what operation `made` has made. With it, the next computations for this neighbour wait for a message
   /// that is `sends_in_flight` older.
   void send(OpKind kind, int block, const Action& action, int made) {
@@ -171,6 +190,8 @@ class Lowering {
       if (block(b).last() || !runs(b)) continue;
       Operation& operation = add_block(OpKind::forward, b, m);
       operation.keep_graph = keeps_graph(b);
+      if (block(b).experts > 0) add_exchange(OpKind::combine, b, m);
+      dispatch_from(b, m);
     }
     send(OpKind::send, last_block(stage), action, last_computation_);
     if (is_last(stage) && !loss_is_listed_) loss(stage, m);
@@ -216,7 +237,11 @@ class Lowering {
     const std::vector<int>& blocks = element(stages_, stage);
     for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
       if (block(*b).last() || !keeps_graph(*b) || !has_part(kind, *b)) continue;
-      add_block(backward_kind(kind, *b), *b, m);
+      const OpKind part = backward_kind(kind, *b);
+      const bool exchanges = block(*b).experts > 0 && part != OpKind::backward_weight;
+      if (exchanges) add_exchange(OpKind::combine_gradient, *b, m);
+      add_block(part, *b, m);
+      if (exchanges && passes_gradient(*b)) add_exchange(OpKind::dispatch_gradient, *b, m);
     }
     // A stage of heads alone has made its gradient with the loss.
     const bool only_heads = std::ranges::all_of(blocks, [&](int b) { return block(b).last(); });
@@ -231,10 +256,11 @@ class Lowering {
   int group_;
   int self_;  // member of the pipeline
   bool loss_is_listed_ = false;
-  std::vector<std::vector<int>> stages_;  // the blocks of each stage that this rank has
-  std::vector<bool> keeps_graph_;         // of each block
-  std::vector<bool> loaded_;              // of each micro-batch
-  std::vector<int> losses_;               // the operation of the loss of each micro-batch
+  std::vector<std::vector<int>> stages_;      // the blocks of each stage that this rank has
+  std::vector<bool> keeps_graph_;             // of each block
+  std::vector<std::vector<int>> dispatched_;  // of each block: those of the experts that its rows go to
+  std::vector<bool> loaded_;                  // of each micro-batch
+  std::vector<int> losses_;                   // the operation of the loss of each micro-batch
   int last_computation_ = -1;
   std::map<Lane, std::vector<int>> sent_;  // operations
 };

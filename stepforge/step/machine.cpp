@@ -39,7 +39,9 @@ std::span<const int> ranks_of(const StepProgram& program, int group) {
 
 /// How often the parts of a collective's message go to all ranks.
 int passes_of(OpKind kind) {
-  return kind == OpKind::gather_start || kind == OpKind::reduce_start ? 1 : 2;
+  const bool once =
+      kind == OpKind::gather_start || kind == OpKind::reduce_start || has_trait(kind, kDispatches);
+  return once ? 1 : 2;
 }
 
 double ring_seconds(const Link& link, double ranks, double bytes) {

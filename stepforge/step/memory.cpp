@@ -84,12 +84,13 @@ MemoryAccount account(const StepProgram& program) {
   };
   result.peak_bytes = live_bytes;
   result.at_peak = live;
-  std::vector<std::size_t> sends;  // of which no operation of the compute lane knows yet that they have ended
+  std::vector<std::size_t>
+      beside;  // of which no operation of the compute lane knows yet that they have ended
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     if (program.operations[i].lane == Lane::compute) {
-      std::erase_if(sends, [&](std::size_t send) {
-        if (!before(send, i)) return false;
-        add(program.operations[send].frees, -1);
+      std::erase_if(beside, [&](std::size_t other) {
+        if (!before(other, i)) return false;
+        add(program.operations[other].frees, -1);
         return true;
       });
     }
@@ -101,8 +102,8 @@ MemoryAccount account(const StepProgram& program) {
       result.workspace_at_peak = workspace;
       result.at_peak = live;
     }
-    if (sends_message(program.operations[i].kind))
-      sends.push_back(i);
+    if (frees_beside_compute(program.operations[i].kind))
+      beside.push_back(i);
     else
       add(program.operations[i].frees, -1);
     result.live_after.push_back(live_bytes);

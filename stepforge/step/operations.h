@@ -43,27 +43,32 @@ enum class OpKind : uint8_t {
   receive,                ///< receives the input of block b from `peer`, the stage before
   send_gradient,          ///< sends the gradient of the input of block b to the stage before
   receive_gradient,       ///< receives the gradient of the output of block b from the next stage
-  gradient_norm,          ///< norm of the gradients of all trainable units over the shard group
-  join_norm,              ///< joins the norms of the parts of divided tensors
-  join_stage_norms,       ///< joins the norms of the units of all stages
-  check_finite,           ///< stops or skips the step if the loss or the norm is not finite
-  update,                 ///< updates unit u by the optimizer
-  update_state,   ///< changes unit u, state of a block, by the tally of the step, summed over the group
-  offload_start,  ///< starts to copy parts of the state of an offloaded unit to the host
-  offload_wait,   ///< the copy is complete
-  reload_start,   ///< starts to copy parts of the state of an offloaded unit to the device
-  reload_wait,    ///< the copy is complete
+  dispatch,           ///< sends rows of tokens to the ranks that have their experts: the inputs of block b
+  combine,            ///< returns the outputs of block b, results of rows, and adds those of each token
+  combine_gradient,   ///< sends the gradients of results to where the rows went
+  dispatch_gradient,  ///< returns the gradients of the inputs of block b to the tokens
+  gradient_norm,      ///< norm of the gradients of all trainable units over the shard group
+  join_norm,          ///< joins the norms of the parts of divided tensors
+  join_stage_norms,   ///< joins the norms of the units of all stages
+  check_finite,       ///< stops or skips the step if the loss or the norm is not finite
+  update,             ///< updates unit u by the optimizer
+  update_state,       ///< changes unit u, state of a block, by the tally of the step, summed over the group
+  offload_start,      ///< starts to copy parts of the state of an offloaded unit to the host
+  offload_wait,       ///< the copy is complete
+  reload_start,       ///< starts to copy parts of the state of an offloaded unit to the device
+  reload_wait,        ///< the copy is complete
 };
 
 /// Operations of one lane run in list order. Lanes run concurrently and are ordered only by Operation::needs.
 /// Collectives of one group on several lanes may overlap: each pair of lane and group has its own
-/// communicator. `peer`: messages inside blocks. The last four carry the messages of a pipeline: one lane for each
-/// neighbour and direction; with two ranks, both neighbours are the next one.
+/// communicator. `peer`: messages inside blocks. `exchange`: rows on their way to experts and back. The last four carry
+/// the messages of a pipeline: one lane for each neighbour and direction; with two ranks, both neighbours are the next one.
 enum class Lane : uint8_t {
   compute,
   gather,
   reduce,
   peer,
+  exchange,
   copy,
   send_next,
   receive_next,
@@ -71,9 +76,9 @@ enum class Lane : uint8_t {
   receive_previous
 };
 
-inline constexpr std::array<std::string_view, 9> kLaneNames = {
-    "compute",      "gather",        "reduce",          "peer", "copy", "send_next",
-    "receive_next", "send_previous", "receive_previous"};
+inline constexpr std::array<std::string_view, 10> kLaneNames = {
+    "compute", "gather",    "reduce",       "peer",          "exchange",
+    "copy",    "send_next", "receive_next", "send_previous", "receive_previous"};
 inline constexpr std::size_t kLanes = kLaneNames.size();
 
 /// Whether the lane carries messages between stages of a pipeline.
@@ -101,6 +106,7 @@ enum OpTrait : uint16_t {
   kNeverTrains = 1 << 11,  ///< only in programs that do not train
   kGenerates = 1 << 12,    ///< only in programs that generate
   kNeverGenerates = 1 << 13,
+  kDispatches = 1 << 14,  ///< rows of its block pass between the ranks of the experts
 };
 
 /// Over which group an operation must run; -1 if the program has no such group.
@@ -114,7 +120,8 @@ enum class Over : uint8_t {
   labels,
   stages,
   loss,
-  tensor
+  tensor,
+  experts
 };
 
 struct OpInfo {
@@ -134,6 +141,7 @@ inline constexpr unsigned kBackward = kComputes | kRunsBackward | kTrains;
 inline constexpr unsigned kUnit = kHasUnit;
 inline constexpr unsigned kGradient = kHasUnit | kTrains;
 inline constexpr unsigned kMessage = kBlock | kHasPeer;
+inline constexpr unsigned kExchange = kBlock | kDispatches;
 
 using enum OpKind;
 using enum Lane;
@@ -142,6 +150,7 @@ using A = Access;
 using S = Selector;
 
 inline constexpr Effects kReadsInput = {{A::use, R::batch}, {A::use, R::value, S::inputs}};
+inline constexpr Effects kReadsKept = {{A::use, R::value, S::kept}};
 /// Weights are as they were at the beginning of the step.
 inline constexpr Effects kReadsUnits = {{A::use, R::gathered, S::block_units, When::reads_weights},
                                         {A::bar, R::updated, S::block_units}};
@@ -177,11 +186,11 @@ inline constexpr std::array kRows = {
     OpInfo{logits, "logits", compute, kComputes | kRunsHead | kGenerates, Over::none,
            kReadsInput + kReadsUnits + Effects{{A::make, R::run}, {A::bar, R::shared_loss}, {A::change, R::losses}}},
     OpInfo{backward, "backward", compute, kBackward | kContributes, Over::none,
-           kReadsInput + kReadsUnits + kAddsGradients +
+           kReadsInput + kReadsKept + kReadsUnits + kAddsGradients +
                Effects{{A::end, R::graph}, {A::end, R::weight_inputs}, {A::end, R::value_gradient, S::outputs},
                        {A::add, R::value_gradient, S::inputs}}},
     OpInfo{backward_input, "backward_input", compute, kBackward, Over::none,
-           kReadsInput + kReadsUnits +
+           kReadsInput + kReadsKept + kReadsUnits +
                Effects{{A::end, R::graph}, {A::end, R::value_gradient, S::outputs},
                        {A::add, R::value_gradient, S::inputs}, {A::make, R::weight_queue}}},
     // It multiplies activations by gradients, so it does not read the weights of its units.
@@ -220,6 +229,14 @@ inline constexpr std::array kRows = {
            {{A::end, R::value_gradient, S::arriving}}},
     OpInfo{receive_gradient, "receive_gradient", receive_next, kMessage | kTrains, Over::any,
            {{A::make, R::value_gradient, S::leaving}}},
+    OpInfo{dispatch, "dispatch", exchange, kExchange, Over::experts,
+           {{A::use, R::value, S::sent}, {A::make, R::routes}, {A::make, R::value, S::inputs}}},
+    OpInfo{combine, "combine", exchange, kExchange, Over::experts,
+           {{A::use, R::value, S::outputs}, {A::use, R::routes}, {A::make, R::value, S::returned}}},
+    OpInfo{combine_gradient, "combine_gradient", exchange, kExchange | kTrains, Over::experts,
+           {{A::end, R::value_gradient, S::returned}, {A::use, R::routes}, {A::make, R::value_gradient, S::outputs}}},
+    OpInfo{dispatch_gradient, "dispatch_gradient", exchange, kExchange | kTrains, Over::experts,
+           {{A::end, R::value_gradient, S::inputs}, {A::end, R::routes}, {A::add, R::value_gradient, S::sent}}},
     OpInfo{gradient_norm, "gradient_norm", compute, kTrains | kCompletes, Over::all_shards,
            {{A::use, R::gradient, S::all_trained, When::in_place}, {A::use, R::reduced, S::all_trained, When::reduces},
             {A::bar, R::gradient, S::all_trained, When::reduces},
@@ -285,6 +302,11 @@ constexpr bool sends_message(OpKind kind) {
 }
 constexpr bool receives_message(OpKind kind) {
   return kind == OpKind::receive || kind == OpKind::receive_gradient;
+}
+/// Whether the operation moves rows between ranks, or messages to another stage: it frees what it has read later than
+/// the compute lane may know.
+constexpr bool frees_beside_compute(OpKind kind) {
+  return sends_message(kind) || has_trait(kind, kDispatches);
 }
 constexpr std::string_view lane_name(Lane lane) {
   return kLaneNames.at(static_cast<std::size_t>(lane));

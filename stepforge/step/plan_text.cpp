@@ -136,7 +136,8 @@ std::string memory_table(const StepProgram& program) {
   for (const auto& [kind, bytes] : memory.at_peak) {
     const bool is_activation = kind == BufferKind::batch || kind == BufferKind::bundle ||
                                kind == BufferKind::graph || kind == BufferKind::bundle_gradient ||
-                               kind == BufferKind::weight_inputs || kind == BufferKind::weight_queue;
+                               kind == BufferKind::weight_inputs || kind == BufferKind::weight_queue ||
+                               kind == BufferKind::routes;
     if (is_activation)
       activations += bytes;
     else

@@ -94,14 +94,15 @@ struct ProgramUnit {
 /// it.
 struct ProgramValue {
   std::string name;            ///< of the block that makes it; "input of layers.3" if that is on another rank
-  int producer = -1;           ///< block; -1: the value is received
+  int producer = -1;           ///< block, of dispatched rows that of the tokens; -1: the value is received
   std::vector<int> consumers;  ///< blocks; none if it is only sent
   DType dtype = DType::f32;
-  int64_t rows = 0;
+  int64_t rows = 0;  ///< of dispatched rows the expected number
   int64_t width = 0;
   int64_t slices = 1;  ///< a row for so many tokens: the ranks of a tensor group hold slices of it
 
   int64_t bytes() const { return rows * width * dtype_bytes(dtype); }
+  bool has_gradient() const { return is_floating_point(dtype); }
 };
 
 struct ProgramBlock {
@@ -112,6 +113,10 @@ struct ProgramBlock {
   std::vector<int> outputs;   ///< values; none, of a head
   std::vector<int> arriving;  ///< values that are received before this block, the first of a stage
   std::vector<int> leaving;   ///< values that are sent after it, the last of a stage
+  std::vector<int> kept;      ///< outputs that its backward reads
+  int64_t experts = 0;        ///< of its layer, over ranks to which rows are dispatched; 0: nothing is
+  std::vector<int> sent;      ///< values of which its inputs are dispatched
+  std::vector<int> returned;  ///< values into which its outputs are combined
   bool trained_only = false;  ///< a head besides the first, or what only such heads take: it runs in training
   double loss_weight = 1;     ///< of a head
   bool weights_in_backward = true;              ///< its backward reads the weights of its units

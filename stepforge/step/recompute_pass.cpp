@@ -22,13 +22,28 @@ std::size_t find_name(const std::string& block_or_region, const std::string& nam
                           guess.empty() ? "" : format(" (did you mean \"{}\"?)", guess), join(known, ", ")));
 }
 
+/// A block that keeps nothing for its backward gains nothing.
+bool keeps_something(const BlockSpec& block) {
+  return std::ranges::any_of(block.regions, [](const RegionSpec& region) {
+    return std::ranges::any_of(region.calls, [](const CallSpec& call) { return call.saves != Elements(); });
+  });
+}
+
+/// Whether it is another part of the layer that `named` begins.
+bool continues(const BlockSpec& block, const BlockSpec& named) {
+  return named.part == LayerPart::router && block.layer == named.layer && keeps_something(block);
+}
+
 std::vector<bool> named_blocks(const ModelSpec& model, const std::vector<std::string>& names) {
   std::vector<std::string> known;
   for (const BlockSpec& block : model.blocks)
     if (block.kind != BlockKind::head) known.push_back(block.name);
   std::vector<bool> chosen(model.blocks.size(), false);
-  for (const std::string& name : names)
-    chosen[find_name("block", name, known)] = true;  // the head is last, so indices agree
+  for (const std::string& name : names) {
+    const BlockSpec& named = model.blocks[find_name("block", name, known)];  // heads are last: indices agree
+    for (std::size_t b = 0; b < model.blocks.size(); ++b)
+      chosen[b] = chosen[b] || model.blocks[b].name == named.name || continues(model.blocks[b], named);
+  }
   return chosen;
 }
 
@@ -44,6 +59,7 @@ void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
       again.kind = OpKind::recompute;
       again.needs.clear();
       again.keep_graph = true;
+      element(program.blocks, operation.block).kept.clear();  // they are made again, too
     }
   }
   insert_operations(program.operations, std::move(insertions));
@@ -74,7 +90,7 @@ std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolic
     throw UsageError(format("recomputation of every n-th block: n must be at least 1, not {}", every));
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const BlockSpec& block = model.blocks[b];
-    chosen[b] = block.kind == BlockKind::layer && block.layer % every == 0;
+    chosen[b] = block.kind == BlockKind::layer && block.layer % every == 0 && keeps_something(block);
   }
   return chosen;
 }

@@ -23,16 +23,17 @@ enum class BufferKind : uint8_t {
   bundle_gradient,  ///< the gradient of a bundle
   weight_inputs,    ///< the part of what autograd saved that backward_weight needs
   weight_queue,     ///< what backward_input computes for backward_weight
+  routes,           ///< where the rows of a dispatch have gone
   gradient_level,
   whole_gradient,  ///< of a unit that is sharded or offloaded, until it is reduced
   kv_cache,
   host  ///< the state of an offloaded unit, in host memory
 };
 
-inline constexpr std::array<std::string_view, 14> kBufferKindNames = {
-    "weights",        "gradients",      "optimizer",       "gather_slot",   "batch",
-    "bundle",         "graph",          "bundle_gradient", "weight_inputs", "weight_queue",
-    "gradient_level", "whole_gradient", "kv_cache",        "host"};
+inline constexpr std::array<std::string_view, 15> kBufferKindNames = {
+    "weights", "gradients",      "optimizer",       "gather_slot",   "batch",
+    "bundle",  "graph",          "bundle_gradient", "weight_inputs", "weight_queue",
+    "routes",  "gradient_level", "whole_gradient",  "kv_cache",      "host"};
 
 constexpr std::string_view buffer_kind_name(BufferKind kind) {
   return kBufferKindNames.at(static_cast<std::size_t>(kind));
@@ -46,6 +47,7 @@ enum class Resource : uint8_t {
   graph,
   weight_inputs,
   weight_queue,
+  routes,          ///< of the rows that a block takes: where they came from
   gathered,        ///< the gathered copy of a unit. A resident unit always has it
   gradient,        ///< what is accumulated for a unit
   level,           ///< a stashed gradient
@@ -106,6 +108,9 @@ enum class Selector : uint8_t {
   own,          ///< of the unit, level, micro-batch, block or step of the operation
   inputs,       ///< the values that its block takes
   outputs,      ///< the values that its block makes
+  kept,         ///< those of them that its backward needs
+  sent,         ///< the values from which its block's inputs are dispatched
+  returned,     ///< the values into which its block's outputs are combined
   arriving,     ///< the values that the stage of its block receives
   leaving,      ///< the values that the stage of its block sends
   block_units,  ///< the units of its block
@@ -238,6 +243,8 @@ inline constexpr std::array kRows = {
                  of(BufferKind::weight_inputs), kEnded, true},
     ResourceInfo{weight_queue, OwnerKind::block, "the weight gradient of block {}", "queued", "", "computed",
                  of(BufferKind::weight_queue), kEnded, true},
+    ResourceInfo{routes, OwnerKind::block, "the dispatch to block {}", "made", "", "returned",
+                 of(BufferKind::routes), kAny, true},
     ResourceInfo{gathered, OwnerKind::unit, "unit {}", "gathered", "gathered", "released",
                  of(BufferKind::gather_slot), kEnded},
     ResourceInfo{gradient, OwnerKind::unit, "the gradient of unit {}", "started", "reduced", "stashed or reduced",

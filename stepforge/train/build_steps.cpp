@@ -22,7 +22,6 @@
 #include "stepforge/plan/known_model.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/context_collectives.h"
-#include "stepforge/storage/expert_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/builtin_callbacks.h"
@@ -263,7 +262,7 @@ void build_groups(Trainer& trainer) {
   // A stage without layers exchanges nothing inside its blocks, but its forward code has the functions for it. Whole
   // units are read between steps on the compute lane.
   for (const int group : {trainer.layout.tensor_group, trainer.layout.keys_group, trainer.layout.heads_group,
-                          trainer.layout.expert_group, trainer.layout.find(kExpertShardGroup)}) {
+                          trainer.layout.find(kExpertShardGroup)}) {
     const GroupLane lane{group, Lane::compute};
     if (group >= 0 && std::ranges::find(lanes, lane) == lanes.end()) lanes.push_back(lane);
   }
@@ -286,8 +285,7 @@ void build_model(Trainer& trainer) {
                                trainer.config.training.loss_chunk,
                                context_exchange(*trainer.groups, plan_context(trainer.config)),
                                tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place)),
-                               trainer.config.training.z_loss_weight,
-                               expert_exchange(*trainer.groups, plan_experts(trainer.config, trainer.place))};
+                               trainer.config.training.z_loss_weight};
   trainer.model =
       make_model(trainer.config.model, trainer.rank_model.blocks, trainer.store->lookup(), options);
 }

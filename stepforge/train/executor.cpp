@@ -19,7 +19,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/queued_backward.h"
-#include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/bind.h"
 
 namespace stepforge {
@@ -31,7 +30,7 @@ Bundle as_leaves(const Bundle& bundle, bool requires_grad) {
   Bundle leaves;
   for (const auto& tensor : bundle) {
     leaves.push_back(tensor.detach());
-    leaves.back().set_requires_grad(requires_grad);
+    leaves.back().set_requires_grad(requires_grad && tensor.is_floating_point());
   }
   return leaves;
 }
@@ -161,6 +160,14 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
       return receive(operation, BufferKind::bundle, program_block(operation).arriving);
     case OpKind::receive_gradient:
       return receive(operation, BufferKind::bundle_gradient, program_block(operation).leaving);
+    case OpKind::dispatch:
+      return dispatch(operation);
+    case OpKind::combine:
+      return combine(operation);
+    case OpKind::combine_gradient:
+      return send_result_gradients(operation);
+    case OpKind::dispatch_gradient:
+      return return_row_gradients(operation);
     case OpKind::tie_reduce:
       return unit(operation).add_copies(*communicator(operation), unit(operation).gradient());
     case OpKind::tie_leaf:
@@ -246,7 +253,8 @@ void Executor::forward(const Operation& operation, const StepInputs& inputs) {
   if (keep) {
     Value& graph = allocate(operation, BufferKind::graph);
     graph.leaves = std::move(leaves);
-    for (const auto& output : outputs) graph.roots.push_back(torch::autograd::impl::gradient_edge(output));
+    for (const auto& output : outputs)
+      if (output.is_floating_point()) graph.roots.push_back(torch::autograd::impl::gradient_edge(output));
   }
 }
 
@@ -254,7 +262,8 @@ void Executor::backward(const Operation& operation, const StepInputs& inputs) {
   Value& graph = read(operation, BufferKind::graph);
   Bundle gradients;
   for (const int value : program_block(operation).outputs)
-    gradients.push_back(std::move(read(operation, BufferKind::bundle_gradient, value).tensor));
+    if (program_value(value).has_gradient())
+      gradients.push_back(std::move(read(operation, BufferKind::bundle_gradient, value).tensor));
   const auto run = [&] {
     torch::autograd::Engine::get_default_engine().execute(std::exchange(graph.roots, {}), gradients,
                                                           /*keep_graph=*/false,
@@ -269,25 +278,27 @@ void Executor::backward(const Operation& operation, const StepInputs& inputs) {
   gradients.clear();
   for (auto& leaf : graph.leaves) gradients.push_back(std::move(leaf.mutable_grad()));
   for (size_t i = 0; i < gradients.size(); ++i)  // a block need not use what it takes
-    if (!gradients[i].defined()) gradients[i] = at::zeros_like(graph.leaves[i]);
+    if (!gradients[i].defined() && graph.leaves[i].is_floating_point())
+      gradients[i] = at::zeros_like(graph.leaves[i]);
   add_input_gradients(operation, inputs, std::move(gradients));
 }
 
 void Executor::add_input_gradients(const Operation& operation, const StepInputs& inputs, Bundle gradients) {
   const std::vector<int>& values = program_block(operation).inputs;
-  const auto allocated = [&](int value) {
-    return find_buffer(program_, operation.allocates, BufferKind::bundle_gradient, value) >= 0;
+  const auto needed = [&](int value) {
+    return find_buffer(program_, operation.allocates, BufferKind::bundle_gradient, value) >= 0 ||
+           find_buffer(program_, operation.reads, BufferKind::bundle_gradient, value) >= 0;
   };
-  const auto listed = [&](int value) {
-    return find_buffer(program_, operation.reads, BufferKind::bundle_gradient, value) >= 0;
-  };
-  const bool needed =
-      std::ranges::any_of(values, [&](int value) { return allocated(value) || listed(value); });
-  if (needed && inputs.inspect) inputs.inspect(program_block(operation), gradients, /*is_gradient=*/true);
+  if (inputs.inspect && std::ranges::any_of(values, needed))
+    inputs.inspect(program_block(operation), gradients, /*is_gradient=*/true);
+  add_gradients(operation, values, std::move(gradients));
+}
+
+void Executor::add_gradients(const Operation& operation, const std::vector<int>& values, Bundle gradients) {
   for (size_t i = 0; i < values.size(); ++i) {
-    if (allocated(values[i]))
+    if (find_buffer(program_, operation.allocates, BufferKind::bundle_gradient, values[i]) >= 0)
       allocate(operation, BufferKind::bundle_gradient, values[i]).tensor = std::move(gradients.at(i));
-    else if (listed(values[i]))
+    else if (find_buffer(program_, operation.reads, BufferKind::bundle_gradient, values[i]) >= 0)
       read(operation, BufferKind::bundle_gradient, values[i]).tensor.add_(gradients.at(i));
   }
 }
@@ -295,25 +306,6 @@ void Executor::add_input_gradients(const Operation& operation, const StepInputs&
 void Executor::backward_weight(const Operation& operation) {
   const at::NoGradGuard no_grad;
   read(operation, BufferKind::weight_queue).queue.run();
-}
-
-void Executor::send(const Operation& operation, BufferKind kind, const std::vector<int>& values) {
-  for (const int value : values) {
-    const at::Tensor& tensor = read(operation, kind, value).tensor;
-    communicator(operation)->send(bytes_of(tensor.contiguous()), other_end(operation));
-  }
-}
-
-void Executor::receive(const Operation& operation, BufferKind kind, const std::vector<int>& values) {
-  for (const int index : values) {
-    const ProgramValue& value = program_.values.at(static_cast<size_t>(index));
-    const int64_t rows = program_.kind == ProgramKind::train
-                             ? value.rows
-                             : read(operation, BufferKind::batch).batch->tokens.numel() / value.slices;
-    at::Tensor& received = allocate(operation, kind, index).tensor;
-    received = at::empty({rows, value.width}, scalar_type(value.dtype));
-    communicator(operation)->receive(bytes_of(received), other_end(operation));
-  }
 }
 
 void Executor::loss(const Operation& operation, const StepInputs& inputs, StepServices& services) {

@@ -17,6 +17,7 @@
 #include "stepforge/nn/router_step.h"
 #include "stepforge/step/program.h"
 #include "stepforge/step/simulate.h"
+#include "stepforge/storage/token_dispatch.h"
 #include "stepforge/storage/unit_store.h"
 #include "stepforge/train/lanes.h"
 
@@ -110,6 +111,7 @@ class Executor {
     at::Tensor tensor;
     /// weight_queue
     GradientQueue queue;
+    TokenRoutes routes = {};
   };
 
   void meter_waits() const;
@@ -121,12 +123,21 @@ class Executor {
   void backward_weight(const Operation& operation);
   void send(const Operation& operation, BufferKind kind, const std::vector<int>& values);
   void receive(const Operation& operation, BufferKind kind, const std::vector<int>& values);
+  /// Rows of tokens to the ranks of their experts, results back, and their gradients.
+  void dispatch(const Operation& operation);
+  void combine(const Operation& operation);
+  void send_result_gradients(const Operation& operation);
+  void return_row_gradients(const Operation& operation);
   void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
   /// The values that the operation's block takes.
   Bundle read_inputs(const Operation& operation);
-  /// Adds `gradients` to those of the values that the operation's block takes. Of a value whose gradient the program
-  /// does not need, it is dropped.
+  /// inspect() for the gradients of its inputs, of which only those that the program needs are added.
   void add_input_gradients(const Operation& operation, const StepInputs& inputs, Bundle gradients);
+  /// Adds `gradients` to those of `values`. Of a value whose gradient the program does not need, it is dropped.
+  void add_gradients(const Operation& operation, const std::vector<int>& values, Bundle gradients);
+  const ProgramValue& program_value(int value) const {
+    return program_.values.at(static_cast<size_t>(value));
+  }
   /// Of the units of the operation's block, to which it has contributed.
   void finish_gradients(const Operation& operation);
   void gather(const Operation& operation);

@@ -163,7 +163,8 @@ NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, Step
     if (planted) planted(block, bundle, is_gradient);
     ++inspections;
     for (const auto& tensor : bundle) {
-      if (!first.place.empty() || finite(tensor)) continue;
+      const bool is_number = tensor.defined() && tensor.is_floating_point();  // not the choice of experts
+      if (!first.place.empty() || !is_number || finite(tensor)) continue;
       first = {inspections + (in_pipeline ? stage_order(block.stage, is_gradient) : 0),
                format("block {} ({})", block.name, is_gradient ? "gradient of its input" : "output")};
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/expert_layers.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/modelspec/value_types.h"
 #include "tests/catalog/small_model.h"
@@ -70,7 +72,9 @@ TEST(ExpertLayer, ARankKnowsTheNamesOfAllExpertsAndHoldsItsOwn) {
     const UnitSpec& unit = part.units.at(2);
     EXPECT_EQ(unit.name, "layers.0.experts");
     EXPECT_TRUE(unit.experts);
-    EXPECT_EQ(part.blocks.at(1).units, (std::vector<int>{1, 2}));
+    EXPECT_EQ(part.blocks.at(1).units, (std::vector<int>{1}));
+    EXPECT_EQ(part.blocks.at(2).name, "layers.0.experts");
+    EXPECT_EQ(part.blocks.at(2).units, (std::vector<int>{2}));
     const ParameterSpec& down = unit.parameters.at(1);
     EXPECT_EQ(down.shape, (std::vector<int64_t>{2 * 24, 20}));
     for (size_t i = 0; i < down.sub_tensors.size(); ++i) {
@@ -91,19 +95,42 @@ TEST(ExpertLayer, ARankKnowsTheNamesOfAllExpertsAndHoldsItsOwn) {
 TEST(ExpertLayer, CostsOfAllRowsAreThoseOfTheRowsThatCanCome) {
   const CostContext context{.tokens = 40, .document_length = 40};
   const auto cost = [&](const ExpertDims& dims, const ExpertParallel& parallel) {
-    return block_cost({expert_layer("mlp", "", dims, qwen_expert_names(), 0.02, false, parallel).region},
-                      context);
+    return block_cost(
+        {expert_parts("mlp", "", dims, qwen_expert_names(), 0.02, false, parallel).experts.region}, context);
   };
   const BlockCost even = cost(kExpertDims, {0, 3});
   const BlockCost most = cost(kExpertDims, {0, 3, true});
-  // 2 of 6 experts per token, 2 on each rank: all 2 rows of all tokens of 3 ranks. Of a row its input, gate and up, and its
-  // weight and places are saved.
-  EXPECT_EQ(most.saved_bytes - even.saved_bytes, 40 * (3 - 1) * 2 * 4 * (32 + 2 * 12 + 3));
+  // 2 of 6 experts per token, 2 on each rank: all 2 rows of all tokens of 3 ranks. Of a row gate and up and its places are
+  // saved; itself and its weight are inputs of the block.
+  EXPECT_EQ(most.saved_bytes - even.saved_bytes, 40 * (3 - 1) * 2 * 4 * (2 * 12 + 2));
   EXPECT_GT(most.backward_peak_bytes, even.backward_peak_bytes);
-  EXPECT_EQ(most.forward_exchange, even.forward_exchange);
   // With one expert on each rank one row of each token can come.
   EXPECT_EQ(cost(kExpertDims, {0, 6, true}).saved_bytes - cost(kExpertDims, {0, 6}).saved_bytes,
-            40 * (6 - 2) * 4 * (32 + 2 * 12 + 3));
+            40 * (6 - 2) * 4 * (2 * 12 + 2));
+}
+
+TEST(ExpertLayer, TheBlocksOfALayerPassWhatTheNextOnesTake) {
+  const ModelConfig model = small_model("qwen2_moe", 8, 4);
+  const ModelSpec part = model_spec(model, 0, {}, {}, {}, {0, 3});
+  const auto names = [](const std::vector<BundleEntry>& entries) {
+    std::vector<std::string> found;
+    for (const BundleEntry& entry : entries) found.push_back(entry.name);
+    return join(found, " ");
+  };
+  std::vector<std::string> blocks;
+  for (const BlockSpec& block : part.blocks)
+    if (block.layer == 0)
+      blocks.push_back(format("{}: {} -> {}", block.name, names(block.takes()), names(block.makes())));
+  EXPECT_EQ(blocks, (std::vector<std::string>{"layers.0: hidden -> hidden tokens weights experts",
+                                              "layers.0.shared: tokens -> shared gate",
+                                              "layers.0.experts: tokens weights experts -> combined",
+                                              "layers.0.join: hidden combined shared gate -> hidden"}));
+  // As many rows are expected as a rank sends; all of them may come.
+  const auto rows = [&](bool all) {
+    return model_spec(model, 0, {}, {}, {}, {0, 3, all}).blocks.at(3).inputs.front().dispatched;
+  };
+  EXPECT_EQ(rows(false), model.experts_per_token);
+  EXPECT_EQ(rows(true), 3 * std::min<int64_t>(model.experts_per_token, model.n_experts / 3));
 }
 
 TEST(ExpertLayer, DegreesThatDoNotFitAreRefused) {

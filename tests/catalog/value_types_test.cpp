@@ -359,40 +359,56 @@ struct ExpertTypeFault {
   const char* message;
 };
 
-/// Faults of the exchange of rows with the ranks that have their experts, in the first layer.
+/// Faults of the blocks between which rows pass to the ranks that have their experts, in the first layer.
 TEST(ValueTypes, FaultsOfSpreadExpertsAreRefused) {
-  const auto exchange = [](ModelSpec& spec, const char* call) -> CallSpec& {
-    return find_call(spec, 1, 1, call);
-  };
+  constexpr size_t kExperts = 2;
+  constexpr size_t kJoin = 3;
+  const auto dispatch = [](ModelSpec& spec) -> DispatchSpec& { return *spec.blocks.at(kExperts).dispatch; };
   const std::vector<ExpertTypeFault> faults = {
-      {"rows are not sent", [](ModelSpec& s) { erase_call(s, 1, 1, "dispatch"); },
-       "mlp, experts, over experts: the input of the experts of a rank, the rows that take them, is V"},
-      {"results are not returned", [](ModelSpec& s) { erase_call(s, 1, 1, "combine"); }, "over experts: "},
-      {"rows are sent twice",
-       [&](ModelSpec& s) {
-         auto& exchanges = exchange(s, "dispatch").forward_exchanges;
-         exchanges.push_back(exchanges.front());
+      {"rows are not dispatched", [](ModelSpec& s) { s.blocks.at(kExperts).dispatch.reset(); },
+       "layers.0.experts, over data: takes rows for experts, but none are dispatched to it"},
+      {"experts take tokens", [&](ModelSpec& s) { s.blocks.at(kExperts).inputs = dispatch(s).sent; },
+       "layers.0.experts, over data: rows are dispatched to it, but it takes or makes values of tokens"},
+      {"experts make values of tokens",
+       [&](ModelSpec& s) { s.blocks.at(kExperts).outputs = dispatch(s).returned; },
+       "rows are dispatched to it, but it takes or makes values of tokens"},
+      {"rows are dispatched twice", [&](ModelSpec& s) { dispatch(s).sent = s.blocks.at(kExperts).inputs; },
+       "rows that are dispatched are sent or returned once more"},
+      {"results come back as rows",
+       [&](ModelSpec& s) { dispatch(s).returned = s.blocks.at(kExperts).outputs; },
+       "rows that are dispatched are sent or returned once more"},
+      {"weights are not sent", [&](ModelSpec& s) { dispatch(s).sent.erase(dispatch(s).sent.begin() + 1); },
+       "tokens, weights and experts are dispatched, and results combined"},
+      {"a token has fewer weights than experts", [&](ModelSpec& s) { dispatch(s).sent.at(1).width = 1; },
+       "the widths of dispatched rows are not those of tokens, weights and results"},
+      {"rows are narrower than tokens", [](ModelSpec& s) { s.blocks.at(kExperts).inputs.at(0).width /= 2; },
+       "the widths of dispatched rows are not those of tokens, weights and results"},
+      {"weights are rounded on their way",
+       [](ModelSpec& s) { s.blocks.at(kExperts).inputs.at(1).dtype = DType::bf16; },
+       "the types of dispatched rows are not those of tokens, weights and experts"},
+      {"rows are joined with tokens",
+       [](ModelSpec& s) { s.blocks.at(kJoin).inputs.at(1) = s.blocks.at(kExperts).outputs.at(0); },
+       "layers.0.join, over data: of the values that pass, only some are rows that are dispatched to "
+       "experts"},
+      {"one rank has all experts", [](ModelSpec& s) { s.degrees.back() = 1; },
+       "rows are dispatched to experts that one rank has"},
+      {"experts are exchanged inside a block",
+       [](ModelSpec& s) {
+         find_call(s, kExperts, 0, "experts").forward_exchanges = {
+             {BlockAxis::experts, ExchangeKind::all_to_all, {1}}};
        },
-       "mlp, experts, over experts: the input of the experts of a rank"},
-      {"gradients of rows are not returned",
-       [&](ModelSpec& s) { exchange(s, "dispatch").backward_exchanges.clear(); },
-       "mlp, dispatch, over experts: the gradient of its input, which is V, is S(channels)"},
-      {"gradients of results are not sent",
-       [&](ModelSpec& s) { exchange(s, "combine").backward_exchanges.clear(); },
-       "mlp, combine, over experts: the gradient of its input, which is S(channels), is V"},
-      {"results are summed instead",
-       [&](ModelSpec& s) { exchange(s, "combine").forward_exchanges.front().kind = ExchangeKind::sum; },
-       "a sum needs a partial sum (P)"},
+       "layers.0.experts, mlp, experts, over experts: a all-to-all where nothing must be exchanged"},
       {"experts are one unit with the layer", [](ModelSpec& s) { s.units.at(2).experts = false; },
        "a part of the channels (S(channels)) meets a weight that is not divided"},
       {"the gradient of the router is summed in the block too",
-       [&](ModelSpec& s) {
-         exchange(s, "route").backward_exchanges = {{BlockAxis::experts, ExchangeKind::sum, {}, 96}};
+       [](ModelSpec& s) {
+         find_call(s, 1, 1, "route").backward_exchanges = {{BlockAxis::experts, ExchangeKind::sum, {}, 96}};
        },
        "the gradient of layers.0.mlp.router, which the step sums, is R, but must be P"},
       {"gradients of experts are summed over their ranks",
-       [&](ModelSpec& s) {
-         exchange(s, "experts").backward_exchanges = {{BlockAxis::experts, ExchangeKind::sum, {}, 96}};
+       [](ModelSpec& s) {
+         find_call(s, kExperts, 0, "experts").backward_exchanges = {
+             {BlockAxis::experts, ExchangeKind::sum, {}, 96}};
        },
        "the gradient of layers.0.mlp.expert_gate_up is S(channels): a sum needs a partial sum (P)"},
   };

@@ -112,7 +112,10 @@ TEST_F(PipelineFaults, AKilledRankEndsAllOthersWhichNameItTheStepAndTheOperation
 }
 
 TEST_F(PipelineFaults, AKilledRankWithExpertsOfOthersEndsAllWhichNameIt) {
-  for (const Moment& moment : {Moment{1, OpKind::forward, 1}, Moment{2, OpKind::backward, 0}}) {
+  for (const Moment& moment :
+       {Moment{1, OpKind::forward, 1}, Moment{2, OpKind::backward, 0}, Moment{0, OpKind::dispatch, 1},
+        Moment{3, OpKind::combine, 0}, Moment{1, OpKind::combine_gradient, 1},
+        Moment{2, OpKind::dispatch_gradient, 0}}) {
     const auto results = run_with(moment, 4, {60, 60}, [] { kill(getpid(), SIGKILL); }, spread_experts);
     for (int rank = 0; rank < 4; ++rank) {
       SCOPED_TRACE(::testing::PrintToString(moment) + format(", rank {}", rank));
@@ -128,7 +131,7 @@ TEST_F(PipelineFaults, AKilledRankWithExpertsOfOthersEndsAllWhichNameIt) {
 }
 
 TEST_F(PipelineFaults, AStoppedRankWithExpertsOfOthersIsNamedAtTheDeadline) {
-  const Moment moment{1, OpKind::forward, 1};
+  const Moment moment{1, OpKind::combine, 1};
   const auto results = run_with(moment, 2, {60, 5}, [] { raise(SIGSTOP); }, spread_experts);
   for (const std::string& result : results) {
     SCOPED_TRACE(result);

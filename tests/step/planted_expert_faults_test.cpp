@@ -1,35 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults planted in programs whose experts are spread over ranks: the checker finds each.
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tests/step/expert_model.h"
 #include "tests/step/planted_fault.h"
 
 namespace stepforge::testing {
 namespace {
-
-constexpr int kExpertUnit = 2;  ///< of layers.0
-constexpr auto kExpertAxis = static_cast<std::size_t>(BlockAxis::experts);
-
-/// The small model; each layer has a unit of experts, and exchanges rows with their ranks.
-ModelSpec expert_model() {
-  ModelSpec model = small_model();
-  std::vector<UnitSpec> units;
-  for (BlockSpec& block : model.blocks) {
-    const UnitSpec unit = model.units.at(static_cast<std::size_t>(block.units.front()));
-    block.units = {static_cast<int>(units.size())};
-    units.push_back(unit);
-    if (block.kind != BlockKind::layer) continue;
-    block.units.push_back(static_cast<int>(units.size()));
-    units.push_back({.name = block.name + ".experts",
-                     .parameters = {parameter(block.name + ".experts", {16, 8}, ParameterTag::matrix)},
-                     .experts = true});
-    add_exchange(block.regions.at(1), BlockAxis::experts, 16, 16);
-  }
-  model.units = units;
-  return model;
-}
 
 Programs spread(RankOptions options, ParallelDims dims, int ranks) {
   Programs programs;
@@ -56,8 +37,33 @@ Programs of_two(const RankOptions& options) {
   return spread(options, {.ep = 2}, 2);
 }
 
-GroupExchange& exchange(StepProgram& program, OpKind kind, int block, int micro_batch) {
-  return at(program, {kind, -1, block, micro_batch}).exchanges.at(kExpertAxis);
+/// Moves an operation to the place of another one.
+Damage move_to(const Match& moved, const Match& place) {
+  return [=](StepProgram& p) { move(p, find(p, moved), find(p, place)); };
+}
+
+Damage erase_one(const Match& match) {
+  return [=](StepProgram& p) { erase(p, find(p, match)); };
+}
+
+Damage repeat_one(const Match& match) {
+  return [=](StepProgram& p) { repeat(p, find(p, match)); };
+}
+
+/// The operation forgets that it needs others.
+Damage forget_needs(const Match& match) {
+  return [=](StepProgram& p) { at(p, match).needs.clear(); };
+}
+
+/// The operation frees a value of a block before its time.
+Damage free_early(const Match& match, std::string_view value) {
+  return [=](StepProgram& p) {
+    for (int buffer = 0; buffer < std::ssize(p.buffers); ++buffer) {
+      if (element(p.buffers, buffer).name != value) continue;
+      for (Operation& operation : p.operations) std::erase(operation.frees, buffer);
+      at(p, match).frees.push_back(buffer);
+    }
+  };
 }
 
 std::vector<Fault> expert_faults() {
@@ -89,15 +95,15 @@ std::vector<Fault> expert_faults() {
        "reduce_start layers.0.experts", "the gradient of unit layers.0.experts is still being reduced"},
       {"TheirGradientsAreReducedBeforeTheLastMicroBatch", of_four, plain, kEveryRank,
        [](StepProgram& p) {
-         move(p, find(p, {K::reduce_start, kExpertUnit}), find(p, {K::backward, -1, 1, 1}));
+         move(p, find(p, {K::reduce_start, kExpertUnit}), find(p, {K::backward, -1, kExpertsBlock, 1}));
        },
-       0, "backward layers.0 m1", "the gradient of unit layers.0.experts is still being reduced"},
+       0, "backward layers.0.experts m1", "the gradient of unit layers.0.experts is still being reduced"},
       {"TheyAreNotGathered", of_four, plain, kEveryRank,
-       [](StepProgram& p) { erase_both(p, K::gather_start, K::gather_wait, kExpertUnit); }, 0, "layers.0",
-       "unit layers.0.experts has not been gathered"},
+       [](StepProgram& p) { erase_both(p, K::gather_start, K::gather_wait, kExpertUnit); }, 0,
+       "layers.0.experts", "unit layers.0.experts has not been gathered"},
       {"TheyAreReleasedBeforeTheirUse", of_four, plain, kEveryRank,
-       [](StepProgram& p) { move(p, find(p, {K::release, kExpertUnit}), find(p, {K::forward, -1, 1, 0})); },
-       0, "forward layers.0 m0", "layers.0.experts"},
+       move_to({K::release, kExpertUnit}, {K::forward, -1, kExpertsBlock, 0}), 0,
+       "forward layers.0.experts m0", "unit layers.0.experts was released"},
       {"TheyAreNotUpdated", of_four, plain, kEveryRank,
        [](StepProgram& p) { erase(p, find(p, {K::update, kExpertUnit})); }, 0, "end of the program",
        "unit layers.0.experts is never updated"},
@@ -113,36 +119,10 @@ std::vector<Fault> expert_faults() {
       {"TheNormIsThatOfOneRank", of_four, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::gradient_norm}).group = -1; }, 0, "gradient_norm",
        "it runs over no group, but must run over fsdp {0, 1, 2, 3}"},
-      {"AForwardKeepsItsRows", of_four, plain, kEveryRank,
-       [](StepProgram& p) { exchange(p, K::forward, 1, 0).group = -1; }, 0, "forward layers.0 m0",
-       "it runs over no group, but the layers of block layers.0 are divided over ep {0, 1}"},
-      {"OneRankKeepsItsRows", of_four, plain, 2,
-       [](StepProgram& p) { exchange(p, K::forward, 2, 1).group = -1; }, 2, "forward layers.1 m1",
-       "are divided over ep {2, 3}"},
-      {"RowsGoToTheRanksWithTheSameExperts", of_four, plain, kEveryRank,
-       [](StepProgram& p) { exchange(p, K::forward, 1, 0).group = group_of(p, kExpertShardGroup); }, 0,
-       "forward layers.0 m0", "it runs over efsdp {0, 2}"},
-      {"RowsGoToAllShards", of_four, plain, kEveryRank,
-       [](StepProgram& p) { exchange(p, K::forward, 1, 0).group = group_of(p, kShardGroup); }, 0,
-       "forward layers.0 m0", "it runs over fsdp {0, 1, 2, 3}"},
-      {"ABackwardKeepsTheGradientsOfRows", of_four, plain, kEveryRank,
-       [](StepProgram& p) { exchange(p, K::backward, 2, 1).group = -1; }, 0, "backward layers.1 m1",
-       "are divided over ep {0, 1}"},
-      {"ARecomputationKeepsItsRows", of_four, recomputed, kEveryRank,
-       [](StepProgram& p) { exchange(p, K::recompute, 1, 0).group = -1; }, 0, "recompute layers.0 m0",
-       "are divided over ep {0, 1}"},
-      {"OneRankExchangesFewerRows", of_four, plain, 1,
-       [](StepProgram& p) { exchange(p, K::backward, 1, 0).bytes /= 2; }, 1, "backward layers.0 m0",
-       "bytes, but rank 0"},
-      {"OneRankRecomputesMoreThanTheOthers", of_four, recomputed, 1,
-       [](StepProgram& p) { exchange(p, K::recompute, 1, 1).bytes *= 2; }, 1, "recompute layers.0 m1",
-       "bytes, but rank 0"},
-      {"OneRankTakesMicroBatchesInAnotherOrder", of_four, plain, 1,
-       [](StepProgram& p) { move(p, find(p, {K::backward, -1, 1, 0}), find(p, {K::backward, -1, 2, 0})); }, 1,
-       "backward layers.0 m0", "unit layers.0 is still being gathered"},
       {"OneRankIsAmongOtherExperts", of_four, plain, 1,
        [](StepProgram& p) { p.groups[static_cast<std::size_t>(group_of(p, kExpertGroup))].ranks = {1, 2}; },
-       0, "forward layers.0 m0", "rank 1 is a member of ep {0, 1} here, but has no such group itself"},
+       0, "dispatch layers.0.experts m0",
+       "rank 1 is a member of ep {0, 1} here, but has no such group itself"},
       {"OneRankSharesTheExpertsOfItsNeighbour", of_four, plain, 1,
        [](StepProgram& p) {
          p.groups[static_cast<std::size_t>(group_of(p, kExpertShardGroup))].ranks = {1, 2};
@@ -171,6 +151,139 @@ std::vector<Fault> expert_faults() {
   };
 }
 
+/// Of the operations that take rows to experts and back.
+std::vector<Fault> exchange_faults() {
+  using K = OpKind;
+  const RankOptions plain = two_micro_batches();
+  RankOptions recomputed = plain;
+  recomputed.recompute.mode = RecomputePolicy::Mode::full;
+  const auto of = [](OpKind kind, int micro_batch = 0) -> Match {
+    return {kind, -1, kExpertsBlock, micro_batch};
+  };
+  const auto over = [of](OpKind kind, std::string_view group) -> Damage {
+    return [=](StepProgram& p) { at(p, of(kind)).group = group_of(p, group); };
+  };
+  const Match experts = of(K::forward);
+  const Match experts_backward = of(K::backward);
+  const Match router{K::forward, -1, kRouterBlock, 0};
+  const Match shared_backward{K::backward, -1, kSharedBlock, 0};
+  const Match join{K::forward, -1, kJoinBlock, 0};
+  const Match join_backward{K::backward, -1, kJoinBlock, 0};
+  const std::string at_dispatch = "dispatch layers.0.experts m0";
+  const std::string at_combine = "combine layers.0.experts m0";
+  return {
+      {"RowsAreNotDispatched", of_four, plain, kEveryRank, erase_one(of(K::dispatch)), 0,
+       "forward layers.0.experts m0",
+       "value rows of layers.0.experts on micro-batch 0 has not been computed"},
+      {"RowsAreDispatchedBeforeTheyAreChosen", of_four, plain, kEveryRank, move_to(of(K::dispatch), router),
+       0, at_dispatch, "value layers.0.tokens on micro-batch 0 has not been computed"},
+      {"RowsAreDispatchedAfterTheirExperts", of_four, plain, kEveryRank, move_to(experts, of(K::dispatch)), 0,
+       "forward layers.0.experts m0",
+       "value rows of layers.0.experts on micro-batch 0 has not been computed"},
+      {"RowsAreDispatchedTwice", of_four, plain, kEveryRank, repeat_one(of(K::dispatch)), 0, at_dispatch,
+       "the dispatch to block layers.0.experts on micro-batch 0 was already made"},
+      {"RowsAreDispatchedAgainForARecomputation", of_four, recomputed, kEveryRank,
+       [=](StepProgram& p) {
+         const Operation again = at(p, of(K::dispatch));
+         insert_operations(p.operations, {{find(p, of(K::recompute)), again}});
+       },
+       0, at_dispatch, "the dispatch to block layers.0.experts on micro-batch 0 was already made"},
+      {"RowsOfAnotherMicroBatchAreDispatched", of_four, plain, kEveryRank,
+       [=](StepProgram& p) { at(p, of(K::dispatch)).micro_batch = 1; }, 0, "dispatch layers.0.experts m1",
+       "value layers.0.tokens on micro-batch 1 has not been computed"},
+      {"RowsAreDispatchedToAnotherLayer", of_four, plain, kEveryRank,
+       [=](StepProgram& p) { at(p, of(K::dispatch)).block = kExpertsBlock + kLayerBlocks; }, 0,
+       "dispatch layers.1.experts m0", "value layers.1.tokens on micro-batch 0 has not been computed"},
+      {"RowsAreDispatchedToABlockWithoutExperts", of_four, plain, kEveryRank,
+       [=](StepProgram& p) { at(p, of(K::dispatch)).block = kSharedBlock; }, 0, "dispatch layers.0.shared m0",
+       "no rows are dispatched to block layers.0.shared"},
+      {"RowsStayOnTheirRank", of_four, plain, kEveryRank,
+       [=](StepProgram& p) { at(p, of(K::dispatch)).group = -1; }, 0, at_dispatch,
+       "it runs over no group, but must run over ep {0, 1}"},
+      {"RowsGoToTheRanksWithTheSameExperts", of_four, plain, kEveryRank, over(K::dispatch, kExpertShardGroup),
+       0, at_dispatch, "it runs over efsdp {0, 2}, but must run over ep {0, 1}"},
+      {"RowsGoToAllShards", of_four, plain, kEveryRank, over(K::dispatch, kShardGroup), 0, at_dispatch,
+       "it runs over fsdp {0, 1, 2, 3}, but must run over ep {0, 1}"},
+      {"OneRankKeepsItsRows", of_four, plain, 2,
+       [=](StepProgram& p) { at(p, of(K::dispatch, 1)).group = -1; }, 2, "dispatch layers.0.experts m1",
+       "it runs over no group, but must run over ep {2, 3}"},
+      {"RowsAreDispatchedOnTheComputeLane", of_four, plain, kEveryRank,
+       [=](StepProgram& p) { at(p, of(K::dispatch)).lane = Lane::compute; }, 0, at_dispatch,
+       "it runs on lane compute, not exchange"},
+      {"ResultsComeBackOnTheLaneOfReductions", of_four, plain, kEveryRank,
+       [=](StepProgram& p) { at(p, of(K::combine)).lane = Lane::reduce; }, 0, at_combine,
+       "it runs on lane reduce, not exchange"},
+      {"ResultsAreNotCombined", of_four, plain, kEveryRank, erase_one(of(K::combine)), 0,
+       "forward layers.0.join m0", "value layers.0.experts on micro-batch 0 has not been computed"},
+      {"ResultsAreCombinedBeforeTheyAreComputed", of_four, plain, kEveryRank,
+       move_to(of(K::combine), experts), 0, at_combine,
+       "value results of layers.0.experts on micro-batch 0 has not been computed"},
+      {"ResultsAreCombinedTwice", of_four, plain, kEveryRank, repeat_one(of(K::combine)), 0, at_combine,
+       "value layers.0.experts on micro-batch 0 was already computed"},
+      {"ResultsAreJoinedBeforeTheyAreBack", of_four, plain, kEveryRank, move_to(join, of(K::combine)), 0,
+       "forward layers.0.join m0", "value layers.0.experts on micro-batch 0 has not been computed"},
+      {"ResultsComeBackOverAnotherGroup", of_four, plain, kEveryRank, over(K::combine, kExpertShardGroup), 0,
+       at_combine, "it runs over efsdp {0, 2}, but must run over ep {0, 1}"},
+      {"GradientsOfResultsStay", of_four, plain, kEveryRank, erase_one(of(K::combine_gradient)), 0,
+       "backward layers.0.experts m0",
+       "the gradient of value results of layers.0.experts on micro-batch 0 has not been computed"},
+      {"GradientsOfResultsLeaveTooEarly", of_four, plain, kEveryRank,
+       move_to(of(K::combine_gradient), join_backward), 0, "combine_gradient layers.0.experts m0",
+       "the gradient of value layers.0.experts on micro-batch 0 has not been computed"},
+      {"GradientsOfResultsLeaveTwice", of_four, plain, kEveryRank, repeat_one(of(K::combine_gradient)), 0,
+       "combine_gradient layers.0.experts m0",
+       "the gradient of value layers.0.experts on micro-batch 0 was already used"},
+      {"GradientsOfAnotherMicroBatchLeave", of_four, plain, kEveryRank,
+       [=](StepProgram& p) { at(p, of(K::combine_gradient)).micro_batch = 1; }, 0,
+       "combine_gradient layers.0.experts m1",
+       "the gradient of value layers.0.experts on micro-batch 1 has not been computed"},
+      {"GradientsOfResultsGoToAllShards", of_four, plain, kEveryRank, over(K::combine_gradient, kShardGroup),
+       0, "combine_gradient layers.0.experts m0",
+       "it runs over fsdp {0, 1, 2, 3}, but must run over ep {0, 1}"},
+      {"GradientsOfRowsAreNotReturned", of_four, plain, kEveryRank, erase_one(of(K::dispatch_gradient)), 0,
+       "backward layers.0 m0",
+       "the gradient of value layers.0.weights on micro-batch 0 has not been computed"},
+      {"GradientsOfRowsAreReturnedTooEarly", of_four, plain, kEveryRank,
+       move_to(of(K::dispatch_gradient), experts_backward), 0, "dispatch_gradient layers.0.experts m0",
+       "the gradient of value rows of layers.0.experts on micro-batch 0 has not been computed"},
+      {"GradientsOfRowsAreReturnedTooLate", of_four, plain, kEveryRank,
+       move_to(of(K::dispatch_gradient), {K::backward, -1, 0, 0}), 0, "backward layers.0 m0",
+       "the gradient of value layers.0.weights on micro-batch 0 has not been computed"},
+      {"GradientsOfRowsAreReturnedTwice", of_four, plain, kEveryRank, repeat_one(of(K::dispatch_gradient)), 0,
+       "dispatch_gradient layers.0.experts m0",
+       "the gradient of value rows of layers.0.experts on micro-batch 0 was already used"},
+      {"GradientsOfRowsComeBackOverAnotherGroup", of_four, plain, kEveryRank,
+       over(K::dispatch_gradient, kExpertShardGroup), 0, "dispatch_gradient layers.0.experts m0",
+       "it runs over efsdp {0, 2}, but must run over ep {0, 1}"},
+      {"ExpertsDoNotWaitForTheirRows", of_four, plain, kEveryRank, forget_needs(experts), 0,
+       "forward layers.0.experts m0", "runs on lane exchange, and no dependency orders them"},
+      {"ADispatchDoesNotWaitForItsRows", of_four, plain, kEveryRank, forget_needs(of(K::dispatch)), 0,
+       at_dispatch, "runs on lane compute, and no dependency orders them"},
+      {"AJoinDoesNotWaitForItsResults", of_four, plain, kEveryRank, forget_needs(join), 0,
+       "forward layers.0.join m0", "runs on lane exchange, and no dependency orders them"},
+      {"GradientsOfSharedExpertsAreAddedWhileThoseOfRowsCome", of_four, plain, kEveryRank,
+       forget_needs(shared_backward), 0, "backward layers.0.shared m0",
+       "runs on lane exchange, and no dependency orders them"},
+      {"RowsAreFreedBeforeTheirBackward", of_four, plain, kEveryRank,
+       free_early(of(K::combine), "bundle rows of layers.0.experts m0"), 0, "backward layers.0.experts m0",
+       "buffer bundle rows of layers.0.experts m0 was already freed"},
+      {"RowsAreFreedBeforeTheirRecomputation", of_four, recomputed, kEveryRank,
+       free_early(of(K::combine), "bundle rows of layers.0.experts m0"), 0, "recompute layers.0.experts m0",
+       "buffer bundle rows of layers.0.experts m0 was already freed"},
+      {"RoutesAreFreedBeforeResultsComeBack", of_four, plain, kEveryRank,
+       free_early(experts, "routes layers.0.experts m0"), 0, at_combine,
+       "buffer routes layers.0.experts m0 was already freed"},
+      {"TokensThatTheRouterKeepsAreFreedEarly", of_four, plain, kEveryRank,
+       free_early(shared_backward, "bundle layers.0.tokens m0"), 0, "backward layers.0 m0",
+       "buffer bundle layers.0.tokens m0 was already freed"},
+      {"OneRankExchangesFewerRows", of_four, plain, 1,
+       [=](StepProgram& p) { at(p, of(K::dispatch)).bytes /= 2; }, 1, at_dispatch, "bytes, but rank 0"},
+      {"OneRankReturnsMoreGradients", of_four, plain, 1,
+       [=](StepProgram& p) { at(p, of(K::dispatch_gradient, 1)).bytes *= 2; }, 1,
+       "dispatch_gradient layers.0.experts m1", "bytes, but rank 0"},
+  };
+}
+
 class PlantedExpertFault : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(PlantedExpertFault, IsFound) {
@@ -179,17 +292,108 @@ TEST_P(PlantedExpertFault, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(Faults, PlantedExpertFault, ::testing::ValuesIn(expert_faults()),
                          [](const auto& fault) { return fault.param.name; });
+INSTANTIATE_TEST_SUITE_P(Exchanges, PlantedExpertFault, ::testing::ValuesIn(exchange_faults()),
+                         [](const auto& fault) { return fault.param.name; });
 
-/// The order of collectives with experts: those of a block are gathered together.
-TEST(ExpertPrograms, UnitsOfOneBlockCountAsOneInPrefetchDistances) {
+/// Whatever else the programs do.
+TEST(ExpertPrograms, AreSoundWithEveryOption) {
+  for (const ProgramKind kind : {ProgramKind::train, ProgramKind::evaluate, ProgramKind::generate}) {
+    for (const int micro_batches : {1, 3}) {
+      for (const auto mode : {RecomputePolicy::Mode::none, RecomputePolicy::Mode::full,
+                              RecomputePolicy::Mode::blocks, RecomputePolicy::Mode::regions}) {
+        for (const bool each : {false, true}) {
+          RankOptions options = small_options(micro_batches);
+          options.kind = kind;
+          options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+          if (kind == ProgramKind::train) {
+            options.recompute.mode = mode;
+            options.recompute.blocks = {"layers.1"};
+            options.recompute.regions = {"mlp"};
+          }
+          options.reduce.each_micro_batch = each;
+          for (const auto& programs : {of_two(options), of_four(options), of_eight(options)})
+            EXPECT_NO_THROW(check_programs(programs));
+        }
+      }
+    }
+  }
+}
+
+/// Below the first trained unit there are no gradients, so none come back.
+TEST(ExpertPrograms, FrozenLayersReturnNoGradients) {
+  ModelSpec model = expert_model();
+  for (const int unit : {0, 1}) model.units.at(static_cast<std::size_t>(unit)).trainable = false;
+  Programs programs;
+  for (int rank = 0; rank < 2; ++rank) {
+    RankOptions options = small_options(1);
+    options.plan.dims = {.ep = 2};
+    options.rank = {rank, 2};
+    programs.push_back(build_step(model, options));
+  }
+  EXPECT_NO_THROW(check_programs(programs));
+  const auto count = [&](OpKind kind) {
+    return std::ranges::count(programs[0].operations, kind, &Operation::kind);
+  };
+  EXPECT_EQ(count(OpKind::combine_gradient), 2);   // the experts of the first layer are trained
+  EXPECT_EQ(count(OpKind::dispatch_gradient), 1);  // its router is not
+}
+
+/// The operations of a layer of the first micro-batch from `begin` on, of these blocks.
+std::string order_of(const StepProgram& program, std::size_t begin, int first_block, int last_block) {
+  std::string text;
+  for (std::size_t i = begin; i < program.operations.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    if (operation.micro_batch != 0 || operation.block < first_block || operation.block > last_block) continue;
+    text += format("{}{} {}", text.empty() ? "" : ", ", op_name(operation.kind),
+                   element(program.blocks, operation.block).name);
+  }
+  return text;
+}
+
+TEST(ExpertPrograms, BlocksThatDoNotNeedTheRowsAreListedBesideTheExchange) {
+  const StepProgram program = of_four(small_options(1)).at(0);
+  const std::size_t backward = find(program, {OpKind::backward});
+  EXPECT_TRUE(
+      order_of(program, 0, kRouterBlock, kJoinBlock)
+          .starts_with("forward layers.0, dispatch layers.0.experts, forward layers.0.shared, forward "
+                       "layers.0.experts, combine layers.0.experts, forward layers.0.join"));
+  EXPECT_EQ(order_of(program, backward, kRouterBlock, kJoinBlock),
+            "backward layers.0.join, combine_gradient layers.0.experts, backward layers.0.experts, "
+            "dispatch_gradient layers.0.experts, backward layers.0.shared, backward layers.0");
+  // And they do not wait for it.
+  const HappensBefore before(program);
+  const auto place = [&](OpKind kind, int block) { return find(program, {kind, -1, block}); };
+  EXPECT_FALSE(before(place(OpKind::dispatch, kExpertsBlock), place(OpKind::forward, kSharedBlock)));
+  EXPECT_TRUE(before(place(OpKind::dispatch, kExpertsBlock), place(OpKind::forward, kExpertsBlock)));
+}
+
+/// A recomputed block takes its inputs again, so no row travels twice.
+TEST(ExpertPrograms, RecomputationExchangesNothing) {
+  RankOptions options = small_options(2);
+  const auto exchanges = [&] {
+    const StepProgram program = of_four(options).at(0);
+    return std::ranges::count(program.operations, Lane::exchange, &Operation::lane);
+  };
+  const auto plain = exchanges();
+  options.recompute.mode = RecomputePolicy::Mode::full;
+  EXPECT_EQ(exchanges(), plain);
+  EXPECT_EQ(plain, 2 * 2 * 4);  // micro-batches, layers, operations
+  const StepProgram program = of_four(options).at(0);
+  EXPECT_EQ(std::ranges::count(program.operations, OpKind::recompute, &Operation::kind),
+            2 * 2 * 3);  // no join
+}
+
+/// The order of collectives with experts: a unit that a later block of the layer uses is gathered ahead like any other.
+TEST(ExpertPrograms, UnitsOfTheBlocksOfALayerAreGatheredAheadOneByOne) {
   RankOptions options = small_options(1);
   options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
-  StepProgram program = of_four(options).at(0);
-  const std::size_t forward = find(program, {OpKind::forward, -1, 1});
-  const std::size_t last_start = find(program, {OpKind::gather_start, 4});  // layers.1.experts
-  EXPECT_LT(find(program, {OpKind::gather_start, 3}), forward);
-  EXPECT_LT(last_start, forward);
-  EXPECT_GT(find(program, {OpKind::gather_start, 5}), forward);  // the head
+  const StepProgram program = of_four(options).at(0);
+  const std::size_t router = find(program, {OpKind::forward, -1, kRouterBlock});
+  const std::size_t experts = find(program, {OpKind::forward, -1, kExpertsBlock});
+  EXPECT_LT(find(program, {OpKind::gather_start, kExpertUnit}), router);
+  const std::size_t next_layer = find(program, {OpKind::gather_start, 3});
+  EXPECT_GT(next_layer, router);
+  EXPECT_LT(next_layer, experts);
 }
 
 }  // namespace

@@ -93,6 +93,21 @@ TEST(Prefetch, ARecomputedBackwardStartsItsListOnce) {
   EXPECT_EQ(programs[0].operations[recompute - 2].kind, OpKind::gather_start);
 }
 
+TEST(Prefetch, UnitsOfOneBlockCountAsOneInDistances) {
+  ModelSpec model = small_model(2);
+  const auto second = static_cast<int>(model.units.size());
+  model.units.push_back(
+      {"layers.1.second", {parameter("layers.1.second", {16, 8}, ParameterTag::matrix)}, true});
+  model.blocks.at(2).units.push_back(second);
+  RankOptions options = small_options(1);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  const StepProgram program = programs_of(model, 2, 1, options).at(0);
+  const std::size_t layer_0 = find(program, {OpKind::forward, -1, 1});
+  EXPECT_LT(find(program, {OpKind::gather_start, 2}), layer_0);
+  EXPECT_LT(find(program, {OpKind::gather_start, second}), layer_0);
+  EXPECT_GT(find(program, {OpKind::gather_start, 3}), layer_0);  // the head
+}
+
 TEST(Prefetch, RefusesOptionsThatDoNotFit) {
   RankOptions options = small_options(1);
   options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});

@@ -135,6 +135,8 @@ INSTANTIATE_TEST_SUITE_P(
         // Each token takes all experts, so that the rows that come are as many as those that go.
         MemoryLayout{"experts", 2, kExperts + Strings{kSpread}},
         MemoryLayout{"experts_recomputed", 4, kExperts + Strings{kSpread, "activation_checkpoint.mode=full"}},
+        MemoryLayout{"experts_and_a_shared_one", 2,
+                     kExperts + Strings{kSpread, "model.family=qwen2_moe", "model.shared_expert_dim=64"}},
         MemoryLayout{"pipeline", 2, {kPipeline}}, MemoryLayout{"pipeline_of_four", 4, {kStages4}},
         MemoryLayout{"pipeline_gpipe", 2, {kPipeline, schedule("GPipe")}},
         MemoryLayout{"pipeline_interleaved", 2, {kPipeline, schedule("Interleaved1F1B")}},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts that are spread over ranks, against all experts on one rank.
-#include "stepforge/storage/expert_collectives.h"
+#include "stepforge/storage/token_dispatch.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -11,6 +11,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/expert_layers.h"
 #include "stepforge/nn/expert_functions.h"
+#include "stepforge/storage/group_communicators.h"
 #include "stepforge/storage/unit_store.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/rank_threads.h"
@@ -37,9 +38,8 @@ struct SpreadExperts {
     store.unit(0).start_gradient();
   }
   static std::vector<ParameterSpec> parameters(const ExpertParallel& parallel) {
-    LayerSpec layer = expert_layer("mlp", "mlp.", kSpreadDims, qwen_expert_names(), 0.02, false, parallel);
-    if (parallel.degree > 1) return layer.expert_parameters;
-    return {layer.parameters.at(2), layer.parameters.at(3)};
+    return expert_parts("mlp", "mlp.", kSpreadDims, qwen_expert_names(), 0.02, false, parallel)
+        .experts.parameters;
   }
   Parameter& gate_up() { return store.parameter("mlp.expert_gate_up"); }
   Parameter& down() { return store.parameter("mlp.expert_down"); }
@@ -71,16 +71,27 @@ struct SpreadResult {
   at::Tensor out, x, weights;
 };
 
-SpreadResult run_tokens(const SpreadTokens& tokens, SpreadExperts& experts, const ExpertExchange& exchange) {
+SpreadResult run_whole(const SpreadTokens& tokens, SpreadExperts& experts) {
   const at::Tensor x = tokens.x.clone().set_requires_grad(true);
   const at::Tensor weights = tokens.weights.clone().set_requires_grad(true);
-  const RoutedTokens routed{weights, tokens.indices};
   const at::Tensor out =
-      exchange.several()
-          ? run_spread_experts(x, routed, kSpreadDims.experts, experts.gate_up(), experts.down(), exchange)
-          : run_experts(x, routed, kSpreadDims.experts, experts.gate_up(), experts.down());
+      run_experts(x, {weights, tokens.indices}, kSpreadDims.experts, experts.gate_up(), experts.down());
   torch::autograd::backward({out}, {tokens.gradient});
   return {out.detach(), x.grad(), weights.grad()};
+}
+
+/// Forward and backward as the operations of a step.
+SpreadResult run_spread(const SpreadTokens& tokens, SpreadExperts& experts, Communicator& ranks) {
+  const DispatchedRows came =
+      dispatch_tokens(tokens.x, tokens.weights, tokens.indices, kSpreadDims.experts, ranks);
+  const at::Tensor rows = came.rows.detach().set_requires_grad(true);
+  const at::Tensor weights = came.weights.detach().set_requires_grad(true);
+  const at::Tensor results = run_experts(rows, {weights, came.experts}, kSpreadDims.experts / ranks.size(),
+                                         experts.gate_up(), experts.down());
+  at::Tensor out = combine_results(results.detach(), came.routes, ranks);
+  torch::autograd::backward({results}, {combine_gradient(tokens.gradient, came.routes, ranks)});
+  const TokenGradients gradients = dispatch_gradient(rows.grad(), weights.grad(), came.routes, ranks);
+  return {std::move(out), gradients.tokens, gradients.weights};
 }
 
 /// Runs the tokens of every rank on spread experts, and all of them on whole ones.
@@ -91,16 +102,15 @@ void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens)
     for (const SpreadTokens& of_rank : tokens) parts.push_back(of_rank.*part);
     return at::cat(parts);
   };
-  const SpreadResult expected = run_tokens({joined(&SpreadTokens::x), joined(&SpreadTokens::weights),
-                                            joined(&SpreadTokens::indices), joined(&SpreadTokens::gradient)},
-                                           whole, {});
+  const SpreadResult expected = run_whole({joined(&SpreadTokens::x), joined(&SpreadTokens::weights),
+                                           joined(&SpreadTokens::indices), joined(&SpreadTokens::gradient)},
+                                          whole);
   const auto body = [&](World& world) -> std::string {
     const RankLayout layout = rank_layout({}, {.dims = {.ep = degree}}, {world.rank(), world.size()});
-    const GroupCommunicators groups(world, layout, {{layout.expert_group, Lane::compute}});
-    const ExpertParallel parallel{world.rank(), degree};
-    SpreadExperts experts(parallel);
-    const SpreadResult actual =
-        run_tokens(tokens.at(static_cast<size_t>(world.rank())), experts, expert_exchange(groups, parallel));
+    const GroupCommunicators groups(world, layout, {{layout.expert_group, Lane::exchange}});
+    SpreadExperts experts({world.rank(), degree});
+    const SpreadResult actual = run_spread(tokens.at(static_cast<size_t>(world.rank())), experts,
+                                           *groups.at(layout.expert_group, Lane::exchange));
     int64_t begin = 0;
     for (int rank = 0; rank < world.rank(); ++rank) begin += tokens[static_cast<size_t>(rank)].x.size(0);
     const auto of_rank = [&](const at::Tensor& all) { return all.narrow(0, begin, actual.out.size(0)); };
@@ -147,12 +157,18 @@ TEST(SpreadExperts, ARankWithoutTokensWorks) {
   expect_spread_is_whole(2, tokens);
 }
 
-TEST(SpreadExperts, ExpertsThatAreNotDividedAsTheExchangeSaysAreRefused) {
-  SpreadExperts experts({0, 2});
+TEST(SpreadExperts, ExpertsThatCannotBeSpreadEvenlyAreRefused) {
   const SpreadTokens tokens = tokens_of(0, 4, [](int64_t) { return 0; });
-  const ExpertExchange three{{0, 3}, {}};
-  EXPECT_CONTAINS(message_of<Error>([&] { run_tokens(tokens, experts, three); }),
-                  "mlp.expert_down: this rank has 3 of 6 experts, but they are spread over 3 ranks");
+  const auto refused = as_threads().run(
+      4,
+      [&](World& world) {
+        const auto ranks = world.group("ep", {0, 1, 2, 3});
+        return message_of<Error>(
+            [&] { dispatch_tokens(tokens.x, tokens.weights, tokens.indices, kSpreadDims.experts, *ranks); });
+      },
+      {60, 60});
+  for (const std::string& message : refused)
+    EXPECT_CONTAINS(message, "6 experts cannot be spread evenly over 4 ranks");
 }
 
 }  // namespace

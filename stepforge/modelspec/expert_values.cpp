@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/modelspec/expert_values.h"
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+ExpertValues::ExpertValues(const BundleEntry& hidden, int64_t chosen)
+    : hidden(hidden),
+      tokens{"tokens", hidden.width},
+      weights{.name = "weights", .width = chosen, .dtype = DType::f32},
+      experts{.name = "experts", .width = chosen, .dtype = DType::i32} {}
+
+DispatchSpec ExpertValues::dispatch(int64_t count) const {
+  return {count, {tokens, weights, experts}, {{"combined", hidden.width}}};
+}
+
+std::vector<BundleEntry> ExpertValues::inputs(int64_t rows) const {
+  return {{.name = "rows", .width = hidden.width, .dispatched = rows},
+          {.name = "weights", .width = 1, .dispatched = rows, .dtype = DType::f32},
+          {.name = "experts", .width = 1, .dispatched = rows, .dtype = DType::i32}};
+}
+
+BundleEntry ExpertValues::results(int64_t rows) const {
+  return {.name = "results", .width = hidden.width, .dispatched = rows};
+}
+
+BlockSpec layer_part(int layer, LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
+                     std::vector<BundleEntry> outputs, std::vector<RegionSpec> regions) {
+  constexpr std::array<const char*, 5> kSuffixes = {"", "", ".shared", ".experts", ".join"};
+  return {.name = format("layers.{}{}", layer, kSuffixes.at(static_cast<std::size_t>(part))),
+          .kind = BlockKind::layer,
+          .layer = layer,
+          .units = std::move(units),
+          .inputs = std::move(inputs),
+          .outputs = std::move(outputs),
+          .regions = std::move(regions),
+          .part = part};
+}
+
+}  // namespace stepforge
