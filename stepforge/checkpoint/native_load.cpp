@@ -193,7 +193,7 @@ std::string check_share(const fs::path& step_folder, int rank, int ranks) {
 
 /// What the checkpoint leaves out, compared with what is there.
 FrozenWeights verified_frozen_weights(const fs::path& step_folder, const CheckpointRanks& ranks,
-                                      fs::path from) {
+                                      const fs::path& from) {
   FrozenWeights frozen =
       frozen_weights_of(read_checkpoint_state({step_folder}), (step_folder / kStateFileName).string());
   if (frozen.none()) return frozen;
@@ -201,7 +201,7 @@ FrozenWeights verified_frozen_weights(const fs::path& step_folder, const Checkpo
   const std::string subject = format("{} was saved without its frozen weights, which are to be those of {}",
                                      step_folder.string(), frozen.from.string());
   const Json found =
-      hash_tensors([from = frozen.from] { return open_weights(from); }, frozen.names(), ranks, subject);
+      hash_tensors([home = frozen.from] { return open_weights(home); }, frozen.names(), ranks, subject);
   require_equal_hashes(frozen.hashes, found,
                        subject + "; give the model that the run started from (checkpoint.initial_load_path)");
   return frozen;

@@ -69,8 +69,8 @@ struct UnitSpec {
   bool experts = false;  ///< of experts that are spread over ranks: a mesh of their own shards it
   /// Of a block, such as the correction of a router: no gradient changes it, and it is fp32 and whole on every rank.
   bool state = false;
-  DType master = DType::f32;  ///< in which its values are stored between steps: fp32 if they are trained or state
-  int64_t layer = -1;  ///< of state: the layer whose tally changes it (OpKind::update_state)
+  DType master = DType::f32;  ///< of its stored values: fp32 if they are trained, or state
+  int64_t layer = -1;         ///< of state: the layer whose tally changes it (OpKind::update_state)
 
   int64_t elements() const;
 };

@@ -56,7 +56,11 @@ struct LayerSums {
 
   std::span<const double> tokens;
   std::span<const double> probabilities;
-  double weight, z, balance, correction_norms, holders;
+  double weight;
+  double z;
+  double balance;
+  double correction_norms;
+  double holders;
 };
 
 Figures figures_of(const LayerSums& layer, int64_t spread) {
