@@ -2,6 +2,7 @@
 #include "stepforge/step/plan_text.h"
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 #include <vector>
 
@@ -29,11 +30,18 @@ void add_line(std::string& text, const std::string& name, const std::vector<std:
   text += "\n";
 }
 
+/// "layers..join" for "layers.3.join".
+std::string without_digits(std::string name) {
+  std::erase_if(name, [](unsigned char letter) { return std::isdigit(letter) != 0; });
+  return name;
+}
+
 /// A table in which rows that repeat, alone or in a pattern, are one line: "layers.0 to layers.125, each of
-/// 126", "layers.0, layers.2 to layers.30, each of 16".
+/// 126", "layers.0, layers.2 to layers.30, each of 16". Their names differ in numbers only.
 std::string folded(const std::vector<std::string>& headings, const std::vector<Row>& rows) {
   const auto alike = [&](std::size_t i, std::size_t j) {
-    return rows[i].cells == rows[j].cells && rows[i].stage == rows[j].stage;
+    return rows[i].cells == rows[j].cells && rows[i].stage == rows[j].stage &&
+           without_digits(rows[i].name) == without_digits(rows[j].name);
   };
   std::vector<Row> lines{{"", headings}};
   for (std::size_t begin = 0; begin < rows.size();) {

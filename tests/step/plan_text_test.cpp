@@ -7,6 +7,7 @@
 
 #include "stepforge/step/build.h"
 #include "stepforge/step/memory.h"
+#include "tests/step/expert_model.h"
 #include "tests/step/pipeline.h"
 #include "tests/step/programs.h"
 #include "tests/support/throws.h"
@@ -65,6 +66,17 @@ TEST(RenderPlan, FoldsBlocksThatAlternate) {
   EXPECT_CONTAINS(plan, "layers.0, layers.2 to layers.30, each of 16");
   EXPECT_CONTAINS(plan, "layers.1, layers.3 to layers.31, each of 16");
   EXPECT_EQ(plan.find("  layers.4 "), std::string::npos) << plan;
+}
+
+TEST(RenderPlan, FoldsThePartsOfLayersWithSpreadExperts) {
+  RankOptions options = small_options(1);
+  options.plan.dims = {.ep = 2};
+  options.rank = {0, 2};
+  const std::string plan = plan_of(expert_model(), options);
+  for (const char* part : {"", ".shared", ".experts", ".join"})
+    EXPECT_CONTAINS(plan, format("  layers.0{} to layers.1{}, each of 2 ", part, part));
+  for (const char* operation : {"dispatch", "combine", "combine_gradient", "dispatch_gradient"})
+    EXPECT_CONTAINS(plan, format("  ep {} ", operation));
 }
 
 TEST(RenderPlan, PrintsTheSummaryBeforeTheTables) {
