@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <set>
-#include <span>
 #include <string>
 #include <system_error>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
@@ -96,12 +94,18 @@ bool is_optimizer_tensor(std::string_view name) {
   return name.starts_with(kOptimizerPrefix);
 }
 
-/// The folder has optimizer state of these names.
+/// A slot in messages: "exp_avg", "exp_avg (bf16)".
+std::string slot_text(std::string_view name, DType dtype) {
+  return dtype == DType::f32 ? std::string(name) : format("{} ({})", name, dtype_name(dtype));
+}
+
+/// The folder has optimizer state of these slots.
 void require_slots(const FoundCheckpoint& checkpoint, const TensorFolder& folder,
                    const std::set<std::string>& slots) {
   std::set<std::string> found;
   for (const std::string& name : folder.names())
-    if (is_optimizer_tensor(name)) found.insert(name.substr(name.rfind('.') + 1));
+    if (is_optimizer_tensor(name))
+      found.insert(slot_text(name.substr(name.rfind('.') + 1), folder.find(name)->dtype));
   if (found == slots) return;
   if (found.empty()) {
     throw Error(format("checkpoint {} holds weights only, no optimizer state to resume from",
@@ -131,10 +135,10 @@ TensorComparison require_fit(const FoundCheckpoint& checkpoint, const TensorFold
     }
     const UnitSpec& unit = model.units.at(tensor.unit);
     if (optimizer == nullptr || !unit.trainable) continue;
-    for (const std::string_view slot :
-         optimizer_slots(optimizer->groups().settings, unit.parameters.at(tensor.parameter))) {
-      comparison.expect(optimizer_tensor_name(tensor.name, slot), tensor.shape, kMasters);
-      slots.emplace(slot);
+    for (const SlotSpec& slot : optimizer->groups().optimizer.slots(unit.parameters.at(tensor.parameter))) {
+      const std::array<DType, 1> type = {slot.dtype};
+      comparison.expect(optimizer_tensor_name(tensor.name, slot.name), slot.shape(tensor.shape), type);
+      slots.insert(slot_text(slot.name, slot.dtype));
     }
   }
   if (optimizer != nullptr) require_slots(checkpoint, folder, slots);
@@ -145,16 +149,13 @@ TensorComparison require_fit(const FoundCheckpoint& checkpoint, const TensorFold
   return comparison;
 }
 
-/// Reads what is `usable` of this rank's slices of tensor `name` into `flat`, where their offsets are `shift` smaller than in
-/// this rank's shard of the unit.
-void read_held(const TensorFolder& folder, const std::string& name, const std::optional<TensorSlice>& usable,
-               const std::vector<ShardSlice>& held, const at::Tensor& flat, int64_t shift) {
+/// Reads what is `usable` of `slice` of tensor `name` into `values`, which are shaped as the slice.
+void read_usable(const TensorFolder& folder, const std::string& name, const TensorSlice& slice,
+                 const std::optional<TensorSlice>& usable, const at::Tensor& values) {
   if (!usable) return;
-  for (const ShardSlice& part : held) {
-    // What is left of a slice are its first elements: only rows may be missing.
-    const auto slice = intersection(part.slice, *usable);
-    if (slice) folder.read(name, *slice, bytes_of(part_of(flat, ShardSlice{*slice, part.local - shift})));
-  }
+  // What is left of a slice are its first elements: only rows may be missing.
+  const auto known = intersection(slice, *usable);
+  if (known) folder.read(name, *known, bytes_of(values.view({-1}).narrow(0, 0, known->elements())));
 }
 
 int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
@@ -318,13 +319,13 @@ Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, 
   for (const NamedTensor& tensor : named_tensors(store)) {
     const UnitStore& unit = store.unit(tensor.unit);
     if (optimizer == nullptr || !unit.trained()) continue;
-    const std::vector<ShardSlice> held = shard_slices(unit, tensor);
-    const std::span<const std::string_view> slots =
-        optimizer_slots(optimizer->groups().settings, unit.spec().parameters.at(tensor.parameter));
-    for (size_t slot = 0; slot < slots.size() && !held.empty(); ++slot) {
-      const std::string name = optimizer_tensor_name(tensor.name, slots[slot]);
-      read_held(folder, name, comparison.usable(name), held, optimizer->slot(tensor.unit, slot),
-                optimizer->state(tensor.unit).shift(tensor.parameter, static_cast<int>(slot)));
+    const UnitState& state_of_unit = optimizer->state(tensor.unit);
+    for (const int slot : state_of_unit.layout().of(tensor.parameter)) {
+      const SlotSpec& spec = state_of_unit.layout().slots().at(static_cast<size_t>(slot));
+      const std::string name = optimizer_tensor_name(tensor.name, spec.name);
+      for (const ShardSlice& held : shard_slices(unit, tensor))
+        read_usable(folder, name, spec.slice(held.slice), comparison.usable(name),
+                    state_of_unit.values(slot, tensor.parameter, held));
     }
   }
   if (optimizer != nullptr) optimizer->set_steps(steps);

@@ -14,15 +14,16 @@ class ReplicaShare {
   ReplicaShare(int64_t total, int64_t replica, int64_t replicas)
       : begin_(total * replica / replicas), end_(total * (replica + 1) / replicas) {}
 
-  /// This replica's part of the next slice, whose elements count `weight` each.
-  std::vector<ShardSlice> take(const ShardSlice& held, int64_t weight) {
+  /// This replica's part of the next slice.
+  std::vector<ShardSlice> take(const ShardSlice& held, const SavedState& state) {
     const int64_t elements = held.slice.elements();
+    const int64_t weight = state.weight * state.block;  // of a block
     const auto index_in_slice = [&](int64_t position) {
-      return std::clamp((position - passed_ + weight - 1) / weight, int64_t{0}, elements);
+      return std::clamp((position - passed_ + weight - 1) / weight * state.block, int64_t{0}, elements);
     };
     const int64_t begin = index_in_slice(begin_);
     const int64_t end = index_in_slice(end_);
-    passed_ += elements * weight;
+    passed_ += elements * state.weight;
     return slice_range(held, begin, end);
   }
 
@@ -41,16 +42,16 @@ std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& t
   return held;
 }
 
-std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>& tensors,
-                                                  const ModelStore& store,
-                                                  const std::function<int64_t(size_t unit)>& flat_buffers) {
+std::vector<std::vector<ShardSlice>> saved_slices(
+    const std::vector<NamedTensor>& tensors, const ModelStore& store,
+    const std::function<SavedState(const NamedTensor& tensor)>& state_of) {
   std::vector<std::vector<ShardSlice>> held;
   int64_t total = 0;
   for (const NamedTensor& tensor : tensors) {
     const UnitStore& unit = store.unit(tensor.unit);
     held.emplace_back();
     if (unit.layout().counts(tensor.parameter)) held.back() = shard_slices(unit, tensor);
-    for (const ShardSlice& slice : held.back()) total += slice.slice.elements() * flat_buffers(tensor.unit);
+    for (const ShardSlice& slice : held.back()) total += slice.slice.elements() * state_of(tensor).weight;
   }
   const UnitStore& unit = store.unit(0);  // all units have the same replicas
   if (unit.replicas() == 1) return held;
@@ -58,8 +59,7 @@ std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<ShardSlice> own;
     for (const ShardSlice& slice : held[i]) {
-      for (ShardSlice& part : share.take(slice, flat_buffers(tensors[i].unit)))
-        own.push_back(std::move(part));
+      for (ShardSlice& part : share.take(slice, state_of(tensors[i]))) own.push_back(std::move(part));
     }
     held[i] = std::move(own);
   }

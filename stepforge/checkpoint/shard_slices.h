@@ -16,11 +16,17 @@ namespace stepforge {
 /// This rank's slices of `tensor`, which belongs to `unit`; may be empty.
 std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& tensor);
 
+/// What is saved of an element of a tensor: about so many bytes, up to a factor. The elements are divided at multiples of
+/// `block` of a row only.
+struct SavedState {
+  int64_t weight = 1;
+  int64_t block = 1;
+};
+
 /// The slices that this rank saves of each of `tensors`. Replicas hold the same slices, so each saves an
-/// equal share of the bytes, including optimizer state: `flat_buffers(unit)` is the number of a unit's flat
-/// buffers that are saved. All ranks together save every element once.
-std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>& tensors,
-                                                  const ModelStore& store,
-                                                  const std::function<int64_t(size_t unit)>& flat_buffers);
+/// equal share of the bytes. All ranks together save every element once.
+std::vector<std::vector<ShardSlice>> saved_slices(
+    const std::vector<NamedTensor>& tensors, const ModelStore& store,
+    const std::function<SavedState(const NamedTensor& tensor)>& state_of);
 
 }  // namespace stepforge

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/checkpoint/staged_checkpoint.h"
 
-#include <span>
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -10,7 +10,6 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/checkpoint/frozen_weights.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/storage/tensor_parts.h"
@@ -21,8 +20,28 @@ namespace stepforge {
 
 namespace {
 
-int64_t bytes_of(const TensorSlice& slice) {
-  return slice.elements() * static_cast<int64_t>(sizeof(float));
+/// Parts in the staged memory begin at multiples of this, for elements of any type.
+constexpr size_t kPartAlignment = 4;
+
+/// Of values that are saved in this type.
+size_t saved_bytes(const at::Tensor& values, DType dtype) {
+  return static_cast<size_t>(values.numel() * dtype_bytes(dtype));
+}
+
+size_t staged_bytes(const at::Tensor& values, DType dtype) {
+  return (saved_bytes(values, dtype) + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+}
+
+/// What an element of a tensor weighs in a checkpoint, and where its state can be cut.
+SavedState saved_state(const ModelStore& store, const Optimizer* optimizer, const NamedTensor& tensor) {
+  SavedState state{.weight = dtype_bytes(DType::f32) * kTensorAlignment};
+  if (optimizer == nullptr) return state;
+  const SlotLayout& layout = optimizer->state(tensor.unit).layout();
+  const int64_t blocks = std::max<int64_t>(1, store.unit(tensor.unit).shard_size() / kTensorAlignment);
+  state.weight += layout.bytes() / blocks;
+  for (const int slot : layout.of(tensor.parameter))
+    state.block = std::max(state.block, layout.slots().at(static_cast<size_t>(slot)).block);
+  return state;
 }
 
 /// The name of file number `file` of the `files` files of one kind that rank `rank` of `ranks` writes.
@@ -50,15 +69,13 @@ void StagedCheckpoint::reserve(size_t bytes) {
   capacity_ = bytes;
 }
 
-void StagedCheckpoint::add(Files& files, const std::string& name, const std::vector<ShardSlice>& held,
-                           const at::Tensor& flat, int64_t shift) {
-  if (files.size() < held.size()) files.resize(held.size());
-  for (size_t i = 0; i < held.size(); ++i) {
-    const TensorSlice& slice = held[i].slice;
-    files[i].push_back({name, slice, used_});
-    at::from_blob(memory_.get() + used_, slice.sizes, at::kFloat)
-        .copy_(part_of(flat, ShardSlice{slice, held[i].local - shift}));
-    used_ += static_cast<size_t>(bytes_of(slice));
+void StagedCheckpoint::add(Files& files, const Tensor& tensor) {
+  if (files.size() < tensor.parts.size()) files.resize(tensor.parts.size());
+  for (size_t i = 0; i < tensor.parts.size(); ++i) {
+    const auto& [slice, values] = tensor.parts[i];
+    files[i].push_back({tensor.name, tensor.dtype, slice, used_, saved_bytes(values, tensor.dtype)});
+    at::from_blob(memory_.get() + used_, values.sizes(), scalar_type(tensor.dtype)).copy_(values);
+    used_ += staged_bytes(values, tensor.dtype);
   }
 }
 
@@ -70,13 +87,13 @@ std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::
       std::vector<TensorSpec> specs;
       SavedOffsets offsets;
       for (const Part& part : (*files)[i]) {
-        specs.push_back({part.name, DType::f32, part.slice.sizes});
+        specs.push_back({part.name, part.dtype, part.slice.sizes});
         offsets.emplace(part.name, part.slice.offsets);
       }
       names.push_back(file_name(kind, rank, ranks, i, files->size()));
       SafetensorsWriter writer(folder / names.back(), specs, dcp_metadata(offsets));
       for (const Part& part : (*files)[i]) {
-        writer.write(part.name, {memory_.get() + part.begin, static_cast<size_t>(bytes_of(part.slice))});
+        writer.write(part.name, {memory_.get() + part.begin, part.bytes});
       }
       writer.finish();
     }
@@ -91,35 +108,36 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
   std::vector<NamedTensor> tensors = named_tensors(model);
   const FrozenWeights left_out = frozen_weights_of(state, "the state");
   std::erase_if(tensors, [&](const NamedTensor& tensor) { return left_out.contains(tensor.name); });
-  const auto saved = saved_slices(tensors, store, [&](size_t unit) {
-    return int64_t{1} + (optimizer == nullptr ? 0 : optimizer->state(unit).layout().slots());
-  });
-  const auto slots = [&](const NamedTensor& tensor) -> std::span<const std::string_view> {
-    if (optimizer == nullptr || !store.unit(tensor.unit).trained()) return {};
-    return optimizer_slots(optimizer->groups().settings,
-                           store.unit(tensor.unit).spec().parameters.at(tensor.parameter));
-  };
-  size_t total = 0;
+  const auto saved = saved_slices(
+      tensors, store, [&](const NamedTensor& tensor) { return saved_state(store, optimizer, tensor); });
+  std::vector<StagedCheckpoint::Tensor> masters;
+  std::vector<StagedCheckpoint::Tensor> slots;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    for (const ShardSlice& held : saved[i]) {
-      total += static_cast<size_t>(bytes_of(held.slice)) * (1 + slots(tensors[i]).size());
+    const NamedTensor& tensor = tensors[i];
+    masters.push_back({tensor.name, DType::f32, {}});
+    for (const ShardSlice& held : saved[i])
+      masters.back().parts.emplace_back(held.slice, part_of(store.unit(tensor.unit).master(), held));
+    if (optimizer == nullptr || !store.unit(tensor.unit).trained()) continue;
+    const UnitState& unit = optimizer->state(tensor.unit);
+    for (const int slot : unit.layout().of(tensor.parameter)) {
+      const SlotSpec& spec = unit.layout().slots().at(static_cast<size_t>(slot));
+      slots.push_back({optimizer_tensor_name(tensor.name, spec.name), spec.dtype, {}});
+      for (const ShardSlice& held : saved[i])
+        slots.back().parts.emplace_back(spec.slice(held.slice), unit.values(slot, tensor.parameter, held));
     }
   }
+  size_t total = 0;
+  for (const auto* all : {&masters, &slots})
+    for (const StagedCheckpoint::Tensor& tensor : *all)
+      for (const auto& part : tensor.parts) total += staged_bytes(part.second, tensor.dtype);
+
   StagedCheckpoint staged = std::move(reused);
   staged.reserve(total);
   staged.used_ = 0;
   staged.model_.clear();
   staged.optimizer_.clear();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const NamedTensor& tensor = tensors[i];
-    staged.add(staged.model_, tensor.name, saved[i], store.unit(tensor.unit).master(), 0);
-    const std::span<const std::string_view> names = slots(tensor);
-    for (size_t slot = 0; slot < names.size() && !saved[i].empty(); ++slot) {
-      staged.add(staged.optimizer_, optimizer_tensor_name(tensor.name, names[slot]), saved[i],
-                 optimizer->slot(tensor.unit, slot),
-                 optimizer->state(tensor.unit).shift(tensor.parameter, static_cast<int>(slot)));
-    }
-  }
+  for (const StagedCheckpoint::Tensor& tensor : masters) staged.add(staged.model_, tensor);
+  for (const StagedCheckpoint::Tensor& tensor : slots) staged.add(staged.optimizer_, tensor);
   staged.state_ = std::move(state);
   if (optimizer != nullptr) staged.state_[kOptimizerSteps] = optimizer->steps();
   return staged;

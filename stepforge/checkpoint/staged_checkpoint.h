@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stepforge/base/json.h"
@@ -33,8 +34,10 @@ class StagedCheckpoint {
  private:
   struct Part {
     std::string name;
+    DType dtype;
     TensorSlice slice;
     size_t begin = 0;  // byte offset in memory_
+    size_t bytes = 0;
   };
   /// The parts in each file of one kind: a file can hold only one part of a tensor.
   using Files = std::vector<std::vector<Part>>;
@@ -42,9 +45,13 @@ class StagedCheckpoint {
   friend StagedCheckpoint stage_checkpoint(const ModelSpec&, const ModelStore&, const Optimizer*, Json,
                                            StagedCheckpoint);
   void reserve(size_t bytes);
-  /// The slices of a tensor that are `held` in the shard, from `flat`, where their offsets are `shift` smaller.
-  void add(Files& files, const std::string& name, const std::vector<ShardSlice>& held, const at::Tensor& flat,
-           int64_t shift);
+  /// The slices of a tensor that this rank saves, and their values.
+  struct Tensor {
+    std::string name;
+    DType dtype;
+    std::vector<std::pair<TensorSlice, at::Tensor>> parts;
+  };
+  void add(Files& files, const Tensor& tensor);
 
   std::shared_ptr<std::byte[]> memory_;
   size_t capacity_ = 0;

@@ -30,6 +30,8 @@ std::string canonical_choice(const FieldRules& rules, const std::string& text) {
       {"half", "fp16"},
       {"adamw_torch", "adamw"},
       {"adamw_torch_fused", "adamw"},
+      {"adamw_torch_8bit", "adamw_8bit"},
+      {"adamw_bnb_8bit", "adamw_8bit"},
   });
   std::string name = text;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });

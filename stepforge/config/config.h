@@ -145,11 +145,6 @@ constexpr ChoiceNames<2> choice_names(ReductionMode) {
   return {"fast", "ordered"};
 }
 
-enum class OptimizerName : uint8_t { adamw, lion, sgd, muon };
-constexpr ChoiceNames<4> choice_names(OptimizerName) {
-  return {"adamw", "lion", "sgd", "muon"};
-}
-
 enum class MuonScale : uint8_t { rms, spectral };
 constexpr ChoiceNames<2> choice_names(MuonScale) {
   return {"rms", "spectral"};
@@ -401,7 +396,7 @@ struct ParamGroupConfig {
 };
 
 struct OptimizerConfig {
-  OptimizerName name = OptimizerName::adamw;
+  std::string name = "adamw";
   double lr = 8e-4;
   double beta1 = 0.9;
   double beta2 = 0.95;

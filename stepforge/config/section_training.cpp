@@ -101,10 +101,13 @@ SchemaOf<PrecisionConfig> precision_section() {
 
 SchemaOf<OptimizerConfig> optimizer_section() {
   return SchemaOf<OptimizerConfig>()
-      .field("name", &OptimizerConfig::name,
-             "Optimizer: adamw, lion, sgd, or muon, which updates the matrices of the layers, with AdamW for "
-             "the "
-             "embedding, the head, norms and biases.")
+      .field(
+          "name", &OptimizerConfig::name,
+          "Optimizer: adamw; adamw_bf16 and adamw_8bit, which keep their moments in bf16 or in 8 bits with "
+          "a scale per 256 elements, the latter of matrices whose rows are a multiple of 256 long; lion; "
+          "sgd; muon, which updates the matrices of the layers, with adamw for the embedding, the head, "
+          "norms and biases.",
+          {.choices = {"adamw", "adamw_bf16", "adamw_8bit", "lion", "sgd", "muon"}, .open_to = "optimizer"})
       .field("lr", &OptimizerConfig::lr, "Peak learning rate.", {.min = 0, .max = 1000})
       .field("beta1", &OptimizerConfig::beta1, "Exponential decay rate of the first moment.",
              {.min = 0, .below = 1})

@@ -23,8 +23,10 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at:
                   const UpdateScalars& scalars) {
   check_shape(parameter, "adamw parameter", {parameter.numel()});
   check_tensor(grad, "adamw grad", parameter.sizes(), parameter.scalar_type());
-  check_tensor(first_moment, "adamw first_moment", parameter.sizes(), parameter.scalar_type());
-  check_tensor(second_moment, "adamw second_moment", parameter.sizes(), parameter.scalar_type());
+  const bool narrow = first_moment.scalar_type() == at::kBFloat16;
+  const at::ScalarType moments = narrow ? at::kBFloat16 : parameter.scalar_type();
+  check_tensor(first_moment, "adamw first_moment", parameter.sizes(), moments);
+  check_tensor(second_moment, "adamw second_moment", parameter.sizes(), moments);
   check_scalar(scalars.finite, "adamw finite");
   check_scalar(scalars.number, "adamw number");
   check_scalar(scalars.lr_factor, "adamw lr_factor");
@@ -50,16 +52,18 @@ void adamw_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
   const at::Tensor m = first_moment.slice(0, begin, end);
   const at::Tensor v = second_moment.slice(0, begin, end);
   const at::Tensor g = grad.slice(0, begin, end) * scalars.grad_scale;
-  const at::Tensor new_m = m * options.beta1 + g * (1.0 - options.beta1);
-  const at::Tensor new_v = v * options.beta2 + g * g * (1.0 - options.beta2);
+  const at::Tensor old_m = m.to(p.scalar_type());
+  const at::Tensor old_v = v.to(p.scalar_type());
+  const at::Tensor new_m = old_m * options.beta1 + g * (1.0 - options.beta1);
+  const at::Tensor new_v = old_v * options.beta2 + g * g * (1.0 - options.beta2);
   const at::Tensor denominator = new_v.sqrt() / correction2.sqrt() + options.eps;
   const at::Tensor decayed = p * (1.0 - lr * options.weight_decay);
   const at::Tensor new_p = decayed - new_m / denominator * (lr / correction1);
   // Selected, not multiplied: 0 times a value that is not finite is not 0.
   const at::Tensor updates = scalars.finite.ne(0.0);
   p.copy_(at::where(updates, new_p, p));
-  m.copy_(at::where(updates, new_m, m));
-  v.copy_(at::where(updates, new_v, v));
+  m.copy_(at::where(updates, new_m, old_m));
+  v.copy_(at::where(updates, new_v, old_v));
 }
 
 }  // namespace stepforge

@@ -38,7 +38,8 @@ struct UpdateScalars {
 UpdateScalars first_update_scalars(at::Device device);
 
 /// Updates elements [begin, end) in one pass. All four tensors are flat fp32 buffers (fp64 on the reference
-/// path) of the same length, and `scalars` are on their device. Throws Error if the interval is outside the
+/// path) of the same length, and `scalars` are on their device. The moments may be bf16: they are rounded to the nearest,
+/// ties to even, after an update in fp32. (With beta2 above about 0.996 such a second moment no longer falls.) Throws Error if the interval is outside the
 /// buffers, and on the CPU if scalars.number < 1.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
                   const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWOptions& options,

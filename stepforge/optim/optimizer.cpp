@@ -5,8 +5,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "stepforge/catalog/optimizer_slots.h"
-
 namespace stepforge {
 
 Optimizer::Optimizer(ModelStore& store, ParamGroups groups)
@@ -15,7 +13,7 @@ Optimizer::Optimizer(ModelStore& store, ParamGroups groups)
       steps_(at::zeros({}, at::TensorOptions(at::kDouble).device(store.device()))) {
   for (size_t u = 0; u < store_.size(); ++u) {
     const UnitStore& unit = store_.unit(u);
-    units_.emplace_back(unit, slot_counts(groups_.settings, unit.spec()));
+    units_.emplace_back(unit, groups_.optimizer.slots(unit.spec()));
     if (unit.trained()) units_.back().allocate();
   }
 }
@@ -26,9 +24,11 @@ void Optimizer::begin_update(const UpdateScalars& scalars) {
 
 void Optimizer::update(int unit, const UpdateScalars& scalars) {
   const auto index = static_cast<size_t>(unit);
+  const UnitStore& store = store_.unit(index);
   for (const ParamInterval& interval : groups_.intervals.at(index)) {
-    units_.at(index).update(interval.first, interval.last, store_.unit(index).working_gradient(),
-                            *groups_.rules.at(static_cast<size_t>(interval.group)), scalars);
+    const bool by_matrix = groups_.optimizer.of(store.spec().parameters.at(interval.first)).by_matrix;
+    units_.at(index).update(interval.first, interval.last, store.working_gradient(),
+                            groups_.rules.at(static_cast<size_t>(interval.group)), by_matrix, scalars);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer of a model: AdamW, Lion, SGD or Muon over flat buffers with fp32 masters and state, one pass over each
-// interval of parameters with the same hyper-parameters, with gradient clipping folded in.
+// The optimizer of a model over flat buffers with fp32 masters: one pass over each interval of parameters with the same
+// hyper-parameters, with gradient clipping folded in.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class Optimizer {
   void set_steps(int64_t steps) { steps_.fill_(steps); }
   const ParamGroups& groups() const { return groups_; }
   const UnitState& state(size_t unit) const { return units_.at(unit); }
-  /// Flat fp32, as large as the unit's shard if all of its parameters have the slot.
+  /// Flat, with a value for each element of the unit's shard if all of its parameters have the slot and it has no blocks.
   const at::Tensor& slot(size_t unit, size_t slot) const { return units_.at(unit).slots().at(slot); }
 
  private:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/optim/optimizer_state.h"
 
-#include <array>
 #include <string_view>
 
 #include "stepforge/base/error.h"
@@ -10,8 +9,6 @@
 namespace stepforge {
 
 namespace {
-
-constexpr std::array<std::string_view, 2> kMoments = {"exp_avg", "exp_avg_sq"};
 
 /// Moments have the layouts of their parameters; step counts are whole on every rank.
 StateSource source_of(ShardedAdamW& optimizer) {
@@ -30,8 +27,11 @@ StateSource source_of(ShardedAdamW& optimizer) {
       const bool frozen = !parameter.group->trained(parameter.index);
       const auto name = [&](std::string_view slot) { return format("state.{}.{}", parameter.name, slot); };
       for (size_t slot = 0; slot < slots.size(); ++slot) {
-        source.entries.push_back(
-            {name(kMoments.at(slot)), first_unit + static_cast<int>(slot), parameter.index, {}, frozen});
+        source.entries.push_back({name(state->moments.layout().slots()[slot].name),
+                                  first_unit + static_cast<int>(slot),
+                                  parameter.index,
+                                  {},
+                                  frozen});
       }
       const at::Tensor steps = state->steps.select(0, static_cast<int64_t>(parameter.index));
       source.entries.push_back({name("step"), -1, 0, steps, frozen});

@@ -5,7 +5,6 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/catalog/optimizer_slots.h"
 #include "stepforge/config/name_pattern.h"
 
 namespace stepforge {
@@ -33,10 +32,10 @@ double or_default(double value, double fallback) {
   return value < 0.0 ? fallback : value;
 }
 
-ParamGroup settings_of(const OptimizerConfig& optimizer, const ParamGroupConfig* group,
-                       const ParameterSpec& parameter) {
+ParamGroup settings_of(const OptimizerConfig& optimizer, const OptimizerKind& kind,
+                       const ParamGroupConfig* group, const ParameterSpec& parameter) {
   const double decay = parameter.decays() || optimizer.decay_all ? optimizer.weight_decay : 0.0;
-  UpdateOptions options{.optimizer = optimizer_of(optimizer, parameter),
+  UpdateOptions options{.optimizer = std::string(kind.name),
                         .lr = optimizer.lr,
                         .beta1 = optimizer.beta1,
                         .beta2 = optimizer.beta2,
@@ -64,10 +63,10 @@ int index_of(std::vector<ParamGroup>& groups, const ParamGroup& group) {
 
 }  // namespace
 
-ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model) {
+ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model,
+                                 const Extensions& extensions) {
   std::vector<Pattern> patterns = compile(optimizer);
-  ParamGroups result;
-  result.settings = optimizer;
+  ParamGroups result{.optimizer = OptimizerChoice(optimizer, extensions.registry())};
   for (const UnitSpec& unit : model.units) {
     auto& intervals = result.intervals.emplace_back();
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -79,7 +78,10 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
         chosen = &optimizer.param_groups[p];
       }
       if (!unit.trainable) continue;
-      const int group = index_of(result.groups, settings_of(optimizer, chosen, parameter));
+      const OptimizerKind& kind = result.optimizer.of(parameter);
+      const int group = index_of(result.groups, settings_of(optimizer, kind, chosen, parameter));
+      if (result.rules.size() < result.groups.size())
+        result.rules.push_back(make_update_rule(kind, result.groups.back().options, extensions));
       if (!intervals.empty() && intervals.back().group == group) {
         intervals.back().last = i + 1;
       } else {
@@ -95,13 +97,12 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
           optimizer.param_groups[p].pattern, model.units.back().parameters.front().name));
     }
   }
-  for (const ParamGroup& group : result.groups) result.rules.push_back(make_update_rule(group.options));
   return result;
 }
 
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& whole,
-                                 const std::vector<UnitSpec>& units) {
-  const ParamGroups of_whole = resolve_param_groups(optimizer, whole);
+                                 const std::vector<UnitSpec>& units, const Extensions& extensions) {
+  const ParamGroups of_whole = resolve_param_groups(optimizer, whole, extensions);
   ParamGroups result = of_whole;
   result.intervals.clear();
   for (const UnitSpec& unit : units) {

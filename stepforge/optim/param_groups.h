@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "stepforge/catalog/optimizer_kinds.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/optim/update_rule.h"
@@ -30,10 +30,10 @@ struct ParamInterval {
 };
 
 struct ParamGroups {
-  OptimizerConfig settings;
-  std::vector<ParamGroup> groups;
-  std::vector<std::shared_ptr<const UpdateRule>> rules;  ///< of each group
-  std::vector<std::vector<ParamInterval>> intervals;     ///< per unit, sorted; empty for a frozen unit
+  OptimizerChoice optimizer;
+  std::vector<ParamGroup> groups = {};
+  std::vector<UpdateRule> rules = {};                      ///< of each group
+  std::vector<std::vector<ParamInterval>> intervals = {};  ///< per unit, sorted; empty for a frozen unit
 };
 
 /// Patterns are ECMAScript regular expressions that are searched in the parameter's name
@@ -41,11 +41,13 @@ struct ParamGroups {
 /// [optimizer] section. Norms and biases do not decay unless decay_all is set or their group sets
 /// weight_decay. `intervals` are those of `units`, which a rank of a pipeline has of `whole`; patterns and
 /// groups are those of all units, the same on all ranks. Throws UsageError for a pattern that is not a regular
-/// expression or that matches nothing, and Error for a unit that is not in `whole`.
+/// expression or that matches nothing, and for an optimizer that neither the program nor a plug-in (`extensions`) has;
+/// Error for a unit that is not in `whole`.
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& whole,
-                                 const std::vector<UnitSpec>& units);
+                                 const std::vector<UnitSpec>& units, const Extensions& extensions = {});
 
 /// The same for all units of a model.
-ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model);
+ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model,
+                                 const Extensions& extensions = {});
 
 }  // namespace stepforge

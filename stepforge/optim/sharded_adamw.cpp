@@ -9,13 +9,8 @@ namespace stepforge {
 
 namespace {
 
-UnitState two_moments(const UnitStore& unit) {
-  return UnitState(unit, std::vector<int>(unit.spec().parameters.size(), 2));
-}
-
 UpdateOptions options_of(const AdamWOptions& options) {
-  return {.optimizer = OptimizerName::adamw,
-          .lr = options.lr,
+  return {.lr = options.lr,
           .beta1 = options.beta1,
           .beta2 = options.beta2,
           .eps = options.eps,
@@ -33,12 +28,14 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const OptionsOf& options
   if (!module.is_sharded()) {
     throw UsageError("ShardedAdamW: the module is not sharded; call fully_shard before making its optimizer");
   }
+  const OptimizerKind& adamw = builtin_optimizers().front();
   for (const FsdpParamRef& parameter : parameters_) {
     if (states_.empty() || states_.back().group != parameter.group) {
-      states_.push_back({parameter.group, {}, {}, {}, two_moments(parameter.group->store())});
+      const UnitStore& store = parameter.group->store();
+      states_.push_back({parameter.group, {}, {}, {}, UnitState(store, adamw_slots(store.spec()))});
     }
     states_.back().options.push_back(options(parameter.name));
-    states_.back().rules.push_back(make_update_rule(options_of(states_.back().options.back())));
+    states_.back().rules.push_back(make_update_rule(adamw, options_of(states_.back().options.back())));
   }
   for (GroupState& state : states_)
     state.steps = at::zeros({static_cast<int64_t>(state.options.size())}, at::kLong);
@@ -75,7 +72,7 @@ bool ShardedAdamW::update(GroupState& state) {
       state.moments.allocate();
     }
     scalars_.number.fill_(updates + 1);
-    state.moments.update(first, last, gradient, *state.rules[first], scalars_);
+    state.moments.update(first, last, gradient, state.rules[first], /*by_matrix=*/false, scalars_);
     for (size_t i = first; i < last; ++i) ++steps[i];
     first = last;
   }

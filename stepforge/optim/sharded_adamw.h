@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,10 +36,10 @@ class ShardedAdamW {
   /// The optimizer's state for the parameters of one group.
   struct GroupState {
     FsdpParamGroup* group = nullptr;
-    std::vector<AdamWOptions> options;                     ///< of each parameter
-    std::vector<std::shared_ptr<const UpdateRule>> rules;  ///< of these options
-    at::Tensor steps;   ///< int64 [parameters]: updates of each parameter so far
-    UnitState moments;  ///< zero before the first step
+    std::vector<AdamWOptions> options;  ///< of each parameter
+    std::vector<UpdateRule> rules;      ///< of these options
+    at::Tensor steps;                   ///< int64 [parameters]: updates of each parameter so far
+    UnitState moments;                  ///< zero before the first step
   };
   /// The states with moments: those of groups of which any parameter is or was trained. Allocates moments
   /// that do not exist yet. The pointers are valid as long as the optimizer.

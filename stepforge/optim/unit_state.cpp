@@ -10,20 +10,32 @@
 
 namespace stepforge {
 
-UnitState::UnitState(const UnitStore& unit, std::vector<int> counts)
-    : unit_(&unit), layout_(unit.shards(), std::move(counts)) {}
+UnitState::UnitState(const UnitStore& unit, const UnitSlots& slots)
+    : unit_(&unit), layout_(unit.shards(), unit.spec(), slots) {}
 
 void UnitState::allocate() {
   if (allocated_) return;
   allocated_ = true;
-  for (int slot = 0; slot < layout_.slots(); ++slot)
-    slots_.push_back(at::zeros({layout_.size(slot)}, at::kFloat));
+  for (size_t slot = 0; slot < layout_.slots().size(); ++slot)
+    slots_.push_back(
+        at::zeros({layout_.size(static_cast<int>(slot))}, scalar_type(layout_.slots()[slot].dtype)));
   working_ = unit_->layout().offloaded ? std::vector<at::Tensor>(slots_.size()) : slots_;
 }
 
+at::Tensor UnitState::view_of(const at::Tensor& flat, int slot, size_t parameter, int64_t local,
+                              const std::vector<int64_t>& shape) const {
+  const std::vector<int64_t> sizes = layout_.slots().at(static_cast<size_t>(slot)).shape(shape);
+  const int64_t begin = layout_.place(unit_->shard(), slot, parameter, local);
+  return flat.narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
+}
+
+at::Tensor UnitState::values(int slot, size_t parameter, const ShardSlice& held) const {
+  return view_of(slots_.at(static_cast<size_t>(slot)), slot, parameter, held.local, held.slice.sizes);
+}
+
 void UnitState::update(size_t first, size_t last, const at::Tensor& gradient, const UpdateRule& rule,
-                       const UpdateScalars& scalars) {
-  if (!rule.by_matrix()) {
+                       bool by_matrix, const UpdateScalars& scalars) {
+  if (!by_matrix) {
     const ShardRange range = unit_->local_range(first, last);
     return update_range(range, first, gradient, rule, scalars, {range.size()});
   }
@@ -45,23 +57,24 @@ void UnitState::update(size_t first, size_t last, const at::Tensor& gradient, co
 
 void UnitState::update_range(const ShardRange& range, size_t first, const at::Tensor& gradient,
                              const UpdateRule& rule, const UpdateScalars& scalars,
-                             std::vector<int64_t> shape) {
+                             const std::vector<int64_t>& shape) {
   if (range.size() == 0) return;
-  const auto part = [&](const at::Tensor& flat, int64_t shift) {
-    return flat.narrow(0, range.begin - shift, range.size()).view(shape);
+  const auto part = [&](const at::Tensor& flat) {
+    return flat.narrow(0, range.begin, range.size()).view(shape);
   };
   std::vector<at::Tensor> slots;
-  for (int slot = 0; slot < layout_.count(first); ++slot)
-    slots.push_back(part(working_.at(static_cast<size_t>(slot)), shift(first, slot)));
-  rule.update(part(unit_->working_master(), 0), part(gradient, 0), slots, scalars);
+  for (const int slot : layout_.of(first))
+    slots.push_back(view_of(working_.at(static_cast<size_t>(slot)), slot, first, range.begin, shape));
+  rule({part(unit_->working_master()), part(gradient), slots, scalars});
 }
 
 void UnitState::reload(const at::Tensor& buffer) {
-  int64_t begin = 0;
+  const at::Tensor bytes = buffer.view(at::kByte);
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    working_[slot] = buffer.narrow(0, begin, slots_[slot].numel());
+    const auto begin = layout_.begin(static_cast<int>(slot));
+    working_[slot] =
+        bytes.narrow(0, begin, static_cast<int64_t>(slots_[slot].nbytes())).view(slots_[slot].scalar_type());
     working_[slot].copy_(slots_[slot]);
-    begin += slots_[slot].numel();
   }
 }
 

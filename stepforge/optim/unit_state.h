@@ -15,31 +15,34 @@ namespace stepforge {
 /// Optimizer and ShardedAdamW are built from it: they choose the intervals and count the steps.
 class UnitState {
  public:
-  /// `counts`: the slots of each parameter. `unit` must outlive it.
-  UnitState(const UnitStore& unit, std::vector<int> counts);
+  /// `slots`: of each parameter. `unit` must outlive it. Throws UsageError as SlotLayout does.
+  UnitState(const UnitStore& unit, const UnitSlots& slots);
 
   /// Allocates the slots, filled with zeros, unless they exist.
   void allocate();
   bool allocated() const { return allocated_; }
   const SlotLayout& layout() const { return layout_; }
-  /// Flat fp32 [layout().size(slot)] each; none before allocate().
+  /// Flat [layout().size(slot)] of the slot's type each; none before allocate().
   const std::vector<at::Tensor>& slots() const { return slots_; }
-  /// The offset of the elements of a parameter in a slot is so much smaller than in the shard.
-  int64_t shift(size_t parameter, int slot) const { return layout_.shift(unit_->shard(), slot, parameter); }
+  /// The view of the values of a slot for `held`, a slice of `parameter` in this rank's shard; shaped as SlotSpec::slice of it.
+  at::Tensor values(int slot, size_t parameter, const ShardSlice& held) const;
 
-  /// Updates the unit's parameters [first, last), which have equally many slots, with `gradient`, fp32 [shard_size()]. A
-  /// rule by matrix updates those that this rank holds.
-  void update(size_t first, size_t last, const at::Tensor& gradient, const UpdateRule& rule,
+  /// Updates the unit's parameters [first, last), which have the same slots, with `gradient`, fp32 [shard_size()]: those
+  /// that this rank holds, `by_matrix` or as one interval.
+  void update(size_t first, size_t last, const at::Tensor& gradient, const UpdateRule& rule, bool by_matrix,
               const UpdateScalars& scalars);
 
-  /// For an offloaded unit: copies the slots to `buffer`, fp32 [layout().elements()], on which update() then works.
-  /// offload() copies them back.
+  /// For an offloaded unit: copies the slots to `buffer`, layout().bytes() bytes, on which update() then works. offload()
+  /// copies them back.
   void reload(const at::Tensor& buffer);
   void offload();
 
  private:
   void update_range(const ShardRange& range, size_t first, const at::Tensor& gradient, const UpdateRule& rule,
-                    const UpdateScalars& scalars, std::vector<int64_t> shape);
+                    const UpdateScalars& scalars, const std::vector<int64_t>& shape);
+  /// The values of `shape`d elements from `local` of the shard on, in `flat`, the memory of `slot`.
+  at::Tensor view_of(const at::Tensor& flat, int slot, size_t parameter, int64_t local,
+                     const std::vector<int64_t>& shape) const;
 
   const UnitStore* unit_;
   SlotLayout layout_;

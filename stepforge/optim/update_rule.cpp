@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/optim/update_rule.h"
 
+#include <array>
+#include <string_view>
+#include <utility>
+
 #include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/kernels/adamw_8bit.h"
 #include "stepforge/kernels/lion.h"
 #include "stepforge/kernels/muon.h"
 #include "stepforge/kernels/sgd.h"
@@ -11,79 +17,68 @@ namespace stepforge {
 
 namespace {
 
-class AdamWRule : public UpdateRule {
- public:
-  explicit AdamWRule(const UpdateOptions& options)
-      : options_{options.lr, options.beta1, options.beta2, options.eps, options.weight_decay} {}
-  void update(const at::Tensor& parameter, const at::Tensor& gradient, std::span<const at::Tensor> slots,
-              const UpdateScalars& scalars) const override {
-    adamw_update(parameter, gradient, slots[0], slots[1], 0, parameter.numel(), options_, scalars);
-  }
+AdamWOptions adamw_options(const UpdateOptions& options) {
+  return {options.lr, options.beta1, options.beta2, options.eps, options.weight_decay};
+}
 
- private:
-  AdamWOptions options_;
-};
+/// With moments in fp32 or bf16.
+UpdateRule adamw_rule(const UpdateOptions& options, const Extensions& /*extensions*/) {
+  return [adamw = adamw_options(options)](const UpdateArguments& a) {
+    adamw_update(a.parameter, a.gradient, a.slots[0], a.slots[1], 0, a.parameter.numel(), adamw, a.scalars);
+  };
+}
 
-class LionRule : public UpdateRule {
- public:
-  explicit LionRule(const UpdateOptions& options)
-      : options_{options.lr, options.beta1, options.beta2, options.weight_decay} {}
-  void update(const at::Tensor& parameter, const at::Tensor& gradient, std::span<const at::Tensor> slots,
-              const UpdateScalars& scalars) const override {
-    lion_update(parameter, gradient, slots[0], options_, scalars);
-  }
+UpdateRule adamw_8bit_rule(const UpdateOptions& options, const Extensions& /*extensions*/) {
+  return [adamw = adamw_options(options)](const UpdateArguments& a) {
+    adamw_8bit_update(a.parameter, a.gradient, {a.slots[0], a.slots[2]}, {a.slots[1], a.slots[3]}, adamw,
+                      a.scalars);
+  };
+}
 
- private:
-  LionOptions options_;
-};
+UpdateRule lion_rule(const UpdateOptions& options, const Extensions& /*extensions*/) {
+  const LionOptions lion{options.lr, options.beta1, options.beta2, options.weight_decay};
+  return
+      [lion](const UpdateArguments& a) { lion_update(a.parameter, a.gradient, a.slots[0], lion, a.scalars); };
+}
 
-class SgdRule : public UpdateRule {
- public:
-  explicit SgdRule(const UpdateOptions& options)
-      : options_{options.lr, options.momentum, options.weight_decay, options.nesterov} {}
-  void update(const at::Tensor& parameter, const at::Tensor& gradient, std::span<const at::Tensor> slots,
-              const UpdateScalars& scalars) const override {
-    sgd_update(parameter, gradient, slots.empty() ? at::Tensor() : slots[0], options_, scalars);
-  }
+UpdateRule sgd_rule(const UpdateOptions& options, const Extensions& /*extensions*/) {
+  const SgdOptions sgd{options.lr, options.momentum, options.weight_decay, options.nesterov};
+  return [sgd](const UpdateArguments& a) {
+    sgd_update(a.parameter, a.gradient, a.slots.empty() ? at::Tensor() : a.slots[0], sgd, a.scalars);
+  };
+}
 
- private:
-  SgdOptions options_;
-};
+UpdateRule muon_rule(const UpdateOptions& options, const Extensions& /*extensions*/) {
+  const MuonOptions muon{options.lr,
+                         options.momentum,
+                         options.weight_decay,
+                         options.nesterov,
+                         options.muon_scale == MuonScale::rms,
+                         options.muon_iterations,
+                         scalar_type(options.muon_compute)};
+  return
+      [muon](const UpdateArguments& a) { muon_update(a.parameter, a.gradient, a.slots[0], muon, a.scalars); };
+}
 
-class MuonRule : public UpdateRule {
- public:
-  explicit MuonRule(const UpdateOptions& options)
-      : options_{options.lr,
-                 options.momentum,
-                 options.weight_decay,
-                 options.nesterov,
-                 options.muon_scale == MuonScale::rms,
-                 options.muon_iterations,
-                 scalar_type(options.muon_compute)} {}
-  bool by_matrix() const override { return true; }
-  void update(const at::Tensor& parameter, const at::Tensor& gradient, std::span<const at::Tensor> slots,
-              const UpdateScalars& scalars) const override {
-    muon_update(parameter, gradient, slots[0], options_, scalars);
-  }
-
- private:
-  MuonOptions options_;
-};
+constexpr auto kRules = std::to_array<std::pair<std::string_view, decltype(OptimizerKind::rule)>>({
+    {"adamw", adamw_rule},
+    {"adamw_bf16", adamw_rule},
+    {"adamw_8bit", adamw_8bit_rule},
+    {"lion", lion_rule},
+    {"sgd", sgd_rule},
+    {"muon", muon_rule},
+});
 
 }  // namespace
 
-std::shared_ptr<const UpdateRule> make_update_rule(const UpdateOptions& options) {
-  switch (options.optimizer) {
-    case OptimizerName::adamw:
-      return std::make_shared<AdamWRule>(options);
-    case OptimizerName::lion:
-      return std::make_shared<LionRule>(options);
-    case OptimizerName::sgd:
-      return std::make_shared<SgdRule>(options);
-    case OptimizerName::muon:
-      return std::make_shared<MuonRule>(options);
+UpdateRule make_update_rule(const OptimizerKind& kind, const UpdateOptions& options,
+                            const Extensions& extensions) {
+  if (kind.rule != nullptr) return kind.rule(options, extensions);
+  for (const auto& [name, rule] : kRules) {
+    if (name == kind.name) return rule(options, extensions);
   }
-  throw Error("no update rule for this optimizer");
+  throw UsageError(format(
+      "optimizer.name = \"{}\": the plug-in that registers it must set OptimizerKind::rule", kind.name));
 }
 
 }  // namespace stepforge

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an optimizer changes parameters: one rule for each kind of optimizer.
+// How optimizers change parameters: a rule for each kind of catalog/optimizer_kinds.h.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <span>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/catalog/optimizer_kinds.h"
 #include "stepforge/config/config.h"
 #include "stepforge/kernels/adamw.h"
 
@@ -14,7 +16,7 @@ namespace stepforge {
 
 /// The hyper-parameters of a group of parameters. An optimizer reads those that it has.
 struct UpdateOptions {
-  OptimizerName optimizer = OptimizerName::adamw;
+  std::string optimizer = "adamw";  ///< the name of its kind
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -29,17 +31,21 @@ struct UpdateOptions {
   bool operator==(const UpdateOptions&) const = default;
 };
 
-class UpdateRule {
- public:
-  virtual ~UpdateRule() = default;
-  /// Whether update() takes a whole matrix [rows, columns], a sub-tensor of a parameter; otherwise it takes any flat
-  /// interval of elements.
-  virtual bool by_matrix() const { return false; }
-  /// Changes `parameter` and `slots`, which have its shape. All are fp32.
-  virtual void update(const at::Tensor& parameter, const at::Tensor& gradient,
-                      std::span<const at::Tensor> slots, const UpdateScalars& scalars) const = 0;
+/// What an update works on: an interval [n] of elements, or a matrix [rows, columns] if OptimizerKind::by_matrix.
+struct UpdateArguments {
+  const at::Tensor& parameter;        ///< fp32; changed
+  const at::Tensor& gradient;         ///< fp32, of the same shape; before grad_scale
+  std::span<const at::Tensor> slots;  ///< of OptimizerKind::slots, shaped alike; changed
+  const UpdateScalars& scalars;       ///< if `finite` is 0, it must change nothing
 };
 
-std::shared_ptr<const UpdateRule> make_update_rule(const UpdateOptions& options);
+/// Must treat every element, or every block of a slot, alike wherever an interval begins: then all layouts compute the same.
+struct UpdateRule : std::function<void(const UpdateArguments& arguments)> {
+  using function::function;
+};
+
+/// The rule of `kind`. Throws UsageError if it has none.
+UpdateRule make_update_rule(const OptimizerKind& kind, const UpdateOptions& options,
+                            const Extensions& extensions = {});
 
 }  // namespace stepforge

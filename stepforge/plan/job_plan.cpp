@@ -11,7 +11,7 @@
 #include "stepforge/base/threads.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
-#include "stepforge/catalog/optimizer_slots.h"
+#include "stepforge/catalog/optimizer_kinds.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/stage_names.h"
 #include "stepforge/step/build.h"
@@ -134,23 +134,38 @@ Partition partition_of(const ParallelismConfig& parallelism) {
 }
 
 /// Throws UsageError for a matrix that is divided over ranks, if its update needs the whole.
-void require_whole_matrices(const OptimizerConfig& optimizer, const UnitSpec& unit, const UnitLayout& layout,
+void require_whole_matrices(const OptimizerChoice& optimizer, const UnitSpec& unit, const UnitLayout& layout,
                             int shards) {
   for (const ParameterSpec& parameter : unit.parameters) {
-    if (!unit.trainable || optimizer_of(optimizer, parameter) != OptimizerName::muon) continue;
+    const OptimizerKind& kind = optimizer.of(parameter);
+    if (!unit.trainable || !kind.by_matrix) continue;
     const auto is_part = [](const SubTensor& tensor) { return tensor.is_slice() && tensor.rows > 0; };
     if (std::ranges::any_of(parameter.sub_tensors, is_part)) {
       throw UsageError(
-          format("optimizer.name = \"muon\" updates whole matrices, but tensor parallelism divides {}; set "
+          format("optimizer.name = \"{}\" updates whole matrices, but tensor parallelism divides {}; set "
                  "parallelism.tensor_parallel_degree = 1, or another optimizer",
-                 parameter.name));
+                 kind.name, parameter.name));
     }
     if (shards > 1 && layout.partition.kind != Partition::Kind::by_tensor) {
       throw UsageError(
-          format("optimizer.name = \"muon\" updates whole matrices, but {} is divided over {} ranks; set "
+          format("optimizer.name = \"{}\" updates whole matrices, but {} is divided over {} ranks; set "
                  "parallelism.fsdp_partition = \"by_tensor\"",
-                 parameter.name, shards));
+                 kind.name, parameter.name, shards));
     }
+  }
+}
+
+/// The state and the workspace of the updates. `model`: what the rank of `layout` holds.
+void set_optimizer_options(StepOptions& options, const OptimizerChoice& optimizer, const ModelSpec& model,
+                           const RankLayout& layout) {
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    const UnitSpec& unit = model.units[u];
+    const UnitLayout& held = layout.units.at(u);
+    const int shards = layout.size_of(held.shard_group);
+    require_whole_matrices(optimizer, unit, held, shards);
+    options.optimizer_slots.push_back(optimizer.slots(unit));
+    const int64_t shard_size = ShardLayout(unit, held.partition, shards).shard_size();
+    options.update_workspace.push_back(unit.trainable ? optimizer.workspace(unit, shard_size) : 0);
   }
 }
 
@@ -172,13 +187,8 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
   if (kind == ProgramKind::train) {
     options.micro_batches = static_cast<int>(batch.micro_batches());
     options.update_state = config.model.router_bias_update_speed > 0.0;
-    for (std::size_t u = 0; u < model.units.size(); ++u) {
-      const UnitSpec& unit = model.units[u];
-      const UnitLayout& held = layout.units.at(u);
-      require_whole_matrices(config.optimizer, unit, held, layout.size_of(held.shard_group));
-      options.optimizer_slots.push_back(slot_counts(config.optimizer, unit));
-      options.update_workspace.push_back(update_workspace(config.optimizer, unit));
-    }
+    set_optimizer_options(options, OptimizerChoice(config.optimizer, config.extensions.registry()), model,
+                          layout);
     options.recompute = plan_recomputation(config.activation_checkpoint);
   }
   if (pipeline.ranks() > 1) keep_names_of_part(options, pipeline.model, model);

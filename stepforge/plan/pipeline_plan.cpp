@@ -7,7 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/catalog/optimizer_slots.h"
+#include "stepforge/catalog/optimizer_kinds.h"
 #include "stepforge/catalog/pipeline_stages.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/stage_part.h"
@@ -97,15 +97,16 @@ std::vector<int> alive_micro_batches(const Schedule& schedule) {
   return most;
 }
 
-/// Of the weights, gradients and optimizer state of a unit, the last two in fp32.
-double state_bytes(const OptimizerConfig& optimizer, const UnitSpec& unit) {
-  const std::vector<int> slots = slot_counts(optimizer, unit);
-  const auto weight = static_cast<double>(dtype_bytes(unit.master));
-  double bytes = 0;
-  for (std::size_t i = 0; i < slots.size(); ++i)
-    bytes += static_cast<double>(unit.parameters[i].elements()) *
-             (weight + 4 * ((unit.trainable ? 1 : 0) + slots[i]));
-  return bytes;
+/// Of the weights and optimizer state of a unit, and its gradients in fp32.
+double state_bytes(const OptimizerChoice& optimizer, const UnitSpec& unit) {
+  const UnitSlots slots = optimizer.slots(unit);
+  int64_t bytes = 0;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const int64_t elements = unit.parameters[i].elements();
+    bytes += elements * (dtype_bytes(unit.master) + (unit.trainable ? 4 : 0));
+    for (const SlotSpec& slot : slots[i]) bytes += slot.bytes(elements);
+  }
+  return static_cast<double>(bytes);
 }
 
 /// About what each block needs on a rank, before tensor parallelism, which divides all. All ranks get the same.
@@ -124,11 +125,12 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
   context.parts = parts;
   const RecomputePolicy policy = plan_recomputation(config.activation_checkpoint);
   const std::vector<bool> recomputed = recomputed_blocks(whole, policy);
+  const OptimizerChoice optimizer(config.optimizer, config.extensions.registry());
   StageMemory memory;
   for (std::size_t b = 0; b < whole.blocks.size(); ++b) {
     const BlockSpec& block = whole.blocks[b];
     double bytes = 0;
-    for (const int unit : block.units) bytes += state_bytes(config.optimizer, element(whole.units, unit));
+    for (const int unit : block.units) bytes += state_bytes(optimizer, element(whole.units, unit));
     memory.state.push_back(bytes / static_cast<double>(shards * parts));
     const BlockCost cost = block_cost(block.regions, context, policy.regions);
     const int64_t saved = recomputed[b] ? 0 : cost.saved_bytes;

@@ -26,7 +26,7 @@ struct UnitElements {
   int64_t shard = 0;
   int64_t all_shards = 0;
   int64_t gathered = 0;
-  int64_t optimizer = 0;  ///< fp32 values of optimizer state
+  int64_t optimizer_bytes = 0;
 };
 
 class BufferWriter {
@@ -37,9 +37,10 @@ class BufferWriter {
     for (std::size_t u = 0; u < model.units.size(); ++u) {
       const UnitLayout& unit = layout.units[u];
       const ShardLayout shards(model.units[u], unit.partition, layout.size_of(unit.shard_group));
-      const std::vector<int> two(model.units[u].parameters.size(), 2);
-      const SlotLayout slots(shards, options.optimizer_slots.empty() ? two : options.optimizer_slots.at(u));
-      units_.push_back({shards.shard_size(), shards.joined_size(), shards.gathered().size, slots.elements()});
+      const UnitSpec& spec = model.units[u];
+      const SlotLayout slots(
+          shards, spec, options.optimizer_slots.empty() ? adamw_slots(spec) : options.optimizer_slots.at(u));
+      units_.push_back({shards.shard_size(), shards.joined_size(), shards.gathered().size, slots.bytes()});
       program.units[u].gathered_bytes = units_[u].all_shards * dtype_bytes(unit.gather);
       program.units[u].reduced_bytes = units_[u].all_shards * dtype_bytes(unit.reduce);
     }
@@ -134,7 +135,7 @@ class BufferWriter {
   int64_t state_bytes(int unit, BufferKind kind) const {
     const UnitElements& elements = element(units_, unit);
     if (kind == BufferKind::weights) return elements.shard * dtype_bytes(element(model_.units, unit).master);
-    return kMasterBytes * (kind == BufferKind::optimizer ? elements.optimizer : elements.shard);
+    return kind == BufferKind::optimizer ? elements.optimizer_bytes : kMasterBytes * elements.shard;
   }
   int64_t state_bytes(int unit, const StateParts& parts) const {
     int64_t bytes = 0;
@@ -378,7 +379,7 @@ class BufferWriter {
         if (operation.group >= 0) operation.bytes = operation.workspace;
         break;
       case OpKind::update:  // reads masters, gradient and state, writes masters and state
-        operation.bytes = kMasterBytes * (3 * unit.shard + 2 * unit.optimizer);
+        operation.bytes = kMasterBytes * 3 * unit.shard + 2 * unit.optimizer_bytes;
         if (!options_.update_workspace.empty())
           operation.workspace = element(options_.update_workspace, operation.unit);
         break;

@@ -8,6 +8,7 @@
 
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/model_spec.h"
+#include "stepforge/modelspec/slot_layout.h"
 #include "stepforge/schedule/schedule.h"
 #include "stepforge/step/program.h"
 
@@ -94,13 +95,11 @@ struct StepOptions {
   ReducePolicy reduce;
   OffloadPolicy offload;
   PipelineOptions pipeline;
-  /// Of each unit, the fp32 values of optimizer state for each element of its parameters; if there are none given, two
-  /// (AdamW).
-  std::vector<std::vector<int>> optimizer_slots;
-  std::vector<int64_t> update_workspace;  ///< of each unit: bytes; if there are none given, 0
-  int64_t batch_bytes_per_token = 24;     ///< tokens, labels, positions
-  int64_t kv_cache_tokens = 0;            ///< generation: capacity over all sequences
-  int64_t sequences = 1;                  ///< generation: rows of logits
+  std::vector<UnitSlots> optimizer_slots;  ///< of each unit; if there are none given, adamw_slots()
+  std::vector<int64_t> update_workspace;   ///< of each unit: bytes; if there are none given, 0
+  int64_t batch_bytes_per_token = 24;      ///< tokens, labels, positions
+  int64_t kv_cache_tokens = 0;             ///< generation: capacity over all sequences
+  int64_t sequences = 1;                   ///< generation: rows of logits
 };
 
 }  // namespace stepforge

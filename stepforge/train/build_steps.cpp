@@ -293,7 +293,8 @@ void build_model(Trainer& trainer) {
 void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
   trainer.optimizer = std::make_unique<Optimizer>(
-      *trainer.store, resolve_param_groups(optimizer, trainer.divided_model, trainer.rank_model.units));
+      *trainer.store, resolve_param_groups(optimizer, trainer.divided_model, trainer.rank_model.units,
+                                           trainer.config.extensions));
   build_schedule(trainer);
 }
 

@@ -205,6 +205,40 @@ TEST_F(Package, AnExamplePluginAddsAPipelineScheduleThatTwoRanksTrainWith) {
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
 }
 
+/// The tensors of a checkpoint that two ranks have written: the bytes of its files, by name.
+std::map<std::string, std::string> tensor_files(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".safetensors") files[entry.path().filename()] = read_file(entry.path());
+  return files;
+}
+
+TEST_F(Package, AnExamplePluginAddsAnOptimizerThatTwoRanksResumeExactly) {
+  const TempFolder folder;
+  const auto train = [&](const Strings& plugins, const std::string& name, int steps) {
+    return run_with(plugins,
+                    Strings{"launch", "--nproc", "2", "train"} + small_run(folder / name) +
+                        Strings{"optimizer.name=adagrad", "adagrad.initial=0.01", "optimizer.lr=1e-2",
+                                "lr_scheduler.total_steps=6", "checkpoint.interval=3",
+                                "training.local_batch_size=1", "training.steps=" + std::to_string(steps)});
+  };
+  for (const auto& [name, steps] : {std::pair("one", 6), std::pair("two", 3), std::pair("two", 6)}) {
+    const ProgramResult result = train({"optimizer"}, name, steps);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+  }
+  const auto whole = tensor_files(folder / "one" / "checkpoint" / "step-6");
+  EXPECT_EQ(tensor_files(folder / "two" / "checkpoint" / "step-6"), whole);
+  const bool has_slot = std::ranges::any_of(
+      whole, [](const auto& file) { return contains(file.second, "optim.state.model.norm.weight.sum"); });
+  EXPECT_TRUE(has_slot);
+  EXPECT_CONTAINS(train({}, "two", 7).err, "optimizer.name = \"adagrad\"");
+  // Another optimizer refuses the state.
+  const ProgramResult other =
+      run(prefix() / "bin" / "stepforge",
+          Strings{"train"} + small_run(folder / "two") + Strings{"training.steps=7", "optimizer.name=adamw"});
+  EXPECT_CONTAINS(other.err, "its state is sum, but optimizer.name needs exp_avg, exp_avg_sq");
+}
+
 TEST_F(Package, AnExamplePluginAddsASubCommand) {
   const TempFolder folder;
   write_text(folder / "run.toml", "[training]\nseq_len = 16\nglobal_batch_size = 24\n");

@@ -201,7 +201,7 @@ TEST(LoadConfig, AcceptsSynonymsOfChoicesAndBooleans) {
                             "enable = \"no\"\n",
                             {"data.shuffle=yes", "checkpoint.export_dtype=float16"})
                             .config;
-  EXPECT_EQ(config.optimizer.name, OptimizerName::adamw);
+  EXPECT_EQ(config.optimizer.name, "adamw");
   EXPECT_EQ(config.precision.compute, DType::bf16);
   EXPECT_EQ(config.precision.reduce, DType::f32);
   EXPECT_EQ(config.checkpoint.export_dtype, DType::f16);

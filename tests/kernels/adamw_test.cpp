@@ -51,6 +51,29 @@ TEST(AdamW, AgreesWithTheFp64ReferenceAndWithLibtorch) {
   expect_close(fast.p, theirs.p, 4 * kEps32, "libtorch's parameter");
 }
 
+TEST(AdamW, MomentsInBf16AreRoundedOnceAfterAnUpdateInFp32) {
+  const auto narrow = [](int64_t count) {
+    State state = make_state(count, at::kFloat);
+    state.m = state.m.to(at::kBFloat16);
+    state.v = state.v.to(at::kBFloat16);
+    return state;
+  };
+  const State fast = narrow(3000);
+  State exact = narrow(3000);
+  exact.m = exact.m.to(at::kFloat);
+  exact.v = exact.v.to(at::kFloat);
+  update(fast, 0, 3000);
+  update(exact, 0, 3000);
+  EXPECT_TRUE(at::equal(fast.p, exact.p));
+  EXPECT_TRUE(at::equal(fast.m, exact.m.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(fast.v, exact.v.to(at::kBFloat16)));
+  const State reference = narrow(3000);
+  adamw_update_reference(reference.p, reference.g, reference.m, reference.v, 0, 3000, kOptions,
+                         some_scalars());
+  expect_close(reference.p, fast.p, 8 * kEps32, "parameter of the reference");
+  expect_close(reference.v, fast.v, kEps16, "second moment of the reference");
+}
+
 TEST(AdamW, TouchesOnlyItsIntervalAndGivesTheSameBitsInPieces) {
   const State whole = make_state(3000, at::kFloat);
   const State pieces = make_state(3000, at::kFloat);

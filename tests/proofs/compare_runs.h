@@ -69,8 +69,9 @@ inline std::map<std::string, std::string> saved_tensors(const std::filesystem::p
   const TensorFolder folder = checkpoint_tensors(checkpoint_of_step(run_dir / "checkpoint", step));
   std::map<std::string, std::string> tensors;
   for (const std::string& name : folder.names()) {
-    const TensorSlice whole = whole_slice(folder.find(name)->shape);
-    std::string bytes(static_cast<size_t>(whole.elements()) * sizeof(float), ' ');
+    const StoredTensor& tensor = *folder.find(name);
+    const TensorSlice whole = whole_slice(tensor.shape);
+    std::string bytes(static_cast<size_t>(whole.elements() * dtype_bytes(tensor.dtype)), ' ');
     folder.read(name, whole, std::as_writable_bytes(std::span(bytes)));
     tensors[name] = bytes;
   }

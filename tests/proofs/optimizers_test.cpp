@@ -64,8 +64,89 @@ TEST_P(Optimizers, ShardedStateMovesToOneRank) {
   EXPECT_EQ(one.run().size(), 2U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Optimizers, ::testing::Values("adamw", "lion", "sgd", "muon"),
+INSTANTIATE_TEST_SUITE_P(All, Optimizers, ::testing::Values("adamw", "adamw_bf16", "lion", "sgd", "muon"),
                          [](const auto& name) { return name.param; });
+
+/// With matrices whose rows are one and two blocks long, and norms and an embedding that keep fp32 moments.
+class EightBitMoments : public ::testing::Test {
+ protected:
+  Strings job(const std::string& name, const std::string& optimizer, int64_t steps,
+              const Strings& more = {}) const {
+    return odd_job(folder_ / name, "llama", steps,
+                   {"model.dim=256", "model.ffn_dim=512", "model.n_layers=2", "model.n_heads=8",
+                    "model.n_kv_heads=2", "model.head_dim=32", "model.tie_embeddings=false",
+                    "training.global_batch_size=8", "optimizer.name=" + optimizer, "optimizer.lr=1e-3"}) +
+           more;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(EightBitMoments, HaveTheBitsOfOneRankInEveryLayoutAndWhenTheRunMoves) {
+  const Strings ordered{"training.reduction=ordered", "checkpoint.enable=true", "checkpoint.interval=2"};
+  const Records one = TestRun(job("one", "adamw_8bit", 4) + ordered).run();
+  const auto expected = saved_tensors(folder_ / "one", 4);
+  const std::string moment = "optim.state.model.layers.0.mlp.gate_proj.weight.exp_avg";
+  EXPECT_EQ(expected.at(moment).size(), 512U * 256) << "a byte for each element";
+  EXPECT_EQ(expected.at(moment + "_scale").size(), 4U * 512) << "a scale for each row of 256";
+  EXPECT_EQ(expected.at("optim.state.model.norm.weight.exp_avg").size(), 4U * 256);
+  const std::vector<std::pair<int, Strings>> layouts = {{2, {}},
+                                                        {2, {"parallelism.data_parallel_replicate_degree=2"}},
+                                                        {4, {"parallelism.data_parallel_replicate_degree=2"}},
+                                                        {2, {"parallelism.fsdp_cpu_offload=true"}},
+                                                        {2, {"parallelism.pipeline_parallel_degree=2"}}};
+  for (const auto& [ranks, more] : layouts) {
+    const std::string name = format("{} ranks, {}", ranks, join(more, " "));
+    RankThreads first(ranks);
+    first.run([&, &more = more](int) { return job("many", "adamw_8bit", 4) + ordered + more; }, {}, 2);
+    for (const std::string& failure : first.failures) ASSERT_EQ(failure, "") << name;
+    EXPECT_EQ(TestRun(job("many", "adamw_8bit", 4) + ordered).run().back().loss, one.back().loss) << name;
+    expect_same_tensors(saved_tensors(folder_ / "many", 4), expected, name);
+    std::filesystem::remove_all(folder_ / "many");
+  }
+}
+
+TEST_F(EightBitMoments, MoveFromOtherPartitionsToOneRank) {
+  for (const char* partition : {"by_tensor", "by_dim"}) {
+    const Strings checkpoints{"checkpoint.enable=true", "checkpoint.interval=2"};
+    RankThreads ranks(2);
+    ranks.run(
+        [&](int) {
+          return job(partition, "adamw_8bit", 4) + checkpoints +
+                 Strings{std::string("parallelism.fsdp_partition=") + partition};
+        },
+        {}, 2);
+    for (const std::string& failure : ranks.failures) ASSERT_EQ(failure, "") << partition;
+    EXPECT_EQ(TestRun(job(partition, "adamw_8bit", 4) + checkpoints).run().size(), 2U) << partition;
+  }
+}
+
+TEST_F(EightBitMoments, TrainLikeThoseOfFp32) {
+  std::map<std::string, Records> runs;
+  for (const char* optimizer : {"adamw", "adamw_bf16", "adamw_8bit"})
+    runs[optimizer] = TestRun(job(optimizer, optimizer, 30) + kNoCheckpoint).run();
+  EXPECT_LT(runs["adamw"].back().loss, runs["adamw"].front().loss - 0.5);
+  for (size_t step = 0; step < runs["adamw"].size(); ++step) {
+    EXPECT_NEAR(runs["adamw_bf16"][step].loss, runs["adamw"][step].loss, 0.02) << step;
+    EXPECT_NEAR(runs["adamw_8bit"][step].loss, runs["adamw"][step].loss, 0.05) << step;
+  }
+}
+
+TEST_F(EightBitMoments, RefuseRowsThatTensorParallelismDividesWithinABlock) {
+  RankThreads ranks(2);
+  ranks.run([&](int) {
+    return job("run", "adamw_8bit", 4,
+               Strings{"parallelism.tensor_parallel_degree=2"} + kAllTokens + kNoCheckpoint);
+  });
+  EXPECT_CONTAINS(ranks.failures.at(0), "exp_avg_scale", "256 elements of a row", "attention.out",
+                  "another optimizer.name");
+}
+
+TEST_F(EightBitMoments, RefuseTheStateOfFp32AndSayWhatItIs) {
+  TestRun(job("run", "adamw", 2) + Strings{"checkpoint.enable=true"}).run();
+  const std::string message = message_of<Error>([&] { TestRun(job("run", "adamw_bf16", 4)).run(); });
+  EXPECT_CONTAINS(message, "its state is exp_avg, exp_avg_sq", "needs exp_avg (bf16), exp_avg_sq (bf16)");
+}
 
 TEST(OptimizerChange, AnotherOptimizerRefusesTheStateAndSaysSo) {
   const TempFolder folder;

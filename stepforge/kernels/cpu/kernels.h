@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/kernels/adamw.h"
+#include "stepforge/kernels/adamw_8bit.h"
 #include "stepforge/kernels/attention.h"
 #include "stepforge/kernels/clamped_swiglu.h"
 #include "stepforge/kernels/divided.h"
@@ -142,10 +143,13 @@ void gated_add_forward(const at::Tensor& x, const at::Tensor& y, const at::Tenso
 void gated_add_backward(const at::Tensor& grad_out, const at::Tensor& y, const at::Tensor& gate,
                         const at::Tensor& grad_y, const at::Tensor& grad_gate);
 
-/// fp32 only.
+/// fp32; the moments fp32 or bf16.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
                   const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWOptions& options,
                   const UpdateScalars& scalars);
+void adamw_8bit_update(const at::Tensor& parameter, const at::Tensor& grad, const QuantizedMoment& first,
+                       const QuantizedMoment& second, const AdamWOptions& options,
+                       const UpdateScalars& scalars);
 void lion_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& momentum,
                  const LionOptions& options, const UpdateScalars& scalars);
 

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/catalog/optimizer_kinds.h"
+
+#include <algorithm>
+#include <array>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+std::vector<SlotSpec> moments(const OptimizerConfig& /*settings*/) {
+  return {{"exp_avg"}, {"exp_avg_sq"}};
+}
+
+std::vector<SlotSpec> bf16_moments(const OptimizerConfig& /*settings*/) {
+  return {{"exp_avg", DType::bf16}, {"exp_avg_sq", DType::bf16}};
+}
+
+std::vector<SlotSpec> eight_bit_moments(const OptimizerConfig& /*settings*/) {
+  return {{"exp_avg", DType::u8},
+          {"exp_avg_sq", DType::u8},
+          {"exp_avg_scale", DType::f32, kQuantizedBlock},
+          {"exp_avg_sq_scale", DType::f32, kQuantizedBlock}};
+}
+
+std::vector<SlotSpec> first_moment(const OptimizerConfig& /*settings*/) {
+  return {{"exp_avg"}};
+}
+
+std::vector<SlotSpec> momentum(const OptimizerConfig& settings) {
+  if (settings.momentum == 0) return {};
+  return {{"momentum_buffer"}};
+}
+
+std::vector<SlotSpec> muon_momentum(const OptimizerConfig& /*settings*/) {
+  return {{"momentum_buffer"}};
+}
+
+bool is_matrix(const ParameterSpec& parameter) {
+  return parameter.tag == ParameterTag::matrix && parameter.shape.size() == 2;
+}
+
+/// In the whole tensors, so that every layout quantizes the same parameters.
+bool has_rows_of_blocks(const ParameterSpec& parameter) {
+  if (parameter.tag != ParameterTag::matrix && parameter.tag != ParameterTag::head) return false;
+  for (size_t i = 0; i < parameter.sub_tensors.size(); ++i) {
+    const std::vector<int64_t> shape = parameter.tensor_shape(i);
+    if (shape.size() < 2 || shape.back() % kQuantizedBlock != 0) return false;
+  }
+  return true;
+}
+
+/// The update and the scaled gradient in fp32; the iterate and its successor; three products of its shorter side.
+int64_t muon_workspace(const OptimizerConfig& settings, int64_t rows, int64_t columns) {
+  const int64_t shorter = std::min(rows, columns);
+  const int64_t element = dtype_bytes(settings.muon_compute);
+  return rows * columns * (8 + 2 * element) + 3 * shorter * shorter * element;
+}
+
+constexpr auto kOptimizers = std::to_array<OptimizerKind>({
+    {.name = "adamw", .slots = moments},
+    {.name = "adamw_bf16", .slots = bf16_moments},
+    {.name = "adamw_8bit", .slots = eight_bit_moments, .takes = has_rows_of_blocks},
+    {.name = "lion", .slots = first_moment},
+    {.name = "sgd", .slots = momentum},
+    {.name = "muon",
+     .slots = muon_momentum,
+     .takes = is_matrix,
+     .by_matrix = true,
+     .workspace = muon_workspace},
+});
+
+const OptimizerKind& find_optimizer(std::string_view name, const Registry& registry) {
+  for (const OptimizerKind& kind : kOptimizers) {
+    if (kind.name == name) return kind;
+  }
+  if (const OptimizerKind* added = registry.find<OptimizerKind>(name)) return *added;
+  throw UsageError(
+      format("optimizer.name = \"{}\": there is no such optimizer; is a plug-in missing?", name));
+}
+
+}  // namespace
+
+std::span<const OptimizerKind> builtin_optimizers() {
+  return kOptimizers;
+}
+
+OptimizerChoice::OptimizerChoice(const OptimizerConfig& settings, const Registry& registry)
+    : settings_(settings), kind_(find_optimizer(settings.name, registry)) {}
+
+const OptimizerKind& OptimizerChoice::of(const ParameterSpec& parameter) const {
+  const bool takes = kind_.takes == nullptr || kind_.takes(parameter);
+  return takes ? kind_ : kOptimizers.front();
+}
+
+std::vector<SlotSpec> OptimizerChoice::slots(const ParameterSpec& parameter) const {
+  const OptimizerKind& kind = of(parameter);
+  return kind.slots == nullptr ? std::vector<SlotSpec>() : kind.slots(settings_);
+}
+
+UnitSlots OptimizerChoice::slots(const UnitSpec& unit) const {
+  UnitSlots found;
+  for (const ParameterSpec& parameter : unit.parameters)
+    found.push_back(unit.trainable ? slots(parameter) : std::vector<SlotSpec>());
+  return found;
+}
+
+int64_t OptimizerChoice::workspace(const UnitSpec& unit, int64_t shard_size) const {
+  int64_t largest = 0;
+  for (const ParameterSpec& parameter : unit.parameters) {
+    const OptimizerKind& kind = of(parameter);
+    if (kind.workspace == nullptr) continue;
+    if (!kind.by_matrix) largest = std::max(largest, kind.workspace(settings_, 1, shard_size));
+    for (const SubTensor& matrix : parameter.sub_tensors) {
+      if (kind.by_matrix)
+        largest = std::max(largest, kind.workspace(settings_, matrix.rows, parameter.row_elements()));
+    }
+  }
+  return largest;
+}
+
+}  // namespace stepforge

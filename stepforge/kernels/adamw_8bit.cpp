@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/kernels/adamw_8bit.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/tensor_check.h"
+
+namespace stepforge {
+namespace {
+
+std::array<float, 256> make_code(bool is_signed) {
+  std::array<float, 256> code{};
+  size_t count = 0;
+  for (int i = 0; i <= 6; ++i) {
+    const int parts = is_signed ? 1 << i : 2 << i;
+    for (int part = 0; part < parts; ++part) {
+      const double middle = 0.1 + 0.9 * (part + 0.5) / parts;
+      const auto value = static_cast<float>(std::pow(10.0, i - 6) * middle);
+      code.at(count++) = value;
+      if (is_signed) code.at(count++) = -value;
+    }
+  }
+  code.at(count++) = 0.0F;
+  code.at(count++) = 1.0F;
+  std::ranges::sort(code);
+  return code;
+}
+
+void check_moment(const QuantizedMoment& moment, std::string_view name, int64_t elements) {
+  check_tensor(moment.indices, format("adamw_8bit {} indices", name), {elements}, at::kByte);
+  check_tensor(moment.scales, format("adamw_8bit {} scales", name), {elements / kQuantizedBlock}, at::kFloat);
+}
+
+at::Tensor code_tensor(bool is_signed) {
+  const at::Tensor code = at::empty({256});
+  std::ranges::copy(dynamic_code(is_signed), code.mutable_data_ptr<float>());
+  return code;
+}
+
+at::Tensor dequantized(const QuantizedMoment& moment, bool is_signed) {
+  const at::Tensor values = code_tensor(is_signed).index({moment.indices.to(at::kLong)});
+  return (values.view({-1, kQuantizedBlock}) * moment.scales.unsqueeze(1)).view({-1});
+}
+
+/// Writes `values` if `updates`.
+void quantize(const at::Tensor& values, const QuantizedMoment& moment, bool is_signed,
+              const at::Tensor& updates) {
+  const at::Tensor code = code_tensor(is_signed);
+  const at::Tensor middles = (code.slice(0, 0, 255) + code.slice(0, 1, 256)) * 0.5;
+  const at::Tensor blocks = values.view({-1, kQuantizedBlock});
+  const at::Tensor scales = blocks.abs().amax(1);
+  const at::Tensor share = blocks / at::where(scales.gt(0), scales, 1.0).unsqueeze(1);
+  at::Tensor indices = at::bucketize(share, middles);
+  if (!is_signed) indices = indices.maximum(share.gt(0).to(at::kLong));
+  moment.indices.copy_(at::where(updates, indices.view({-1}).to(at::kByte), moment.indices));
+  moment.scales.copy_(at::where(updates, scales, moment.scales));
+}
+
+}  // namespace
+
+const std::array<float, 256>& dynamic_code(bool is_signed) {
+  static const std::array<float, 256> with_signs = make_code(true);
+  static const std::array<float, 256> without = make_code(false);
+  return is_signed ? with_signs : without;
+}
+
+void adamw_8bit_update(const at::Tensor& parameter, const at::Tensor& grad, const QuantizedMoment& first,
+                       const QuantizedMoment& second, const AdamWOptions& options,
+                       const UpdateScalars& scalars) {
+  const int64_t elements = parameter.numel();
+  check_tensor(parameter, "adamw_8bit parameter", {elements}, at::kFloat);
+  check_tensor(grad, "adamw_8bit grad", {elements}, at::kFloat);
+  if (elements % kQuantizedBlock != 0)
+    throw Error(
+        format("adamw_8bit: {} elements are not a multiple of blocks of {}", elements, kQuantizedBlock));
+  check_moment(first, "first moment", elements);
+  check_moment(second, "second moment", elements);
+  if (parameter.is_cpu()) {
+    cpu::adamw_8bit_update(parameter, grad, first, second, options, scalars);
+  } else {
+    adamw_8bit_update_reference(parameter, grad, first, second, options, scalars);
+  }
+}
+
+void adamw_8bit_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
+                                 const QuantizedMoment& first, const QuantizedMoment& second,
+                                 const AdamWOptions& options, const UpdateScalars& scalars) {
+  const at::Tensor m = dequantized(first, true);
+  const at::Tensor v = dequantized(second, false);
+  adamw_update_reference(parameter, grad, m, v, 0, parameter.numel(), options, scalars);
+  const at::Tensor updates = scalars.finite.ne(0.0);
+  quantize(m, first, true, updates);
+  quantize(v, second, false, updates);
+}
+
+}  // namespace stepforge

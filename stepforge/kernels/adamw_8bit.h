@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW (adamw.h) with moments of 8 bits per element, quantized in blocks of 256 elements (Dettmers et al. 2022, "8-bit
+// Optimizers via Block-wise Quantization", arXiv 2110.02861, sections 2.1 and 2.2, dynamic quantization; the update is
+// computed in fp32):
+//
+//   moment = code[index] * scale       scale is the largest absolute value of the block
+//   code:    for i = 0 to 6, 10^(i - 6) times the middles of equal parts of [0.1, 1]: 2^i parts, with both signs, for the
+//            first moment; 2^(i + 1) parts for the second, which is not negative; and 0 and 1
+//
+// Values are rounded to the nearest in the code. One rule is ours: a second moment above 0 is never rounded to 0, since
+// the next update might then be divided by eps alone.
+#pragma once
+
+#include <array>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/kernels/adamw.h"
+#include "stepforge/modelspec/slot_layout.h"
+
+namespace stepforge {
+
+/// The 256 values that an index stands for, ascending.
+const std::array<float, 256>& dynamic_code(bool is_signed);
+
+/// indices: uint8 [n]; scales: fp32 [n / kQuantizedBlock]. Zeros are a moment of 0.
+struct QuantizedMoment {
+  const at::Tensor& indices;
+  const at::Tensor& scales;
+};
+
+/// Updates all elements: `parameter` and `grad` are fp32 [n], where n is a multiple of kQuantizedBlock. Throws Error
+/// otherwise, and on the CPU if scalars.number < 1.
+void adamw_8bit_update(const at::Tensor& parameter, const at::Tensor& grad, const QuantizedMoment& first,
+                       const QuantizedMoment& second, const AdamWOptions& options,
+                       const UpdateScalars& scalars);
+
+/// The same by separate ATen operations, without the checks.
+void adamw_8bit_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
+                                 const QuantizedMoment& first, const QuantizedMoment& second,
+                                 const AdamWOptions& options, const UpdateScalars& scalars);
+
+}  // namespace stepforge
