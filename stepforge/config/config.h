@@ -367,6 +367,8 @@ struct TrainingConfig {
   ClipNorm norm_type = ClipNorm::l2;
   LossReduction loss_reduction = LossReduction::token;
   LossAggregation loss_aggregation = LossAggregation::token_mean;
+  std::string loss = "cross_entropy";
+  double label_smoothing = 0.0;
   double z_loss_weight = 0.0;
   NonfiniteAction nonfinite = NonfiniteAction::stop;
   int64_t max_skipped = 10;

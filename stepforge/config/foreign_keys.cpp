@@ -145,7 +145,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"report_to", "", "not available yet; metrics.jsonl and `stepforge plot` show the curves"},
     {"save_only_model", "", kNotAvailable},
     {"load_best_model_at_end", "", kNotAvailable},
-    {"label_smoothing_factor", "", kNotAvailable},
+    {"label_smoothing_factor", "training.label_smoothing"},
     {"deepspeed", "parallelism.data_parallel_shard_degree",
      "weights, gradients and moments are sharded by default", ignore},
     {"fsdp", "parallelism.data_parallel_shard_degree",

@@ -427,6 +427,23 @@ void check_parallelism(const RuleCheck& check) {
   }
 }
 
+void check_loss(const RuleCheck& check) {
+  const TrainingConfig& training = check.config().training;
+  const ParallelismConfig& parallelism = check.config().parallelism;
+  const bool is_cross_entropy = training.loss == "cross_entropy";
+  check.require(is_cross_entropy || training.label_smoothing == 0.0,
+                {"training.label_smoothing", "training.loss"},
+                "only the loss cross_entropy has label smoothing; set it to 0");
+  check.require(is_cross_entropy || training.z_loss_weight == 0.0,
+                {"training.z_loss_weight", "training.loss"},
+                "only the loss cross_entropy has a z-loss; set its weight to 0");
+  check.require(
+      is_cross_entropy || parallelism.tensor_parallel_degree == 1 || parallelism.disable_loss_parallel,
+      {"training.loss", "parallelism.tensor_parallel_degree"},
+      "a loss of a plug-in takes the logits of the whole vocabulary; set "
+      "parallelism.disable_loss_parallel = true");
+}
+
 void check_optimizer(const RuleCheck& check) {
   const auto& groups = check.config().optimizer.param_groups;
   std::set<std::string> seen;
@@ -523,6 +540,7 @@ void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused
   check_micro_batches(check);
   check_ordered(check);
   check_parallelism(check);
+  check_loss(check);
   check_optimizer(check);
   check_activation_checkpoint(check);
   check_run(check);

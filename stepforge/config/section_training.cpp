@@ -59,6 +59,13 @@ SchemaOf<TrainingConfig> training_section() {
       .field("loss_aggregation", &TrainingConfig::loss_aggregation,
              "How the loss is averaged: token_mean is the mean over all labels of the step that count, "
              "rank_average the average over ranks of each rank's own mean.")
+      .field("loss", &TrainingConfig::loss, "Loss of training; validation always reports the cross-entropy.",
+             {.choices = {"cross_entropy"}, .open_to = "loss"})
+      .field(
+          "label_smoothing", &TrainingConfig::label_smoothing,
+          "Share of the target that is spread evenly over the vocabulary, as in torch's cross_entropy; it is "
+          "part of the logged training loss.",
+          {.min = 0, .below = 1})
       .field(
           "z_loss_weight", &TrainingConfig::z_loss_weight,
           "Weight of the z-loss in the gradients, the square of the logarithm of the sum of all tokens' "

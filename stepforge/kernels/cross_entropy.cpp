@@ -35,7 +35,25 @@ bool has_valid_label(const at::Tensor& labels) {
 
 cpu::LogitsGradient for_kernel(const LossGradient& gradient) {
   return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr, gradient.z_weight,
-          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr, gradient.cap};
+          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr, gradient.cap,
+          gradient.smoothing};
+}
+
+/// The losses of gradient.loss; `logits` become their gradient.
+void other_loss(const at::Tensor& logits, const at::Tensor& labels, const LossGradient& gradient,
+                const at::Tensor& token_loss) {
+  const at::Tensor ignored = labels.eq(kIgnoredLabel);
+  const at::Tensor valid_labels = labels.to(at::kLong).masked_fill(ignored, 0);
+  const at::Tensor result = at::empty(logits.sizes(), logits.options().dtype(at::kFloat));
+  gradient.loss({logits, valid_labels, token_loss, result});
+  token_loss.masked_fill_(ignored, 0);
+  const at::Tensor scale = gradient.weights.defined() ? gradient.scale * gradient.weights : gradient.scale;
+  result.mul_(scale.view({-1, 1}));
+  if (gradient.cap > 0) {
+    const at::Tensor slope = logits.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    result.mul_(slope.div_(gradient.cap).square_().neg_().add_(1));
+  }
+  logits.copy_(result.masked_fill_(ignored.unsqueeze(1), 0));
 }
 
 void check_gradient(const LossGradient& gradient, const at::Tensor& labels, std::string_view function) {
@@ -57,7 +75,7 @@ void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, c
   const at::Tensor wide_labels = labels.to(at::kLong);  // once for both stages
   cpu::part_maxima(logits, largest);
   ranks.max(largest);
-  cpu::part_terms(logits, wide_labels, part, largest, terms);
+  cpu::part_terms(logits, wide_labels, part, largest, gradient.smoothing, terms);
   ranks.sum(terms);
   cpu::part_losses(logits, wide_labels, part, largest, terms, for_kernel(gradient), token_loss);
 }
@@ -121,6 +139,8 @@ class ChunkedHead {
       const at::Tensor whole = of_all_parts(logits, part_, ranks_);
       losses_of_all(whole, labels, token_loss, with_gradients);
       logits.copy_(whole.narrow(1, part_.begin, logits.size(1)));
+    } else if (with_gradients && gradient_.loss) {
+      throw Error("linear_cross_entropy: another loss needs the logits of the whole vocabulary");
     } else {
       cross_entropy_of_part(logits, labels, with_gradients ? chunk_gradient_ : LossGradient(), token_loss,
                             part_, ranks_);
@@ -130,7 +150,9 @@ class ChunkedHead {
   /// The same for logits of the whole vocabulary.
   void losses_of_all(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss,
                      bool with_gradients) const {
-    if (with_gradients) {
+    if (with_gradients && gradient_.loss) {
+      other_loss(logits, labels, chunk_gradient_, token_loss);
+    } else if (with_gradients) {
       cross_entropy_forward_backward(logits, labels, chunk_gradient_, token_loss);
     } else {
       cross_entropy_forward(logits, labels, token_loss);
@@ -256,9 +278,15 @@ void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at
   const at::Tensor ignored = labels.eq(kIgnoredLabel).unsqueeze(1);
   const at::Tensor index = labels.to(at::kLong).unsqueeze(1).masked_fill(ignored, 0);
   const at::Tensor wide = logits.to(compute_type(logits));
-  at::Tensor grad =
-      wide.softmax(1) * (at::logsumexp(wide, {1}, /*keepdim=*/true) * (2.0 * gradient.z_weight) + 1.0);
-  grad.scatter_add_(1, index, at::full({1, 1}, -1, grad.options()).expand_as(index));
+  const at::Tensor lse = at::logsumexp(wide, {1}, /*keepdim=*/true);
+  const double smoothing = gradient.smoothing;
+  if (smoothing > 0) {
+    const at::Tensor uniform = (lse - wide.mean(1, /*keepdim=*/true)).masked_fill(ignored, 0).squeeze(1);
+    token_loss.copy_(token_loss * (1.0 - smoothing) + uniform * smoothing);
+  }
+  at::Tensor grad = wide.softmax(1) * (lse * (2.0 * gradient.z_weight) + 1.0);
+  grad.sub_(smoothing / static_cast<double>(wide.size(1)));
+  grad.scatter_add_(1, index, at::full({1, 1}, smoothing - 1.0, grad.options()).expand_as(index));
   grad = grad * gradient.scale;
   if (gradient.weights.defined()) grad = grad * gradient.weights.unsqueeze(1);
   if (gradient.cap > 0) grad = grad * (1 - (wide / gradient.cap).square());

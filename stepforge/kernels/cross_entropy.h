@@ -5,6 +5,8 @@
 //   d loss[n] / d logits[n, v] = softmax(logits[n])[v] - (v == label[n])
 //
 // Gradients may include that of a z-loss (Chowdhery et al., "PaLM", 2022, section 5), which keeps the log of the sum near 0.
+// With label smoothing s (Szegedy et al. 2016, arXiv 1512.00567, section 7; the label_smoothing of torch's cross_entropy)
+// the loss is (1 - s) loss[n] + s mean_v(log sum exp(logits[n]) - logits[n, v]).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,7 @@
 
 #include "stepforge/data/batch.h"
 #include "stepforge/kernels/divided.h"
+#include "stepforge/kernels/loss_chunk.h"
 
 namespace stepforge {
 
@@ -24,13 +27,16 @@ struct LossGradient {
   at::Tensor weights = {};  ///< fp32 [n], of each token; undefined if all are 1
   /// If above 0, logits are cap * tanh(x / cap), and their gradient is that of x (cap_logits()).
   double cap = 0.0;
+  double smoothing = 0.0;  ///< s above; of the losses that are computed together with gradients
+  LossFunction loss =
+      {};  ///< computes these losses instead, without z_weight and smoothing; empty: the cross-entropy
 };
 
 /// logits: [n, V] fp32 or bf16; labels: int32 or int64 [n]; token_loss: [n] fp32 (fp64 logits: fp64),
 /// written. Throws Error on a label that is neither -100 nor in [0, V). No autograd.
 void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss);
 
-/// The same, and `logits` is overwritten by its gradient: exactly 0 in ignored rows.
+/// The same, smoothed, and `logits` is overwritten by its gradient: exactly 0 in ignored rows.
 void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels,
                                     const LossGradient& gradient, const at::Tensor& token_loss);
 
@@ -54,7 +60,7 @@ struct LinearCrossEntropyOutputs {
 /// If weight holds a part of the vocabulary, each rank calls it with its own part and the same other
 /// arguments. Losses are those of the whole vocabulary, the same on all ranks; grad_weight and logits are this
 /// rank's, and grad_hidden is its share, of which the caller forms the sum. The ranks exchange three numbers per
-/// token, or the logits if ranks.parallel.whole_logits.
+/// token, or the logits if ranks.parallel.whole_logits, which gradient.loss needs.
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                           const LossGradient& gradient, int64_t chunk,
                           const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part = {},

@@ -238,7 +238,9 @@ struct RopeTables {
 HeadTraits head_traits(const ModelConfig& model, const ForwardOptions& options) {
   return {.norm = {model.norm_eps, find_family(model.family).traits.norm_offset},
           .logit_cap = model.logit_softcap,
-          .z_weight = options.z_loss_weight};
+          .z_weight = options.z_loss_weight,
+          .smoothing = options.label_smoothing,
+          .loss = options.loss};
 }
 
 std::unique_ptr<Block> layer_block(const ModelConfig& config, const BlockSpec& block,

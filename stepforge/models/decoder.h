@@ -9,6 +9,7 @@
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/functions.h"
+#include "stepforge/nn/layers.h"
 
 namespace stepforge {
 
@@ -18,7 +19,9 @@ struct ForwardOptions {
   ContextExchange exchange = {};  ///< if ranks hold parts of each row
   TensorExchange tensor =
       {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
-  double z_loss_weight = 0.0;  ///< training.z_loss_weight
+  double z_loss_weight = 0.0;    ///< training.z_loss_weight
+  double label_smoothing = 0.0;  ///< training.label_smoothing
+  LossFunction loss = {};        ///< training.loss; empty: the cross-entropy
 };
 
 /// The forward code of `blocks`, those of a ModelSpec of `config` or of a part of it, bound to `parameters`, which

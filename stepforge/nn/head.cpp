@@ -42,8 +42,13 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
     outputs.grad_weight = weight_gradient;
     outputs.accumulate_weight = accumulate;
     linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels,
-                         {scale, traits_.z_weight, context.batch->weights, traits_.logit_cap}, chunk_,
-                         outputs, part_, parts());
+                         {.scale = scale,
+                          .z_weight = traits_.z_weight,
+                          .weights = context.batch->weights,
+                          .cap = traits_.logit_cap,
+                          .smoothing = traits_.smoothing,
+                          .loss = traits_.loss},
+                         chunk_, outputs, part_, parts());
   };
   if (weight_.trained()) {
     weight_.write_now(compute);

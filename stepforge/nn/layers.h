@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "stepforge/kernels/loss_chunk.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/functions.h"
 
@@ -92,7 +93,10 @@ class EmbeddingBlock : public Block {
 struct HeadTraits {
   NormConstants norm;
   double logit_cap = 0.0;  ///< logits are cap * tanh(x / cap); 0: not capped
-  double z_weight = 0.0;   ///< of the z-loss in gradients (kernels/cross_entropy.h)
+  /// Of the losses in training, as in LossGradient (kernels/cross_entropy.h).
+  double z_weight = 0.0;
+  double smoothing = 0.0;
+  LossFunction loss = {};
 };
 
 /// Final norm and output projection with the cross-entropy, in chunks of tokens: the full logits are never

@@ -11,6 +11,7 @@
 #include "stepforge/base/threads.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/catalog/optimizer_kinds.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/stage_names.h"
@@ -295,6 +296,25 @@ BatchLayout plan_batch(const Config& config, const RankLayout& layout) {
   return batch;
 }
 
+namespace {
+
+/// Adds what a loss of a plug-in allocates for each logit of a chunk: its gradient in fp32, and what it says.
+ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
+  if (loss.compute == nullptr) return model;
+  for (BlockSpec& block : model.blocks) {
+    for (RegionSpec& region : block.regions) {
+      for (CallSpec& call : region.calls) {
+        if (call.kind != CallKind::loss) continue;
+        call.backward_workspace.chunk = call.forward_workspace.chunk;
+        call.backward_workspace.chunk_token.fp32 += (1 + loss.workspace_per_logit) * model.vocab_size;
+      }
+    }
+  }
+  return model;
+}
+
+}  // namespace
+
 ModelSpec plan_model(const Config& config) {
   if (config.metrics.router == RouterMetrics::experts &&
       find_family(config.model.family).expert_names == nullptr) {
@@ -303,7 +323,7 @@ ModelSpec plan_model(const Config& config) {
                "\"summary\" or choose another model.family",
                config.model.family));
   }
-  return model_spec(config.model, config.training.loss_chunk);
+  return with_loss(model_spec(config.model, config.training.loss_chunk), find_loss(config));
 }
 
 ContextParallel plan_context(const Config& config) {
@@ -339,8 +359,10 @@ ExpertParallel plan_experts(const Config& config, RankId rank) {
 ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {
   ExpertParallel experts = plan_experts(config, rank);
   experts.all_rows = all_rows;
-  return model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank), plan_context(config),
-                    TensorPlan(config.parallelism.tensor_parallel_plan), experts);
+  return with_loss(
+      model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank), plan_context(config),
+                 TensorPlan(config.parallelism.tensor_parallel_plan), experts),
+      find_loss(config));
 }
 
 int64_t plan_largest_peak(const Config& config, RankId rank) {

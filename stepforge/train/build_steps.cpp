@@ -11,6 +11,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
+#include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/comm/rank0_first.h"
 #include "stepforge/comm/self_test.h"
@@ -280,12 +281,25 @@ void build_parameters(Trainer& trainer) {
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }
 
+/// Empty for the cross-entropy.
+LossFunction loss_function(const Config& config) {
+  const LossKind kind = find_loss(config);
+  if (kind.compute == nullptr) return {};
+  return [compute = kind.compute, extensions = config.extensions](const LossChunk& chunk) {
+    compute(chunk, extensions);
+  };
+}
+
 void build_model(Trainer& trainer) {
-  const ForwardOptions options{std::max(trainer.config.training.seq_len, generation_context(trainer.config)),
-                               trainer.config.training.loss_chunk,
-                               context_exchange(*trainer.groups, plan_context(trainer.config)),
-                               tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place)),
-                               trainer.config.training.z_loss_weight};
+  const Config& config = trainer.config;
+  const ForwardOptions options{
+      .context_length = std::max(config.training.seq_len, generation_context(config)),
+      .loss_chunk = config.training.loss_chunk,
+      .exchange = context_exchange(*trainer.groups, plan_context(config)),
+      .tensor = tensor_exchange(*trainer.groups, plan_tensor(config, trainer.place)),
+      .z_loss_weight = config.training.z_loss_weight,
+      .label_smoothing = config.training.label_smoothing,
+      .loss = loss_function(config)};
   trainer.model =
       make_model(trainer.config.model, trainer.rank_model.blocks, trainer.store->lookup(), options);
 }

@@ -239,6 +239,30 @@ TEST_F(Package, AnExamplePluginAddsAnOptimizerThatTwoRanksResumeExactly) {
   EXPECT_CONTAINS(other.err, "its state is sum, but optimizer.name needs exp_avg, exp_avg_sq");
 }
 
+TEST_F(Package, AnExamplePluginAddsALoss) {
+  const TempFolder folder;
+  const auto first_loss = [&](const std::string& name, const Strings& launch, const Strings& more) {
+    const ProgramResult result =
+        run_with({"loss"}, launch + Strings{"train"} + small_run(folder / name) +
+                               Strings{"metrics.log_freq=1", "model.n_kv_heads=2"} + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::string metrics = read_file(folder / name / "metrics.jsonl");
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(metrics, found, std::regex("\"loss\":([0-9.]+)"))) << metrics;
+    return std::stod(found[1]);
+  };
+  const Strings focal = {"training.loss=focal", "focal.gamma=2"};
+  const double one = first_loss("one", {}, focal);
+  // (1 - p)^2 of a p near 1/256.
+  EXPECT_NEAR(one / first_loss("plain", {}, {}), 1.0 - 2.0 / 256, 2e-3);
+  const Strings two = {"launch", "--nproc", "2"};
+  EXPECT_NEAR(first_loss("two", two, focal + Strings{"training.local_batch_size=1"}), one, 1e-5);
+  EXPECT_NEAR(first_loss("tensor", two,
+                         focal + Strings{"parallelism.tensor_parallel_degree=2",
+                                         "parallelism.disable_loss_parallel=true"}),
+              one, 1e-5);
+}
+
 TEST_F(Package, AnExamplePluginAddsASubCommand) {
   const TempFolder folder;
   write_text(folder / "run.toml", "[training]\nseq_len = 16\nglobal_batch_size = 24\n");

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
@@ -229,6 +230,84 @@ TEST(LinearCrossEntropy, GradientsIncludeTheZLossAndTheLossDoesNot) {
     expect_close(actual.token_loss, losses.detach(), tolerance, "loss");
     expect_close(actual.grad_hidden, hidden.grad(), tolerance, "grad_hidden");
     expect_close(actual.grad_weight, weight.grad(), tolerance, "grad_weight");
+  }
+}
+
+TEST(LinearCrossEntropy, LabelSmoothingIsThatOfTorch) {
+  const Head head;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const double smoothing : {0.1, 0.75}) {
+      const at::Tensor hidden = head.hidden.to(type).to(at::kDouble).requires_grad_(true);
+      const at::Tensor weight = head.weight.to(type).to(at::kDouble).requires_grad_(true);
+      const at::Tensor losses = at::cross_entropy_loss(at::mm(hidden, weight.t()), head.labels.to(at::kLong),
+                                                       {}, at::Reduction::None, -100, smoothing);
+      torch::autograd::backward({(losses * 0.25).sum()}, {});
+      const LossGradient gradient{.scale = scalar(0.25), .smoothing = smoothing};
+      const LinearCrossEntropyOutputs actual = head.outputs(type, at::kFloat);
+      linear_cross_entropy(head.hidden.to(type), head.weight.to(type), head.labels, gradient, 8, actual);
+      // The label and the others pull against each other: a sum of bf16 roundings is larger beside it.
+      const double tolerance = type == at::kFloat ? 64 * kEps32 : 6 * kEps16;
+      expect_close(actual.token_loss, losses.detach(), tolerance, "loss");
+      expect_close(actual.grad_hidden, hidden.grad(), tolerance, "grad_hidden");
+      expect_close(actual.grad_weight, weight.grad(), tolerance, "grad_weight");
+      const LinearCrossEntropyOutputs reference = head.outputs(at::kDouble, at::kDouble);
+      linear_cross_entropy_reference(hidden.detach(), weight.detach(), head.labels, gradient, reference);
+      expect_close(reference.token_loss, losses.detach(), 1e-14, "loss of the reference");
+      expect_close(reference.grad_hidden, hidden.grad(), 1e-13, "grad_hidden of the reference");
+    }
+  }
+}
+
+/// With a cap, a z-loss and weights, too.
+TEST(CrossEntropy, SmoothedGradientIsTheDerivative) {
+  const LossGradient gradient{.scale = scalar(0.5), .z_weight = 0.01, .cap = 1.5, .smoothing = 0.2};
+  const at::Tensor raw = (random_tensor({6, 9}, 2) * 2).to(at::kDouble);
+  const at::Tensor labels = some_labels(6, 9);
+  const at::Tensor loss = at::empty({6}, at::kDouble);
+  const at::Tensor exact = raw.clone();
+  cap_logits(exact, gradient.cap);
+  const at::Tensor capped = exact.clone();
+  cross_entropy_forward_backward(exact, labels, gradient, loss);
+  expect_derivative(
+      [&](const at::Tensor& x) {
+        const at::Tensor logits = x.clone();
+        cap_logits(logits, gradient.cap);
+        const at::Tensor z = at::logsumexp(logits, {1}).square().masked_fill(labels.eq(-100), 0);
+        cross_entropy_forward_backward(logits, labels, gradient, loss);
+        return 0.5 * (loss + 0.01 * z).sum().item<double>();
+      },
+      raw, exact, "logits");
+  const at::Tensor actual = capped.to(at::kFloat);
+  cross_entropy_forward_backward(actual, labels, gradient, at::empty({6}));
+  expect_close(actual, exact, 32 * kEps32, "gradient");
+}
+
+/// The cross-entropy, as a plug-in would write it.
+void plain_cross_entropy(const LossChunk& chunk) {
+  const at::Tensor label = chunk.labels.unsqueeze(1);
+  const at::Tensor log_p = chunk.logits.to(at::kFloat).log_softmax(1);
+  chunk.token_loss.copy_(-log_p.gather(1, label).squeeze(1));
+  chunk.gradient.copy_(log_p.exp()).scatter_add_(1, label, at::full({1, 1}, -1.0F).expand_as(label));
+}
+
+TEST(LinearCrossEntropy, AnotherLossGetsTheSameScalesWeightsCapAndIgnoredTokens) {
+  const Head head;
+  at::Tensor weights = at::zeros({29});
+  for (int64_t n = 0; n < 29; ++n) weights[n] = n % 3 == 0 ? 0.5 : 0.125;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const double cap : {0.0, 1.5}) {
+      const LossGradient own{.scale = scalar(0.25), .weights = weights, .cap = cap};
+      LossGradient other = own;
+      other.loss = plain_cross_entropy;
+      const LinearCrossEntropyOutputs expected = head.outputs(type, at::kFloat);
+      linear_cross_entropy(head.hidden.to(type), head.weight.to(type), head.labels, own, 8, expected);
+      const LinearCrossEntropyOutputs actual = head.outputs(type, at::kFloat);
+      linear_cross_entropy(head.hidden.to(type), head.weight.to(type), head.labels, other, 8, actual);
+      const double tolerance = type == at::kFloat ? 64 * kEps32 : 4 * kEps16;
+      expect_close(actual.token_loss, expected.token_loss, tolerance, "loss");
+      expect_close(actual.grad_hidden, expected.grad_hidden, tolerance, "grad_hidden");
+      expect_close(actual.grad_weight, expected.grad_weight, tolerance, "grad_weight");
+    }
   }
 }
 

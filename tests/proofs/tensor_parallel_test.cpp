@@ -60,6 +60,18 @@ TEST_P(TensorParallelTraining, AZLossIsThatOfOneRankAndChangesTheRun) {
   EXPECT_GT(std::abs(with - without), 1e-3);
 }
 
+TEST_P(TensorParallelTraining, ASmoothedLossIsThatOfOneRankAndChangesTheRun) {
+  const auto job = [](const std::filesystem::path& run_dir) {
+    return divided_job(run_dir, GetParam(), 20) + Strings{"training.label_smoothing=0.2"};
+  };
+  for (const LayoutCase& layout : {LayoutCase{2, 1, 2, 1, {}}, LayoutCase{3, 1, 3, 1, kWholeLogits}})
+    expect_losses_of_one_rank(layout, job);
+  const TempFolder folder;
+  const Records with = TestRun(job(folder / "with") + kNoCheckpoint).run();
+  const Records without = TestRun(divided_job(folder / "without", GetParam(), 20) + kNoCheckpoint).run();
+  EXPECT_GT(std::abs(with.back().loss - without.back().loss), 1e-2);
+}
+
 TEST_P(TensorParallelTraining, InBf16LossesStayWithinItsPrecision) {
   const TempFolder folder;
   const Strings bf16 = kNoCheckpoint + Strings{"precision.compute=bf16"};

@@ -50,21 +50,46 @@ STEPFORGE_INLINE double row_sum_body(const T* row, int64_t width, float largest)
   return total;
 }
 
+/// sum of row - largest, likewise.
 template <typename T>
-STEPFORGE_INLINE void row_gradient_body(T* row, int64_t width, float largest, float factor) {
+STEPFORGE_INLINE double row_total_body(const T* row, int64_t width, float largest) {
+  constexpr int64_t kBlock = 1024;
+  double total = 0.0;
+  for (int64_t begin = 0; begin < width; begin += kBlock) {
+    const int64_t end = begin + kBlock < width ? begin + kBlock : width;
+    float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t v = begin; v < end; ++v) sum += load(row + v) - largest;
+    total += static_cast<double>(sum);
+  }
+  return total;
+}
+
+/// What the logits become, besides that of the label: factor * exp(logit - largest) - less.
+struct GradientFactors {
+  float largest;
+  float factor;
+  float less;     ///< by label smoothing
+  float inverse;  ///< 1 / cap
+};
+
+template <typename T>
+STEPFORGE_INLINE void row_gradient_body(T* row, int64_t width, const GradientFactors& factors) {
+  const GradientFactors f = factors;
 #pragma omp simd
-  for (int64_t v = 0; v < width; ++v) store(row + v, exp_approx(load(row + v) - largest) * factor);
+  for (int64_t v = 0; v < width; ++v)
+    store(row + v, exp_approx(load(row + v) - f.largest) * f.factor - f.less);
 }
 
 /// The same for capped logits.
 template <typename T>
-STEPFORGE_INLINE void capped_gradient_body(T* row, int64_t width, float largest, float factor,
-                                           float inverse) {
+STEPFORGE_INLINE void capped_gradient_body(T* row, int64_t width, const GradientFactors& factors) {
+  const GradientFactors f = factors;
 #pragma omp simd
   for (int64_t v = 0; v < width; ++v) {
     const float logit = load(row + v);
-    const float t = logit * inverse;
-    store(row + v, exp_approx(logit - largest) * factor * (1.0F - t * t));
+    const float t = logit * f.inverse;
+    store(row + v, (exp_approx(logit - f.largest) * f.factor - f.less) * (1.0F - t * t));
   }
 }
 
@@ -92,20 +117,23 @@ STEPFORGE_SIMD_CLONES double row_sum(const float* row, int64_t width, float larg
 STEPFORGE_SIMD_CLONES double row_sum(const BFloat16* row, int64_t width, float largest) {
   return row_sum_body(row, width, largest);
 }
-STEPFORGE_SIMD_CLONES void row_gradient(float* row, int64_t width, float largest, float factor) {
-  row_gradient_body(row, width, largest, factor);
+STEPFORGE_SIMD_CLONES double row_total(const float* row, int64_t width, float largest) {
+  return row_total_body(row, width, largest);
 }
-STEPFORGE_SIMD_CLONES void row_gradient(BFloat16* row, int64_t width, float largest, float factor) {
-  row_gradient_body(row, width, largest, factor);
+STEPFORGE_SIMD_CLONES double row_total(const BFloat16* row, int64_t width, float largest) {
+  return row_total_body(row, width, largest);
 }
-
-STEPFORGE_SIMD_CLONES void capped_gradient(float* row, int64_t width, float largest, float factor,
-                                           float inverse) {
-  capped_gradient_body(row, width, largest, factor, inverse);
+STEPFORGE_SIMD_CLONES void row_gradient(float* row, int64_t width, const GradientFactors& factors) {
+  row_gradient_body(row, width, factors);
 }
-STEPFORGE_SIMD_CLONES void capped_gradient(BFloat16* row, int64_t width, float largest, float factor,
-                                           float inverse) {
-  capped_gradient_body(row, width, largest, factor, inverse);
+STEPFORGE_SIMD_CLONES void row_gradient(BFloat16* row, int64_t width, const GradientFactors& factors) {
+  row_gradient_body(row, width, factors);
+}
+STEPFORGE_SIMD_CLONES void capped_gradient(float* row, int64_t width, const GradientFactors& factors) {
+  capped_gradient_body(row, width, factors);
+}
+STEPFORGE_SIMD_CLONES void capped_gradient(BFloat16* row, int64_t width, const GradientFactors& factors) {
+  capped_gradient_body(row, width, factors);
 }
 STEPFORGE_SIMD_CLONES void cap_row(float* row, int64_t width, float cap) {
   cap_body(row, width, cap);
@@ -120,36 +148,59 @@ double centred_logit(const T* logit, float largest) {
   return static_cast<double>(load(logit)) - static_cast<double>(largest);
 }
 
+/// What this part of the vocabulary adds to the expected logit - largest: of the label, if it has it (at index `label`), and
+/// with label smoothing the mean over all `tokens` of the vocabulary. The loss is log(sum) less this.
+template <typename T>
+double expected_logit(const T* row, int64_t width, int64_t label, float largest, double smoothing,
+                      int64_t tokens) {
+  double expected =
+      label >= 0 && label < width ? (1.0 - smoothing) * centred_logit(row + label, largest) : 0.0;
+  if (smoothing > 0.0) expected += smoothing / static_cast<double>(tokens) * row_total(row, width, largest);
+  return expected;
+}
+
 /// The scale of row n.
 double scale_of(const LogitsGradient& gradient, int64_t n) {
   return gradient.weights == nullptr ? *gradient.scale
                                      : *gradient.scale * static_cast<double>(gradient.weights[n]);
 }
 
-/// The loss of row n, whose label has the logit `centred`; with a scale the row becomes its gradient. The label is
-/// at index `label` unless another part of the vocabulary has it.
+/// The row becomes the gradient of its loss; `tokens` are in the whole vocabulary. The label is at index `label` unless
+/// another part of the vocabulary has it.
 template <typename T>
-float finish_row(int64_t n, T* row, int64_t width, int64_t label, const RowSum& statistics, double centred,
-                 const LogitsGradient& gradient) {
-  const double log_sum = std::log(statistics.sum);
-  if (gradient.scale != nullptr) {
-    const double lse = log_sum + static_cast<double>(statistics.largest);
-    const double growth = 1.0 + 2.0 * gradient.z_weight * lse;
-    const double probability = std::exp(centred) / statistics.sum;
-    const double scale = scale_of(gradient, n);
-    const auto factor = static_cast<float>(scale * growth / statistics.sum);
-    double slope = 1.0;  // of the label's logit under the cap
-    if (gradient.cap > 0.0) {
-      const double share = (centred + static_cast<double>(statistics.largest)) / gradient.cap;
-      slope = 1.0 - share * share;
-      capped_gradient(row, width, statistics.largest, factor, static_cast<float>(1.0 / gradient.cap));
-    } else {
-      row_gradient(row, width, statistics.largest, factor);
-    }
-    if (label >= 0 && label < width)
-      store(row + label, static_cast<float>((probability * growth - 1.0) * scale * slope));
+void gradient_of_row(int64_t n, T* row, int64_t width, int64_t label, const RowSum& statistics,
+                     const LogitsGradient& gradient, int64_t tokens) {
+  const double lse = std::log(statistics.sum) + static_cast<double>(statistics.largest);
+  const double growth = 1.0 + 2.0 * gradient.z_weight * lse;
+  const double scale = scale_of(gradient, n);
+  const double less = gradient.smoothing / static_cast<double>(tokens);  // of every token
+  const bool has_label = label >= 0 && label < width;
+  const double centred = has_label ? centred_logit(row + label, statistics.largest) : 0.0;
+  const GradientFactors factors{
+      .largest = statistics.largest,
+      .factor = static_cast<float>(scale * growth / statistics.sum),
+      .less = static_cast<float>(scale * less),
+      .inverse = gradient.cap > 0.0 ? static_cast<float>(1.0 / gradient.cap) : 0.0F};
+  double slope = 1.0;  // of the label's logit under the cap
+  if (gradient.cap > 0.0) {
+    const double share = (centred + static_cast<double>(statistics.largest)) / gradient.cap;
+    slope = 1.0 - share * share;
+    capped_gradient(row, width, factors);
+  } else {
+    row_gradient(row, width, factors);
   }
-  return static_cast<float>(log_sum - centred);
+  if (!has_label) return;
+  const double probability = std::exp(centred) / statistics.sum;
+  const double target = 1.0 - gradient.smoothing + less;
+  store(row + label, static_cast<float>((probability * growth - target) * scale * slope));
+}
+
+/// The loss of row n with the expected logit `expected`; with a scale the row becomes its gradient.
+template <typename T>
+float finish_row(int64_t n, T* row, int64_t width, int64_t label, const RowSum& statistics, double expected,
+                 const LogitsGradient& gradient, int64_t tokens) {
+  if (gradient.scale != nullptr) gradient_of_row(n, row, width, label, statistics, gradient, tokens);
+  return static_cast<float>(std::log(statistics.sum) - expected);
 }
 
 /// The loss and the gradient of a row whose label is ignored.
@@ -165,7 +216,8 @@ float whole_row(int64_t n, T* row, int64_t width, int64_t label, const LogitsGra
   if (label == kIgnoredLabel) return ignored_row(row, width, gradient);
   const float largest = row_max(row, width);
   const RowSum statistics{largest, row_sum(row, width, largest)};
-  return finish_row(n, row, width, label, statistics, centred_logit(row + label, largest), gradient);
+  const double expected = expected_logit(row, width, label, largest, gradient.smoothing, width);
+  return finish_row(n, row, width, label, statistics, expected, gradient, width);
 }
 
 /// visit(n, row n) for all rows, in parallel. The rows are changed only where the caller may change them.
@@ -212,18 +264,17 @@ void part_maxima(const at::Tensor& logits, const at::Tensor& largest) {
 }
 
 void part_terms(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
-                const at::Tensor& largest, const at::Tensor& terms) {
+                const at::Tensor& largest, double smoothing, const at::Tensor& terms) {
   const auto* label_data = labels.const_data_ptr<int64_t>();
   const int64_t width = logits.size(1);
   check_labels(label_data, labels.numel(), part.tokens(width));
   const auto* largest_data = largest.const_data_ptr<float>();
   auto* sums = terms.mutable_data_ptr<double>();
-  double* const centred = sums + logits.size(0);
+  double* const expected = sums + logits.size(0);
   for_each_row(logits, [&](int64_t n, const auto* row) {
-    const int64_t label = label_data[n] - part.begin;
-    const bool here = label_data[n] != kIgnoredLabel && label >= 0 && label < width;
+    const int64_t label = label_data[n] == kIgnoredLabel ? -1 : label_data[n] - part.begin;
     sums[n] = row_sum(row, width, largest_data[n]);
-    centred[n] = here ? centred_logit(row + label, largest_data[n]) : 0.0;
+    expected[n] = expected_logit(row, width, label, largest_data[n], smoothing, part.tokens(width));
   });
 }
 
@@ -233,14 +284,15 @@ void part_losses(const at::Tensor& logits, const at::Tensor& labels, const Vocab
   const auto* label_data = labels.const_data_ptr<int64_t>();
   const auto* largest_data = largest.const_data_ptr<float>();
   const auto* sums = terms.const_data_ptr<double>();
-  const double* const centred = sums + logits.size(0);
+  const double* const expected = sums + logits.size(0);
   auto* losses = token_loss.mutable_data_ptr<float>();
   const int64_t width = logits.size(1);
   for_each_row(logits, [&](int64_t n, auto* row) {
     const RowSum statistics{largest_data[n], sums[n]};
     losses[n] = label_data[n] == kIgnoredLabel
                     ? ignored_row(row, width, gradient)
-                    : finish_row(n, row, width, label_data[n] - part.begin, statistics, centred[n], gradient);
+                    : finish_row(n, row, width, label_data[n] - part.begin, statistics, expected[n], gradient,
+                                 part.tokens(width));
   });
 }
 

@@ -76,6 +76,7 @@ struct LogitsGradient {
   double z_weight = 0.0;
   const float* weights = nullptr;  ///< of each row; null if all are 1
   double cap = 0.0;                ///< LossGradient::cap
+  double smoothing = 0.0;          ///< LossGradient::smoothing; changes the loss too
 };
 
 /// Computes the loss; with a scale, `logits` are overwritten by their gradient.
@@ -83,11 +84,12 @@ void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const Log
                    const at::Tensor& token_loss);
 
 /// The same for logits of a part of the vocabulary, in three stages. Each row's largest logit; with that of
-/// all parts, the sum of exp(logit - largest) and, if the label is in this part, its logit - largest; with the
-/// sums over all parts, the loss and the gradient. labels: int64; `terms`: fp64 [2, N].
+/// all parts, the sum of exp(logit - largest) and this part's share of the expected logit - largest, which is that of the
+/// label without label smoothing; with the sums over all parts, the loss and the gradient. labels: int64; `terms`: fp64
+/// [2, N].
 void part_maxima(const at::Tensor& logits, const at::Tensor& largest);
 void part_terms(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
-                const at::Tensor& largest, const at::Tensor& terms);
+                const at::Tensor& largest, double smoothing, const at::Tensor& terms);
 void part_losses(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
                  const at::Tensor& largest, const at::Tensor& terms, const LogitsGradient& gradient,
                  const at::Tensor& token_loss);
