@@ -14,6 +14,7 @@
 #include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/catalog/optimizer_kinds.h"
 #include "stepforge/plan/job_checks.h"
+#include "stepforge/plan/pass_kind.h"
 #include "stepforge/plan/stage_names.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
@@ -204,6 +205,26 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   return options;
 }
 
+std::vector<Pass> passes_of_plugins(const Config& config) {
+  std::vector<Pass> passes;
+  for (const PassKind& kind : config.extensions.registry().all<PassKind>())
+    passes.emplace_back([&kind, &config](StepProgram& program) { kind.run(program, config); });
+  return passes;
+}
+
+/// Proves programs. A fault is a plug-in's if it has passes.
+SymmetryProof prove_changed(const Config& config, const std::vector<StepProgram>& stages,
+                            const RankLayout& layout) {
+  const auto& names = config.extensions.registry().names(PassKind::kKind);
+  if (names.empty()) return prove_programs(stages, layout);
+  try {
+    return prove_programs(stages, layout);
+  } catch (const ProgramError& fault) {
+    throw UsageError(format("{}; passes of plug-ins have changed this program: {}", fault.what(),
+                            join({names.begin(), names.end()}, ", ")));
+  }
+}
+
 /// Writes the programs of all stages of this rank's pipeline, and proves those of all ranks.
 template <typename Write>
 ProvedStep prove(const Config& config, const ModelSpec& model, const RankLayout& layout,
@@ -219,7 +240,7 @@ ProvedStep prove(const Config& config, const ModelSpec& model, const RankLayout&
     const int rank = element(element(layout.groups, layout.pipeline_group).ranks, member);
     step.stages.push_back(write(part, plan_layout(config, part, {rank, layout.id.world_size}, pipeline)));
   }
-  step.proof = prove_programs(step.stages, layout);
+  step.proof = prove_changed(config, step.stages, layout);
   return step;
 }
 
@@ -404,7 +425,7 @@ StepProgram write_train_step(const Config& config, const ModelSpec& model, const
         layout.dims.ep));
   }
   options.reduce = reduce_policy(config);
-  return build_step(model, layout, options);
+  return build_step(model, layout, options, passes_of_plugins(config));
 }
 
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
@@ -425,7 +446,8 @@ StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const 
   return own_program(
       prove(config, model, layout, pipeline, [&](const ModelSpec& part, const RankLayout& of_part) {
         return build_step(part, of_part,
-                          common_options(config, ProgramKind::evaluate, part, of_part, pipeline));
+                          common_options(config, ProgramKind::evaluate, part, of_part, pipeline),
+                          passes_of_plugins(config));
       }));
 }
 

@@ -25,7 +25,8 @@ void insert_operations(std::vector<Operation>& operations, std::vector<Insertion
   operations = std::move(result);
 }
 
-StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const StepOptions& options) {
+StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const StepOptions& options,
+                       const std::vector<Pass>& added) {
   StepProgram program = write_base_program(model, layout, options);
   if (options.kind == ProgramKind::train) {
     recompute_pass(program, model, options.recompute);
@@ -37,6 +38,7 @@ StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const S
   }
   gather_pass(program, options.gather);
   offload_pass(program, options.offload);
+  for (const Pass& pass : added) pass(program);
   buffer_pass(program, model, layout, options);
   needs_pass(program);
   return program;

@@ -3,12 +3,17 @@
 // (step/passes.h).
 #pragma once
 
+#include <functional>
+#include <vector>
+
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/options.h"
 #include "stepforge/step/program.h"
 
 namespace stepforge {
+
+using Pass = std::function<void(StepProgram& program)>;
 
 /// The blocks and units of the program have the indices of the model; its buffers begin with the persistent
 /// ones.
@@ -31,6 +36,9 @@ namespace stepforge {
 ///
 /// `layout` has a unit for each unit of the model. Throws UsageError if the options do not fit the model: no
 /// micro-batch, nothing to train, unknown names.
-StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const StepOptions& options);
+///
+/// `added` run after the passes of step/passes.h that write operations, and before those that derive needs and buffers.
+StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const StepOptions& options,
+                       const std::vector<Pass>& added = {});
 
 }  // namespace stepforge

@@ -263,6 +263,20 @@ TEST_F(Package, AnExamplePluginAddsALoss) {
               one, 1e-5);
 }
 
+TEST_F(Package, AnExamplePluginAddsAPassThatChangesTimesAndNoNumber) {
+  const TempFolder folder;
+  const auto final_weights = [&](const std::string& name, const Strings& plugins) {
+    const ProgramResult result =
+        run_with(plugins, Strings{"launch", "--nproc", "2", "train"} + small_run(folder / name) +
+                              Strings{"training.local_batch_size=1"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return tensor_files(folder / name / "checkpoint" / "step-8");
+  };
+  const auto plain = final_weights("plain", {});
+  EXPECT_FALSE(plain.empty());
+  EXPECT_EQ(final_weights("serial", {"pass"}), plain);
+}
+
 TEST_F(Package, AnExamplePluginAddsASubCommand) {
   const TempFolder folder;
   write_text(folder / "run.toml", "[training]\nseq_len = 16\nglobal_batch_size = 24\n");

@@ -7,7 +7,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/load.h"
+#include "stepforge/plan/pass_kind.h"
 #include "stepforge/step/collectives.h"
 #include "stepforge/step/memory.h"
 #include "tests/support/sanitizer.h"
@@ -41,6 +43,36 @@ int max_reductions_in_flight(const StepProgram& program) {
     max = std::max(max, in_flight);
   }
   return max;
+}
+
+/// Two ranks that shard the model, with a pass of a plug-in.
+Config with_pass(void (*run)(StepProgram&, const Config&)) {
+  auto registry = std::make_shared<Registry>();
+  registry->add(PassKind{.name = "mine", .run = run});
+  Config config = with({});
+  config.extensions = Extensions(make_config_shape(registry));
+  return config;
+}
+
+TEST(PassOfAPlugin, ChangesTheProgramThatIsProved) {
+  const Config config = with_pass([](StepProgram& program, const Config&) {
+    for (int i = 1; i < std::ssize(program.operations); ++i)
+      element(program.operations, i).needs.push_back(i - 1);
+  });
+  const ProvedStep step = proved_step(config, {0, 2});
+  const StepProgram& program = element(step.stages, step.member);
+  for (int i = 1; i < std::ssize(program.operations); ++i)
+    EXPECT_GE(std::ranges::count(element(program.operations, i).needs, i - 1), 1) << i;
+  EXPECT_EQ(program.operations.size(), proved_step(with({}), {0, 2}).stages.at(0).operations.size());
+}
+
+TEST(PassOfAPlugin, ThatBreaksARuleIsRefusedByName) {
+  const Config config = with_pass([](StepProgram& program, const Config&) {
+    std::erase_if(program.operations,
+                  [](const Operation& operation) { return operation.kind == OpKind::gradient_norm; });
+  });
+  EXPECT_CONTAINS(message_of<UsageError>([&] { proved_step(config); }),
+                  "passes of plug-ins have changed this program: mine");
 }
 
 TEST(PlanBatch, SplitsTheGlobalBatchIntoMicroBatches) {
