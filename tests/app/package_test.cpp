@@ -248,7 +248,7 @@ TEST_F(Package, AnExamplePluginAddsALoss) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     const std::string metrics = read_file(folder / name / "metrics.jsonl");
     std::smatch found;
-    EXPECT_TRUE(std::regex_search(metrics, found, std::regex("\"loss\":([0-9.]+)"))) << metrics;
+    EXPECT_TRUE(std::regex_search(metrics, found, std::regex("global_avg_loss\":([0-9.]+)"))) << metrics;
     return std::stod(found[1]);
   };
   const Strings focal = {"training.loss=focal", "focal.gamma=2"};
