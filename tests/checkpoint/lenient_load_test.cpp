@@ -130,7 +130,7 @@ TEST(LenientLoad, OfAnotherOptimizerIsRefused) {
   const StoredModel stored(odd_config());
   SmallModel model(2, odd_config());
   OptimizerConfig lion;
-  lion.name = OptimizerName::lion;
+  lion.name = "lion";
   Optimizer other(model.store, resolve_param_groups(lion, model.spec, model.part.units));
   TensorDifferences differences;
   EXPECT_CONTAINS(message_of<Error>(
