@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/loss_kinds.h"
 
-#include "stepforge/base/error.h"
-#include "stepforge/base/format.h"
+#include <array>
+
+#include "stepforge/base/find_item.h"
 
 namespace stepforge {
 
 LossKind find_loss(const Config& config) {
-  const std::string& name = config.training.loss;
-  if (name == "cross_entropy") return {.name = "cross_entropy"};
-  if (const LossKind* added = config.extensions.registry().find<LossKind>(name)) return *added;
-  throw UsageError(format("training.loss = \"{}\": there is no such loss; is a plug-in missing?", name));
+  static constexpr std::array<LossKind, 1> kBuiltin = {{{.name = "cross_entropy"}}};
+  return find_item<LossKind>(config.training.loss, kBuiltin, config.extensions.registry(), "training.loss");
 }
 
 }  // namespace stepforge

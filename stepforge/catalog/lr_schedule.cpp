@@ -6,8 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "stepforge/base/error.h"
-#include "stepforge/base/format.h"
+#include "stepforge/base/find_item.h"
 
 namespace stepforge {
 
@@ -56,12 +55,7 @@ constexpr std::array<DecayKind, 6> kDecays = {{{"linear", linear},
                                                {"constant", constant}}};
 
 DecayKind find_decay(std::string_view name, const Registry& registry) {
-  for (const DecayKind& kind : kDecays) {
-    if (kind.name == name) return kind;
-  }
-  if (const DecayKind* added = registry.find<DecayKind>(name)) return *added;
-  throw UsageError(
-      format("lr_scheduler.decay_type = \"{}\": there is no such decay; is a plug-in missing?", name));
+  return find_item<DecayKind>(name, kDecays, registry, "lr_scheduler.decay_type");
 }
 
 }  // namespace

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "stepforge/base/error.h"
-#include "stepforge/base/format.h"
+#include "stepforge/base/find_item.h"
 
 namespace stepforge {
 
@@ -73,15 +72,6 @@ constexpr auto kOptimizers = std::to_array<OptimizerKind>({
      .workspace = muon_workspace},
 });
 
-const OptimizerKind& find_optimizer(std::string_view name, const Registry& registry) {
-  for (const OptimizerKind& kind : kOptimizers) {
-    if (kind.name == name) return kind;
-  }
-  if (const OptimizerKind* added = registry.find<OptimizerKind>(name)) return *added;
-  throw UsageError(
-      format("optimizer.name = \"{}\": there is no such optimizer; is a plug-in missing?", name));
-}
-
 }  // namespace
 
 std::span<const OptimizerKind> builtin_optimizers() {
@@ -89,7 +79,8 @@ std::span<const OptimizerKind> builtin_optimizers() {
 }
 
 OptimizerChoice::OptimizerChoice(const OptimizerConfig& settings, const Registry& registry)
-    : settings_(settings), kind_(find_optimizer(settings.name, registry)) {}
+    : settings_(settings),
+      kind_(find_item<OptimizerKind>(settings.name, kOptimizers, registry, "optimizer.name")) {}
 
 const OptimizerKind& OptimizerChoice::of(const ParameterSpec& parameter) const {
   const bool takes = kind_.takes == nullptr || kind_.takes(parameter);

@@ -2,6 +2,7 @@
 // Implements the loading functions of native.h.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -320,11 +321,13 @@ Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, 
     const UnitStore& unit = store.unit(tensor.unit);
     if (optimizer == nullptr || !unit.trained()) continue;
     const UnitState& state_of_unit = optimizer->state(tensor.unit);
+    const std::vector<ShardSlice> slices = shard_slices(unit, tensor);
     for (const int slot : state_of_unit.layout().of(tensor.parameter)) {
       const SlotSpec& spec = state_of_unit.layout().slots().at(static_cast<size_t>(slot));
       const std::string name = optimizer_tensor_name(tensor.name, spec.name);
-      for (const ShardSlice& held : shard_slices(unit, tensor))
-        read_usable(folder, name, spec.slice(held.slice), comparison.usable(name),
+      const std::optional<TensorSlice> usable = comparison.usable(name);
+      for (const ShardSlice& held : slices)
+        read_usable(folder, name, spec.slice(held.slice), usable,
                     state_of_unit.values(slot, tensor.parameter, held));
     }
   }

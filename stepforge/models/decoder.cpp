@@ -121,30 +121,44 @@ Attention attention_of(const ModelConfig& config, const LayerTraits& traits,
   return LatentAttentionLayer(parameters, prefix, shape, traits, config.norm_eps, rope, layer);
 }
 
-/// Attention, and MLP or experts, each a region that may be recomputed.
-class DecoderLayer : public Block {
+/// The attention of a layer, a region that may be recomputed.
+class AttentionRegion {
  public:
-  DecoderLayer(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
-               int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
+  AttentionRegion(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
+                  int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
       : rope_(std::move(rope)),
-        attention_(attention_of(config, traits, parameters, *rope_, layer, options)),
-        mlp_(feed_forward(config, traits, parameters, layer, options)) {}
+        attention_(attention_of(config, traits, parameters, *rope_, layer, options)) {}
 
-  Bundle forward(const Bundle& inputs, const Context& context) override {
+  at::Tensor forward(const at::Tensor& x, const Context& context) {
     // Captured by value: a recomputed region runs its body again after this call has returned.
-    const auto attention = [this, context](const at::Tensor& x) {
-      return std::visit([&](auto& layer) { return layer.forward(x, context); }, attention_);
+    const auto attention = [this, context](const at::Tensor& input) {
+      return std::visit([&](auto& layer) { return layer.forward(input, context); }, attention_);
     };
-    const auto mlp = [this, context](const at::Tensor& x) {
-      return std::visit([&](auto& layer) { return layer.forward(x, context); }, mlp_);
-    };
-    return {recompute_region(context, "mlp", mlp,
-                             recompute_region(context, "attention", attention, inputs.at(0)))};
+    return recompute_region(context, "attention", attention, x);
   }
 
  private:
   std::shared_ptr<const RopeTable> rope_;
   Attention attention_;
+};
+
+/// Attention, and MLP or experts, each a region that may be recomputed.
+class DecoderLayer : public Block {
+ public:
+  DecoderLayer(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
+               int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
+      : attention_(config, traits, parameters, layer, std::move(rope), options),
+        mlp_(feed_forward(config, traits, parameters, layer, options)) {}
+
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    const auto mlp = [this, context](const at::Tensor& x) {
+      return std::visit([&](auto& layer) { return layer.forward(x, context); }, mlp_);
+    };
+    return {recompute_region(context, "mlp", mlp, attention_.forward(inputs.at(0), context))};
+  }
+
+ private:
+  AttentionRegion attention_;
   FeedForward mlp_;
 };
 
@@ -154,24 +168,18 @@ class RouterBlock : public Block {
  public:
   RouterBlock(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
               int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
-      : rope_(std::move(rope)),
-        attention_(attention_of(config, traits, parameters, *rope_, layer, options)),
+      : attention_(config, traits, parameters, layer, std::move(rope), options),
         router_(parameters, mlp_prefix(layer), router_of(config, traits), config.norm_eps, layer,
                 correction_of(traits, parameters, mlp_prefix(layer))) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
-    const auto attention = [this, context](const at::Tensor& x) {
-      return std::visit([&](auto& layer) { return layer.forward(x, context); }, attention_);
-    };
-    ExpertTokens made =
-        router_.forward(recompute_region(context, "attention", attention, inputs.at(0)), context);
+    ExpertTokens made = router_.forward(attention_.forward(inputs.at(0), context), context);
     return {std::move(made.residual), std::move(made.tokens), std::move(made.routed.weights),
             std::move(made.routed.indices)};
   }
 
  private:
-  std::shared_ptr<const RopeTable> rope_;
-  Attention attention_;
+  AttentionRegion attention_;
   ExpertRouter router_;
 };
 

@@ -84,6 +84,13 @@ Figures figures_of(const LayerSums& layer, int64_t spread) {
   return figures;
 }
 
+std::vector<int64_t> layers_with_experts(const ModelConfig& model) {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < model.n_layers; ++layer)
+    if (has_experts(model, layer)) layers.push_back(layer);
+  return layers;
+}
+
 /// The mean of each figure over layers, which all have the same.
 Figures means_of(const std::vector<Figures>& layers) {
   Figures means = layers.at(0);
@@ -98,10 +105,12 @@ Figures means_of(const std::vector<Figures>& layers) {
 }  // namespace
 
 RouterMonitor::RouterMonitor(const Config& config, const ParallelDims& dims, const ModelStore& store)
-    : config_(config), store_(store), experts_(config.model.n_experts), copies_(dims.tp), spread_(dims.ep) {
-  for (int64_t layer = 0; layer < config.model.n_layers; ++layer)
-    if (has_experts(config.model, layer)) layers_.push_back(layer);
-}
+    : config_(config),
+      store_(store),
+      layers_(layers_with_experts(config.model)),
+      experts_(config.model.n_experts),
+      copies_(dims.tp),
+      spread_(dims.ep) {}
 
 at::Tensor RouterMonitor::take(Communicator* ranks) {
   const int64_t columns = RouterTally::columns(experts_);
@@ -155,10 +164,8 @@ void RouterMonitor::log(Communicator* ranks, MetricsRecord& record) {
 std::unique_ptr<RouterMonitor> make_router_monitor(const Config& config, const ParallelDims& dims,
                                                    const ModelStore& store) {
   const bool wanted = config.metrics.router != RouterMetrics::off || has_router_losses(config.model);
-  bool any = false;
-  for (int64_t layer = 0; layer < config.model.n_layers; ++layer)
-    any = any || has_experts(config.model, layer);
-  return wanted && any ? std::make_unique<RouterMonitor>(config, dims, store) : nullptr;
+  if (!wanted || layers_with_experts(config.model).empty()) return nullptr;
+  return std::make_unique<RouterMonitor>(config, dims, store);
 }
 
 }  // namespace stepforge

@@ -35,8 +35,8 @@ STEPFORGE_INLINE float row_max_body(const T* row, int64_t width) {
   return largest;
 }
 
-/// sum of exp(row - largest): fp32 within blocks, fp64 across them.
-template <typename T>
+/// Sum of row - largest, or with kExp of exp(row - largest): fp32 within blocks, fp64 across them.
+template <bool kExp, typename T>
 STEPFORGE_INLINE double row_sum_body(const T* row, int64_t width, float largest) {
   constexpr int64_t kBlock = 1024;
   double total = 0.0;
@@ -44,22 +44,10 @@ STEPFORGE_INLINE double row_sum_body(const T* row, int64_t width, float largest)
     const int64_t end = begin + kBlock < width ? begin + kBlock : width;
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t v = begin; v < end; ++v) sum += exp_approx(load(row + v) - largest);
-    total += static_cast<double>(sum);
-  }
-  return total;
-}
-
-/// sum of row - largest, likewise.
-template <typename T>
-STEPFORGE_INLINE double row_total_body(const T* row, int64_t width, float largest) {
-  constexpr int64_t kBlock = 1024;
-  double total = 0.0;
-  for (int64_t begin = 0; begin < width; begin += kBlock) {
-    const int64_t end = begin + kBlock < width ? begin + kBlock : width;
-    float sum = 0.0F;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t v = begin; v < end; ++v) sum += load(row + v) - largest;
+    for (int64_t v = begin; v < end; ++v) {
+      const float value = load(row + v) - largest;
+      sum += kExp ? exp_approx(value) : value;
+    }
     total += static_cast<double>(sum);
   }
   return total;
@@ -112,16 +100,16 @@ STEPFORGE_SIMD_CLONES float row_max(const BFloat16* row, int64_t width) {
   return row_max_body(row, width);
 }
 STEPFORGE_SIMD_CLONES double row_sum(const float* row, int64_t width, float largest) {
-  return row_sum_body(row, width, largest);
+  return row_sum_body<true>(row, width, largest);
 }
 STEPFORGE_SIMD_CLONES double row_sum(const BFloat16* row, int64_t width, float largest) {
-  return row_sum_body(row, width, largest);
+  return row_sum_body<true>(row, width, largest);
 }
 STEPFORGE_SIMD_CLONES double row_total(const float* row, int64_t width, float largest) {
-  return row_total_body(row, width, largest);
+  return row_sum_body<false>(row, width, largest);
 }
 STEPFORGE_SIMD_CLONES double row_total(const BFloat16* row, int64_t width, float largest) {
-  return row_total_body(row, width, largest);
+  return row_sum_body<false>(row, width, largest);
 }
 STEPFORGE_SIMD_CLONES void row_gradient(float* row, int64_t width, const GradientFactors& factors) {
   row_gradient_body(row, width, factors);
