@@ -83,6 +83,12 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "Number of ranks over which the experts of each layer are spread, out of those that shard "
              "weights: a divisor of their number.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
+      .field(
+          "expert_parallel_overlap", &ParallelismConfig::expert_parallel_overlap,
+          "With expert parallelism: whether two micro-batches take turns, so that one computes while tokens "
+          "of "
+          "the other are on their way. Needs memory for the activations of both, and two micro-batches per "
+          "step or a pipeline.")
       .field("pipeline_parallel_degree", &ParallelismConfig::pipeline_parallel_degree,
              "Number of ranks over which the layers of the model are divided into pipeline stages.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})

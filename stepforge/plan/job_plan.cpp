@@ -16,6 +16,7 @@
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/pass_kind.h"
 #include "stepforge/plan/stage_names.h"
+#include "stepforge/step/alternate.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
 
@@ -188,6 +189,7 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
   options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
   if (kind == ProgramKind::train) {
     options.micro_batches = static_cast<int>(batch.micro_batches());
+    options.pipeline.overlap_exchanges = config.parallelism.expert_parallel_overlap;
     options.update_state = config.model.router_bias_update_speed > 0.0;
     set_optimizer_options(options, OptimizerChoice(config.optimizer, config.extensions.registry()), model,
                           layout);
@@ -413,6 +415,34 @@ RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank
   return rank_layout(model.units, plan, rank);
 }
 
+namespace {
+
+bool has_turns(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.actions, [](const std::vector<Action>& actions) {
+    for (std::size_t k = 0; k < actions.size(); ++k)
+      if (turn_partner(actions, k, /*in_pipeline=*/true) != k) return true;
+    return false;
+  });
+}
+
+void check_overlap(const Config& config, const RankLayout& layout, const StepOptions& options) {
+  const auto refuse = [](const std::string& reason) {
+    throw UsageError(
+        format("parallelism.expert_parallel_overlap = true, but {}, or set it to false", reason));
+  };
+  if (layout.expert_group < 0) refuse("nothing is exchanged: raise parallelism.expert_parallel_degree = 1");
+  if (options.micro_batches < 2)
+    refuse("a step has one micro-batch per rank, and two take turns: lower training.local_batch_size");
+  if (options.pipeline.schedule.ranks() > 1 && !has_turns(options.pipeline.schedule)) {
+    refuse(format(
+        "the schedule {} has no forward after the backward of another micro-batch, to take turns with: use "
+        "another parallelism.pipeline_parallel_schedule",
+        config.parallelism.pipeline_parallel_schedule));
+  }
+}
+
+}  // namespace
+
 StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
                              const PipelinePlan& pipeline) {
   StepOptions options = common_options(config, ProgramKind::train, model, layout, pipeline);
@@ -424,6 +454,7 @@ StepProgram write_train_step(const Config& config, const ModelSpec& model, const
         "order; use reduction = \"fast\", or no expert parallelism",
         layout.dims.ep));
   }
+  if (options.pipeline.overlap_exchanges) check_overlap(config, layout, options);
   options.reduce = reduce_policy(config);
   return build_step(model, layout, options, passes_of_plugins(config));
 }

@@ -2,25 +2,29 @@
 #include "stepforge/step/lowering.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <utility>
 #include <vector>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/step/alternate.h"
 #include "stepforge/step/stage_messages.h"
 
 namespace stepforge {
 
 namespace {
 
-/// Every micro-batch forward, then backward, through one stage.
-Schedule one_stage(int micro_batches) {
+/// Every `together` micro-batches forward, then backward, through one stage.
+Schedule one_stage(int micro_batches, int together = 1) {
   Schedule schedule{micro_batches, {0}, {{}}};
-  for (int m = 0; m < micro_batches; ++m)
+  for (int first = 0; first < micro_batches; first += together)
     for (const ActionKind kind : {ActionKind::forward, ActionKind::backward})
-      schedule.actions[0].push_back({kind, 0, m});
+      for (int m = first; m < std::min(first + together, micro_batches); ++m)
+        schedule.actions[0].push_back({kind, 0, m});
   return schedule;
 }
 
@@ -66,22 +70,25 @@ class Lowering {
       element(stages_, stage).push_back(b);
     }
     find_gradients();
-    dispatched_.resize(program.blocks.size());
-    const auto producer = [&](int v) { return value(v).producer; };
-    for (int b = 0; b < std::ssize(program.blocks); ++b)
-      if (const std::vector<int>& sent = block(b).sent; !sent.empty())
-        element(dispatched_, producer(std::ranges::max(sent, {}, producer))).push_back(b);
+    find_exchanges();
   }
 
   void write() {
     const std::vector<Action>& actions = own_actions();
     const auto incoming = messages_.incoming(self_);
     std::map<int, std::size_t> next;  // of each sender
-    for (std::size_t k = 0; k < actions.size(); ++k) {
+    for (std::size_t k = 0; k < actions.size();) {
+      const std::size_t last = partner(k);
       for (const auto& [sender, messages] : incoming)
-        for (std::size_t& i = next[sender]; i < messages.size() && messages[i].position <= k; ++i)
+        for (std::size_t& i = next[sender]; i < messages.size() && messages[i].position <= last; ++i)
           receive(messages[i].message);
-      compute(actions[k]);
+      const int begin = size();
+      int middle = begin;
+      for (; k <= last; ++k) {
+        middle = size();
+        compute(actions[k]);
+      }
+      if (middle > begin) take_turns(begin, middle);
     }
   }
 
@@ -102,6 +109,18 @@ class Lowering {
       element(keeps_graph_, b) = trains() && (is_trained(b) || passes_gradient(b));
   }
 
+  void find_exchanges() {
+    dispatched_.resize(program_.blocks.size());
+    combined_.resize(program_.blocks.size());
+    const auto producer = [&](int v) { return value(v).producer; };
+    const auto consumer = [&](int v) { return value(v).consumers.front(); };
+    for (int b = 0; b < std::ssize(program_.blocks); ++b) {
+      if (block(b).experts == 0) continue;
+      element(dispatched_, std::ranges::max(block(b).sent | std::views::transform(producer))).push_back(b);
+      element(combined_, std::ranges::min(block(b).returned | std::views::transform(consumer))).push_back(b);
+    }
+  }
+
   void receive(const StageMessage& message) {
     // Without training, the batch says how many tokens a message has.
     if (!trains()) load(message.micro_batch);
@@ -114,7 +133,34 @@ class Lowering {
 
   int last_block(int stage) const { return element(stages_, stage).back(); }
 
-  int last() const { return static_cast<int>(program_.operations.size()) - 1; }
+  int size() const { return static_cast<int>(program_.operations.size()); }
+  int last() const { return size() - 1; }
+
+  /// Whether the action computes with experts of other ranks.
+  bool exchanges(const Action& action) const {
+    const bool forward = action.kind == ActionKind::forward;
+    const bool backward = action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
+    return std::ranges::any_of(element(stages_, action.stage), [&](int b) {
+      return block(b).experts > 0 && (forward || (backward && keeps_graph(b)));
+    });
+  }
+
+  /// The place of the action that takes turns with action k; k if there is none.
+  std::size_t partner(std::size_t k) const {
+    if (!pipeline_.overlap_exchanges || !trains()) return k;
+    const std::vector<Action>& actions = own_actions();
+    const std::size_t other = turn_partner(actions, k, schedule_.ranks() > 1);
+    return exchanges(actions[k]) && exchanges(actions[other]) ? other : k;
+  }
+
+  void take_turns(int begin, int middle) {
+    const std::vector<int> places = alternate_exchanges(program_, begin, middle);
+    const auto move = [&](int& i) { i = i < begin ? i : element(places, i - begin); };
+    std::ranges::for_each(losses_, move);
+    for (auto& [lane, sent] : sent_) std::ranges::for_each(sent, move);
+    last_computation_ = last();
+    while (element(program_.operations, last_computation_).lane != Lane::compute) --last_computation_;
+  }
 
   Operation& add_message(OpKind kind, int block, const StageMessage& message) {
     Operation& operation = program_.operations.emplace_back(make_operation(kind, -1, group_));
@@ -232,16 +278,30 @@ class Lowering {
     return action == ActionKind::backward || is_trained(b);
   }
 
+  /// From the last to the first, but experts come as late as they can: the others compute while the gradients of results are
+  /// on their way.
+  std::vector<int> backward_order(int stage) const {
+    std::vector<int> order;
+    const std::vector<int>& blocks = element(stages_, stage);
+    for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
+      if (block(*b).experts > 0) continue;
+      std::ranges::copy(element(dispatched_, *b), std::back_inserter(order));
+      order.push_back(*b);
+    }
+    return order;
+  }
+
   void backward(const Action& action) {
     const auto [kind, stage, m] = action;
     const std::vector<int>& blocks = element(stages_, stage);
-    for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
-      if (block(*b).last() || !keeps_graph(*b) || !has_part(kind, *b)) continue;
-      const OpKind part = backward_kind(kind, *b);
-      const bool exchanges = block(*b).experts > 0 && part != OpKind::backward_weight;
-      if (exchanges) add_exchange(OpKind::combine_gradient, *b, m);
-      add_block(part, *b, m);
-      if (exchanges && passes_gradient(*b)) add_exchange(OpKind::dispatch_gradient, *b, m);
+    for (const int b : backward_order(stage)) {
+      if (block(b).last() || !keeps_graph(b) || !has_part(kind, b)) continue;
+      const OpKind part = backward_kind(kind, b);
+      add_block(part, b, m);
+      if (part == OpKind::backward_weight) continue;
+      if (block(b).experts > 0 && passes_gradient(b)) add_exchange(OpKind::dispatch_gradient, b, m);
+      for (const int experts : element(combined_, b))
+        if (keeps_graph(experts)) add_exchange(OpKind::combine_gradient, experts, m);
     }
     // A stage of heads alone has made its gradient with the loss.
     const bool only_heads = std::ranges::all_of(blocks, [&](int b) { return block(b).last(); });
@@ -259,6 +319,7 @@ class Lowering {
   std::vector<std::vector<int>> stages_;      // the blocks of each stage that this rank has
   std::vector<bool> keeps_graph_;             // of each block
   std::vector<std::vector<int>> dispatched_;  // of each block: those of the experts that its rows go to
+  std::vector<std::vector<int>> combined_;    // of each block: those of the experts whose results come to it
   std::vector<bool> loaded_;                  // of each micro-batch
   std::vector<int> losses_;                   // the operation of the loss of each micro-batch
   int last_computation_ = -1;
@@ -269,7 +330,9 @@ class Lowering {
 
 void lower_schedule(StepProgram& program, const RankLayout& layout, const PipelineOptions& pipeline) {
   const Schedule& given = pipeline.schedule;
-  Lowering(program, layout, given.ranks() > 0 ? given : one_stage(program.micro_batches), pipeline).write();
+  const int together = pipeline.overlap_exchanges ? 2 : 1;
+  Lowering(program, layout, given.ranks() > 0 ? given : one_stage(program.micro_batches, together), pipeline)
+      .write();
 }
 
 void lower_forward(StepProgram& program, const RankLayout& layout, const PipelineOptions& pipeline) {

@@ -82,6 +82,9 @@ struct PipelineOptions {
   int first_trained_stage = 0;  ///< the stages before it have frozen units only and run no backward
   /// Messages to one neighbour that may be under way when the computation of the next one starts.
   int sends_in_flight = 2;
+  /// Two micro-batches take turns, so that one computes while rows of the other pass between ranks: without stages the
+  /// forwards of each two, then their backwards; in a pipeline a forward and the backward beside it in the schedule.
+  bool overlap_exchanges = false;
 };
 
 struct StepOptions {

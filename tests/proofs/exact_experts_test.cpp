@@ -12,12 +12,15 @@ struct SpreadLayout {
   int context = 1;
   int replicas = 1;
   Strings pipeline = {};
+  Strings further = {};
 };
 
 const Strings kTwoStages{"parallelism.pipeline_parallel_degree=2"};
 const Strings kVStages = kTwoStages + Strings{"parallelism.pipeline_parallel_schedule=ZBVZeroBubble"};
 const Strings kInterleaved = kTwoStages + Strings{"parallelism.pipeline_parallel_schedule=Interleaved1F1B"};
 const Strings kDualV = kTwoStages + Strings{"parallelism.pipeline_parallel_schedule=DualPipeV"};
+
+const Strings kTurns{"parallelism.expert_parallel_overlap=true", "training.local_batch_size=1"};
 
 const std::vector<SpreadLayout> kSpreadLayouts = {{2, 1},
                                                   {2, 2},
@@ -40,12 +43,17 @@ const std::vector<SpreadLayout> kSpreadLayouts = {{2, 1},
                                                   {6, 3, 1, 1, kInterleaved},
                                                   {8, 2, 1, 2, kDualV},
                                                   {4, 2, 2, 1, kVStages},
-                                                  {8, 2, 2, 1, kTwoStages}};
+                                                  {8, 2, 2, 1, kTwoStages},
+                                                  {2, 2, 1, 1, {}, kTurns},
+                                                  {6, 3, 1, 2, {}, kTurns},
+                                                  {8, 2, 2, 1, kDualV, kTurns},
+                                                  {4, 2, 1, 1, kInterleaved, kTurns}};
 
 Strings args_of(const SpreadLayout& layout) {
-  return layout.pipeline + Strings{format("parallelism.expert_parallel_degree={}", layout.experts),
-                                   format("parallelism.context_parallel_degree={}", layout.context),
-                                   format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
+  return layout.pipeline + layout.further +
+         Strings{format("parallelism.expert_parallel_degree={}", layout.experts),
+                 format("parallelism.context_parallel_degree={}", layout.context),
+                 format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
 class ExactExperts : public ExactRuns {

@@ -129,6 +129,29 @@ TEST_P(ExpertTraining, LossesOfSpreadExpertsInPipelinesAreThoseOfOneRank) {
           two_stages + Strings{"parallelism.pipeline_parallel_schedule=ZBVZeroBubble"});
 }
 
+/// Two micro-batches that take turns are added in the same order.
+TEST_P(ExpertTraining, TurnsOfMicroBatchesChangeNoBit) {
+  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
+  const auto compare_turns = [](int ranks, const Strings& args) {
+    const TempFolder folder;
+    const auto run = [&](const std::string& name, const Strings& more) {
+      return RankThreads(ranks).run(job(folder / name) + kNoCheckpoint + kBalanced + kSpread2 + args + more,
+                                    4);
+    };
+    const auto plain = run("plain", {});
+    const auto turns = run("turns", {"parallelism.expert_parallel_overlap=true"});
+    ASSERT_EQ(turns.front().size(), 4U);
+    for (size_t step = 0; step < 4; ++step) {
+      EXPECT_EQ(turns.front()[step].loss, plain.front()[step].loss) << join(args, " ") << ", step " << step;
+      EXPECT_EQ(turns.front()[step].grad_norm, plain.front()[step].grad_norm) << join(args, " ");
+    }
+  };
+  compare_turns(2, {});
+  compare_turns(2, kRecomputed + Strings{"training.global_batch_size=6"});
+  compare_turns(4, {"parallelism.pipeline_parallel_degree=2", "training.global_batch_size=8",
+                    "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"});
+}
+
 TEST_P(ExpertTraining, ARunOfSpreadExpertsIsResumedInAnyOtherLayout) {
   if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   const TempFolder folder;

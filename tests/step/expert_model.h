@@ -18,10 +18,10 @@ inline constexpr int kExpertsBlock = 3;
 inline constexpr int kJoinBlock = 4;
 inline constexpr int kLayerBlocks = 4;
 
-inline ModelSpec expert_model() {
+inline ModelSpec expert_model(int layers = 2) {
   constexpr int64_t kExperts = 4;
   constexpr int64_t kChosen = 2;
-  const ModelSpec plain = small_model();
+  const ModelSpec plain = small_model(layers);
   ModelSpec model = plain;
   model.units.clear();
   model.blocks.clear();
