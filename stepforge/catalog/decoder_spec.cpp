@@ -66,14 +66,14 @@ void check_settings(const ModelConfig& model) {
     return toml_value(*ref.field, slot_of(ref));
   };
   for (const HfField& field : hf_fields()) {
-    if (field.field.empty() || has_setting(model.family, field.field)) continue;
+    if (field.field.empty() || has_setting(family_of(model), field.field)) continue;
     if (value(given, field.field) == value(usual, field.field)) continue;
     throw UsageError(
         format("model.{} = {}: models of the family \"{}\" have no such setting; remove it, or "
                "choose another model.family",
                field.field, value(given, field.field), model.family));
   }
-  if (find_family(model.family).two_ropes && model.sliding_window > 0 && model.rope_local_theta == 0.0) {
+  if (family_of(model).two_ropes && model.sliding_window > 0 && model.rope_local_theta == 0.0) {
     throw UsageError(
         format("model.rope_local_theta is not set: in models of the family \"{}\" layers with a window "
                "have a rotary base of their own, which is 10000 in published ones",
@@ -95,7 +95,7 @@ void check_groups(const ModelConfig& model) {
     refuse(format("these groups have {} experts, fewer than model.experts_per_token = {}",
                   model.groups_per_token * size, model.experts_per_token));
   }
-  if (find_family(model.family).traits.router == RouterKind::sigmoid_groups && size < 2)
+  if (family_of(model).traits.router == RouterKind::sigmoid_groups && size < 2)
     refuse("a group needs two experts, by which it is judged");
 }
 
@@ -123,7 +123,7 @@ void check_latents(const ModelConfig& model) {
 
 /// Throws UsageError unless the family's models have experts and `model` says how many, or neither.
 void check_experts(const ModelConfig& model) {
-  const ModelFamily& family = find_family(model.family);
+  const ModelFamily& family = family_of(model);
   if (family.expert_names == nullptr) {
     if (!has_router_losses(model) && model.router_bias_update_speed == 0.0) return;
     throw UsageError(
@@ -148,7 +148,7 @@ void check_experts(const ModelConfig& model) {
                             model.experts_per_token, model.n_experts));
   }
   for (const std::string_view field : {"shared_expert_dim", "n_shared_experts"}) {
-    if (!has_setting(model.family, field) || expert_dims(model).shared_hidden > 0) continue;
+    if (!has_setting(family, field) || expert_dims(model).shared_hidden > 0) continue;
     throw UsageError(
         format("model.{} is not set: models of the family \"{}\" have an expert that all tokens take", field,
                model.family));
@@ -213,7 +213,7 @@ void check_tensor_parallel(const ModelConfig& model, int64_t degree, const Layer
   const bool attention = parts.attention.at(0).divided;
   require(attention, model.n_heads % degree == 0, "n_heads", model.n_heads, "divide it");
   require(attention, model.n_kv_heads % degree == 0, "n_kv_heads", model.n_kv_heads, "divide it");
-  const LayerTraits& traits = find_family(model.family).traits;
+  const LayerTraits& traits = family_of(model).traits;
   if (attention && degree > 1 && (traits.qk_norm == QkNormScope::all_heads || traits.latent())) {
     throw UsageError(
         format("parallelism.tensor_parallel_degree = {}, but model.family = \"{}\" {}: replicate attention "
@@ -245,9 +245,9 @@ void check_expert_parallel(const ModelConfig& model, const TensorParallel& tenso
   const auto refuse = [&](const std::string& reason) {
     throw UsageError(format("parallelism.expert_parallel_degree = {}, but {}", experts.degree, reason));
   };
-  if (find_family(model.family).expert_names == nullptr)
+  if (family_of(model).expert_names == nullptr)
     refuse(format("models of the family \"{}\" have no experts; set it to 1", model.family));
-  if (find_family(model.family).traits.biased_experts)
+  if (family_of(model).traits.biased_experts)
     refuse(
         format("models of the family \"{}\" have the matrices of all experts in one tensor; set it to 1, and "
                "shard them by FSDP",
@@ -264,7 +264,7 @@ void check_expert_parallel(const ModelConfig& model, const TensorParallel& tenso
 
 /// Every rank has all experts, and all tokens for them.
 void check_expert_tokens(const ModelConfig& model, const TensorParallel& tensor) {
-  if (tensor.degree == 1 || !tensor.sequence || find_family(model.family).expert_names == nullptr) return;
+  if (tensor.degree == 1 || !tensor.sequence || family_of(model).expert_names == nullptr) return;
   throw UsageError(format(
       "parallelism.tensor_parallel_degree = {} with sequence parallelism, but models of the family \"{}\" "
       "have experts, which need all tokens on every rank: set parallelism.enable_sequence_parallel = "
@@ -295,7 +295,7 @@ void check_ring(const ModelConfig& model, const ContextParallel& context) {
 
 /// A ring merges results by what the scores of each part sum to, in which a sink would count once for each part.
 void check_sinks(const ModelConfig& model, const ContextParallel& context) {
-  if (!context.has_ring() || !find_family(model.family).traits.sinks) return;
+  if (!context.has_ring() || !family_of(model).traits.sinks) return;
   throw UsageError(
       format("parallelism.context_parallel_degree = {} with a ring, but attention of the family \"{}\" has "
              "sinks: use "
@@ -348,9 +348,9 @@ void add_corrections(ModelSpec& spec, const ModelConfig& model) {
     if (!layer_traits(model, block.layer).corrected()) continue;
     block.units.push_back(static_cast<int>(spec.units.size()));
     spec.units.push_back({.name = block.name + ".router",
-                          .parameters = {router_correction(
-                              format("{}.mlp", block.name), format("model.layers.{}.", block.layer),
-                              model.n_experts, find_family(model.family).expert_names())},
+                          .parameters = {router_correction(format("{}.mlp", block.name),
+                                                           format("model.layers.{}.", block.layer),
+                                                           model.n_experts, family_of(model).expert_names())},
                           .trainable = false,
                           .state = true,
                           .layer = block.layer});
@@ -383,6 +383,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
 
   ModelSpec spec;
   spec.family = model.family;
+  spec.further_layers = family_of(model).further_layers;
   spec.vocab_size = model.vocab_size;
   spec.width = model.dim;
   spec.layers = model.n_layers;
@@ -410,7 +411,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     if (traits.experts && experts.degree > 1) {
       add_expert_blocks(spec, hidden, static_cast<int>(layer), std::move(attention),
                         expert_parts(name + ".mlp", hf_prefix, expert_dims(model),
-                                     find_family(model.family).expert_names(), depth_std, dropout, experts),
+                                     family_of(model).expert_names(), depth_std, dropout, experts),
                         expert_dims(model), experts);
       continue;
     }
@@ -419,13 +420,13 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
                traits.biased_experts
                    ? biased_expert_layer(name + ".mlp", hf_prefix, expert_dims(model), depth_std, dropout)
                : traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
-                                               find_family(model.family).expert_names(), depth_std, dropout)
+                                               family_of(model).expert_names(), depth_std, dropout)
                                 : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits,
                                             depth_std, dropout, parts.mlp.at(static_cast<size_t>(layer)))});
   }
   add_block(spec, hidden, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,
-                        find_family(model.family).traits.norm_offset)});
+                        family_of(model).traits.norm_offset)});
   if (model.tie_embeddings) {
     // The head reads the unit of the embedding: one copy, one summed gradient.
     spec.blocks.back().units.push_back(0);

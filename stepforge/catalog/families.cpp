@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/find_item.h"
 #include "stepforge/base/format.h"
 
 namespace stepforge {
@@ -178,18 +179,37 @@ std::span<const ModelFamily> model_families() {
   return kFamilies;
 }
 
-const ModelFamily& find_family(std::string_view name) {
-  std::vector<std::string> names;
-  for (const auto& family : kFamilies) {
-    if (family.name == name) return family;
-    names.emplace_back(family.name);
-  }
-  throw UsageError(
-      format("model.family = \"{}\": unknown family; expected one of {}", name, join(names, ", ")));
+const ModelFamily& find_family(std::string_view name, const Registry& plugins) {
+  return find_item<ModelFamily>(name, kFamilies, plugins, "model.family");
+}
+
+const ModelFamily& family_of(const ModelConfig& model) {
+  return find_family(model.family, plugins_of(model));
+}
+
+const Registry& plugins_of(const ModelConfig& model) {
+  static const Registry none;
+  return model.plugins != nullptr ? *model.plugins : none;
+}
+
+const ModelFamily* find_hf_family(std::string_view model_type, const Registry& plugins) {
+  const ModelFamily* found = nullptr;
+  const auto consider = [&](const ModelFamily& family) {
+    if (family.hf_model_type != model_type) return;
+    if (found != nullptr) {
+      throw UsageError(format(
+          "model_type \"{}\" is that of the families \"{}\" and \"{}\": load one plug-in, or rename it",
+          model_type, found->name, family.name));
+    }
+    found = &family;
+  };
+  std::ranges::for_each(kFamilies, consider);
+  std::ranges::for_each(plugins.all<ModelFamily>(), consider);
+  return found;
 }
 
 bool has_latents(const ModelConfig& model) {
-  return find_family(model.family).traits.latent();
+  return family_of(model).traits.latent();
 }
 
 LatentDims latent_dims(const ModelConfig& model) {
@@ -216,7 +236,7 @@ std::vector<AttentionKind> attention_kinds(const ModelConfig& model) {
 }
 
 bool has_experts(const ModelConfig& model, int64_t layer) {
-  if (find_family(model.family).expert_names == nullptr) return false;
+  if (family_of(model).expert_names == nullptr) return false;
   return (layer + 1) % model.moe_layer_freq == 0 && layer >= model.first_dense_layers &&
          std::ranges::count(model.dense_layers, layer) == 0;
 }
@@ -232,7 +252,7 @@ ExpertDims expert_dims(const ModelConfig& model) {
 }
 
 bool normalizes_experts(const ModelConfig& model) {
-  return model.norm_topk_prob || find_family(model.family).normalized_experts;
+  return model.norm_topk_prob || family_of(model).normalized_experts;
 }
 
 bool has_router_losses(const ModelConfig& model) {
@@ -240,7 +260,7 @@ bool has_router_losses(const ModelConfig& model) {
 }
 
 LayerTraits layer_traits(const ModelConfig& model, int64_t layer) {
-  LayerTraits traits = find_family(model.family).traits;
+  LayerTraits traits = family_of(model).traits;
   const int64_t divisor = model.query_pre_attn_scalar > 0 ? model.query_pre_attn_scalar : head_size(model);
   traits.query_scale = 1.0 / std::sqrt(static_cast<double>(divisor));
   if (traits.latent()) {

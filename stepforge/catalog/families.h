@@ -8,14 +8,18 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/registry.h"
 #include "stepforge/catalog/expert_layers.h"
+#include "stepforge/catalog/hf_fields.h"
 #include "stepforge/catalog/latent_layer.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/layer_traits.h"
 
 namespace stepforge {
 
+/// A value of model.family; registered by plug-ins. Texts and functions must last as long as the plug-in is loaded.
 struct ModelFamily {
+  static constexpr std::string_view kKind = "model family";
   std::string_view name;             ///< model.family
   std::string_view hf_model_type;    ///< "model_type" in config.json
   std::string_view hf_architecture;  ///< "architectures" in config.json
@@ -27,6 +31,10 @@ struct ModelFamily {
   bool two_ropes = false;                   ///< layers with a window have a rotary embedding of their own
   bool further_layers =
       false;  ///< files may have layers after the last one, which predict further tokens: not read
+  /// The keys of [model] and config.json that its models have (hf_fields.h): those of this built-in family, or if empty of
+  /// its own name; and before them, rows of a plug-in.
+  std::string_view hf_keys_like = {};
+  std::span<const HfField> hf_keys = {};
   /// JSON objects: the values that transformers gives to keys missing from config.json, and what an export writes
   /// besides the fields of the model.
   std::string_view hf_defaults = "{}";
@@ -35,10 +43,18 @@ struct ModelFamily {
   int64_t hf_full_every = 0;
 };
 
+/// Those of the program.
 std::span<const ModelFamily> model_families();
 
-/// Throws UsageError that lists the families if none has this name.
-const ModelFamily& find_family(std::string_view name);
+/// Of the program, or of a plug-in. Throws UsageError that lists the families if none has this name.
+const ModelFamily& find_family(std::string_view name, const Registry& plugins = {});
+const ModelFamily& family_of(const ModelConfig& model);
+
+/// What model.plugins points to; empty if that is null.
+const Registry& plugins_of(const ModelConfig& model);
+
+/// The one that config.json calls so; nullptr if there is none. Throws UsageError if there are several.
+const ModelFamily* find_hf_family(std::string_view model_type, const Registry& plugins = {});
 
 /// Of queries and keys. head_dim is dim / n_heads if model.head_dim is 0; with latents it has two parts.
 int64_t head_size(const ModelConfig& model);

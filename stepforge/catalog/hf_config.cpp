@@ -20,38 +20,44 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const ModelFamily& family_of(const JsonReader& reader) {
-  const std::string model_type = reader["model_type"].text();
+const ModelFamily& family_of_file(const JsonReader& reader, const Registry& plugins) {
+  if (const ModelFamily* family = find_hf_family(reader["model_type"].text(), plugins)) return *family;
   std::vector<std::string> known;
-  for (const ModelFamily& family : model_families()) {
-    if (family.hf_model_type == model_type) return family;
-    known.emplace_back(family.hf_model_type);
-  }
-  reader.refuse("model_type", format("supported model types are {}", join(known, ", ")));
+  for (const ModelFamily& family : model_families()) known.emplace_back(family.hf_model_type);
+  for (const ModelFamily& family : plugins.all<ModelFamily>()) known.emplace_back(family.hf_model_type);
+  reader.refuse("model_type",
+                format("supported model types are {}; is a plug-in missing?", join(known, ", ")));
 }
 
 /// `file` with the defaults of the family for the keys that it does not have. A null counts as absent where the
 /// model cannot be without.
-Json with_defaults(const Json& file, const ModelFamily& family) {
+Json with_defaults(const Json& file, const ModelFamily& family, const std::vector<HfField>& rows) {
   Json filled = Json::parse(family.hf_defaults);
   for (const auto& [key, value] : file.items()) {
-    const HfField* field = find_hf_field(hf_fields(), key, family.name);
+    const HfField* field = find_hf_field(rows, key);
     if (!value.is_null() || !filled.contains(key) || (field != nullptr && field->nullable))
       filled[key] = value;
   }
   return filled;
 }
 
+/// The key that sets a field which all families have.
+std::string_view key_of(const std::vector<HfField>& rows, std::string_view field) {
+  const auto row = std::ranges::find(rows, field, &HfField::field);
+  if (row == rows.end()) throw UsageError(format("no key of config.json sets model.{}", field));
+  return row->key;
+}
+
 /// Which layers have an MLP; the number of experts, which has two keys.
-void read_experts(const JsonReader& file, ModelConfig& model) {
+void read_experts(const JsonReader& file, const ModelFamily& family, ModelConfig& model) {
   const char* count = "num_local_experts";
-  if (has_setting(model.family, "n_experts") && file.has(count) && file.has("num_experts") &&
+  if (has_setting(family, "n_experts") && file.has(count) && file.has("num_experts") &&
       file[count].integer(1) != file["num_experts"].integer(1))
     file.refuse(count, format("differs from num_experts = {}", file["num_experts"].integer(1)));
-  if (has_setting(model.family, "n_experts") && file.has(count)) model.n_experts = file[count].integer(1);
+  if (has_setting(family, "n_experts") && file.has(count)) model.n_experts = file[count].integer(1);
 
   const char* dense = "mlp_only_layers";
-  if (!has_setting(model.family, "dense_layers") || !file.has(dense)) return;
+  if (!has_setting(family, "dense_layers") || !file.has(dense)) return;
   const JsonReader list = file[dense];
   for (size_t i = 0; i < list.size(); ++i) {
     const int64_t layer = list.at(i).integer(0);
@@ -77,7 +83,7 @@ void write_groups(const ModelConfig& model, const ModelFamily& family, Json& con
 /// Weights of experts may be MXFP4 (checkpoint/mxfp4.h).
 void read_quantization(const JsonReader& file, const ModelFamily& family) {
   const char* key = "quantization_config";
-  if (!file.has(key) || !find_hf_field(hf_fields(), key, family.name)->accepted.empty()) return;
+  if (!file.has(key) || !find_hf_field(hf_fields(family), key)->accepted.empty()) return;
   if (file[key].text_or("quant_method", "") != "mxfp4")
     file[key].refuse("quant_method", "only \"mxfp4\" is supported");
 }
@@ -92,7 +98,7 @@ bool is_token_id(const Json& value) {
 }  // namespace
 
 Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
-  const ModelFamily& family = find_family(model.family);
+  const ModelFamily& family = family_of(model);
   Config written;
   written.model = model;
   written.model.head_dim = head_size(model);
@@ -101,10 +107,8 @@ Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
   Json config;
   config["architectures"] = Json::array({std::string(family.hf_architecture)});
   config["model_type"] = std::string(family.hf_model_type);
-  for (const HfField& field : hf_fields()) {
-    if (field.field.empty() || find_hf_field(hf_fields(), field.key, family.name) != &field) continue;
-    config[std::string(field.key)] = field_json(written, field);
-  }
+  for (const HfField& field : hf_fields(family))
+    if (!field.field.empty()) config[std::string(field.key)] = field_json(written, field);
   write_window(model, family, config);
   write_groups(model, family, config);
   config["rope_scaling"] = rope_scaling_json(model);
@@ -141,33 +145,34 @@ Json hf_generation_config(Json generation, std::optional<int32_t> bos, std::opti
   return generation;
 }
 
-ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
-  const JsonReader file(json, source);
-  const ModelFamily& family = family_of(file);
-  const Json filled = with_defaults(json, family);
-  const JsonReader reader(filled, source);
+ModelConfig model_from_hf_config(const Json& json, const std::string& source,
+                                 const std::shared_ptr<const Registry>& plugins) {
   Config config;
   ModelConfig& model = config.model;
+  model.plugins = plugins;
+  const JsonReader file(json, source);
+  const ModelFamily& family = family_of_file(file, plugins_of(model));
+  const std::vector<HfField> rows = hf_fields(family);
+  const Json filled = with_defaults(json, family, rows);
+  const JsonReader reader(filled, source);
   model.family = family.name;
-  for (const char* key :
-       {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
-    reader[key].integer(1);
-  }
-  read_fields(reader, hf_fields(), family.name, config);
+  for (const char* field : {"dim", "n_layers", "n_heads", "ffn_dim", "vocab_size"})
+    reader[key_of(rows, field)].integer(1);
+  read_fields(reader, rows, config);
   read_rope(file.has("rope_scaling") || file.has("rope_parameters") ? file : reader, family, config);
   read_quantization(file, family);
   read_window(reader, family, model);
-  read_experts(file, model);
+  read_experts(file, family, model);
   read_groups(reader, model);
 
-  const char* kv_heads = "num_key_value_heads";
+  const std::string_view kv_heads = key_of(rows, "n_kv_heads");
   if (!reader.has(kv_heads)) model.n_kv_heads = model.n_heads;
-  if (!has_setting(family.name, "head_dim"))
+  if (!has_setting(family, "head_dim"))
     model.head_dim = 0;
-  else if (!reader.has("head_dim"))
+  else if (!reader.has(key_of(rows, "head_dim")))
     model.head_dim = model.dim / model.n_heads;
   if (model.n_heads % model.n_kv_heads != 0)
-    reader.refuse(kv_heads, format("must divide num_attention_heads = {}", model.n_heads));
+    reader.refuse(kv_heads, format("must divide {} = {}", key_of(rows, "n_heads"), model.n_heads));
   if (!has_latents(model) && (model.head_dim < 2 || model.head_dim % 2 != 0)) {
     reader.refuse("head_dim",
                   format("the head size is {}, but the rotary embedding needs an even one", model.head_dim));
@@ -175,9 +180,9 @@ ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
   return model;
 }
 
-ModelConfig hf_model_config(const fs::path& folder) {
+ModelConfig hf_model_config(const fs::path& folder, const std::shared_ptr<const Registry>& plugins) {
   const fs::path path = folder / "config.json";
-  return model_from_hf_config(read_json_file(path), path.string());
+  return model_from_hf_config(read_json_file(path), path.string(), plugins);
 }
 
 Json read_generation_config(const fs::path& folder) {

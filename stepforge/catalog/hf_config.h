@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -21,7 +22,10 @@ Json hf_config(const ModelConfig& model, DType dtype, const Json& generation);
 /// - a missing value, or one of the wrong type or outside the range of our field,
 /// - a setting that changes the computation and is not supported,
 /// - an unknown key (see hf_fields.h).
-ModelConfig model_from_hf_config(const Json& config, const std::string& source);
+///
+/// `plugins` have further families; the result keeps them.
+ModelConfig model_from_hf_config(const Json& config, const std::string& source,
+                                 const std::shared_ptr<const Registry>& plugins = nullptr);
 
 /// The generation settings of a model folder: `generation` (its generation_config.json, or {}), with missing
 /// token ids taken from `config` (its config.json). Throws FormatError if an id is not a number or a list of
@@ -34,7 +38,8 @@ Json hf_generation_config(Json generation, std::optional<int32_t> bos, std::opti
 
 /// The model section for folder/config.json. Throws Error if it cannot be read, FormatError naming the key
 /// that is wrong or not supported.
-ModelConfig hf_model_config(const std::filesystem::path& folder);
+ModelConfig hf_model_config(const std::filesystem::path& folder,
+                            const std::shared_ptr<const Registry>& plugins = nullptr);
 
 /// The generation settings of `folder`: its generation_config.json, and the token ids of its config.json if
 /// the former has none; null if it has neither file. A run folder keeps those of the model that the run

@@ -5,6 +5,8 @@
 #include <array>
 #include <string>
 
+#include "stepforge/catalog/families.h"
+
 namespace stepforge {
 
 namespace {
@@ -237,28 +239,39 @@ constexpr auto kRopeFields = std::to_array<HfField>({
     {.key = "partial_rotary_factor", .accepted = "[1, null]"},
 });
 
-}  // namespace
-
-bool HfField::of_family(std::string_view family) const {
+/// Whether a list of names has this one, or is empty.
+bool names_family(std::string_view families, std::string_view name) {
   if (families.empty()) return true;
   const std::string padded = " " + std::string(families) + " ";
-  return padded.find(" " + std::string(family) + " ") != std::string::npos;
+  return padded.find(" " + std::string(name) + " ") != std::string::npos;
 }
 
-const HfField* find_hf_field(std::span<const HfField> table, std::string_view key, std::string_view family) {
-  for (const HfField& field : table)
-    if (field.key == key && field.of_family(family)) return &field;
-  return nullptr;
-}
-
-bool has_setting(std::string_view family, std::string_view field) {
-  return std::ranges::any_of(kFields, [&](const HfField& row) {
-    return row.field == field && find_hf_field(kFields, row.key, family) == &row;
-  });
-}
+}  // namespace
 
 std::span<const HfField> hf_fields() {
   return kFields;
+}
+
+std::vector<HfField> hf_fields(const ModelFamily& family) {
+  std::vector<HfField> rows(family.hf_keys.begin(), family.hf_keys.end());
+  const std::string_view name = family.hf_keys_like.empty() ? family.name : family.hf_keys_like;
+  for (const HfField& row : kFields) {
+    if (!names_family(row.families, name) || find_hf_field(rows, row.key) != nullptr) continue;
+    const auto sets_its_field = [&](const HfField& own) {
+      return !row.field.empty() && own.field == row.field;
+    };
+    if (std::ranges::none_of(family.hf_keys, sets_its_field)) rows.push_back(row);
+  }
+  return rows;
+}
+
+const HfField* find_hf_field(std::span<const HfField> rows, std::string_view key) {
+  const auto row = std::ranges::find(rows, key, &HfField::key);
+  return row == rows.end() ? nullptr : &*row;
+}
+
+bool has_setting(const ModelFamily& family, std::string_view field) {
+  return std::ranges::count(hf_fields(family), field, &HfField::field) > 0;
 }
 
 std::span<const HfField> hf_rope_fields() {

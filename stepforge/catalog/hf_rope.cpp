@@ -80,11 +80,10 @@ const RopeType& rope_type_of(const JsonReader& rope) {
 
 /// Reads one set of rotary settings like RotaryEmbeddingConfigMixin of transformers (modeling_rope_utils.py): into
 /// rope_theta and rope_scaling. `file`: the whole file.
-void read_rope_settings(const JsonReader& file, const JsonReader& rope, std::string_view family,
-                        Config& config) {
+void read_rope_settings(const JsonReader& file, const JsonReader& rope, Config& config) {
   const RopeType& type = rope_type_of(rope);
   Config read = config;
-  read_fields(rope, hf_rope_fields(), family, read);
+  read_fields(rope, hf_rope_fields(), read);
   require_equal(file, rope, "rope_theta", "rope_theta");
   config.model.rope_theta = read.model.rope_theta;
   if (type.type == RopeScalingType::none) return;
@@ -117,7 +116,7 @@ void read_rope(const JsonReader& file, const ModelFamily& family, Config& config
   if (key.empty()) return;
   const JsonReader rope = file[key];
   if (!family.two_ropes) {
-    read_rope_settings(file, rope, family.name, config);
+    read_rope_settings(file, rope, config);
     // transformers scales the scores of such models by it whatever the type.
     if (family.traits.latent() && config.model.rope_scaling.type != RopeScalingType::yarn &&
         config.model.rope_scaling.type != RopeScalingType::none && rope.has("mscale_all_dim"))
@@ -125,13 +124,13 @@ void read_rope(const JsonReader& file, const ModelFamily& family, Config& config
     return;
   }
   if (key == "rope_scaling") {
-    read_rope_settings(file, rope, family.name, config);
+    read_rope_settings(file, rope, config);
   } else {
     for (const auto& [name, value] : rope.json().items())
       if (name != kFullAttention && name != kSlidingAttention)
         file.refuse(key,
                     format("has \"{}\" outside \"{}\" and \"{}\"", name, kFullAttention, kSlidingAttention));
-    if (rope.has(kFullAttention)) read_rope_settings(file, rope[kFullAttention], family.name, config);
+    if (rope.has(kFullAttention)) read_rope_settings(file, rope[kFullAttention], config);
   }
   if (!config.model.rope_scaling.truncate)
     file.refuse(key, "transformers does not use \"truncate\" in models with two sets of rotary settings");
@@ -141,7 +140,7 @@ void read_rope(const JsonReader& file, const ModelFamily& family, Config& config
     local.refuse("rope_type", "only \"default\" is supported in layers with a window");
   require_equal(file, local, "rope_local_base_freq", "rope_theta");
   Config read = config;
-  read_fields(local, hf_rope_fields(), family.name, read);
+  read_fields(local, hf_rope_fields(), read);
   if (local.has("rope_theta")) config.model.rope_local_theta = read.model.rope_theta;
 }
 

@@ -12,7 +12,10 @@ namespace stepforge {
 namespace {
 
 FieldRef find_model_field(Config& config, std::string_view field) {
-  return find_field(config_schema(), &config, format("model.{}", field));
+  const FieldRef ref = find_field(config_schema(), &config, format("model.{}", field));
+  if (ref.field == nullptr)  // a row of a plug-in
+    throw UsageError(format("a key of config.json is to set model.{}, but there is no such field", field));
+  return ref;
 }
 
 void require_accepted(const JsonReader& object, const HfField& field) {
@@ -60,10 +63,9 @@ Json field_json(Config& config, const HfField& field) {
   return json;
 }
 
-void read_fields(const JsonReader& object, std::span<const HfField> table, std::string_view family,
-                 Config& config) {
+void read_fields(const JsonReader& object, std::span<const HfField> rows, Config& config) {
   for (const auto& [key, value] : object.object().json().items()) {
-    const HfField* field = find_hf_field(table, key, family);
+    const HfField* field = find_hf_field(rows, key);
     if (field == nullptr) {
       if (value.is_null()) continue;
       object.refuse(key,

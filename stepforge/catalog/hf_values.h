@@ -20,9 +20,8 @@ void copy_field(Config& from, Config& to, std::string_view name);
 /// The value of a number or switch in config.json; null for a nullable one that is 0.
 Json field_json(Config& config, const HfField& field);
 
-/// Sets the fields that `table` gives for the keys of the object in files of the family, lists left out. Throws
-/// FormatError for a key that is not in it, and a value that is not supported.
-void read_fields(const JsonReader& object, std::span<const HfField> table, std::string_view family,
-                 Config& config);
+/// Sets the fields that `rows` give for the keys of the object, lists left out. Throws FormatError for a key that is not in
+/// them, and a value that is not supported.
+void read_fields(const JsonReader& object, std::span<const HfField> rows, Config& config);
 
 }  // namespace stepforge

@@ -17,7 +17,7 @@ constexpr std::string_view kLayerTypes = "layer_types";
 
 /// Whether "use_sliding_window" decides if there is a window.
 bool is_switchable(const ModelFamily& family) {
-  return find_hf_field(hf_fields(), "use_sliding_window", family.name)->accepted.empty();
+  return find_hf_field(hf_fields(family), "use_sliding_window")->accepted.empty();
 }
 
 /// The type of attention of each layer, if the model has a window.
@@ -27,7 +27,7 @@ std::vector<AttentionKind> layer_kinds(const JsonReader& reader, const ModelFami
   const auto add = [&](bool slides) {
     kinds.push_back(slides ? AttentionKind::sliding_attention : AttentionKind::full_attention);
   };
-  if (reader.has(kLayerTypes) && has_setting(family.name, kLayerTypes)) {
+  if (reader.has(kLayerTypes) && has_setting(family, kLayerTypes)) {
     const JsonReader list = reader[kLayerTypes];
     if (static_cast<int64_t>(list.size()) != model.n_layers)
       list.refuse(format("must have num_hidden_layers = {} elements", model.n_layers));
@@ -61,14 +61,14 @@ std::vector<AttentionKind> repeated_part(const std::vector<AttentionKind>& kinds
 }  // namespace
 
 void read_window(const JsonReader& reader, const ModelFamily& family, ModelConfig& model) {
-  if (!has_setting(family.name, "sliding_window")) return;
+  if (!has_setting(family, "sliding_window")) return;
   const std::vector<AttentionKind> kinds = layer_kinds(reader, family, model);
   const bool slides = std::ranges::count(kinds, AttentionKind::sliding_attention) > 0;
   if (is_switchable(family) && !reader.boolean_or("use_sliding_window", false)) {
     if (slides && reader.has(kLayerTypes))
       reader.refuse(kLayerTypes, "layers with a window need use_sliding_window = true");
     model.sliding_window = 0;
-  } else if (slides && model.sliding_window == 0 && has_setting(family.name, kLayerTypes)) {
+  } else if (slides && model.sliding_window == 0 && has_setting(family, kLayerTypes)) {
     reader.refuse("sliding_window", "layers of the type sliding_attention need one");
   }
   if (!slides) model.sliding_window = 0;
@@ -78,14 +78,14 @@ void read_window(const JsonReader& reader, const ModelFamily& family, ModelConfi
 
 void write_window(const ModelConfig& model, const ModelFamily& family, Json& config) {
   const std::vector<AttentionKind> kinds = attention_kinds(model);
-  if (has_setting(family.name, kLayerTypes)) {
+  if (has_setting(family, kLayerTypes)) {
     Json list = Json::array();
     for (const AttentionKind kind : kinds) list.push_back(choice_name(kind));
     config[std::string(kLayerTypes)] = std::move(list);
   }
   // transformers needs a window in such models, whether a layer has it or not.
   if (const Json defaults = Json::parse(family.hf_defaults);
-      model.sliding_window == 0 && has_setting(family.name, kLayerTypes) && !is_switchable(family))
+      model.sliding_window == 0 && has_setting(family, kLayerTypes) && !is_switchable(family))
     config["sliding_window"] = defaults.at("sliding_window");
   if (!is_switchable(family)) return;
   // What versions of transformers without layer_types read: layers have a window from one layer on.

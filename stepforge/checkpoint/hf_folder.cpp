@@ -21,7 +21,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/tensor_slice.h"
-#include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
@@ -48,9 +47,7 @@ bool is_of_further_layer(std::string_view name, const ModelSpec& model) {
   name.remove_prefix(kLayers.size());
   int64_t layer = -1;
   std::from_chars(name.data(), name.data() + name.size(), layer);
-  return layer >= model.layers && std::ranges::any_of(model_families(), [&](const ModelFamily& family) {
-           return family.name == model.family && family.further_layers;
-         });
+  return layer >= model.layers && model.further_layers;
 }
 
 /// The mean over the rows of a matrix, fp64.

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -272,6 +273,8 @@ struct ModelConfig {
   int64_t max_position = 8192;
   std::vector<std::string> freeze;
   DType frozen_dtype = DType::f32;
+  /// Where `family` is looked up besides the families of the program; no setting. Null without plug-ins.
+  std::shared_ptr<const Registry> plugins;
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -46,6 +46,12 @@ struct ConfigShape {
 /// to the registry later are not in the schema.
 std::shared_ptr<const ConfigShape> make_config_shape(std::shared_ptr<const Registry> registry);
 
+/// Gives a configuration the sections of plug-ins, with default values, and the names that they have registered.
+void use_plugins(Config& config, const std::shared_ptr<const ConfigShape>& shape);
+
+/// Lists the files of all its plug-ins in experimental.custom_import.
+void list_plugins(Config& config);
+
 /// The schema of `config`: config_schema() and what its plug-ins have added.
 const TableSchema& schema_of(const Config& config);
 

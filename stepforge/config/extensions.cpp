@@ -64,7 +64,7 @@ std::shared_ptr<const ConfigShape> make_config_shape(std::shared_ptr<const Regis
   const std::weak_ptr<const ConfigShape> self = shape;
   shape->schema.make_defaults_with([self]() -> std::shared_ptr<void> {
     auto config = std::make_shared<Config>();
-    config->extensions = Extensions(self.lock());
+    use_plugins(*config, self.lock());
     return config;
   });
   auto& fields = shape->schema.fields();
@@ -77,6 +77,18 @@ std::shared_ptr<const ConfigShape> make_config_shape(std::shared_ptr<const Regis
     fields.push_back(field_of(section, index++));
   }
   return shape;
+}
+
+void use_plugins(Config& config, const std::shared_ptr<const ConfigShape>& shape) {
+  config.extensions = Extensions(shape);
+  config.model.plugins = shape->registry;
+}
+
+void list_plugins(Config& config) {
+  auto& files = config.experimental.custom_import;
+  files.clear();
+  for (const std::filesystem::path& file : config.extensions.registry().plugins())
+    files.push_back(file.string());
 }
 
 const TableSchema& schema_of(const Config& config) {

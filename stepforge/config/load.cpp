@@ -139,7 +139,7 @@ void ConfigLoader::import_plugins(Registry* registry) {
 
 /// The configuration that a run wrote: its plug-ins need not be there.
 Config ConfigLoader::load_stored(std::shared_ptr<const Registry> registry) {
-  if (registry != nullptr) loaded_.config.extensions = Extensions(make_config_shape(std::move(registry)));
+  if (registry != nullptr) use_plugins(loaded_.config, make_config_shape(std::move(registry)));
   const auto plugins = chosen_value(kCustomImport);
   file_layer_.lacks_plugins = plugins && !plugins->value.list.empty();
   apply_chosen_preset();
@@ -160,7 +160,9 @@ void ConfigLoader::apply_model(const ModelSettings& settings_of_model) {
     if (!settings_of_model) throw UsageError("models on disk cannot be read here");
     loaded_.model_from = from->text;
     LayerApplier layer(loaded_, errors_, refused_, {model_layer_name(from->text)});
-    for (const Override& setting : read_overrides(settings_of_model(from->text))) layer.apply(setting);
+    for (const Override& setting :
+         read_overrides(settings_of_model(from->text, loaded_.config.model.plugins)))
+      layer.apply(setting);
     model_ = loaded_.config;
   } catch (const Error& error) {
     errors_.add(format("{}: model.from = \"{}\": {}", from->place, from->text, error.what()));
@@ -217,7 +219,7 @@ void ConfigLoader::follow_moved_run() {
 LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_model,
                                 const std::shared_ptr<Registry>& registry) {
   import_plugins(registry.get());
-  if (registry != nullptr) loaded_.config.extensions = Extensions(make_config_shape(registry));
+  if (registry != nullptr) use_plugins(loaded_.config, make_config_shape(registry));
   apply_chosen_preset();
   apply_model(settings_of_model);
   LayerApplier(loaded_, errors_, refused_, file_layer_).apply(file_);
@@ -229,11 +231,7 @@ LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_
   if (use != ConfigUse::inspect) check_data(loaded_, refused_, errors_);
   if (use == ConfigUse::train) check_for_training(loaded_, refused_, errors_);
   errors_.throw_if_any<UsageError>();
-  if (registry != nullptr) {
-    auto& plugins = loaded_.config.experimental.custom_import;
-    plugins.clear();
-    for (const std::filesystem::path& file : registry->plugins()) plugins.push_back(file.string());
-  }
+  if (registry != nullptr) list_plugins(loaded_.config);
   loaded_.config.model.from.clear();
   return std::move(loaded_);
 }

@@ -30,8 +30,10 @@ struct LoadedConfig {
 enum class ConfigUse { inspect, data, train };
 
 /// The settings, written as overrides, of a run that starts from the model that `model.from` names
-/// (plan/known_model.h has the function). Throws Error if there is no such model.
-using ModelSettings = std::function<std::vector<std::string>(const std::string& from)>;
+/// (plan/known_model.h has the function). `plugins` have the families that are not built in. Throws Error if there is no
+/// such model.
+using ModelSettings = std::function<std::vector<std::string>(const std::string& from,
+                                                             const std::shared_ptr<const Registry>& plugins)>;
 
 /// Loads defaults, preset, the settings of `model.from`, `file` (if any) and `overrides` in this order; later
 /// ones win.

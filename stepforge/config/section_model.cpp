@@ -106,7 +106,8 @@ SchemaOf<ModelConfig> model_section() {
       .field("family", &ModelConfig::family,
              "Model architecture; docs/models.md says how the families differ.",
              {.choices = {"llama", "qwen2", "qwen3", "mistral", "olmo2", "gemma2", "gemma3", "qwen3_moe",
-                          "qwen2_moe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss"}})
+                          "qwen2_moe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss"},
+              .open_to = "model family"})
       .field("dim", &ModelConfig::dim, "Hidden size of the model.", {.min = 1, .max = 1 << 20})
       .field("n_layers", &ModelConfig::n_layers, "Number of transformer layers.", {.min = 1, .max = 10000})
       .field("n_heads", &ModelConfig::n_heads, "Number of query heads per layer.", {.min = 1, .max = 65536})

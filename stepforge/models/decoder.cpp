@@ -244,7 +244,7 @@ struct RopeTables {
 };
 
 HeadTraits head_traits(const ModelConfig& model, const ForwardOptions& options) {
-  return {.norm = {model.norm_eps, find_family(model.family).traits.norm_offset},
+  return {.norm = {model.norm_eps, family_of(model).traits.norm_offset},
           .logit_cap = model.logit_softcap,
           .z_weight = options.z_loss_weight,
           .smoothing = options.label_smoothing,
@@ -275,7 +275,7 @@ std::unique_ptr<Block> layer_block(const ModelConfig& config, const BlockSpec& b
 
 Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks,
                  const ParameterLookup& parameters, const ForwardOptions& options) {
-  const ModelFamily& family = find_family(config.family);
+  const ModelFamily& family = family_of(config);
   const RopeTables ropes(config, options.context_length);
   const double embedding_scale = family.scaled_embedding ? std::sqrt(static_cast<double>(config.dim)) : 1.0;
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);

@@ -96,6 +96,7 @@ struct TieSpec {
 /// attention_width of a rank's part of the heads.
 struct ModelSpec {
   std::string family;
+  bool further_layers = false;  ///< files may have layers after the last one, which are not read
   int64_t vocab_size = 0;
   int64_t width = 0;
   int64_t layers = 0;

@@ -339,8 +339,7 @@ ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
 }  // namespace
 
 ModelSpec plan_model(const Config& config) {
-  if (config.metrics.router == RouterMetrics::experts &&
-      find_family(config.model.family).expert_names == nullptr) {
+  if (config.metrics.router == RouterMetrics::experts && family_of(config.model).expert_names == nullptr) {
     throw UsageError(
         format("metrics.router = \"experts\": models of the family \"{}\" have no experts; set it to "
                "\"summary\" or choose another model.family",

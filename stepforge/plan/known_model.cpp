@@ -8,7 +8,9 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/config/config_section.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/schema.h"
 #include "stepforge/config/toml_text.h"
@@ -58,18 +60,18 @@ void add_tokenizer(const KnownModel& known, std::vector<std::string>& settings) 
   if (fs::exists(chat_template)) settings.push_back(setting("data.chat_template", chat_template.string()));
 }
 
-KnownModel known_model(const fs::path& path) {
+KnownModel known_model(const fs::path& path, const std::shared_ptr<const Registry>& plugins) {
   switch (model_kind(path)) {
     case ModelKind::checkpoint:
-      return known_checkpoint(path);
+      return known_checkpoint(path, plugins);
     case ModelKind::hf_folder:
-      return known_hf_folder(path);
+      return known_hf_folder(path, plugins);
     case ModelKind::run:
       break;
   }
   const std::vector<CheckpointFolder> found = list_checkpoints(checkpoint_folder_of_run(path));
   if (found.empty()) throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
-  return known_checkpoint(found.front().path);
+  return known_checkpoint(found.front().path, plugins);
 }
 
 }  // namespace
@@ -112,9 +114,13 @@ KnownModel known_checkpoint(const fs::path& step_folder, std::shared_ptr<const R
   return known;
 }
 
-KnownModel known_hf_folder(const fs::path& folder) {
+KnownModel known_hf_folder(const fs::path& folder, const std::shared_ptr<const Registry>& plugins) {
   KnownModel known;
-  known.config.model = hf_model_config(folder);
+  if (plugins != nullptr) {
+    use_plugins(known.config, make_config_shape(plugins));
+    list_plugins(known.config);
+  }
+  known.config.model = hf_model_config(folder, plugins);
   known.config.tokenizer.type = TokenizerType::hf;
   known.weights = known.folder = known.tokenizer_folder = folder;
   return known;
@@ -132,8 +138,10 @@ bool is_fine_tune_default(std::string_view setting) {
   });
 }
 
-std::vector<std::string> settings_from_model(const std::string& path) {
-  const KnownModel known = known_model(path);
+std::vector<std::string> settings_from_model(const std::string& path,
+                                             const std::shared_ptr<const Registry>& plugins) {
+  const KnownModel known = known_model(path, plugins);
+  family_of(known.config.model);
   std::vector<std::string> settings;
   add_architecture(known.config, settings);
   add_tokenizer(known, settings);

@@ -34,19 +34,22 @@ struct KnownModel {
 };
 
 /// Throws Error if the files that describe the model cannot be read, FormatError if they are malformed. The
-/// weights are not looked at. What the run's plug-ins added to its configuration is passed over if it is not in `plugins`.
+/// weights are not looked at. What the run's plug-ins added to its configuration is passed over if it is not in `plugins`,
+/// which also has the families that are not built in.
 KnownModel known_checkpoint(const std::filesystem::path& step_folder,
                             std::shared_ptr<const Registry> plugins = nullptr);
-KnownModel known_hf_folder(const std::filesystem::path& folder);
+KnownModel known_hf_folder(const std::filesystem::path& folder,
+                           const std::shared_ptr<const Registry>& plugins = nullptr);
 
 /// Where the run in `folder` keeps its checkpoints.
 std::filesystem::path checkpoint_folder_of_run(const std::filesystem::path& folder);
 
 /// The settings of a run that starts from the model at `path`, as on the command line: architecture,
 /// tokenizer, initial weights, and the defaults of a fine-tune. Of a run, its newest checkpoint is taken. This
-/// is what load_config() needs for `model.from`. Throws UsageError if `path` is not a model, or a run without
-/// a checkpoint.
-std::vector<std::string> settings_from_model(const std::string& path);
+/// is what load_config() needs for `model.from`. Throws UsageError if `path` is not a model, a run without
+/// a checkpoint, or of a family that neither the program nor `plugins` have.
+std::vector<std::string> settings_from_model(const std::string& path,
+                                             const std::shared_ptr<const Registry>& plugins = nullptr);
 
 /// Whether a setting, "optimizer.lr = 2e-05", is such a default and not taken from the model.
 bool is_fine_tune_default(std::string_view setting);

@@ -72,7 +72,8 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
 }
 
 void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
-  load_weights(trainer, known_checkpoint(found.path), checkpoint_tensors(found));
+  load_weights(trainer, known_checkpoint(found.path, trainer.config.model.plugins),
+               checkpoint_tensors(found));
 }
 
 /// What checkpoints of this run leave out, and where it is. `own`: what the run was continued from. Throws UsageError unless
@@ -126,7 +127,7 @@ void initial_load(Trainer& trainer) {
     load_weights(trainer, found);
     return keep_generation_config(trainer, known_checkpoint(path).folder);
   }
-  load_weights(trainer, known_hf_folder(path), open_hf_weights(path));
+  load_weights(trainer, known_hf_folder(path, trainer.config.model.plugins), open_hf_weights(path));
   keep_generation_config(trainer, path);
 }
 

@@ -192,6 +192,47 @@ TEST_F(Package, ExamplePluginsAddACallbackADecayASinkAndDataToARunThatResumes) {
   EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
 }
 
+TEST_F(Package, AnExamplePluginAddsAModelFamilyThatIsTrainedExportedAndImported) {
+  const TempFolder folder;
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  const auto succeed = [&](const Strings& arguments) {
+    const ProgramResult result = run_with({"family"}, arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const Strings settings = small_run(path("run")) + Strings{"model.family=seed_oss", "model.head_dim=16"};
+  EXPECT_CONTAINS(succeed(Strings{"plan", "--layout"} + settings), "attention.qkv_bias");
+  succeed(Strings{"launch", "--nproc", "2", "train"} + settings +
+          Strings{"parallelism.tensor_parallel_degree=2", "model.n_kv_heads=2"});
+  succeed({"export", path("run"), path("exported")});
+  const std::string config = read_file(folder / "exported" / "config.json");
+  EXPECT_CONTAINS(config, "\"model_type\": \"seed_oss\"", "SeedOssForCausalLM", "\"attention_bias\": true");
+  succeed({"import", path("exported"), path("imported")});
+  succeed({"export", path("imported"), path("again")});
+  EXPECT_EQ(read_file(folder / "again" / "config.json"), config);
+  EXPECT_EQ(read_file(folder / "again" / "model.safetensors"),
+            read_file(folder / "exported" / "model.safetensors"));
+  write_text(folder / "text.txt", "A few words to evaluate the model on.\n");
+  const Strings text = {"--data", path("text.txt"), "--seq-len", "16"};
+  const auto loss_of = [&](const char* model) {
+    const std::string line = succeed(Strings{"eval", path(model)} + text);
+    return line.substr(0, line.find(" over"));
+  };
+  EXPECT_CONTAINS(loss_of("run"), "loss ");
+  EXPECT_EQ(loss_of("imported"), loss_of("run"));
+  succeed(Strings{"train"} + small_run(path("tuned")) +
+          Strings{"model.from=" + path("exported"), "model.n_kv_heads=2"});
+
+  // Without the plug-in each of them says what is missing.
+  for (const char* model : {"run", "imported"})
+    EXPECT_CONTAINS(run_with({}, {"generate", path(model)}).err,
+                    "model.family = \"seed_oss\": there is no such model family; is a plug-in missing?");
+  EXPECT_CONTAINS(run_with({}, {"eval", path("exported")}).err, "model_type", "is a plug-in missing?");
+  EXPECT_CONTAINS(
+      run_with({}, Strings{"train"} + small_run(path("x")) + Strings{"model.from=" + path("run")}).err,
+      "model.from", "there is no such model family");
+}
+
 TEST_F(Package, AnExamplePluginAddsAPipelineScheduleThatTwoRanksTrainWith) {
   const TempFolder folder;
   const Strings pipeline = {"parallelism.pipeline_parallel_degree=2",

@@ -29,12 +29,12 @@ inline bool needs_whole_attention(const std::string& family) {
 
 /// Whether layers may have a window, which a ring of ranks does not support.
 inline bool may_slide(const std::string& family) {
-  return has_setting(family, "sliding_window");
+  return has_setting(find_family(family), "sliding_window");
 }
 
 /// Whether layers have experts instead of an MLP.
 inline bool has_experts(const std::string& family) {
-  return has_setting(family, "n_experts");
+  return has_setting(find_family(family), "n_experts");
 }
 
 /// Whether they can be spread over ranks.
@@ -44,7 +44,7 @@ inline bool can_spread_experts(const std::string& family) {
 
 /// A window in even layers or in all, caps, a second rotary base, experts.
 inline void use_all_settings(ModelConfig& config) {
-  const auto has = [&](const char* field) { return has_setting(config.family, field); };
+  const auto has = [&](const char* field) { return has_setting(family_of(config), field); };
   if (has("sliding_window")) config.sliding_window = 7;
   if (has("layer_types"))
     config.layer_types = {AttentionKind::sliding_attention, AttentionKind::full_attention};
@@ -75,7 +75,7 @@ inline void use_all_settings(ModelConfig& config) {
 inline std::vector<std::string> setting_overrides(const std::string& family, bool windows = true) {
   std::vector<std::string> overrides = {"model.family=" + family};
   const auto add = [&](const std::string& field, const std::string& value) {
-    if (has_setting(family, field)) overrides.push_back("model." + field + "=" + value);
+    if (has_setting(find_family(family), field)) overrides.push_back("model." + field + "=" + value);
   };
   add("query_pre_attn_scalar", "11");
   add("attention_softcap", "1.5");

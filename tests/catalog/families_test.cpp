@@ -35,11 +35,11 @@ ModelConfig tiny(const std::string& family, bool tied = false) {
   config.ffn_dim = 56;
   config.vocab_size = 100;
   config.tie_embeddings = tied;
-  if (!has_setting(family, "n_experts")) return config;
+  if (!has_setting(find_family(family), "n_experts")) return config;
   config.n_experts = 4;
   config.experts_per_token = 2;
-  if (has_setting(family, "moe_ffn_dim")) config.moe_ffn_dim = 20;
-  if (has_setting(family, "shared_expert_dim")) config.shared_expert_dim = 28;
+  if (has_setting(find_family(family), "moe_ffn_dim")) config.moe_ffn_dim = 20;
+  if (has_setting(find_family(family), "shared_expert_dim")) config.shared_expert_dim = 28;
   if (!find_family(family).traits.latent()) return config;
   config.n_shared_experts = 2;
   config.n_kv_heads = 4;
@@ -442,9 +442,8 @@ TEST(ModelSpec, SizesWhoseProductsOverflowAreRefused) {
 }
 
 TEST(Families, AnUnknownFamilyIsRefusedWithTheListOfFamilies) {
-  const std::string message = message_of<UsageError>([] { find_family("gpt2"); });
-  EXPECT_CONTAINS(message, "\"gpt2\"");
-  EXPECT_CONTAINS(message, "llama, qwen2, qwen3");
+  EXPECT_CONTAINS(message_of<UsageError>([] { find_family("gpt2"); }), "\"gpt2\"", "is a plug-in missing?",
+                  "llama, qwen2, qwen3");
 }
 
 }  // namespace

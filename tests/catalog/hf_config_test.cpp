@@ -478,7 +478,7 @@ TEST(HfConfig, EveryWrittenKeyIsKnownToTheReader) {
     model.family = family.name;
     const Json written = hf_config(model, DType::f32, Json::object());
     for (const auto& [key, value] : written.items())
-      EXPECT_NE(find_hf_field(hf_fields(), key, family.name), nullptr) << family.name << ": " << key;
+      EXPECT_NE(find_hf_field(hf_fields(family), key), nullptr) << family.name << ": " << key;
   }
 }
 

@@ -329,7 +329,7 @@ TEST_F(LoadConfigFile, TheConfigTomlOfAMovedRunSetsRunDirToItsCurrentFolder) {
   EXPECT_EQ(load_config(file).config.run_dir, "runs/gone");
 }
 
-Strings settings_of_tiny_model(const std::string&) {
+Strings settings_of_tiny_model(const std::string&, const std::shared_ptr<const Registry>&) {
   return {"model.dim=64", "model.vocab_size=300", "tokenizer.type=\"hf\"", "tokenizer.path=\"tiny\"",
           "optimizer.lr=2e-5"};
 }

@@ -35,9 +35,11 @@ class ExpertTraining : public ::testing::TestWithParam<std::string> {
         Strings{"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=10",
                 "training.global_batch_size=4"} +
             setting_overrides(GetParam(), /*windows=*/false) +
-            (has_setting(GetParam(), "dense_layers") ? Strings{"model.dense_layers=[1]"} : Strings{}) +
-            (has_setting(GetParam(), "first_dense_layers") ? Strings{"model.first_dense_layers=1"}
-                                                           : Strings{}) +
+            (has_setting(find_family(GetParam()), "dense_layers") ? Strings{"model.dense_layers=[1]"}
+                                                                  : Strings{}) +
+            (has_setting(find_family(GetParam()), "first_dense_layers")
+                 ? Strings{"model.first_dense_layers=1"}
+                 : Strings{}) +
             (GetParam() == "deepseek_v3" ? Strings{"model.router_bias_update_speed=0.001"} : Strings{}));
   }
 

@@ -17,7 +17,8 @@ constexpr int64_t kMonitored = 8;
 Strings monitored_run(const std::filesystem::path& run_dir, const std::string& family, const Strings& more) {
   const Strings one_group{"model.n_expert_groups=1", "model.groups_per_token=1"};
   return trainer_run(run_dir) + Strings{"model.family=" + family, "model.norm_eps=1e-6"} +
-         setting_overrides(family) + (has_setting(family, "n_expert_groups") ? one_group : Strings{}) +
+         setting_overrides(family) +
+         (has_setting(find_family(family), "n_expert_groups") ? one_group : Strings{}) +
          Strings{format("model.n_experts={}", kMonitored),
                  "model.experts_per_token=2",
                  "training.global_batch_size=8",

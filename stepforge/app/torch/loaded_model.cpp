@@ -38,7 +38,7 @@ ModelFiles open_model(const fs::path& path, const CommandContext& context) {
     case ModelKind::checkpoint:
       return open_checkpoint(verify_checkpoint(path), context);
     case ModelKind::hf_folder:
-      return open_files(known_hf_folder(path), open_hf_weights(path));
+      return open_files(known_hf_folder(path, context.plugins), open_hf_weights(path));
     case ModelKind::run:
       break;
   }
