@@ -129,8 +129,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   if (staged) text.pipeline = pipeline_text(schedule_title(config.parallelism), pipeline, step, run);
   text.table.all_micro_batches = options.all;
   text.table.all_repetitions = options.all;
-  if (options.layout)
-    std::cout << layout_text(part, layout, TensorPlan(config.parallelism.tensor_parallel_plan)) << "\n";
+  if (options.layout) std::cout << layout_text(part, layout, config) << "\n";
   std::cout << render_plan(plan_model(config), part, step.program(), text);
   write_files(options, config, pipeline, step, run, machine);
   return 0;

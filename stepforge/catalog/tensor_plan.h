@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensor-parallel plan of a family: how each parameter is divided, by name. A user's rules may replace
-// parts of it.
+// How tensor parallelism divides each parameter, by name. Rules of a user or a plug-in may replace parts of the program's
+// own plan.
 #pragma once
 
 #include <string>
@@ -18,11 +18,12 @@ namespace stepforge {
 /// weight [out, in]), rowwise its inputs (columns; of an embedding the tokens), replicate nothing.
 class TensorPlan {
  public:
-  /// The plan of the family alone.
+  /// The program's plan alone.
   TensorPlan() = default;
-  /// `rules` come first; the first one that matches a name counts. Throws UsageError for a pattern that is not
-  /// a regular expression.
-  explicit TensorPlan(const std::vector<TensorPlanRule>& rules);
+  /// `rules` come first, then `further`; the first one that matches a name counts. Throws UsageError for a pattern that is
+  /// not a regular expression. Messages call `further` by its name.
+  explicit TensorPlan(const std::vector<TensorPlanRule>& rules,
+                      const std::vector<TensorPlanRule>& further = {}, std::string further_name = {});
 
   /// The style of a parameter, by its name in the specification: "layers.3.mlp.down".
   TensorStyle style_of(std::string_view parameter) const;
@@ -31,15 +32,19 @@ class TensorPlan {
   /// some of them are, or if a style is not the one that the layer can have.
   TensorParallel of_layer(TensorParallel tensor, const std::vector<std::string>& parameters) const;
 
-  /// Throws UsageError for a rule that no parameter of the model follows.
+  /// Throws UsageError for a rule that no parameter of the model follows, unless it is one of `further`.
   void check_rules(const ModelSpec& model) const;
 
  private:
   /// The index of the first rule that matches; -1 if there is none.
   int rule_of(std::string_view parameter) const;
+  /// Who gave the rule, for messages; -1 stands for the user.
+  const std::string& source_of(int rule) const;
 
   std::vector<TensorPlanRule> rules_;
   std::vector<NamePattern> patterns_;  ///< of rules_
+  std::size_t first_further_ = 0;
+  std::string names_[2] = {"parallelism.tensor_parallel_plan", {}};
 };
 
 /// "colwise"

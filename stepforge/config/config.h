@@ -439,6 +439,8 @@ struct PrefetchListConfig {
   bool operator==(const PrefetchListConfig&) const = default;
 };
 
+inline constexpr std::string_view kBuiltinPlan = "builtin";  ///< ParallelismConfig::plan
+
 struct TensorPlanRule {
   std::string pattern;
   TensorStyle style = TensorStyle::replicate;
@@ -459,6 +461,7 @@ struct ParallelismConfig {
   bool enable_sequence_parallel = true;
   bool enable_async_tensor_parallel = false;
   bool disable_loss_parallel = false;
+  std::string plan{kBuiltinPlan};
   std::vector<TensorPlanRule> tensor_parallel_plan;
   int64_t context_parallel_degree = 1;
   ContextParallelMethod context_parallel_method = ContextParallelMethod::allgather;

@@ -59,8 +59,12 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("disable_loss_parallel", &ParallelismConfig::disable_loss_parallel,
              "With tensor parallelism: whether every rank computes the loss from the logits of the whole "
              "vocabulary, which needs more memory and communication, instead of from its part of them.")
+      .field("plan", &ParallelismConfig::plan,
+             "How tensor parallelism divides the layers and which units FSDP keeps gathered: as the program "
+             "does in all models, or by the parallel plan of a plug-in that has this name.",
+             {.choices = {kBuiltinPlan}, .open_to = "parallel plan"})
       .tables("tensor_parallel_plan", &ParallelismConfig::tensor_parallel_plan, tensor_plan_table(),
-              "With tensor parallelism: rules that replace parts of the family's plan, as {pattern, style} "
+              "With tensor parallelism: rules that replace parts of the plan, as {pattern, style} "
               "tables; a layer whose parameters are replicated is computed whole on every rank.")
       .field("context_parallel_degree", &ParallelismConfig::context_parallel_degree,
              "Number of ranks over which the tokens of each row are divided, for sequences too long for one "

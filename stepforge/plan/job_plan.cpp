@@ -13,6 +13,7 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/catalog/optimizer_kinds.h"
+#include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/pass_kind.h"
 #include "stepforge/plan/stage_names.h"
@@ -83,7 +84,7 @@ GatherPolicy::Reshard reshard_mode(ReshardMode mode, bool in_pipeline) {
 }
 
 /// On one rank, gathered units stay whole, unless their state is offloaded.
-GatherPolicy gather_policy(const Config& config, bool sharded) {
+GatherPolicy gather_policy(const Config& config, const ModelSpec& model, bool sharded) {
   GatherPolicy policy;
   const ParallelismConfig& parallelism = config.parallelism;
   // Set even if nothing is sharded, so that wrong unit names are refused in every layout.
@@ -93,6 +94,12 @@ GatherPolicy gather_policy(const Config& config, bool sharded) {
   policy.reshard =
       reshard_mode(parallelism.fsdp_reshard_after_forward, parallelism.pipeline_parallel_degree > 1);
   policy.n = static_cast<int>(parallelism.fsdp_reshard_every_n);
+  const ParallelPlanKind plan = find_parallel_plan(config);
+  if (plan.reshards != nullptr && parallelism.fsdp_reshard_after_forward == ReshardMode::by_default) {
+    policy.reshard = GatherPolicy::Reshard::always;
+    for (const UnitSpec& unit : model.units)
+      if (!plan.reshards(config, unit.name)) policy.kept.push_back(unit.name);
+  }
   policy.prefetch.forward = static_cast<int>(parallelism.fsdp_forward_prefetch);
   policy.prefetch.backward = static_cast<int>(parallelism.fsdp_backward_prefetch);
   return policy;
@@ -186,7 +193,7 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
                   threads,
                   layout.dims.cp,
                   layout.dims.tp};
-  options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
+  options.gather = gather_policy(config, model, layout.find(kShardGroup) >= 0);
   if (kind == ProgramKind::train) {
     options.micro_batches = static_cast<int>(batch.micro_batches());
     options.pipeline.overlap_exchanges = config.parallelism.expert_parallel_overlap;
@@ -381,10 +388,9 @@ ExpertParallel plan_experts(const Config& config, RankId rank) {
 ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {
   ExpertParallel experts = plan_experts(config, rank);
   experts.all_rows = all_rows;
-  return with_loss(
-      model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank), plan_context(config),
-                 TensorPlan(config.parallelism.tensor_parallel_plan), experts),
-      find_loss(config));
+  return with_loss(model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank),
+                              plan_context(config), tensor_plan(config), experts),
+                   find_loss(config));
 }
 
 int64_t plan_largest_peak(const Config& config, RankId rank) {

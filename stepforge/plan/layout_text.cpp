@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/value_types.h"
 
@@ -199,12 +200,13 @@ std::string type_table(const ModelSpec& part) {
 
 }  // namespace
 
-std::string layout_text(const ModelSpec& part, const RankLayout& layout, const TensorPlan& plan) {
+std::string layout_text(const ModelSpec& part, const RankLayout& layout, const Config& config) {
   std::string text = format("Layout of rank {} of {}: {}; it reads rows as data rank {} of {}\n\n",
                             layout.id.rank, with_thousands(layout.id.world_size), mesh_text(layout.dims),
                             layout.data_rank, layout.data_ranks);
   if (!layout.groups.empty()) text += group_table(layout) + "\n";
-  return text + unit_table(part, layout) + "\n" + tensor_table(part, layout, plan) + type_table(part);
+  return text + unit_table(part, layout) + "\n" + tensor_table(part, layout, tensor_plan(config)) +
+         type_table(part);
 }
 
 }  // namespace stepforge

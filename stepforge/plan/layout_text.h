@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "stepforge/catalog/tensor_plan.h"
+#include "stepforge/config/config.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/model_spec.h"
 
@@ -12,7 +12,7 @@ namespace stepforge {
 
 /// The rank's groups, its units (partition, dtypes, reductions), its part of every tensor, and the types of values
 /// in every block (modelspec/value_types.h). What differs in its layer's number only is one line. `part` is this
-/// rank's part of the model, divided by `plan`, with the units of `layout`. Throws ValueTypeError.
-std::string layout_text(const ModelSpec& part, const RankLayout& layout, const TensorPlan& plan = {});
+/// rank's part of the model, divided by the plan of `config`, with the units of `layout`. Throws ValueTypeError.
+std::string layout_text(const ModelSpec& part, const RankLayout& layout, const Config& config);
 
 }  // namespace stepforge

@@ -16,6 +16,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/data/context_part.h"
 #include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/function_data.h"
@@ -396,11 +397,9 @@ class Snap : public Callback {
 void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("specification", [model](Trainer& built) {
     built.model_spec = exact_spec(model, built.config.model.n_layers);
-    const ParallelismConfig& parallelism = built.config.parallelism;
-    built.divided_model =
-        exact_spec(model, built.config.model.n_layers, plan_tensor(built.config, built.place),
-                   plan_context(built.config), TensorPlan(parallelism.tensor_parallel_plan),
-                   plan_experts(built.config, built.place));
+    built.divided_model = exact_spec(model, built.config.model.n_layers,
+                                     plan_tensor(built.config, built.place), plan_context(built.config),
+                                     tensor_plan(built.config), plan_experts(built.config, built.place));
   });
   trainer.replace_build_step("model", [model](Trainer& built) {
     built.model = make_exact_model(model, built.rank_model.blocks, built.store->lookup(),

@@ -23,6 +23,7 @@ struct Residency {
 std::vector<Residency> find_residencies(const StepProgram& program, const GatherPolicy& policy) {
   using Reshard = GatherPolicy::Reshard;
   const auto stays_gathered = [&](int unit) {
+    if (std::ranges::count(policy.kept, element(program.units, unit).name) > 0) return true;
     return policy.reshard == Reshard::never || (policy.reshard == Reshard::every_n && unit % policy.n != 0);
   };
   struct Latest {

@@ -254,6 +254,29 @@ std::map<std::string, std::string> tensor_files(const fs::path& folder) {
   return files;
 }
 
+TEST_F(Package, AnExamplePluginAddsAParallelPlanThatTwoRanksTrainWith) {
+  const TempFolder folder;
+  // One key-value head cannot be divided.
+  const Strings divided = {"parallelism.tensor_parallel_degree=2"};
+  const Strings planned = divided + Strings{"parallelism.plan=whole_attention"};
+  const auto plan = [&](const Strings& settings) {
+    return run_with({"parallel_plan"},
+                    Strings{"plan", "--layout", "--world-size", "4"} + small_run(folder / "run") + settings);
+  };
+  EXPECT_CONTAINS(plan(divided).err, "model.n_kv_heads = 1: the degree must divide it");
+  EXPECT_EQ(plan(planned).exit_code, 0) << plan(planned).err;
+  const ProgramResult trained = run_with(
+      {"parallel_plan"}, Strings{"launch", "--nproc", "2", "train"} + small_run(folder / "run") + planned);
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  const Strings user = {
+      "parallelism.tensor_parallel_plan=[{pattern = \"attention\", style = \"replicate\"}]"};
+  const ProgramResult by_user =
+      run_with({}, Strings{"launch", "--nproc", "2", "train"} + small_run(folder / "user") + divided + user);
+  EXPECT_EQ(by_user.exit_code, 0) << by_user.err;
+  EXPECT_EQ(tensor_files(folder / "run" / "checkpoint" / "step-8"),
+            tensor_files(folder / "user" / "checkpoint" / "step-8"));
+}
+
 TEST_F(Package, AnExamplePluginAddsAnOptimizerThatTwoRanksResumeExactly) {
   const TempFolder folder;
   const auto train = [&](const Strings& plugins, const std::string& name, int steps) {

@@ -7,6 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/config/config_section.h"
 #include "stepforge/config/load.h"
 #include "stepforge/plan/pass_kind.h"
@@ -73,6 +74,27 @@ TEST(PassOfAPlugin, ThatBreaksARuleIsRefusedByName) {
   });
   EXPECT_CONTAINS(message_of<UsageError>([&] { proved_step(config); }),
                   "passes of plug-ins have changed this program: mine");
+}
+
+TEST(PlanOfAPlugin, KeepsUnitsGatheredUnlessTheUserChooses) {
+  auto registry = std::make_shared<Registry>();
+  registry->add(ParallelPlanKind{
+      .name = "mine", .reshards = [](const Config&, std::string_view unit) { return unit != "layers.0"; }});
+  const auto gathers = [&](const std::string& unit, const std::vector<std::string>& settings) {
+    std::vector<std::string> all = {"model.n_layers=2", "model.vocab_size=256", "training.seq_len=16",
+                                    "training.local_batch_size=2", "parallelism.plan=mine"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    const ProvedStep step =
+        proved_step(load_config({}, all, ConfigUse::inspect, {}, registry).config, {0, 2});
+    const StepProgram& program = element(step.stages, step.member);
+    return std::ranges::count_if(program.operations, [&](const Operation& operation) {
+      return operation.kind == OpKind::gather_start && element(program.units, operation.unit).name == unit;
+    });
+  };
+  EXPECT_EQ(gathers("layers.0", {}), 1);
+  EXPECT_EQ(gathers("layers.1", {}), 2);
+  EXPECT_EQ(gathers("layers.0", {"parallelism.fsdp_reshard_after_forward=always"}), 2);
+  EXPECT_EQ(gathers("layers.1", {"parallelism.fsdp_reshard_after_forward=never"}), 1);
 }
 
 TEST(PlanBatch, SplitsTheGlobalBatchIntoMicroBatches) {

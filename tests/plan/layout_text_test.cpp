@@ -19,8 +19,7 @@ std::string text_of(Config config, RankId rank) {
   config.model.vocab_size = 101;
   const PipelinePlan pipeline = plan_pipeline(config, rank);
   const ModelSpec part = plan_rank_model(pipeline, rank);
-  return layout_text(part, plan_layout(config, part, rank, pipeline),
-                     TensorPlan(config.parallelism.tensor_parallel_plan));
+  return layout_text(part, plan_layout(config, part, rank, pipeline), config);
 }
 
 TEST(LayoutText, StatesTheGroupsOfTheRank) {
