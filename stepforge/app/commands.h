@@ -13,6 +13,7 @@
 #include "stepforge/config/load.h"
 #include "stepforge/launch/launcher.h"
 #include "stepforge/plan/known_model.h"
+#include "stepforge/plan/unread_options.h"
 #include "stepforge/text/bpe_trainer.h"
 
 namespace stepforge {
@@ -24,7 +25,9 @@ struct ConfigArgs {
   std::shared_ptr<Registry> registry;  ///< of the plug-ins
 
   LoadedConfig load(ConfigUse use = ConfigUse::inspect) const {
-    return load_config(file, overrides, use, settings_from_model, registry);
+    LoadedConfig loaded = load_config(file, overrides, use, settings_from_model, registry);
+    refuse_unread_options(loaded);
+    return loaded;
   }
 };
 

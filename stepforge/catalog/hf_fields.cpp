@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 
+#include "stepforge/base/words.h"
 #include "stepforge/catalog/families.h"
 
 namespace stepforge {
@@ -239,13 +239,6 @@ constexpr auto kRopeFields = std::to_array<HfField>({
     {.key = "partial_rotary_factor", .accepted = "[1, null]"},
 });
 
-/// Whether a list of names has this one, or is empty.
-bool names_family(std::string_view families, std::string_view name) {
-  if (families.empty()) return true;
-  const std::string padded = " " + std::string(families) + " ";
-  return padded.find(" " + std::string(name) + " ") != std::string::npos;
-}
-
 }  // namespace
 
 std::span<const HfField> hf_fields() {
@@ -256,7 +249,8 @@ std::vector<HfField> hf_fields(const ModelFamily& family) {
   std::vector<HfField> rows(family.hf_keys.begin(), family.hf_keys.end());
   const std::string_view name = family.hf_keys_like.empty() ? family.name : family.hf_keys_like;
   for (const HfField& row : kFields) {
-    if (!names_family(row.families, name) || find_hf_field(rows, row.key) != nullptr) continue;
+    if ((!row.families.empty() && !has_word(row.families, name)) || find_hf_field(rows, row.key) != nullptr)
+      continue;
     const auto sets_its_field = [&](const HfField& own) {
       return !row.field.empty() && own.field == row.field;
     };

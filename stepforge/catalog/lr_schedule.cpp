@@ -49,19 +49,19 @@ double constant(const DecayStep& /*step*/) {
 
 constexpr std::array<DecayKind, 6> kDecays = {{{"linear", linear},
                                                {"sqrt", square_root},
-                                               {"cosine", cosine},
-                                               {"polynomial", polynomial},
+                                               {"cosine", cosine, "cycles"},
+                                               {"polynomial", polynomial, "power"},
                                                {"inverse_sqrt", inverse_sqrt},
                                                {"constant", constant}}};
-
-DecayKind find_decay(std::string_view name, const Registry& registry) {
-  return find_item<DecayKind>(name, kDecays, registry, "lr_scheduler.decay_type");
-}
 
 }  // namespace
 
 std::span<const DecayKind> builtin_decays() {
   return kDecays;
+}
+
+const DecayKind& find_decay(std::string_view name, const Registry& registry) {
+  return find_item<DecayKind>(name, kDecays, registry, "lr_scheduler.decay_type");
 }
 
 LearningRateSchedule::LearningRateSchedule(const LrSchedulerConfig& lr_scheduler, int64_t training_steps,

@@ -28,9 +28,14 @@ struct DecayKind {
   static constexpr std::string_view kKind = "learning-rate decay";
   std::string_view name;
   double (*factor)(const DecayStep& step) = nullptr;  ///< f below: 1 is the peak, 0 the minimum
+  /// The fields of [lr_scheduler] that only some decays read, and this one: "power". Others are refused if a user sets them.
+  std::string_view reads = {};
 };
 
 std::span<const DecayKind> builtin_decays();
+
+/// Throws UsageError if neither the program nor `registry` has it.
+const DecayKind& find_decay(std::string_view name, const Registry& registry);
 
 /// With T total steps, there are
 /// - W = min(warmup_steps, T) warm-up steps, or round(T * warmup_ratio) if that is not negative,

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "stepforge/base/find_item.h"
+#include "stepforge/base/words.h"
 
 namespace stepforge {
 
@@ -60,14 +61,18 @@ int64_t muon_workspace(const OptimizerConfig& settings, int64_t rows, int64_t co
 }
 
 constexpr auto kOptimizers = std::to_array<OptimizerKind>({
-    {.name = "adamw", .slots = moments},
-    {.name = "adamw_bf16", .slots = bf16_moments},
-    {.name = "adamw_8bit", .slots = eight_bit_moments, .takes = has_rows_of_blocks},
-    {.name = "lion", .slots = first_moment},
-    {.name = "sgd", .slots = momentum},
+    {.name = "adamw", .slots = moments, .reads = "beta1 beta2 eps"},
+    {.name = "adamw_bf16", .slots = bf16_moments, .reads = "beta1 beta2 eps"},
+    {.name = "adamw_8bit",
+     .slots = eight_bit_moments,
+     .takes = has_rows_of_blocks,
+     .reads = "beta1 beta2 eps"},
+    {.name = "lion", .slots = first_moment, .reads = "beta1 beta2"},
+    {.name = "sgd", .slots = momentum, .reads = "momentum nesterov"},
     {.name = "muon",
      .slots = muon_momentum,
      .takes = is_matrix,
+     .reads = "momentum nesterov muon_scale muon_iterations muon_compute",
      .by_matrix = true,
      .workspace = muon_workspace},
 });
@@ -85,6 +90,11 @@ OptimizerChoice::OptimizerChoice(const OptimizerConfig& settings, const Registry
 const OptimizerKind& OptimizerChoice::of(const ParameterSpec& parameter) const {
   const bool takes = kind_.takes == nullptr || kind_.takes(parameter);
   return takes ? kind_ : kOptimizers.front();
+}
+
+bool OptimizerChoice::reads(std::string_view option) const {
+  return has_word(kind_.reads, option) ||
+         (kind_.takes != nullptr && has_word(kOptimizers.front().reads, option));
 }
 
 std::vector<SlotSpec> OptimizerChoice::slots(const ParameterSpec& parameter) const {

@@ -28,6 +28,9 @@ struct OptimizerKind {
   std::vector<SlotSpec> (*slots)(const OptimizerConfig& settings) = nullptr;
   /// Which parameters it updates; AdamW updates the others. Null: all.
   bool (*takes)(const ParameterSpec& parameter) = nullptr;
+  /// The fields of [optimizer] that it reads besides lr, weight_decay and decay_all, separated by spaces: "beta1 eps". Others
+  /// are refused if a user sets them.
+  std::string_view reads = {};
   /// An update takes a whole matrix [rows, columns], one sub-tensor of a parameter; otherwise any flat interval of elements.
   /// On several ranks it needs parallelism.fsdp_partition = "by_tensor".
   bool by_matrix = false;
@@ -48,6 +51,8 @@ class OptimizerChoice {
   explicit OptimizerChoice(const OptimizerConfig& settings, const Registry& registry = {});
 
   const OptimizerKind& of(const ParameterSpec& parameter) const;
+  /// Whether the kind reads this field of [optimizer], or the AdamW that updates what it does not take.
+  bool reads(std::string_view option) const;
   std::vector<SlotSpec> slots(const ParameterSpec& parameter) const;
   /// None in a frozen unit.
   UnitSlots slots(const UnitSpec& unit) const;

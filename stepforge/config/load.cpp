@@ -49,7 +49,9 @@ class ConfigLoader {
   Config load_stored(std::shared_ptr<const Registry> registry);
 
  private:
+  bool is_file_of_run() const;
   void follow_moved_run();
+  void find_chosen();
   /// The value of a key that decides about other layers: from the command line or the file; null if neither
   /// gives a usable one.
   struct Choice {
@@ -205,15 +207,31 @@ void ConfigLoader::apply_preset(const std::string& name, const std::string& chos
   LayerApplier(loaded_, errors_, refused_, layer).apply(values);
 }
 
+/// Whether the file lies in the folder of a run, where it has all fields, whoever has set them.
+bool ConfigLoader::is_file_of_run() const {
+  std::error_code error;
+  const Config& config = loaded_.config;
+  if (file_folder_.empty()) return false;
+  return std::filesystem::is_directory(file_folder_ / config.checkpoint.folder, error) ||
+         std::filesystem::equivalent(file_folder_, config.run_dir, error);
+}
+
 /// A run's config.toml has the run_dir with which the run was started. If the folder was moved since, the
 /// folder of the file replaces it.
 void ConfigLoader::follow_moved_run() {
   std::error_code error;
   Config& config = loaded_.config;
-  if (file_folder_.empty() || where(loaded_, "run_dir") == command_line_.name) return;
-  if (!std::filesystem::is_directory(file_folder_ / config.checkpoint.folder, error)) return;
+  if (!is_file_of_run() || where(loaded_, "run_dir") == command_line_.name) return;
   if (!std::filesystem::equivalent(file_folder_, config.run_dir, error))
     config.run_dir = file_folder_.string();
+}
+
+void ConfigLoader::find_chosen() {
+  const bool counts = !is_file_of_run();
+  for (const auto& [name, place] : loaded_.origins) {
+    if (place == command_line_.name || (counts && place.starts_with(file_layer_.name + ":")))
+      loaded_.chosen.insert(name);
+  }
 }
 
 LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_model,
@@ -226,6 +244,7 @@ LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_
   LayerApplier command_line(loaded_, errors_, refused_, command_line_);
   for (const Override& setting : overrides_) command_line.apply(setting);
   follow_moved_run();
+  find_chosen();
   check_against_model();
   check_combinations(loaded_, refused_, errors_);
   if (use != ConfigUse::inspect) check_data(loaded_, refused_, errors_);

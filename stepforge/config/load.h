@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@ struct LoadedConfig {
   Config config;
   /// "training.steps" -> "run.toml:12:9", "command line" or "preset debug"; defaults are not listed.
   std::map<std::string, std::string, std::less<>> origins;
+  /// The fields that the user has set: in a file that is not a run's own, or on the command line.
+  std::set<std::string, std::less<>> chosen = {};
   /// What `model.from` named, or empty. `config` states all that it set, and names it no more.
   std::string model_from = {};
 };

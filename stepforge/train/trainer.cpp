@@ -9,6 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
 #include "stepforge/comm/gather.h"
+#include "stepforge/plan/unread_options.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/callback_kinds.h"
 
@@ -35,6 +36,7 @@ Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatc
       interrupts_(interrupts),
       world_(world),
       build_steps_(standard_build_steps()) {
+  refuse_unread_options(loaded);
   for (auto& callback : make_callbacks(config)) add_callback(std::move(callback));
 }
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/plan/unread_options.h"
+
+#include "stepforge/base/error_list.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/words.h"
+#include "stepforge/catalog/lr_schedule.h"
+#include "stepforge/catalog/optimizer_kinds.h"
+#include "stepforge/config/schema.h"
+#include "stepforge/config/toml_text.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Adds an error for each option of the user in the table `path`, an object of `schema`, that `reads` does not accept.
+template <typename Reads>
+void find_unread(const LoadedConfig& loaded, const TableSchema& schema, void* table, const std::string& path,
+                 const std::string& chooser, const Reads& reads, ErrorList& errors) {
+  const auto usual = schema.make_default();
+  for (const Field& field : schema.fields()) {
+    const std::string name = format("{}.{}", path, field.name);
+    if (!loaded.chosen.contains(name) || reads(field.name)) continue;
+    const std::string value = toml_value(field, field.slot(table));
+    if (value == toml_value(field, field.slot(usual.get()))) continue;
+    errors.add(
+        format("{}: {} = {}: {} does not read it; remove it", where(loaded, name), name, value, chooser));
+  }
+}
+
+constexpr std::string_view kOfAllOptimizers = "name lr weight_decay decay_all param_groups";
+constexpr std::string_view kOfAllGroups = "pattern lr weight_decay";
+constexpr std::string_view kOfAllDecays =
+    "warmup_steps warmup_ratio total_steps decay_ratio decay_type min_lr_factor";
+
+}  // namespace
+
+void refuse_unread_options(const LoadedConfig& loaded) {
+  ErrorList errors = ErrorList::with_places("the configuration");
+  Config config = loaded.config;
+  const Registry& registry = config.extensions.registry();
+  const OptimizerChoice optimizer(config.optimizer, registry);
+  const std::string of_optimizer = format("optimizer.name = \"{}\"", config.optimizer.name);
+  const TableSchema& section = *config_schema().find("optimizer")->table;
+  find_unread(
+      loaded, section, &config.optimizer, "optimizer", of_optimizer,
+      [&](const std::string& option) {
+        return has_word(kOfAllOptimizers, option) || optimizer.reads(option);
+      },
+      errors);
+  for (std::size_t i = 0; i < config.optimizer.param_groups.size(); ++i) {
+    find_unread(
+        loaded, *section.find("param_groups")->table, &config.optimizer.param_groups[i],
+        format("optimizer.param_groups.{}", i), of_optimizer,
+        [&](const std::string& option) { return has_word(kOfAllGroups, option) || optimizer.reads(option); },
+        errors);
+  }
+  const DecayKind& decay = find_decay(config.lr_scheduler.decay_type, registry);
+  find_unread(
+      loaded, *config_schema().find("lr_scheduler")->table, &config.lr_scheduler, "lr_scheduler",
+      format("lr_scheduler.decay_type = \"{}\"", decay.name),
+      [&](const std::string& option) {
+        return has_word(kOfAllDecays, option) || has_word(decay.reads, option);
+      },
+      errors);
+  errors.throw_if_any<UsageError>();
+}
+
+}  // namespace stepforge

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/plan/unread_options.h"
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/catalog/lr_schedule.h"
+#include "stepforge/catalog/optimizer_kinds.h"
+#include "stepforge/config/schema_docs.h"
+#include "tests/support/strings.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// The refusal of a file's text with settings; "" if there is none.
+std::string refusal_of(const std::string& text, const Strings& settings = {},
+                       const std::shared_ptr<Registry>& registry = nullptr) {
+  try {
+    refuse_unread_options(parse_config(text, "run.toml", settings, ConfigUse::inspect, {}, registry));
+  } catch (const UsageError& refusal) {
+    return refusal.what();
+  }
+  return "";
+}
+
+TEST(UnreadOptions, AreRefusedWithTheirPlaceAndWhatDoesNotReadThem) {
+  EXPECT_EQ(
+      refusal_of("[optimizer]\nmomentum = 0.5\n"),
+      "run.toml:2:12: optimizer.momentum = 0.5: optimizer.name = \"adamw\" does not read it; remove it");
+  EXPECT_CONTAINS(refusal_of("", {"optimizer.name=sgd", "optimizer.beta1=0.8"}),
+                  "command line: optimizer.beta1 = 0.8: optimizer.name = \"sgd\"");
+  EXPECT_CONTAINS(refusal_of("", {"optimizer.name=lion", "optimizer.eps=1e-6"}), "optimizer.eps");
+  EXPECT_CONTAINS(refusal_of("", {"lr_scheduler.cycles=3"}), "lr_scheduler.decay_type = \"linear\"");
+  EXPECT_CONTAINS(refusal_of("", {"lr_scheduler.decay_type=cosine", "lr_scheduler.power=3"}),
+                  "lr_scheduler.power = 3.0");
+  EXPECT_CONTAINS(
+      refusal_of("", {"optimizer.name=sgd", "optimizer.param_groups=[{pattern = \"head\", beta2 = 0.5}]"}),
+      "optimizer.param_groups.0.beta2");
+}
+
+TEST(UnreadOptions, AreNotThoseThatAreRead) {
+  EXPECT_EQ(refusal_of("", {"optimizer.beta1=0.8", "optimizer.eps=1e-6"}), "");
+  EXPECT_EQ(refusal_of("", {"optimizer.name=sgd", "optimizer.momentum=0", "optimizer.nesterov=false"}), "");
+  EXPECT_EQ(refusal_of("", {"optimizer.name=muon", "optimizer.momentum=0.9", "optimizer.muon_scale=spectral",
+                            "optimizer.beta1=0.8", "optimizer.eps=1e-6"}),
+            "")
+      << "adamw updates what muon does not take";
+  EXPECT_EQ(refusal_of("", {"lr_scheduler.decay_type=polynomial", "lr_scheduler.power=3"}), "");
+  EXPECT_EQ(refusal_of("", {"optimizer.name=sgd",
+                            "optimizer.param_groups=[{pattern = \"head\", lr = 0.1, weight_decay = 0}]"}),
+            "");
+}
+
+TEST(UnreadOptions, AreNotThoseThatTheUserHasNotChanged) {
+  EXPECT_EQ(refusal_of("[optimizer]\nmomentum = 0.95\n"), "") << "the default";
+  const TempFolder folder;
+  Config config;
+  config.run_dir = (folder / "run").string();
+  config.optimizer.momentum = 0.5;
+  std::filesystem::create_directories(folder / "run");
+  write_text(folder / "run" / "config.toml", config_toml(config));
+  const auto load = [&](const std::filesystem::path& file, const Strings& settings) {
+    refuse_unread_options(load_config(file, settings));
+  };
+  EXPECT_NO_THROW(load(folder / "run" / "config.toml", {})) << "a run has written all fields";
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { load(folder / "run" / "config.toml", {"optimizer.momentum=0.4"}); }),
+      "command line: optimizer.momentum = 0.4");
+  std::filesystem::rename(folder / "run" / "config.toml", folder / "run" / "mine.toml");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { load(folder / "run" / "mine.toml", {}); }),
+                  "optimizer.momentum = 0.5");
+}
+
+TEST(UnreadOptions, OfAPluginAreThoseThatItDoesNotDeclare) {
+  const auto registry = std::make_shared<Registry>();
+  registry->add(OptimizerKind{.name = "mine", .reads = "beta2 eps"});
+  registry->add(DecayKind{.name = "own", .factor = [](const DecayStep&) { return 1.0; }, .reads = "power"});
+  const Strings names = {"optimizer.name=mine", "lr_scheduler.decay_type=own"};
+  const auto with = [&](const Strings& settings) {
+    Strings all = names;
+    all.insert(all.end(), settings.begin(), settings.end());
+    return refusal_of("", all, registry);
+  };
+  EXPECT_EQ(with({"optimizer.beta2=0.5", "optimizer.eps=1e-6", "lr_scheduler.power=3", "optimizer.lr=0.1"}),
+            "");
+  EXPECT_CONTAINS(with({"optimizer.beta1=0.5", "lr_scheduler.cycles=3"}), "optimizer.beta1 = 0.5",
+                  "lr_scheduler.cycles = 3");
+}
+
+}  // namespace
+}  // namespace stepforge::testing
