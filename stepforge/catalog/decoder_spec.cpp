@@ -161,6 +161,21 @@ void check_experts(const ModelConfig& model) {
   }
 }
 
+/// Throws UsageError unless longrope has a factor for each frequency.
+void check_rope_factors(const ModelConfig& model) {
+  const RopeScalingConfig& scaling = model.rope_scaling;
+  if (scaling.type != RopeScalingType::longrope) return;
+  const int64_t rotated = has_latents(model) ? model.qk_rope_head_dim : head_size(model);
+  for (const auto& [name, list] :
+       {std::pair{"short_factor", &scaling.short_factor}, std::pair{"long_factor", &scaling.long_factor}}) {
+    if (std::ssize(*list) == rotated / 2) continue;
+    throw UsageError(
+        format("model.rope_scaling.{} has {} numbers: with type \"longrope\" there must be {}, one for each "
+               "pair of the {} rotated elements of a head",
+               name, list->size(), rotated / 2, rotated));
+  }
+}
+
 /// How each layer is divided.
 struct LayerParts {
   TensorParallel embedding;
@@ -367,6 +382,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   check_settings(model);
   check_experts(model);
   check_latents(model);
+  check_rope_factors(model);
   check_latent_context(model, context);
   const LayerParts parts = parts_of_layers(model, tensor, plan);
   const TensorParallel& attention = parts.attention.at(0);

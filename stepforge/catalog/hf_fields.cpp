@@ -236,6 +236,8 @@ constexpr auto kRopeFields = std::to_array<HfField>({
     {.key = "mscale", .field = "rope_scaling.mscale", .nullable = true},
     {.key = "mscale_all_dim", .field = "rope_scaling.mscale_all_dim", .nullable = true},
     {.key = "truncate", .field = "rope_scaling.truncate"},
+    {.key = "short_factor", .field = "rope_scaling.short_factor"},
+    {.key = "long_factor", .field = "rope_scaling.long_factor"},
     {.key = "partial_rotary_factor", .accepted = "[1, null]"},
 });
 

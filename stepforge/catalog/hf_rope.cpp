@@ -59,7 +59,11 @@ const std::vector<RopeType>& rope_types() {
                                                "yarn",
                                                {"factor"},
                                                {kOriginalPositions, "attention_factor", "beta_fast",
-                                                "beta_slow", "mscale", "mscale_all_dim", "truncate"}}};
+                                                "beta_slow", "mscale", "mscale_all_dim", "truncate"}},
+                                              {RopeScalingType::longrope,
+                                               "longrope",
+                                               {"short_factor", "long_factor"},
+                                               {"factor", kOriginalPositions, "attention_factor"}}};
   return types;
 }
 
@@ -88,13 +92,18 @@ void read_rope_settings(const JsonReader& file, const JsonReader& rope, Config& 
   config.model.rope_theta = read.model.rope_theta;
   if (type.type == RopeScalingType::none) return;
 
-  for (const std::string_view needed : type.needed) rope[needed].number();
+  for (const std::string_view needed : type.needed)
+    if (!rope[needed].json().is_array()) rope[needed].number();
   RopeScalingConfig& scaling = read.model.rope_scaling;
   if (has_original_positions(type)) {
     require_equal(file, rope, kOriginalPositions, kOriginalPositions);
     if (!rope.has(kOriginalPositions)) scaling.original_max_position = config.model.max_position;
     if (file.has(kOriginalPositions))
       set_field(file[kOriginalPositions], "rope_scaling.original_max_position", read);
+  }
+  if (type.type == RopeScalingType::longrope && !rope.has("factor")) {
+    scaling.factor = std::max(1.0, static_cast<double>(config.model.max_position) /
+                                       static_cast<double>(scaling.original_max_position));
   }
   // What the type does not read stays at its default.
   Config used = config;

@@ -31,6 +31,18 @@ void require_accepted(const JsonReader& object, const HfField& field) {
 void set_field(const JsonReader& value, std::string_view name, Config& config, int64_t least) {
   const FieldRef ref = find_model_field(config, name);
   const FieldSlot slot = slot_of(ref);
+  const FieldRules& rules = ref.field->rules;
+  const auto require_in_range = [&](const JsonReader& number) {
+    if (!in_range(rules, number.number())) number.refuse(format("must be {}", range_text(rules)));
+  };
+  if (auto* const* list = std::get_if<std::vector<double>*>(&slot)) {
+    (*list)->clear();
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      require_in_range(value.at(i));
+      (*list)->push_back(value.at(i).number());
+    }
+    return;
+  }
   if (auto* const* boolean = std::get_if<bool*>(&slot)) {
     **boolean = value.boolean();
     return;
@@ -39,8 +51,7 @@ void set_field(const JsonReader& value, std::string_view name, Config& config, i
     **integer = value.integer(least);
   else
     *std::get<double*>(slot) = value.number();
-  const FieldRules& rules = ref.field->rules;
-  if (!in_range(rules, value.number())) value.refuse(format("must be {}", range_text(rules)));
+  require_in_range(value);
 }
 
 void copy_field(Config& from, Config& to, std::string_view name) {
@@ -74,7 +85,8 @@ void read_fields(const JsonReader& object, std::span<const HfField> rows, Config
     }
     if (!field->accepted.empty()) require_accepted(object, *field);
     if (field->field.empty() || value.is_null()) continue;
-    if (is_list(find_model_field(config, field->field).field->type)) continue;
+    const FieldType type = find_model_field(config, field->field).field->type;
+    if (is_list(type) && type != FieldType::numbers) continue;
     set_field(object[key], field->field, config, field->zero ? 0 : 1);
     if (field->nullable && value.is_number() && value.get<double>() == 0.0)
       object.refuse(key, "must be above 0; null stands for none");

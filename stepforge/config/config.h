@@ -30,9 +30,9 @@ inline ChoiceNames<4> choice_names(DType) {
   return {dtype_name(DType::f64), dtype_name(DType::f32), dtype_name(DType::f16), dtype_name(DType::bf16)};
 }
 
-enum class RopeScalingType : uint8_t { none, linear, dynamic, llama3, yarn };
-constexpr ChoiceNames<5> choice_names(RopeScalingType) {
-  return {"none", "linear", "dynamic", "llama3", "yarn"};
+enum class RopeScalingType : uint8_t { none, linear, dynamic, llama3, yarn, longrope };
+constexpr ChoiceNames<6> choice_names(RopeScalingType) {
+  return {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
 }
 
 enum class TokenizerType : uint8_t { bytes, bpe, hf };
@@ -219,6 +219,8 @@ struct RopeScalingConfig {
   double mscale = 0.0;
   double mscale_all_dim = 0.0;
   bool truncate = true;
+  std::vector<double> short_factor = {};
+  std::vector<double> long_factor = {};
 
   bool operator==(const RopeScalingConfig&) const = default;
 };

@@ -21,7 +21,9 @@ ConfigValue bare_list(const Field& field, std::string_view text) {
   ConfigValue list;
   list.kind = ConfigValue::Kind::list;
   Field element = field;
-  element.type = field.type == FieldType::integers ? FieldType::integer : FieldType::text;
+  element.type = field.type == FieldType::integers  ? FieldType::integer
+                 : field.type == FieldType::numbers ? FieldType::number
+                                                    : FieldType::text;
   while (!text.empty()) {
     const size_t comma = text.find(',');
     std::string_view item = text.substr(0, comma);

@@ -147,6 +147,8 @@ std::string expected_text(const Field& field) {
       return field.rules.non_empty ? "a non-empty string" : "a string";
     case FieldType::integers:
       return "a list of integers" + (range.empty() ? "" : format(" (each {})", range));
+    case FieldType::numbers:
+      return "a list of numbers" + (range.empty() ? "" : format(" (each {})", range));
     case FieldType::texts:
       return "a list of strings";
     case FieldType::table:

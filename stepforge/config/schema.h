@@ -69,14 +69,28 @@ struct TableListSlot {
 };
 
 /// Points to a field's value in one object.
-using FieldSlot = std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*,
-                               std::vector<std::string>*, ChoiceSlot, TableSlot, TableListSlot>;
+using FieldSlot =
+    std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*, std::vector<double>*,
+                 std::vector<std::string>*, ChoiceSlot, TableSlot, TableListSlot>;
 
-enum class FieldType { boolean, integer, number, text, integers, texts, choice, choices, table, tables };
+enum class FieldType {
+  boolean,
+  integer,
+  number,
+  text,
+  integers,
+  numbers,
+  texts,
+  choice,
+  choices,
+  table,
+  tables
+};
 
 /// Whether the field is a TOML array of numbers or strings.
 inline bool is_list(FieldType type) {
-  return type == FieldType::integers || type == FieldType::texts || type == FieldType::choices;
+  return type == FieldType::integers || type == FieldType::numbers || type == FieldType::texts ||
+         type == FieldType::choices;
 }
 
 struct Field {
@@ -241,6 +255,7 @@ class SchemaOf : public TableSchema {
     if constexpr (std::is_same_v<Value, double>) return FieldType::number;
     if constexpr (std::is_same_v<Value, std::string>) return FieldType::text;
     if constexpr (std::is_same_v<Value, std::vector<int64_t>>) return FieldType::integers;
+    if constexpr (std::is_same_v<Value, std::vector<double>>) return FieldType::numbers;
     if constexpr (std::is_same_v<Value, std::vector<std::string>>) return FieldType::texts;
   }
 };

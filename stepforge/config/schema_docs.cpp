@@ -24,6 +24,8 @@ std::string type_name(const Field& field) {
       return field.rules.choices.empty() ? "string" : "choice";
     case FieldType::integers:
       return "list of integers";
+    case FieldType::numbers:
+      return "list of numbers";
     case FieldType::texts:
       return "list of strings";
     case FieldType::choice:

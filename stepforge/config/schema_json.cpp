@@ -7,7 +7,7 @@ namespace stepforge {
 namespace {
 
 Json number_json(const Field& field, double value) {
-  if (field.type == FieldType::number) return value;
+  if (field.type == FieldType::number || field.type == FieldType::numbers) return value;
   return static_cast<int64_t>(value);
 }
 
@@ -24,6 +24,7 @@ Json element_json(const Field& field) {
       json["type"] = "integer";
       break;
     case FieldType::number:
+    case FieldType::numbers:
       json["type"] = "number";
       break;
     default:
@@ -49,6 +50,7 @@ struct DefaultJson {
   Json operator()(const double* value) const { return *value; }
   Json operator()(const std::string* value) const { return *value; }
   Json operator()(const std::vector<int64_t>* value) const { return *value; }
+  Json operator()(const std::vector<double>* value) const { return *value; }
   Json operator()(const std::vector<std::string>* value) const { return *value; }
   Json operator()(const ChoiceSlot& slot) const {
     const std::vector<std::string_view> names = slot.names(slot.value);

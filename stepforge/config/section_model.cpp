@@ -8,10 +8,11 @@ namespace {
 
 SchemaOf<RopeScalingConfig> rope_scaling_table() {
   return SchemaOf<RopeScalingConfig>()
-      .field("type", &RopeScalingConfig::type,
-             "How rotary frequencies are scaled for long contexts: none leaves them unchanged, linear "
-             "divides all, "
-             "dynamic none up to max_position, llama3 and yarn the low ones.")
+      .field(
+          "type", &RopeScalingConfig::type,
+          "How rotary frequencies are scaled for long contexts: none leaves them unchanged, linear "
+          "divides all, "
+          "dynamic none up to max_position, llama3 and yarn the low ones, longrope each by its own factor.")
       .field("factor", &RopeScalingConfig::factor, "Factor by which the lowest frequencies are divided.",
              {.min = 1, .max = 1e6})
       .field("low_freq_factor", &RopeScalingConfig::low_freq_factor,
@@ -22,11 +23,12 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
              {.max = 1e6, .above = 0})
       .field("original_max_position", &RopeScalingConfig::original_max_position,
              "Context length of the model before scaling.", {.unit = "tokens", .min = 1, .max = 1 << 30})
-      .field("attention_factor", &RopeScalingConfig::attention_factor,
-             "With yarn: factor of rotated queries and keys; 0 means 1 + mscale ln(factor) / 10, where "
-             "mscale is 1 "
-             "unless both are set.",
-             {.min = 0, .max = 1e6})
+      .field(
+          "attention_factor", &RopeScalingConfig::attention_factor,
+          "With yarn and longrope: factor of rotated queries and keys; 0 means 1 + mscale ln(factor) / 10, "
+          "where mscale is 1 unless both are set, or with longrope the root of "
+          "1 + ln(factor) / ln(original_max_position).",
+          {.min = 0, .max = 1e6})
       .field("beta_fast", &RopeScalingConfig::beta_fast,
              "With yarn: frequencies with more turns in the original context are not scaled.",
              {.max = 1e6, .above = 0})
@@ -38,7 +40,14 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
              {.min = 0, .max = 1e6})
       .field("mscale_all_dim", &RopeScalingConfig::mscale_all_dim, "See mscale.", {.min = 0, .max = 1e6})
       .field("truncate", &RopeScalingConfig::truncate,
-             "With yarn: whether the range between beta_fast and beta_slow is rounded to whole frequencies.");
+             "With yarn: whether the range between beta_fast and beta_slow is rounded to whole frequencies.")
+      .field(
+          "short_factor", &RopeScalingConfig::short_factor,
+          "With longrope: by what each frequency is divided in rows of up to original_max_position tokens, "
+          "one number for each pair of elements that is rotated.",
+          {.max = 1e6, .above = 0})
+      .field("long_factor", &RopeScalingConfig::long_factor,
+             "With longrope: the same for longer rows (training.seq_len).", {.max = 1e6, .above = 0});
 }
 
 constexpr int kMaxGroupDepth = 8;

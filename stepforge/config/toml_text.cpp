@@ -88,6 +88,11 @@ struct ValueWriter {
     for (const int64_t value : *values) parts.push_back(format("{}", value));
     return bracketed(parts, "[", "]");
   }
+  std::string operator()(const std::vector<double>* values) const {
+    std::vector<std::string> parts;
+    for (const double value : *values) parts.push_back(toml_float(value));
+    return bracketed(parts, "[", "]");
+  }
   std::string operator()(const std::vector<std::string>* values) const {
     std::vector<std::string> parts;
     for (const std::string& value : *values) parts.push_back(toml_string(value));

@@ -9,6 +9,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 
 #include "stepforge/base/error.h"
@@ -106,10 +107,22 @@ at::Tensor yarn_frequencies(const at::Tensor& period, double theta, const RopeSc
   return (period * scaling.factor).reciprocal() * (1 - unchanged) + period.reciprocal() * unchanged;
 }
 
+at::Tensor longrope_frequencies(const at::Tensor& period, const RopeScaling& scaling) {
+  const auto pairs = static_cast<std::size_t>(period.numel());
+  if (scaling.divisors.size() != pairs)
+    throw Error(format("rope: {} divisors for {} frequencies", scaling.divisors.size(), pairs));
+  return (at::tensor(scaling.divisors, at::kDouble).to(at::kFloat) * period).reciprocal();
+}
+
 /// By which cosines and sines are multiplied.
 double table_factor(const RopeScaling& scaling) {
-  if (scaling.kind != RopeScaling::Kind::yarn) return 1.0;
+  const bool is_longrope = scaling.kind == RopeScaling::Kind::longrope;
+  if (scaling.kind != RopeScaling::Kind::yarn && !is_longrope) return 1.0;
   if (scaling.attention_factor > 0.0) return scaling.attention_factor;
+  if (is_longrope) {
+    const auto original = static_cast<double>(scaling.original_max_position);
+    return scaling.factor <= 1.0 ? 1.0 : std::sqrt(1 + std::log(scaling.factor) / std::log(original));
+  }
   const auto growth = [&](double share) {
     return scaling.factor <= 1.0 ? 1.0 : 0.1 * share * std::log(scaling.factor) + 1.0;
   };
@@ -154,6 +167,8 @@ at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& s
       return llama3_frequencies(period.reciprocal(), scaling);
     case RopeScaling::Kind::yarn:
       return yarn_frequencies(period, theta, scaling);
+    case RopeScaling::Kind::longrope:
+      return longrope_frequencies(period, scaling);
   }
   return period.reciprocal();
 }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -24,15 +25,17 @@ struct RopeScaling {
     none,
     linear,  ///< all are divided by the factor
     llama3,  ///< the low ones are (Llama 3.1)
-    yarn     ///< likewise, and queries and keys are scaled (Peng et al., "YaRN", 2023)
+    yarn,    ///< likewise, and queries and keys are scaled (Peng et al., "YaRN", 2023)
+    longrope  ///< each is divided by a factor of its own, and queries and keys are scaled (Ding et al., "LongRoPE", 2024)
   };
   Kind kind = Kind::none;
   double factor = 1.0;
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int64_t original_max_position = 8192;
+  double attention_factor = 0.0;      ///< of yarn and longrope; 0: from the factor
+  std::vector<double> divisors = {};  ///< of longrope [head_dim / 2]
   // Of yarn:
-  double attention_factor = 0.0;  ///< 0: from the factor
   double beta_fast = 32.0;
   double beta_slow = 1.0;
   double mscale = 0.0;  ///< if both are above 0, the attention factor is the ratio of theirs
@@ -40,7 +43,7 @@ struct RopeScaling {
   bool truncate = true;
 };
 
-/// Cosines and sines, with yarn times the attention factor, both fp32 [max_position, head_dim / 2] on the CPU.
+/// Cosines and sines, with yarn and longrope times the attention factor, both fp32 [max_position, head_dim / 2] on the CPU.
 struct RopeTable {
   at::Tensor cos;
   at::Tensor sin;
@@ -48,7 +51,7 @@ struct RopeTable {
 
 /// The fp32 frequencies [head_dim / 2], by the same fp32 operations as transformers (modeling_rope_utils.py:
 /// compute_default_rope_parameters of a model, _compute_linear_scaling_rope_parameters, _compute_llama3_parameters,
-/// _compute_yarn_parameters), hence the same bits.
+/// _compute_yarn_parameters, _compute_longrope_parameters), hence the same bits.
 at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling);
 
 /// Angles are fp32(position) * fp32(frequency), as in transformers.

@@ -29,6 +29,8 @@ RopeScaling::Kind scaling_kind(RopeScalingType type) {
       return RopeScaling::Kind::llama3;
     case RopeScalingType::yarn:
       return RopeScaling::Kind::yarn;
+    case RopeScalingType::longrope:
+      return RopeScaling::Kind::longrope;
     case RopeScalingType::none:
     case RopeScalingType::dynamic:  // scales for positions from max_position on, which no row has
       break;
@@ -36,13 +38,14 @@ RopeScaling::Kind scaling_kind(RopeScalingType type) {
   return RopeScaling::Kind::none;
 }
 
-RopeScaling rope_scaling(const RopeScalingConfig& config) {
+RopeScaling rope_scaling(const RopeScalingConfig& config, int64_t row_length) {
   return {.kind = scaling_kind(config.type),
           .factor = config.factor,
           .low_freq_factor = config.low_freq_factor,
           .high_freq_factor = config.high_freq_factor,
           .original_max_position = config.original_max_position,
           .attention_factor = config.attention_factor,
+          .divisors = row_length > config.original_max_position ? config.long_factor : config.short_factor,
           .beta_fast = config.beta_fast,
           .beta_slow = config.beta_slow,
           .mscale = config.mscale,
@@ -233,12 +236,14 @@ struct RopeTables {
   std::shared_ptr<const RopeTable> global;
   std::shared_ptr<const RopeTable> local;
 
-  RopeTables(const ModelConfig& config, int64_t positions) {
+  RopeTables(const ModelConfig& config, const ForwardOptions& options) {
+    const int64_t positions = options.context_length;
+    const int64_t row_length = options.row_length > 0 ? options.row_length : positions;
     const auto table = [&](double theta, const RopeScaling& scaling) {
       const int64_t size = has_latents(config) ? config.qk_rope_head_dim : head_size(config);
       return std::make_shared<const RopeTable>(make_rope_table(positions, size, theta, scaling));
     };
-    global = table(config.rope_theta, rope_scaling(config.rope_scaling));
+    global = table(config.rope_theta, rope_scaling(config.rope_scaling, row_length));
     local = config.rope_local_theta > 0.0 ? table(config.rope_local_theta, {}) : global;
   }
 };
@@ -276,7 +281,7 @@ std::unique_ptr<Block> layer_block(const ModelConfig& config, const BlockSpec& b
 Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks,
                  const ParameterLookup& parameters, const ForwardOptions& options) {
   const ModelFamily& family = family_of(config);
-  const RopeTables ropes(config, options.context_length);
+  const RopeTables ropes(config, options);
   const double embedding_scale = family.scaled_embedding ? std::sqrt(static_cast<double>(config.dim)) : 1.0;
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
 

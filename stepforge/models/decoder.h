@@ -22,6 +22,7 @@ struct ForwardOptions {
   double z_loss_weight = 0.0;    ///< training.z_loss_weight
   double label_smoothing = 0.0;  ///< training.label_smoothing
   LossFunction loss = {};        ///< training.loss; empty: the cross-entropy
+  int64_t row_length = 0;        ///< decides which factors of longrope apply; 0: context_length
 };
 
 /// The forward code of `blocks`, those of a ModelSpec of `config` or of a part of it, bound to `parameters`, which

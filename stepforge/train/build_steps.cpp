@@ -299,7 +299,8 @@ void build_model(Trainer& trainer) {
       .tensor = tensor_exchange(*trainer.groups, plan_tensor(config, trainer.place)),
       .z_loss_weight = config.training.z_loss_weight,
       .label_smoothing = config.training.label_smoothing,
-      .loss = loss_function(config)};
+      .loss = loss_function(config),
+      .row_length = config.training.seq_len};
   trainer.model =
       make_model(trainer.config.model, trainer.rank_model.blocks, trainer.store->lookup(), options);
 }

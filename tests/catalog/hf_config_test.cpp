@@ -423,6 +423,15 @@ RopeScalingConfig scaling_of(const Json& rope) {
     scaling.truncate = rope.value("truncate", true);
     scaling.original_max_position = rope["original_max_position_embeddings"];
   }
+  if (rope["rope_type"] == "longrope") {
+    scaling.type = RopeScalingType::longrope;
+    number("attention_factor", scaling.attention_factor);
+    scaling.original_max_position = rope["original_max_position_embeddings"];
+    if (!rope.contains("factor"))
+      scaling.factor = 2048.0 / static_cast<double>(scaling.original_max_position);
+    scaling.short_factor = rope["short_factor"].get<std::vector<double>>();
+    scaling.long_factor = rope["long_factor"].get<std::vector<double>>();
+  }
   return scaling;
 }
 
@@ -468,8 +477,8 @@ TEST(HfConfig, ValuesOutsideTheRangesOfOurFieldsAreRefused) {
 }
 
 TEST(HfConfig, ARotaryTypeIsRefusedUnderTheKeyOfTheFile) {
-  EXPECT_CONTAINS(refusal("rope_scaling", {{"type", "longrope"}, {"factor", 4.0}}),
-                  "\"rope_scaling.type\" is \"longrope\"");
+  EXPECT_CONTAINS(refusal("rope_scaling", {{"type", "proportional"}, {"factor", 4.0}}),
+                  "\"rope_scaling.type\" is \"proportional\"");
 }
 
 TEST(HfConfig, EveryWrittenKeyIsKnownToTheReader) {

@@ -32,8 +32,8 @@ TEST(SchemaDocs, EveryFieldHasADescriptionOfOneSentence) {
 
 TEST(SchemaDocs, EveryNumberHasARange) {
   for (const FieldInfo& info : all_fields()) {
-    const bool number =
-        info.type == FieldType::integer || info.type == FieldType::number || info.type == FieldType::integers;
+    const bool number = info.type == FieldType::integer || info.type == FieldType::number ||
+                        info.type == FieldType::integers || info.type == FieldType::numbers;
     EXPECT_EQ(number, !info.range.empty()) << info.path();
   }
 }

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/rope.h"
 
+#include <bit>
+
 #include <ATen/ops/empty_like.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/json.h"
 #include "tests/kernels/compare.h"
+#include "tests/support/paths.h"
 
 namespace stepforge::testing {
 namespace {
@@ -176,6 +181,30 @@ TEST(RopeTable, Llama3ScalingKeepsShortWavesStretchesLongOnesAndBlendsBetween) {
   }
   EXPECT_EQ(scaled[0].item<float>(), plain[0].item<float>());
   EXPECT_EQ(scaled[63].item<float>(), plain[63].item<float>() / 8);
+}
+
+TEST(RopeTable, LongropeHasTheFrequenciesOfTransformersBitByBit) {
+  const std::filesystem::path file = source_dir() / "tests/golden/hf_config/longrope.json";
+  const Json tables = Json::parse(read_file(file, 1 << 20));
+  ASSERT_EQ(tables.size(), 6U);
+  for (const Json& table : tables) {
+    const Json& rope = table["rope"];
+    const int64_t original = rope["original_max_position_embeddings"];
+    const bool is_long = table["length"].get<int64_t>() > original;
+    const double ratio = table["max_position"].get<double>() / static_cast<double>(original);
+    const RopeScaling scaling = {
+        .kind = RopeScaling::Kind::longrope,
+        .factor = rope.value("factor", ratio),
+        .original_max_position = original,
+        .attention_factor = rope.value("attention_factor", 0.0),
+        .divisors = rope[is_long ? "long_factor" : "short_factor"].get<std::vector<double>>()};
+    const at::Tensor frequencies = rope_frequencies(16, rope["rope_theta"], scaling);
+    for (int64_t i = 0; i < 8; ++i)
+      EXPECT_EQ(std::bit_cast<int32_t>(frequencies[i].item<float>()),
+                table["bits"].at(static_cast<size_t>(i)).get<int32_t>());
+    EXPECT_EQ(make_rope_table(1, 16, rope["rope_theta"], scaling).cos[0][0].item<float>(),
+              static_cast<float>(table["factor"].get<double>()));
+  }
 }
 
 }  // namespace

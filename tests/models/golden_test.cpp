@@ -85,8 +85,8 @@ TEST(Golden, CoversEveryFamilyTiedEmbeddingsAndScaledRope) {
   }
   EXPECT_EQ(families.size(), model_families().size());
   EXPECT_EQ(tied.size(), 2U);
-  for (const RopeScalingType type :
-       {RopeScalingType::none, RopeScalingType::linear, RopeScalingType::llama3, RopeScalingType::yarn})
+  for (const RopeScalingType type : {RopeScalingType::none, RopeScalingType::linear, RopeScalingType::llama3,
+                                     RopeScalingType::yarn, RopeScalingType::longrope})
     EXPECT_TRUE(scalings.contains(type)) << choice_name(type);
 }
 

@@ -14,13 +14,17 @@ import pathlib
 import sys
 import warnings
 
+import torch
 import transformers
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONG = LLAMA3 | {"original_max_position_embeddings": 512}
 YARN = {"rope_type": "yarn", "factor": 4.0}
 YARN_WITH_ALL = YARN | {"original_max_position_embeddings": 512, "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 0.7,
                         "mscale_all_dim": 0.9, "truncate": False}
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.25, 1.5, 1.7, 2.0, 2.5, 3.0],
+            "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 50.5]}
 # (name, fields of the file, the key that our reader refuses)
 CASES = [
     ("nothing", {}, None),
@@ -61,8 +65,14 @@ CASES = [
     ("linear wins over the old key", {"rope_scaling": {"rope_type": "linear", "type": "default", "factor": 4.0}}, None),
     ("linear with keys that it does not read", {"rope_scaling": LONG | {"rope_type": "linear"}}, None),
     ("linear without factor", {"rope_scaling": {"rope_type": "linear"}}, "factor"),
-    ("longrope", {"rope_scaling": {"rope_type": "longrope", "factor": 4.0, "short_factor": [1.0] * 8,
-                                   "long_factor": [2.0] * 8}}, "rope_type"),
+    ("longrope", {"rope_scaling": LONGROPE | {"factor": 4.0}}, None),
+    ("longrope without factor", {"rope_scaling": LONGROPE | {"original_max_position_embeddings": 512}}, None),
+    ("longrope with original positions on top", {"rope_scaling": LONGROPE, "original_max_position_embeddings": 512}, None),
+    ("longrope with an attention factor",
+     {"rope_parameters": LONGROPE | {"rope_theta": 5e5, "factor": 2.0, "attention_factor": 1.25}}, None),
+    ("longrope without long_factor", {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 8}}, "long_factor"),
+    ("longrope with a factor that is no number", {"rope_scaling": LONGROPE | {"short_factor": [1.0, "2"]}}, "short_factor[1]"),
+    ("proportional", {"rope_scaling": {"rope_type": "proportional", "factor": 4.0}}, "rope_type"),
     ("half the head rotated", {"rope_scaling": LONG | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     ("half the head rotated, on top", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ("per layer type", {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 7e4}}},
@@ -101,6 +111,20 @@ def rope_of(config_class, fields):
     return {key: value for key, value in config.rope_parameters.items() if key != "type"}
 
 
+def longrope_tables():
+    """The bits of the frequencies that transformers takes in calls of two lengths, and the factor of cosines and sines."""
+    tables = []
+    for theta, more in ((1e4, {}), (5e5, {"factor": 3.0}), (1e4, {"attention_factor": 1.25})):
+        rope = LONGROPE | {"rope_theta": theta, "original_max_position_embeddings": 40} | more
+        config = transformers.LlamaConfig(**SHAPE, rope_parameters=dict(rope))
+        embedding = LlamaRotaryEmbedding(config)
+        for length in (40, 41):
+            embedding(torch.zeros(1), torch.arange(length)[None])
+            tables.append({"rope": rope, "max_position": SHAPE["max_position_embeddings"], "length": length,
+                           "bits": embedding.inv_freq.view(torch.int32).tolist(), "factor": embedding.attention_scaling})
+    return tables
+
+
 def main():
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
@@ -122,6 +146,7 @@ def main():
              for name, case, refused in (CASES_OF_TWO if family == "gemma3_text" else CASES)]
     lines = ",\n ".join(json.dumps(case, sort_keys=True) for case in cases)
     (folder / "rope.json").write_text(f"[{lines}]\n")
+    (folder / "longrope.json").write_text(json.dumps(longrope_tables(), indent=1, sort_keys=True) + "\n")
     (folder / "fields.json").write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n")
 
 

@@ -31,6 +31,8 @@ LLAMA3_ROPE = {
 }  # fmt: skip
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 OSS_ROPE = {**YARN_ROPE, "rope_theta": 150000.0, "truncate": False}
+LONG_ROPE = {"rope_type": "longrope", "original_max_position_embeddings": 16, "short_factor": [1.0, 1.1, 1.3, 1.7],
+             "long_factor": [1.0, 2.5, 6.0, 11.5]}
 LINEAR_ROPE = {"rope_type": "linear", "factor": 4.0}
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 256}
 
@@ -137,6 +139,7 @@ GOLDEN = {
     "deepseek_v2": lambda: deepseek_v2(4, rope_parameters=LATENT_ROPE, tie_word_embeddings=True),
     "deepseek_v3": lambda: deepseek_v3(4, tie_word_embeddings=True),
     "gpt_oss": lambda: gpt_oss(4, 2, head_dim=10, intermediate_size=20, tie_word_embeddings=True, num_local_experts=3, rope_parameters=OSS_ROPE),
+    "llama_longrope": lambda: llama(4, 2, True, 10000.0, LONG_ROPE),
 }
 MODELS = {
     **GOLDEN,
@@ -148,6 +151,8 @@ MODELS = {
     "llama, yarn with all settings": lambda: llama(
         2, 1, True, 5e5, {**YARN_ROPE, "beta_fast": 4.0, "beta_slow": 0.5, "mscale": 0.7, "mscale_all_dim": 1.3, "truncate": False},
         hidden_size=128, num_hidden_layers=3),
+    "llama, longrope in short rows": lambda: llama(
+        4, 2, True, 10000.0, {**LONG_ROPE, "original_max_position_embeddings": 128, "attention_factor": 1.2}),
     "qwen2, untied, wider": lambda: qwen2(6, 3, hidden_size=96, intermediate_size=176, num_hidden_layers=3, vocab_size=1000),
     "qwen2, yarn": lambda: qwen2(3, 1, hidden_size=96, rope_parameters={"rope_theta": 1e6, **YARN_ROPE, "attention_factor": 1.3}),
     "qwen3, windows": lambda: qwen3(4, 1, 10, True, num_hidden_layers=3, **SLIDING),
@@ -215,6 +220,12 @@ def make_cu_seqlens(rows, length):
 
 def whole_rows(rows, length):
     return torch.arange(0, rows * length + 1, length, dtype=torch.int32)
+
+
+def documents_of(model, rows, length):
+    """Longrope chooses its factors by the length of a call, in Stepforge by that of a row: there a row is one document."""
+    is_longrope = (model.config.rope_parameters or {}).get("rope_type") == "longrope"
+    return (whole_rows if is_longrope else make_cu_seqlens)(rows, length)
 
 
 def transformers_outputs(model, tokens, borders):
@@ -356,7 +367,7 @@ def check(program):
             folder = work / "model"
             save_model(model, folder)
             rows, length = 4, 96
-            tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_cu_seqlens(rows, length)
+            tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), documents_of(model, rows, length)
             expected = transformers_outputs(model, tokens, whole_rows(rows, length))
             faults += compare(name, expected, stepforge_outputs(program, folder, tokens, None, work)[0])
             expected = transformers_outputs(model, tokens, borders)
@@ -378,7 +389,7 @@ def record(target):
         save_model(model, folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
         rows, length = 2, 24
-        tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_cu_seqlens(rows, length)
+        tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), documents_of(model, rows, length)
         save_file({"tokens": tokens, "cu_seqlens": borders}, folder / "tokens.safetensors")
         save_file(transformers_outputs(model, tokens, borders), folder / "expected.safetensors")
         print(f"{folder}: {sum(file.stat().st_size for file in folder.iterdir()):,} bytes")
