@@ -58,9 +58,9 @@ struct GatherPolicy {
     every_n,  ///< "always" for units 0, n, 2n, ..., "never" for the others
   };
   Reshard reshard = Reshard::never;
-  std::vector<std::string> kept;  ///< units for which it is "never", whatever `reshard` says
   PrefetchPolicy prefetch;
-  int n = 1;  ///< for every_n
+  int n = 1;                           ///< for every_n
+  std::vector<std::string> kept = {};  ///< units for which it is "never", whatever `reshard` says
 };
 
 /// How gradients of sharded units are reduced.
