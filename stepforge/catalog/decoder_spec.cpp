@@ -269,22 +269,12 @@ void check_expert_parallel(const ModelConfig& model, const TensorParallel& tenso
                model.family));
   if (model.n_experts % experts.degree != 0)
     refuse(format("model.n_experts = {}: the degree must divide it", model.n_experts));
-  if (tensor.degree > 1) {
+  if (tensor.degree > 1 && !tensor.sequence) {
     refuse(
-        format("parallelism.tensor_parallel_degree = {}: they cannot be combined; use one of them, with "
-               "FSDP, context or pipeline parallelism for the other ranks",
-               tensor.degree));
+        format("parallelism.tensor_parallel_degree = {} without sequence parallelism, so that {} ranks would "
+               "send the same tokens: set parallelism.enable_sequence_parallel = true",
+               tensor.degree, tensor.degree));
   }
-}
-
-/// Every rank has all experts, and all tokens for them.
-void check_expert_tokens(const ModelConfig& model, const TensorParallel& tensor) {
-  if (tensor.degree == 1 || !tensor.sequence || family_of(model).expert_names == nullptr) return;
-  throw UsageError(format(
-      "parallelism.tensor_parallel_degree = {} with sequence parallelism, but models of the family \"{}\" "
-      "have experts, which need all tokens on every rank: set parallelism.enable_sequence_parallel = "
-      "false",
-      tensor.degree, model.family));
 }
 
 /// Keys of latent attention are not exchanged.
@@ -336,23 +326,21 @@ void check_ulysses(const ModelConfig& model, const TensorParallel& tensor, const
       kv_heads, model.n_heads, model.n_kv_heads, tensor.degree));
 }
 
-/// Adds a unit with the parameters of the layers, and a block that uses it. `hidden` passes between blocks.
+/// Adds units with the parameters of the layers, and a block that uses them. `hidden` passes between blocks.
 void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& name, BlockKind kind, int layer,
                std::vector<LayerSpec> layers) {
-  UnitSpec unit;
-  unit.name = name;
   BlockSpec block;
   block.name = name;
   block.kind = kind;
   block.layer = layer;
-  for (auto& part : layers) {
-    std::ranges::move(part.parameters, std::back_inserter(unit.parameters));
+  std::vector<LayerSpec*> parts;
+  for (LayerSpec& part : layers) {
+    parts.push_back(&part);
     block.regions.push_back(std::move(part.region));
   }
   if (kind != BlockKind::embedding) block.inputs.push_back(hidden);
   if (kind != BlockKind::head) block.outputs.push_back(hidden);
-  block.units = {static_cast<int>(spec.units.size())};
-  spec.units.push_back(std::move(unit));
+  block.units = add_units(spec, name, parts);
   spec.blocks.push_back(std::move(block));
 }
 
@@ -391,7 +379,6 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   check_ring(model, context);
   check_expert_parallel(model, tensor, experts);
   check_sinks(model, context);
-  check_expert_tokens(model, tensor);
   check_balance(model, context);
   const AttentionDims dims = attention_dims(model);
   const bool dropout = model.dropout > 0.0;
@@ -420,25 +407,30 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     const double depth_std = residual_std(layer);
     const LayerTraits traits = layer_traits(model, layer);
     LayerSpec attention =
-        traits.latent() ? latent_attention_layer(name + ".attention", hf_prefix, latent_dims(model), traits,
-                                                 depth_std, dropout)
-                        : attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
-                                          parts.attention.at(static_cast<size_t>(layer)), context);
+        traits.latent()
+            ? latent_attention_layer(name + ".attention", hf_prefix, latent_dims(model), traits, depth_std,
+                                     dropout, parts.attention.at(static_cast<size_t>(layer)))
+            : attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
+                              parts.attention.at(static_cast<size_t>(layer)), context);
     if (traits.experts && experts.degree > 1) {
-      add_expert_blocks(spec, hidden, static_cast<int>(layer), std::move(attention),
-                        expert_parts(name + ".mlp", hf_prefix, expert_dims(model),
-                                     family_of(model).expert_names(), depth_std, dropout, experts),
+      ExpertParts of_experts = expert_parts(name + ".mlp", hf_prefix, expert_dims(model),
+                                            family_of(model).expert_names(), depth_std, dropout, experts);
+      for (LayerSpec* part : {&of_experts.router, &of_experts.experts, &of_experts.shared, &of_experts.join})
+        compute_on_slices(*part, tensor);
+      add_expert_blocks(spec, hidden, static_cast<int>(layer), std::move(attention), std::move(of_experts),
                         expert_dims(model), experts);
       continue;
     }
+    LayerSpec mlp =
+        traits.biased_experts
+            ? biased_expert_layer(name + ".mlp", hf_prefix, expert_dims(model), depth_std, dropout)
+        : traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
+                                        family_of(model).expert_names(), depth_std, dropout)
+                         : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std,
+                                     dropout, parts.mlp.at(static_cast<size_t>(layer)));
+    if (traits.experts) compute_on_slices(mlp, tensor);
     add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
-              {std::move(attention),
-               traits.biased_experts
-                   ? biased_expert_layer(name + ".mlp", hf_prefix, expert_dims(model), depth_std, dropout)
-               : traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
-                                               family_of(model).expert_names(), depth_std, dropout)
-                                : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits,
-                                            depth_std, dropout, parts.mlp.at(static_cast<size_t>(layer)))});
+              {std::move(attention), std::move(mlp)});
   }
   add_block(spec, hidden, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,

@@ -11,18 +11,29 @@
 
 namespace stepforge {
 
+std::vector<int> add_units(ModelSpec& spec, const std::string& name, const std::vector<LayerSpec*>& layers) {
+  std::vector<int> units;
+  for (const UnitMesh mesh : {UnitMesh::rows, UnitMesh::slices}) {
+    if (std::ranges::none_of(layers, [&](const LayerSpec* layer) { return layer->mesh == mesh; })) continue;
+    UnitSpec unit{.name = mesh == UnitMesh::rows ? name : name + ".mlp", .parameters = {}, .mesh = mesh};
+    for (LayerSpec* layer : layers)
+      if (layer->mesh == mesh) std::ranges::move(layer->parameters, std::back_inserter(unit.parameters));
+    units.push_back(static_cast<int>(spec.units.size()));
+    spec.units.push_back(std::move(unit));
+  }
+  return units;
+}
+
 void add_expert_blocks(ModelSpec& spec, const BundleEntry& hidden, int layer, LayerSpec attention,
                        ExpertParts parts, const ExpertDims& dims, const ExpertParallel& parallel) {
   const std::string name = format("layers.{}", layer);
   const ExpertValues values(hidden, dims.chosen);
   const int64_t rows = parallel.rows_per_token(dims.experts, dims.chosen);
-  const auto unit = static_cast<int>(spec.units.size());
-  UnitSpec trained{.name = name, .parameters = std::move(attention.parameters)};
-  for (LayerSpec* part : {&parts.router, &parts.shared})
-    std::ranges::move(part->parameters, std::back_inserter(trained.parameters));
-  spec.units.push_back(std::move(trained));
-  spec.units.push_back(
-      {.name = name + ".experts", .parameters = std::move(parts.experts.parameters), .experts = true});
+  const std::vector<int> units = add_units(spec, name, {&attention, &parts.router, &parts.shared});
+  const auto unit_of_experts = static_cast<int>(spec.units.size());
+  spec.units.push_back({.name = name + ".experts",
+                        .parameters = std::move(parts.experts.parameters),
+                        .mesh = UnitMesh::experts});
 
   const auto add = [&](LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
                        std::vector<BundleEntry> outputs, std::vector<RegionSpec> regions) -> BlockSpec& {
@@ -30,17 +41,19 @@ void add_expert_blocks(ModelSpec& spec, const BundleEntry& hidden, int layer, La
         layer_part(layer, part, std::move(units), std::move(inputs), std::move(outputs), std::move(regions)));
   };
   // Norm and router keep what they have made of the hidden state, and passed on.
-  add(LayerPart::router, {unit}, {hidden}, {hidden, values.tokens, values.weights, values.experts},
+  add(LayerPart::router, units, {hidden}, {hidden, values.tokens, values.weights, values.experts},
       {std::move(attention.region), std::move(parts.router.region)})
       .kept = {hidden.name, values.tokens.name, values.experts.name};
-  std::vector<BundleEntry> joined = {hidden, {"combined", hidden.width}};
+  std::vector<BundleEntry> joined = {hidden, values.combined()};
   if (dims.shared_hidden > 0) {
-    std::vector<BundleEntry> made = {{"shared", hidden.width}};
-    if (dims.shared_gate) made.push_back({.name = "gate", .width = 1, .dtype = DType::f32});
+    std::vector<BundleEntry> made = {{"shared", hidden.width, hidden.slice}};
+    if (dims.shared_gate)
+      made.push_back({.name = "gate", .width = 1, .slice = hidden.slice, .dtype = DType::f32});
     std::ranges::copy(made, std::back_inserter(joined));
-    add(LayerPart::shared, {unit}, {values.tokens}, std::move(made), {std::move(parts.shared.region)});
+    add(LayerPart::shared, {units.back()}, {values.tokens}, std::move(made),
+        {std::move(parts.shared.region)});
   }
-  add(LayerPart::experts, {unit + 1}, values.inputs(rows), {values.results(rows)},
+  add(LayerPart::experts, {unit_of_experts}, values.inputs(rows), {values.results(rows)},
       {std::move(parts.experts.region)})
       .dispatch = values.dispatch(dims.experts);
   add(LayerPart::join, {}, std::move(joined), {hidden}, {std::move(parts.join.region)});

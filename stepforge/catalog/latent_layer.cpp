@@ -84,9 +84,9 @@ CallSpec latent_call(const std::vector<ParameterSpec>& parameters, const LatentD
 
 LayerSpec latent_attention_layer(const std::string& prefix, const std::string& hf_prefix,
                                  const LatentDims& dims, const LayerTraits& traits, double depth_std,
-                                 bool dropout) {
+                                 bool dropout, const TensorParallel& tensor) {
   // Norm, attention, output projection and residual are those of the attention in whose place it is.
-  LayerSpec layer = attention_layer(prefix, hf_prefix, dims.attention(), traits, depth_std, dropout);
+  LayerSpec layer = attention_layer(prefix, hf_prefix, dims.attention(), traits, depth_std, dropout, tensor);
   std::vector<ParameterSpec> parameters = projections(prefix, hf_prefix, dims);
   std::vector<CallSpec>& calls = layer.region.calls;
   const auto qkv = std::ranges::find(calls, "qkv", &CallSpec::name);

@@ -33,9 +33,10 @@ struct LatentDims {
 };
 
 /// norm; q [H d, D], or q_down [s, D], q_latent_norm and q_up [H d, s]; kv_down [r + R, D], kv_latent_norm and kv_up
-/// [H (P + V), r]; attention, output projection out [D, H V], residual add. Arguments and region as attention_layer().
+/// [H (P + V), r]; attention, output projection out [D, H V], residual add. Arguments and region as attention_layer(); `tensor` divides nothing, but may have slices
+/// of the tokens.
 LayerSpec latent_attention_layer(const std::string& prefix, const std::string& hf_prefix,
                                  const LatentDims& dims, const LayerTraits& traits, double depth_std,
-                                 bool dropout);
+                                 bool dropout, const TensorParallel& tensor = {});
 
 }  // namespace stepforge

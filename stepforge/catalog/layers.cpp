@@ -121,10 +121,11 @@ CallSpec branch_norm(const std::string& weight, int64_t width, double offset, bo
 }
 
 /// Adds in place; its gradient is that of its input.
-CallSpec bias_call(const std::string& weight, int64_t width) {
+CallSpec bias_call(const std::string& weight, int64_t width, bool slice) {
   CallSpec call{.name = "bias", .weights = {weight}};
   call.backward_workspace = partial_sums(width);
   compute_norm_gradients(call, width);
+  if (slice) call.backward_exchanges = {weight_sum(width)};
   return call;
 }
 
@@ -237,6 +238,11 @@ void take_slices(CallSpec& norm, CallSpec& loss, int64_t width, bool divided) {
 
 }  // namespace
 
+void compute_on_slices(LayerSpec& layer, const TensorParallel& tensor) {
+  compute_on_slices(layer.region, tensor);
+  if (tensor.sequence) layer.mesh = UnitMesh::slices;
+}
+
 double residual_std(int64_t layer) {
   return kInitialStd / std::sqrt(2.0 * static_cast<double>(layer + 1));
 }
@@ -323,7 +329,7 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   // Without a norm before it, the input of the projection is that of the block.
   add_enter_linear(calls, "qkv", prefix + ".qkv", dims.width, dims.qkv_width(), tensor,
                    /*keeps_input=*/traits.norms_before());
-  if (traits.qkv_bias) calls.push_back(bias_call(prefix + ".qkv_bias", dims.qkv_width()));
+  if (traits.qkv_bias) calls.push_back(bias_call(prefix + ".qkv_bias", dims.qkv_width(), /*slice=*/false));
   calls.push_back(rotate_call(prefix, dims, traits, /*summed=*/tensor.degree > 1 && tensor.divided));
   const bool by_heads = context.heads() > 1;
   calls.push_back(attention_call(joined_dims(dims, context), traits, prefix, dims.heads));
@@ -331,7 +337,7 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   if (context.degree > 1) exchange_context(layer.region, dims, context);
   add_leave_linear(calls, "out", prefix + ".out", dims.out_width(), dims.width, /*keeps_input=*/by_heads,
                    tensor, /*own_gradient=*/dropout || traits.norms_after());
-  if (traits.out_bias) calls.push_back(bias_call(prefix + ".out_bias", dims.width));
+  if (traits.out_bias) calls.push_back(bias_call(prefix + ".out_bias", dims.width, tensor.sequence));
   add_end(calls, prefix, dims.width, traits, dropout, tensor.sequence);
   return layer;
 }

@@ -22,6 +22,7 @@ namespace stepforge {
 struct LayerSpec {
   std::vector<ParameterSpec> parameters;
   RegionSpec region;
+  UnitMesh mesh = UnitMesh::rows;  ///< of its parameters
 };
 
 struct AttentionDims {
@@ -58,6 +59,9 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
 /// over chunks of `chunk` tokens, so the logits of all tokens never exist at once.
 LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk,
                      const TensorParallel& tensor = {}, double norm_offset = 0.0);
+
+/// compute_on_slices() of its region; its parameters are sharded over the ranks of the slices too.
+void compute_on_slices(LayerSpec& layer, const TensorParallel& tensor);
 
 /// Initial standard deviation of the output projections of layer `layer`, as in torchtitan: 0.02 / sqrt(2
 /// (layer + 1)).

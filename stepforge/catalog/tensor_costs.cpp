@@ -126,4 +126,16 @@ void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, con
     leave_in_slices(calls.at(calls.size() - 2), calls.back(), out, tensor, own_gradient);
 }
 
+void compute_on_slices(RegionSpec& region, const TensorParallel& tensor) {
+  if (!tensor.sequence) return;
+  for (CallSpec& call : region.calls) {
+    for (Elements* elements :
+         {&call.output, &call.extra, &call.saves, &call.gradient, &call.queued_saves, &call.queued_input,
+          &call.forward_workspace.token, &call.backward_workspace.token, &call.weight_workspace.token,
+          &call.queued.token})
+      *elements = elements->of_slice();
+    call.flops /= static_cast<double>(tensor.degree);
+  }
+}
+
 }  // namespace stepforge

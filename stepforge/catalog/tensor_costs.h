@@ -37,4 +37,8 @@ void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, con
                       int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor,
                       bool own_gradient = false);
 
+/// For a region of weights that are whole on every rank: it computes with this rank's slice of the tokens and exchanges
+/// nothing, since the step sums the gradients of its weights (UnitMesh::slices). Without slices it stays as it is.
+void compute_on_slices(RegionSpec& region, const TensorParallel& tensor);
+
 }  // namespace stepforge

@@ -84,8 +84,9 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "Which tokens a rank has: a chunk from each half of the row, so that all ranks have the same "
              "work (head_tail), or one range of it (none).")
       .field("expert_parallel_degree", &ParallelismConfig::expert_parallel_degree,
-             "Number of ranks over which the experts of each layer are spread, out of those that shard "
-             "weights: a divisor of their number.",
+             "Number of ranks over which the experts of each layer are spread, out of those of "
+             "data_parallel_shard_degree, context_parallel_degree and tensor_parallel_degree: a divisor of "
+             "their number.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field(
           "expert_parallel_overlap", &ParallelismConfig::expert_parallel_overlap,

@@ -114,8 +114,10 @@ Mesh::Axis Mesh::axis(std::string_view name) const {
   if (name == "dp" || name == "batch") return {replicate * shard, cp * tp};
   if (name == "loss") return {replicate * shard * cp, tp};
   if (name == "fsdp") return {shard * cp, tp};
+  if (name == "fsdp_tp") return {shard * cp * tp, 1};
   if (name == "ep") return {ep, 1};
   if (name == "efsdp") return {shard * cp * tp / ep, ep};
+  if (name == "stage") return {world_size_ / pp, 1};
   if (name == "world") return {world_size_, 1};
   throw Error(format("unknown axis of ranks: \"{}\"", name));
 }

@@ -47,10 +47,12 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size);
 ///   dp, batch  dp_replicate x dp_shard: ranks that read different rows
 ///   loss       dp_replicate x dp_shard x cp: ranks over which a loss is summed
 ///   fsdp       dp_shard x cp: ranks among which dense parameters are sharded
+///   fsdp_tp    dp_shard x cp x tp: ranks among which dense parameters are sharded that take slices of the tokens
 ///   cp_heads   neighbours along cp that exchange heads
 ///   cp_ring    cp / cp_heads: the ranks with the same place in these groups
 ///   ep         the innermost `ep` ranks of dp_shard x cp x tp: ranks that hold different experts
 ///   efsdp      dp_shard x cp x tp / ep: ranks among which one expert is sharded
+///   stage      dp_replicate x dp_shard x cp x tp: ranks that have the same layers
 ///   world      all ranks
 /// Every function throws Error for an unknown axis or a rank outside the world.
 class Mesh {

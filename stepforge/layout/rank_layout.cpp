@@ -30,11 +30,23 @@ UnitLayout unit_of(const RankLayout& layout, const ParallelPlan& plan, const Uni
       .partition = plan.partition, .gather = plan.gather, .reduce = plan.reduce, .offloaded = plan.offload};
   const bool tied = layout.tie_group >= 0 && unit.name == plan.tied.name;
   const bool is_copy = tied && layout.index_in(layout.pipeline_group) == plan.tied.copy;
+  const bool counts_whole = layout.index_in(layout.tensor_group) == 0 || unit.mesh != UnitMesh::rows;
   for (const ParameterSpec& parameter : unit.parameters)
-    result.counted.push_back(!is_copy &&
-                             (layout.index_in(layout.tensor_group) == 0 || parameter.is_sliced()));
+    result.counted.push_back(!is_copy && (counts_whole || parameter.is_sliced()));
   if (tied) result.tie_group = layout.tie_group;
   return result;
+}
+
+std::string_view shard_group_of(UnitMesh mesh) {
+  switch (mesh) {
+    case UnitMesh::rows:
+      return kShardGroup;
+    case UnitMesh::slices:
+      return kSliceShardGroup;
+    case UnitMesh::experts:
+      return kExpertShardGroup;
+  }
+  return kShardGroup;
 }
 
 }  // namespace
@@ -47,6 +59,11 @@ int find_group(std::span<const RankGroup> groups, std::string_view name) {
 int label_group(std::span<const RankGroup> groups) {
   const int world = find_group(groups, kWorldGroup);
   return world >= 0 ? world : find_group(groups, kLossGroup);
+}
+
+int stage_group(std::span<const RankGroup> groups) {
+  if (const int stage = find_group(groups, kStageGroup); stage >= 0) return stage;
+  return find_group(groups, kPipelineGroup) >= 0 ? find_group(groups, kLossGroup) : label_group(groups);
 }
 
 int UnitLayout::replica_group() const {
@@ -70,7 +87,7 @@ int RankLayout::index_in(int group) const {
 
 UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
   UnitLayout result = unit_of(layout, plan, unit);
-  result.shard_group = layout.find(unit.experts ? kExpertShardGroup : kShardGroup);
+  result.shard_group = layout.find(shard_group_of(unit.mesh));
   if (result.shard_group >= 0)
     result.reductions.push_back({CollectiveKind::reduce_scatter, result.shard_group});
   const int replicas = layout.find(kReplicaGroup);
@@ -120,10 +137,16 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
     layout.heads_group = layout.find(kHeadsGroup);
     layout.keys_group = layout.find(kRingGroup);
   }
+  if (std::ranges::find(units, UnitMesh::slices, &UnitSpec::mesh) != units.end())
+    add_group(layout, mesh, kSliceShardGroup);
   if (layout.dims.ep > 1)
     for (const std::string_view axis : {kExpertGroup, kExpertShardGroup}) add_group(layout, mesh, axis);
   layout.expert_group = layout.find(kExpertGroup);
   add_tie_group(layout, plan.tied);
+  // Without stages it is the group of all ranks, and without tensor parallelism that of the loss.
+  if (layout.tensor_group >= 0 && layout.pipeline_group >= 0 &&
+      std::ranges::find(units, true, &UnitSpec::state) != units.end())
+    add_group(layout, mesh, kStageGroup);
   if (layout.size_of(layout.loss_group) < rank.world_size) add_group(layout, mesh, kWorldGroup);
   layout.world_group = label_group(layout.groups);
   layout.model_units = static_cast<int>(plan.units.empty() ? units.size() : plan.units.size());

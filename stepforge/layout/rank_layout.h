@@ -20,6 +20,7 @@ namespace stepforge {
 
 inline constexpr std::string_view kShardGroup = "fsdp";
 inline constexpr std::string_view kReplicaGroup = "dp_replicate";
+inline constexpr std::string_view kSliceShardGroup = "fsdp_tp";
 inline constexpr std::string_view kExpertGroup = "ep";
 inline constexpr std::string_view kExpertShardGroup = "efsdp";
 inline constexpr std::string_view kLossGroup = "loss";
@@ -28,6 +29,7 @@ inline constexpr std::string_view kContextGroup = "cp";
 inline constexpr std::string_view kHeadsGroup = "cp_heads";
 inline constexpr std::string_view kRingGroup = "cp_ring";
 inline constexpr std::string_view kPipelineGroup = "pp";
+inline constexpr std::string_view kStageGroup = "stage";
 inline constexpr std::string_view kTieGroup = "tie";
 inline constexpr std::string_view kWorldGroup = "world";
 
@@ -73,8 +75,8 @@ struct UnitLayout {
   bool offloaded = false;
   int number = 0;      ///< in the whole model
   int tie_group = -1;  ///< ranks that hold a copy of it for another stage
-  /// Of each parameter: whether this rank counts it in norms and saves it. Of those that all ranks of tensor
-  /// parallelism hold, only the first one does; of the copies of a tied unit, the first stage's.
+  /// Of each parameter: whether this rank counts it in norms and saves it. Of those of which all ranks of tensor
+  /// parallelism hold the same shards, only the first one does; of the copies of a tied unit, the first stage's.
   std::vector<bool> counted = {};
 
   bool counts(size_t parameter) const { return counted.empty() || counted.at(parameter); }
@@ -107,8 +109,8 @@ struct RankLayout {
   int index_in(int group) const;
 };
 
-/// The layout of a unit that is sharded over its shard group, which experts have of their own, and replicated over the replica group. `unit`
-/// has this rank's parts of divided tensors.
+/// The layout of a unit that is sharded over the group of its mesh and replicated over the replica group. `unit` has this
+/// rank's parts of divided tensors.
 UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit);
 
 /// The layout of a unit that is not sharded: all ranks with the same parts of divided tensors are replicas.
@@ -123,6 +125,10 @@ int find_group(std::span<const RankGroup> groups, std::string_view name);
 /// The group of all ranks, over which labels and requests to stop are counted: "world", or "loss" if that has
 /// all ranks; -1 if there is one rank.
 int label_group(std::span<const RankGroup> groups);
+
+/// The index of the group of all ranks that have the same layers, over which tokens are counted: "stage", or a group that
+/// has the same ranks; -1 if there is one rank.
+int stage_group(std::span<const RankGroup> groups);
 
 /// This rank's part of divided tensors.
 TensorParallel tensor_parallel(const ParallelDims& resolved, RankId rank);

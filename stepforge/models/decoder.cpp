@@ -82,7 +82,8 @@ at::Tensor correction_of(const LayerTraits& traits, const ParameterLookup& param
 }
 
 ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits,
-                            const ParameterLookup& parameters, const std::string& prefix, int64_t layer) {
+                            const ParameterLookup& parameters, const std::string& prefix, int64_t layer,
+                            const TensorExchange& tensor) {
   const ExpertDims dims = expert_dims(config);
   const ExpertLayer::Shared shared = dims.shared_hidden == 0 ? ExpertLayer::Shared::none
                                      : dims.shared_gate      ? ExpertLayer::Shared::gated
@@ -93,7 +94,8 @@ ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits
           shared,
           config.norm_eps,
           layer,
-          correction_of(traits, parameters, prefix)};
+          correction_of(traits, parameters, prefix),
+          tensor};
 }
 
 using FeedForward = std::variant<MlpLayer, ExpertLayer, BiasedExpertLayer>;
@@ -102,8 +104,9 @@ FeedForward feed_forward(const ModelConfig& config, const LayerTraits& traits,
                          const ParameterLookup& parameters, int64_t layer, const ForwardOptions& options) {
   const std::string prefix = mlp_prefix(layer);
   if (traits.biased_experts)
-    return BiasedExpertLayer(parameters, prefix, router_of(config, traits), config.norm_eps, layer);
-  if (traits.experts) return expert_layer_of(config, traits, parameters, prefix, layer);
+    return BiasedExpertLayer(parameters, prefix, router_of(config, traits), config.norm_eps, layer,
+                             options.tensor);
+  if (traits.experts) return expert_layer_of(config, traits, parameters, prefix, layer, options.tensor);
   return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, options.tensor);
 }
 
@@ -121,7 +124,8 @@ Attention attention_of(const ModelConfig& config, const LayerTraits& traits,
                              .kv_heads = dims.kv_heads,
                              .head_dim = dims.head_dim,
                              .value_dim = dims.value_size()};
-  return LatentAttentionLayer(parameters, prefix, shape, traits, config.norm_eps, rope, layer);
+  return LatentAttentionLayer(parameters, prefix, shape, traits, config.norm_eps, rope, layer,
+                              options.tensor);
 }
 
 /// The attention of a layer, a region that may be recomputed.
@@ -220,15 +224,16 @@ class ExpertsBlock : public Block {
 
 class JoinBlock : public Block {
  public:
-  explicit JoinBlock(int64_t layer) : layer_(layer) {}
+  JoinBlock(int64_t layer, TensorExchange tensor) : layer_(layer), tensor_(std::move(tensor)) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     const auto optional = [&](size_t i) { return i < inputs.size() ? inputs[i] : at::Tensor(); };
-    return {join_experts(inputs.at(1), {optional(2), optional(3)}, inputs.at(0), layer_, context)};
+    return {join_experts(inputs.at(1), {optional(2), optional(3)}, inputs.at(0), layer_, context, tensor_)};
   }
 
  private:
   int64_t layer_;
+  TensorExchange tensor_;
 };
 
 /// The tables of all layers: those with a window may have their own.
@@ -271,7 +276,7 @@ std::unique_ptr<Block> layer_block(const ModelConfig& config, const BlockSpec& b
     case LayerPart::experts:
       return std::make_unique<ExpertsBlock>(parameters, block.layer);
     case LayerPart::join:
-      return std::make_unique<JoinBlock>(block.layer);
+      return std::make_unique<JoinBlock>(block.layer, options.tensor);
   }
   throw Error(format("{}: no such part of a layer", block.name));
 }

@@ -11,22 +11,27 @@ namespace stepforge {
 
 ExpertValues::ExpertValues(const BundleEntry& hidden, int64_t chosen)
     : hidden(hidden),
-      tokens{"tokens", hidden.width},
-      weights{.name = "weights", .width = chosen, .dtype = DType::f32},
-      experts{.name = "experts", .width = chosen, .dtype = DType::i32} {}
+      tokens{"tokens", hidden.width, hidden.slice},
+      weights{.name = "weights", .width = chosen, .slice = hidden.slice, .dtype = DType::f32},
+      experts{.name = "experts", .width = chosen, .slice = hidden.slice, .dtype = DType::i32} {}
 
 DispatchSpec ExpertValues::dispatch(int64_t count) const {
-  return {count, {tokens, weights, experts}, {{"combined", hidden.width}}};
+  return {count, {tokens, weights, experts}, {combined()}};
+}
+
+BundleEntry ExpertValues::combined() const {
+  return {"combined", hidden.width, hidden.slice};
 }
 
 std::vector<BundleEntry> ExpertValues::inputs(int64_t rows) const {
-  return {{.name = "rows", .width = hidden.width, .dispatched = rows},
-          {.name = "weights", .width = 1, .dispatched = rows, .dtype = DType::f32},
-          {.name = "experts", .width = 1, .dispatched = rows, .dtype = DType::i32}};
+  const bool slice = hidden.slice;
+  return {{.name = "rows", .width = hidden.width, .slice = slice, .dispatched = rows},
+          {.name = "weights", .width = 1, .slice = slice, .dispatched = rows, .dtype = DType::f32},
+          {.name = "experts", .width = 1, .slice = slice, .dispatched = rows, .dtype = DType::i32}};
 }
 
 BundleEntry ExpertValues::results(int64_t rows) const {
-  return {.name = "results", .width = hidden.width, .dispatched = rows};
+  return {.name = "results", .width = hidden.width, .slice = hidden.slice, .dispatched = rows};
 }
 
 BlockSpec layer_part(int layer, LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,

@@ -20,7 +20,8 @@
 
 namespace stepforge {
 
-/// What passes between the blocks of a layer and to it, for `experts` experts of which each token takes `chosen`.
+/// What passes between the blocks of a layer and to it, for `experts` experts of which each token takes `chosen`. If the
+/// hidden state is a slice of the tokens, so is all else: each rank of tensor parallelism sends rows of its own tokens.
 struct ExpertValues {
   BundleEntry hidden;
   BundleEntry tokens;
@@ -30,6 +31,7 @@ struct ExpertValues {
   ExpertValues(const BundleEntry& hidden, int64_t chosen);
   /// From the tokens to the rows that come, `rows` for each token if loads are even, and from their results back.
   DispatchSpec dispatch(int64_t experts) const;
+  BundleEntry combined() const;
   std::vector<BundleEntry> inputs(int64_t rows) const;
   BundleEntry results(int64_t rows) const;
 };

@@ -22,7 +22,8 @@ struct BundleEntry {
   std::string name;  ///< "hidden"
   int64_t width = 0;
   bool slice = false;  ///< of this rank's slice of the tokens only (sequence parallelism)
-  /// Of rows that ranks dispatch to the experts of this one: how many are expected per token. 0: each token has one.
+  /// Of rows that ranks dispatch to the experts of this one: how many are expected per token, or per token of a slice. 0:
+  /// each token has one.
   int64_t dispatched = 0;
   std::optional<DType> dtype = {};  ///< if it is not the compute dtype
 

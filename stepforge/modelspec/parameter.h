@@ -61,12 +61,19 @@ struct ParameterSpec {
   bool decays() const { return tag != ParameterTag::norm && tag != ParameterTag::bias; }
 };
 
+/// The ranks that shard a unit, over which its gradient is summed: those that compute other tokens with it.
+enum class UnitMesh : uint8_t {
+  rows,    ///< dp_shard x cp; over tp its tensors are divided, or blocks sum their gradients
+  slices,  ///< dp_shard x cp x tp: of layers that are whole on every rank and take slices of the tokens
+  experts  ///< dp_shard x cp x tp / ep: of experts that are spread over ranks
+};
+
 /// A set of parameters that is sharded, gathered, reduced and updated together.
 struct UnitSpec {
   std::string name;  ///< "embedding", "layers.0", "head"
   std::vector<ParameterSpec> parameters;
   bool trainable = true;
-  bool experts = false;  ///< of experts that are spread over ranks: a mesh of their own shards it
+  UnitMesh mesh = UnitMesh::rows;
   /// Of a block, such as the correction of a router: no gradient changes it, and it is fp32 and whole on every rank.
   bool state = false;
   DType master = DType::f32;  ///< of its stored values: fp32 if they are trained, or state

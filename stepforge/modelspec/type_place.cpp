@@ -78,8 +78,10 @@ void TypePlace::require_no_exchange(const std::vector<Exchange>& exchanges) cons
 
 Division TypePlace::division_of(const std::string& weight) const {
   const auto [unit, parameter] = parameter_at(*this, weight);
-  if (axis.axis == BlockAxis::experts) return unit.experts ? Division::experts : Division::whole;
-  if (axis.axis != BlockAxis::tensor || !parameter.is_sliced()) return Division::whole;
+  if (axis.axis == BlockAxis::experts)
+    return unit.mesh == UnitMesh::experts ? Division::experts : Division::whole;
+  const bool divided = axis.axis == BlockAxis::tensor && unit.mesh == UnitMesh::rows && parameter.is_sliced();
+  if (!divided) return Division::whole;
   const bool by_columns =
       parameter.shape.size() > 1 && parameter.tensor_shape(0).at(1) != parameter.shape.at(1);
   return by_columns ? Division::columns : Division::rows;

@@ -78,6 +78,10 @@ class BlockTypes {
                       block.inputs[1].width == 1 && block.inputs[2].width == 1 &&
                       block.outputs[0].width == returned[0].width;
     place_.require(fits, "the widths of dispatched rows are not those of tokens, weights and results");
+    for (const auto& entries : {sent, block.inputs, block.outputs, returned})
+      for (const BundleEntry& entry : entries)
+        place_.require(entry.slice == sent[0].slice,
+                       "of what is dispatched and returned, only some is of slices of the tokens");
     for (std::size_t i = 0; i < kSent; ++i)
       place_.require(sent[i].dtype == block.inputs[i].dtype,
                      "the types of dispatched rows are not those of tokens, weights and experts");
@@ -154,10 +158,11 @@ class BlockTypes {
   }
 
   void check_weight(const UnitSpec& unit, const std::string& name, ValueType type) const {
-    if (place_.axis.axis == BlockAxis::experts && unit.experts)
+    if (place_.axis.axis == BlockAxis::experts && unit.mesh == UnitMesh::experts)
       return place_.require_type(type, channels, format("the gradient of {}", name));
-    if (place_.axis.summed_by_step == (type == partial)) return;
-    if (place_.axis.summed_by_step)
+    const bool summed_by_step = place_.axis.summed_by_step || unit.mesh != UnitMesh::rows;
+    if (summed_by_step == (type == partial)) return;
+    if (summed_by_step)
       place_.require_type(type, partial, format("the gradient of {}, which the step sums,", name));
     place_.fail(format("the gradient of {} is a partial sum (P) that nothing sums", name));
   }

@@ -32,7 +32,8 @@ struct TypeAxis {
   std::string_view name;                     ///< "tensor"
   std::optional<BlockAxis> axis;             ///< nothing for "data", over which no block exchanges
   ValueType tokens = ValueType::replicated;  ///< of the tokens of a micro-batch
-  /// Whether the step sums the gradients of weights over it; otherwise the blocks do where it is needed.
+  /// Whether the step sums the gradients of all weights over it. Otherwise it sums those of units whose mesh includes it,
+  /// and of the others the blocks do where it is needed.
   bool summed_by_step = false;
 };
 
@@ -73,7 +74,8 @@ class ValueTypeError : public Error {
 /// - The two ends of a residual have one type, and so have their gradients. A value of type P has a gradient of
 ///   type R, and every other one a gradient of its own type, unless it is R and the gradient has not been summed.
 /// - What passes between blocks is what BlockSpec says, and its gradient is complete.
-/// - The gradient of a weight is P on axes over which the step sums, and not P on others.
+/// - The gradient of a weight is P on axes over which the step sums, and not P on others. Over tensor the step sums those of
+///   units that are sharded over it (UnitMesh), whose tensors no rank has a part of.
 /// Throws ValueTypeError.
 std::vector<CallTypes> value_types(const ModelSpec& model, const BlockSpec& block, const TypeAxis& axis);
 

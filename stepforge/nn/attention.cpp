@@ -163,7 +163,8 @@ at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) 
                               : parts ? attend_part(qkv, shape_, *context.batch, exchange_, sinks_)
                                       : attend(qkv, shape_, *context.batch, sinks_);
   at::Tensor out = leave_linear(attended, out_, tensor_, context);
-  if (out_bias_ != nullptr) out = add_bias(out, *out_bias_);
+  if (out_bias_ != nullptr)
+    out = add_bias(out, *out_bias_, takes_slice(tensor_, context) ? &tensor_ : nullptr);
   return branch_.leave(out, residual, tensor_, context);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/nn/biased_experts.h"
 
+#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -128,7 +129,8 @@ at::Tensor run_biased_experts(const at::Tensor& x, const RoutedTokens& routed, c
 }
 
 BiasedExpertLayer::BiasedExpertLayer(const ParameterLookup& parameters, const std::string& prefix,
-                                     const RouterSettings& router, double eps, int64_t layer)
+                                     const RouterSettings& router, double eps, int64_t layer,
+                                     TensorExchange tensor)
     : norm_(parameters(prefix + ".norm")),
       router_(parameters(prefix + ".router")),
       router_bias_(parameters(prefix + ".router_bias")),
@@ -136,7 +138,8 @@ BiasedExpertLayer::BiasedExpertLayer(const ParameterLookup& parameters, const st
                parameters(prefix + ".expert_down"), parameters(prefix + ".expert_down_bias")},
       settings_(router),
       eps_(eps),
-      layer_(layer) {
+      layer_(layer),
+      tensor_(std::move(tensor)) {
   check_router(settings_.options, router_.spec().shape.at(0));
 }
 
@@ -144,7 +147,7 @@ at::Tensor BiasedExpertLayer::forward(const at::Tensor& x, const Context& contex
   auto [normed, residual] = pre_norm(x, norm_, {.eps = eps_});
   const RoutedTokens routed = route(normed, router_, {}, settings_, layer_, context, &router_bias_);
   const at::Tensor branch = run_biased_experts(normed, routed, experts_, ClampedSwiglu());
-  return join_experts(branch, {}, residual, layer_, context);
+  return join_experts(branch, {}, residual, layer_, context, tensor_);
 }
 
 }  // namespace stepforge

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "stepforge/kernels/clamped_swiglu.h"
+#include "stepforge/kernels/divided.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/expert_functions.h"
 
@@ -30,7 +31,7 @@ class BiasedExpertLayer {
   /// `prefix` is "layers.3.mlp"; the parameters norm, router, router_bias, expert_gate_up, expert_gate_up_bias, expert_down
   /// and expert_down_bias are looked up (catalog/biased_experts.h). Throws Error if the router does not fit the experts.
   BiasedExpertLayer(const ParameterLookup& parameters, const std::string& prefix,
-                    const RouterSettings& router, double eps, int64_t layer);
+                    const RouterSettings& router, double eps, int64_t layer, TensorExchange tensor = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
@@ -41,6 +42,7 @@ class BiasedExpertLayer {
   RouterSettings settings_;
   double eps_;
   int64_t layer_;
+  TensorExchange tensor_;
 };
 
 }  // namespace stepforge

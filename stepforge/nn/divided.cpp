@@ -184,11 +184,15 @@ at::Tensor all_tokens(const at::Tensor& x, const TensorExchange& exchange, const
   return takes_slice(exchange, context) ? all_slices(x, exchange) : x;
 }
 
+at::Tensor enter_layer(const at::Tensor& x, const TensorExchange& exchange, const Context& context) {
+  return takes_slice(exchange, context) ? GatherSlicesFunction::apply(x, &exchange) : x;
+}
+
 at::Tensor enter_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context) {
-  const bool slice = takes_slice(exchange, context);
-  if (!is_divided(weight)) return linear(slice ? GatherSlicesFunction::apply(x, &exchange) : x, weight);
-  if (slice) return LinearOfSliceFunction::apply(x, weight.value(), &weight, &exchange);
+  if (!is_divided(weight)) return linear(enter_layer(x, exchange, context), weight);
+  if (takes_slice(exchange, context))
+    return LinearOfSliceFunction::apply(x, weight.value(), &weight, &exchange);
   return linear(exchange.several() ? EnterFunction::apply(x, &exchange) : x, weight);
 }
 

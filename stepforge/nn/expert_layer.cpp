@@ -40,20 +40,21 @@ SharedResult SharedExpert::forward(const at::Tensor& tokens) {
 }
 
 at::Tensor join_experts(const at::Tensor& results, const SharedResult& shared, const at::Tensor& residual,
-                        int64_t layer, const Context& context) {
+                        int64_t layer, const Context& context, const TensorExchange& tensor) {
   const auto site = static_cast<uint64_t>(2 * layer + 1);  // that of an MLP, which the layer replaces
-  if (!shared.result.defined()) return residual_sum(results, residual, context, site);
+  if (!shared.result.defined()) return residual_sum(results, residual, context, site, tensor);
   const at::Tensor branch =
       shared.gate.defined() ? add_gated(results, shared.result, shared.gate) : results.add(shared.result);
-  return residual_add(branch, residual, context, site);
+  return residual_add(branch, residual, context, site, tensor);
 }
 
 ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& prefix,
                          const RouterSettings& router, Shared shared, double eps, int64_t layer,
-                         at::Tensor correction)
+                         at::Tensor correction, TensorExchange tensor)
     : router_(parameters, prefix, router, eps, layer, std::move(correction)),
       experts_(parameters, prefix),
-      layer_(layer) {
+      layer_(layer),
+      tensor_(std::move(tensor)) {
   if (shared != Shared::none) shared_.emplace(parameters, prefix, shared == Shared::gated);
 }
 
@@ -61,7 +62,7 @@ at::Tensor ExpertLayer::forward(const at::Tensor& x, const Context& context) {
   const ExpertTokens in = router_.forward(x, context);
   const at::Tensor results = experts_.forward(in.tokens, in.routed);
   const SharedResult shared = shared_ ? shared_->forward(in.tokens) : SharedResult();
-  return join_experts(results, shared, in.residual, layer_, context);
+  return join_experts(results, shared, in.residual, layer_, context, tensor_);
 }
 
 }  // namespace stepforge

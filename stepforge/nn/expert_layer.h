@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "stepforge/kernels/divided.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/expert_functions.h"
 
@@ -69,9 +70,10 @@ class SharedExpert {
   Parameter* gate_;
 };
 
-/// residual + dropout(results + shared). `shared`: its result is undefined if there is no such expert.
+/// residual + dropout(results + shared). `shared`: its result is undefined if there is no such expert. With sequence
+/// parallelism all are this rank's slice of the tokens, as all that an expert layer takes and makes.
 at::Tensor join_experts(const at::Tensor& results, const SharedResult& shared, const at::Tensor& residual,
-                        int64_t layer, const Context& context);
+                        int64_t layer, const Context& context, const TensorExchange& tensor = {});
 
 /// All of it on one rank: x + experts(norm(x)) + shared(norm(x)).
 class ExpertLayer {
@@ -80,7 +82,8 @@ class ExpertLayer {
 
   /// Looks up what its parts do (catalog/expert_layers.h states their shapes), and throws what they throw.
   ExpertLayer(const ParameterLookup& parameters, const std::string& prefix, const RouterSettings& router,
-              Shared shared, double eps, int64_t layer, at::Tensor correction = {});
+              Shared shared, double eps, int64_t layer, at::Tensor correction = {},
+              TensorExchange tensor = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
@@ -88,6 +91,7 @@ class ExpertLayer {
   RoutedExperts experts_;
   std::optional<SharedExpert> shared_;
   int64_t layer_;
+  TensorExchange tensor_;
 };
 
 }  // namespace stepforge

@@ -49,6 +49,9 @@ inline bool is_divided(const Parameter& weight) {
   return weight.spec().is_sliced();
 }
 
+/// x for a layer that every rank has whole: if it is a slice of the tokens, all of them. `exchange` must outlive the graph.
+at::Tensor enter_layer(const at::Tensor& x, const TensorExchange& exchange, const Context& context);
+
 /// The slots of a layer whose matrices may be divided over ranks; without effect if `exchange` is empty. It must
 /// outlive the graph.
 /// enter_linear(): linear(), where x may be a slice of the tokens, of which all are then gathered. If the weight is
@@ -63,8 +66,9 @@ at::Tensor leave_layer(const at::Tensor& x, bool divided, const TensorExchange& 
 at::Tensor leave_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context);
 
-/// x + bias of each row, in place. `bias` [width].
-at::Tensor add_bias(const at::Tensor& x, Parameter& bias);
+/// x + bias of each row, in place. `bias` [width]. `summed`: the ranks that have the other tokens, over which its gradient is
+/// summed, or null; it must outlive the graph.
+at::Tensor add_bias(const at::Tensor& x, Parameter& bias, const TensorExchange* summed = nullptr);
 
 /// Constants of an RMSNorm: of the mean square, and what is added to its weights (kernels/rms_norm.h).
 struct NormConstants {
@@ -117,7 +121,7 @@ at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, co
 
 /// The same as a new tensor.
 at::Tensor residual_sum(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
-                        uint64_t site);
+                        uint64_t site, const TensorExchange& exchange = {});
 
 /// Runs `body` on x as the region `name`. If the running block recomputes it, only x is saved and `body` runs
 /// again in backward, with the same bits.

@@ -160,12 +160,13 @@ at::Tensor latent_qkv(const at::Tensor& x, const LatentWeights& weights, const A
 
 LatentAttentionLayer::LatentAttentionLayer(const ParameterLookup& parameters, const std::string& prefix,
                                            const AttentionShape& shape, const LayerTraits& traits, double eps,
-                                           const RopeTable& rope, int64_t layer)
+                                           const RopeTable& rope, int64_t layer, TensorExchange tensor)
     : branch_(parameters, prefix, traits, eps, static_cast<uint64_t>(2 * layer)),
       out_(parameters(prefix + ".out")),
       shape_(with_traits(shape, traits)),
       rope_(rope),
-      layer_(layer) {
+      layer_(layer),
+      tensor_(std::move(tensor)) {
   const auto through_latent = [&](const std::string& name) -> LatentProjection {
     return {&parameters(name + "_down"), &parameters(name + "_latent_norm"), &parameters(name + "_up")};
   };
@@ -176,12 +177,12 @@ LatentAttentionLayer::LatentAttentionLayer(const ParameterLookup& parameters, co
 }
 
 at::Tensor LatentAttentionLayer::forward(const at::Tensor& x, const Context& context) {
-  static const TensorExchange whole;
-  const auto [input, residual] = branch_.enter(x, whole, context);
-  const at::Tensor qkv = latent_qkv(input, weights_, shape_, context.batch->positions, rope_);
+  const auto [input, residual] = branch_.enter(x, tensor_, context);
+  const at::Tensor qkv =
+      latent_qkv(enter_layer(input, tensor_, context), weights_, shape_, context.batch->positions, rope_);
   const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
                                                        : attend(qkv, shape_, *context.batch);
-  return branch_.leave(linear(attended, out_), residual, whole, context);
+  return branch_.leave(leave_linear(attended, out_, tensor_, context), residual, tensor_, context);
 }
 
 }  // namespace stepforge

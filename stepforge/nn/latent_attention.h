@@ -30,14 +30,14 @@ struct LatentWeights {
 at::Tensor latent_qkv(const at::Tensor& x, const LatentWeights& weights, const AttentionShape& shape,
                       const at::Tensor& positions, const RopeTable& rope);
 
-/// out(attend(latent_qkv(norm(x)))). On one rank: all heads are here.
+/// out(attend(latent_qkv(norm(x)))). All heads are here; x may be a slice of the tokens.
 class LatentAttentionLayer {
  public:
   /// `prefix` is "layers.3.attention"; the parameters of catalog/latent_layer.h are looked up. `shape` states heads and their
   /// sizes, scale and all else come from the traits. `rope` is of the rotated elements.
   LatentAttentionLayer(const ParameterLookup& parameters, const std::string& prefix,
                        const AttentionShape& shape, const LayerTraits& traits, double eps,
-                       const RopeTable& rope, int64_t layer);
+                       const RopeTable& rope, int64_t layer, TensorExchange tensor = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
@@ -47,6 +47,7 @@ class LatentAttentionLayer {
   AttentionShape shape_;
   const RopeTable& rope_;
   int64_t layer_;
+  TensorExchange tensor_;
 };
 
 }  // namespace stepforge

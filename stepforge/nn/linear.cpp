@@ -34,9 +34,10 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 
 struct BiasFunction : torch::autograd::Function<BiasFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                            const at::Tensor& bias, Parameter* parameter) {
+                            const at::Tensor& bias, Parameter* parameter, const TensorExchange* summed) {
     ctx->mark_dirty({x});
     save_pointer(*ctx, "parameter", parameter);
+    save_pointer(*ctx, "summed", summed);
     bias_forward(x, bias);
     return x;
   }
@@ -45,19 +46,18 @@ struct BiasFunction : torch::autograd::Function<BiasFunction> {
                                                  torch::autograd::variable_list gradients) {
     auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     if (parameter->trained()) {
-      // With the other channels other ranks have, no gradient is shared.
-      NormGradient gradient(*parameter, nullptr);
+      NormGradient gradient(*parameter, saved_pointer<TensorExchange>(*ctx, "summed"));
       bias_backward(gradients[0], gradient.target());
       gradient.finish();
     }
-    return {gradients[0], at::Tensor(), at::Tensor()};
+    return {gradients[0], at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor add_bias(const at::Tensor& x, Parameter& bias) {
-  return BiasFunction::apply(x, bias.value(), &bias);
+at::Tensor add_bias(const at::Tensor& x, Parameter& bias, const TensorExchange* summed) {
+  return BiasFunction::apply(x, bias.value(), &bias, summed);
 }
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight) {

@@ -64,8 +64,8 @@ at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, co
 }
 
 at::Tensor residual_sum(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
-                        uint64_t site) {
-  return add_residual(branch, residual, context, site, {}, /*in_place=*/false);
+                        uint64_t site, const TensorExchange& exchange) {
+  return add_residual(branch, residual, context, site, exchange, /*in_place=*/false);
 }
 
 ResidualBranch::ResidualBranch(const ParameterLookup& parameters, const std::string& prefix,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <numeric>
 #include <utility>
 
 #include <ATen/TensorOperators.h>
@@ -98,11 +99,16 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
 }  // namespace
 
 RouterStep::RouterStep(at::Tensor scale, const BatchTensors& batch,
-                       std::function<void(const RouterReport&)> on_report)
-    : scale_(std::move(scale)),
-      rows_(batch.host.rows),
-      token_weights_(batch.weights.defined() ? batch.weights : batch.labels.ne(kIgnoredLabel).to(at::kFloat)),
-      on_report_(std::move(on_report)) {}
+                       std::function<void(const RouterReport&)> on_report, const TensorParallel& tensor)
+    : scale_(std::move(scale)), on_report_(std::move(on_report)) {
+  const int64_t tokens = batch.token_count();
+  const ShardRange own = tensor.sequence ? tensor.part_of(tokens) : ShardRange{0, tokens};
+  // Slices begin at multiples of their length, so no such part is of two rows.
+  rows_ = own.size() / std::gcd(own.size(), batch.host.seq_len);
+  const at::Tensor labels = batch.labels.slice(0, own.begin, own.end);
+  token_weights_ = batch.weights.defined() ? batch.weights.slice(0, own.begin, own.end)
+                                           : labels.ne(kIgnoredLabel).to(at::kFloat);
+}
 
 RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& correction,
                    const RouterSettings& settings, int64_t layer, const Context& context, Parameter* bias) {

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/modelspec/tensor_parallel.h"
 #include "stepforge/nn/context.h"
 
 namespace stepforge {
@@ -25,13 +26,16 @@ struct RouterReport {
 class RouterStep {
  public:
   /// `scale`: that of the loss of the step (kernels/scalars.h), which the losses of routers have too.
-  /// `on_report` is called with each report; may be null.
+  /// `on_report` is called with each report; may be null. `tensor`: whose slice of the tokens routers get, if there are
+  /// slices.
   RouterStep(at::Tensor scale, const BatchTensors& batch,
-             std::function<void(const RouterReport&)> on_report = nullptr);
+             std::function<void(const RouterReport&)> on_report = nullptr, const TensorParallel& tensor = {});
 
   const at::Tensor& scale() const { return scale_; }
+  /// Into which the tokens of routers are divided. Of a slice that does not consist of whole rows they are parts of rows,
+  /// equally long.
   int64_t rows() const { return rows_; }
-  /// [tokens] fp32: what each token counts, the weight of its label.
+  /// [tokens of routers] fp32: what each token counts, the weight of its label.
   const at::Tensor& token_weights() const { return token_weights_; }
 
   /// Whether `layer` has reported: a forward that is run again in backward does not report again.

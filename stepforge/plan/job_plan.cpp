@@ -52,6 +52,39 @@ void check_ordered(const BatchLayout& batch) {
   }
 }
 
+/// Throws UsageError if gradients of `model` are no sums over rows in one order.
+void check_ordered_units(const ModelSpec& model, const ParallelDims& dims) {
+  const auto has = [&](UnitMesh mesh) {
+    return std::ranges::find(model.units, mesh, &UnitSpec::mesh) != model.units.end();
+  };
+  if (has(UnitMesh::experts)) {
+    throw UsageError(format(
+        "training.reduction = \"ordered\", but parallelism.expert_parallel_degree = {}: the gradient of "
+        "an expert is a product of the tokens of several ranks at once, not a sum over rows in one "
+        "order; use reduction = \"fast\", or no expert parallelism",
+        dims.ep));
+  }
+  if (has(UnitMesh::slices)) {
+    throw UsageError(
+        format("training.reduction = \"ordered\", but parallelism.tensor_parallel_degree = {} with sequence "
+               "parallelism: the gradient of an expert is a sum over parts of rows; set "
+               "parallelism.enable_sequence_parallel = false, or reduction = \"fast\"",
+               dims.tp));
+  }
+}
+
+/// Throws UsageError if experts are balanced within rows of which a rank has a part.
+void check_balanced_rows(const Config& config, const BatchLayout& batch) {
+  if (config.model.router_aux_loss_weight == 0.0 || batch.rows_per_micro_batch % batch.slices == 0) return;
+  throw UsageError(format(
+      "parallelism.tensor_parallel_degree = {} with sequence parallelism, but model.router_aux_loss_weight = "
+      "{} "
+      "and a micro-batch has {} rows: experts are balanced within whole rows, of which a rank's slice must "
+      "consist; set training.local_batch_size (in a pipeline "
+      "parallelism.pipeline_parallel_microbatch_size) to a multiple of the degree, or the weight to 0",
+      batch.slices, config.model.router_aux_loss_weight, batch.rows_per_micro_batch));
+}
+
 RecomputePolicy::Mode recompute_mode(RecomputeMode mode) {
   switch (mode) {
     case RecomputeMode::none:
@@ -193,7 +226,8 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
                   threads,
                   layout.dims.cp,
                   layout.dims.tp};
-  options.gather = gather_policy(config, model, layout.find(kShardGroup) >= 0);
+  const auto is_sharded = [](const UnitLayout& unit) { return unit.shard_group >= 0; };
+  options.gather = gather_policy(config, model, std::ranges::any_of(layout.units, is_sharded));
   if (kind == ProgramKind::train) {
     options.micro_batches = static_cast<int>(batch.micro_batches());
     options.pipeline.overlap_exchanges = config.parallelism.expert_parallel_overlap;
@@ -452,13 +486,8 @@ StepProgram write_train_step(const Config& config, const ModelSpec& model, const
                              const PipelinePlan& pipeline) {
   StepOptions options = common_options(config, ProgramKind::train, model, layout, pipeline);
   options.ordered = config.training.reduction == ReductionMode::ordered;
-  if (options.ordered && layout.expert_group >= 0) {
-    throw UsageError(format(
-        "training.reduction = \"ordered\", but parallelism.expert_parallel_degree = {}: the gradient of "
-        "an expert is a product of the tokens of several ranks at once, not a sum over rows in one "
-        "order; use reduction = \"fast\", or no expert parallelism",
-        layout.dims.ep));
-  }
+  if (options.ordered) check_ordered_units(model, layout.dims);
+  check_balanced_rows(config, plan_batch(config, layout));
   if (options.pipeline.overlap_exchanges) check_overlap(config, layout, options);
   options.reduce = reduce_policy(config);
   return build_step(model, layout, options, passes_of_plugins(config));

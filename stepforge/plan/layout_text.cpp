@@ -161,7 +161,8 @@ std::vector<std::string> dispatch_cells(const BlockSpec& block, const char* exch
                                         const std::vector<TypeAxis>& axes, ValueType made) {
   std::vector<std::string> cells = {format("{}.{}", block.name, exchange)};
   for (const TypeAxis& axis : axes) {
-    const ValueType type = axis.axis == BlockAxis::experts ? made : axis.tokens;
+    const bool slices = axis.axis == BlockAxis::tensor && block.dispatch->sent.front().slice;
+    const ValueType type = axis.axis == BlockAxis::experts ? made : slices ? ValueType::tokens : axis.tokens;
     cells.push_back(format("{}, {}", type_name(type), type_name(type)));
   }
   const std::string text =

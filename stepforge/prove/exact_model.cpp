@@ -236,13 +236,15 @@ class ExactExpertsBlock : public Block {
 
 class ExactJoinBlock : public Block {
  public:
-  explicit ExactJoinBlock(int layer) : site_(2 * static_cast<uint64_t>(layer) + 1) {}
+  ExactJoinBlock(int layer, const TensorExchange& tensor)
+      : site_(2 * static_cast<uint64_t>(layer) + 1), tensor_(tensor) {}
   Bundle forward(const Bundle& inputs, const Context& context) override {
-    return {round_to_exact(residual_sum(inputs.at(1), inputs.at(0), context, site_))};
+    return {round_to_exact(residual_sum(inputs.at(1), inputs.at(0), context, site_, tensor_))};
   }
 
  private:
   uint64_t site_;
+  TensorExchange tensor_;
 };
 
 /// The loss is half the squared distance of the logits from 4 at the label and 0 elsewhere.
@@ -304,7 +306,7 @@ std::unique_ptr<Block> exact_layer_block(ExactModel model, const BlockSpec& bloc
     case LayerPart::experts:
       return std::make_unique<ExactExpertsBlock>(parameters(name + ".up"), parameters(name + ".down"));
     case LayerPart::join:
-      return std::make_unique<ExactJoinBlock>(block.layer);
+      return std::make_unique<ExactJoinBlock>(block.layer, tensor);
     default:
       return std::make_unique<ExactLayer>(mixing(), block.layer,
                                           model == ExactModel::experts

@@ -166,24 +166,57 @@ RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) 
 }
 
 /// Adds the blocks of a layer whose experts are spread over ranks. The tokens that go to them are the hidden state.
-void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, RegionSpec mixing) {
+void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, RegionSpec mixing,
+                      const TensorParallel& tensor) {
   const std::string name = format("layers.{}", layer);
-  const auto unit = static_cast<int>(spec.units.size());  // that of the layer; the next one has the experts
+  // Of the layer, with slices of the tokens of its router, and last of the experts.
+  const auto unit = static_cast<int>(spec.units.size());
+  std::vector<int> units = {unit};
+  if (stream.slice) units.push_back(unit + 1);
+  const int of_experts = units.back() + 1;
   ExpertValues values(stream, kChosen);
   values.tokens = stream;
   ExpertCalls calls(name);
   const auto add = [&](LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
-                       std::vector<BundleEntry> outputs, std::vector<RegionSpec> regions) -> BlockSpec& {
+                       std::vector<BundleEntry> outputs, RegionSpec last) -> BlockSpec& {
+    compute_on_slices(last, tensor);
     return spec.blocks.emplace_back(
-        layer_part(layer, part, std::move(units), std::move(inputs), std::move(outputs), std::move(regions)));
+        layer_part(layer, part, std::move(units), std::move(inputs), std::move(outputs), {std::move(last)}));
   };
-  add(LayerPart::router, {unit}, {stream}, {stream, values.weights, values.experts},
-      {std::move(mixing), {.name = "router", .calls = {std::move(calls.route)}}})
-      .kept = {stream.name};
-  add(LayerPart::experts, {unit + 1}, values.inputs(kChosen), {values.results(kChosen)},
-      {{.name = "mlp", .calls = std::move(calls.experts)}})
+  BlockSpec& router =
+      add(LayerPart::router, std::move(units), {stream}, {stream, values.weights, values.experts},
+          {.name = "router", .calls = {std::move(calls.route)}});
+  router.kept = {stream.name};
+  router.regions.insert(router.regions.begin(), std::move(mixing));
+  add(LayerPart::experts, {of_experts}, values.inputs(kChosen), {values.results(kChosen)},
+      {.name = "mlp", .calls = std::move(calls.experts)})
       .dispatch = values.dispatch(kExperts);
-  add(LayerPart::join, {}, {stream, {"combined", kWidth}}, {stream}, {join_region()});
+  add(LayerPart::join, {}, {stream, values.combined()}, {stream}, join_region());
+}
+
+/// The region of experts that are all on this rank.
+RegionSpec whole_experts_region(const std::string& layer, const TensorParallel& tensor) {
+  RegionSpec region = experts_region(layer);
+  compute_on_slices(region, tensor);
+  return region;
+}
+
+/// The units of the router and the experts of a layer, whose other parameters are those of `trained`.
+std::vector<UnitSpec> units_of_experts(UnitSpec trained, const TensorParallel& tensor,
+                                       const ExpertParallel& experts) {
+  const std::string name = trained.name;
+  ParameterSpec router = matrix(name + ".router", kExperts, kWidth);
+  const UnitMesh mesh = tensor.sequence ? UnitMesh::slices : UnitMesh::rows;
+  std::vector<UnitSpec> units = {std::move(trained)};
+  if (tensor.sequence)
+    units.push_back({.name = name + ".mlp", .parameters = {std::move(router)}, .mesh = mesh});
+  else
+    units.front().parameters.push_back(std::move(router));
+  units.push_back({.name = name + ".experts",
+                   .parameters = {expert_matrices(name + ".up", kExpertHidden, kWidth, experts),
+                                  expert_matrices(name + ".down", kWidth, kExpertHidden, experts)},
+                   .mesh = experts.degree > 1 ? UnitMesh::experts : mesh});
+  return units;
 }
 
 }  // namespace
@@ -213,24 +246,19 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
     const bool has_experts = model == ExactModel::experts;
     block.regions = {mixing_region(name + ".mix", tensor, context),
-                     has_experts ? experts_region(name) : hidden_region(name, mlp)};
+                     has_experts ? whole_experts_region(name, tensor) : hidden_region(name, mlp)};
     if (model == ExactModel::graph && layer % 2 == 1) {
       block.inputs.push_back(source);
       block.regions.insert(block.regions.begin(), join_region());
     }
     const bool is_cut = has_experts && experts.degree > 1;
-    if (is_cut) add_spread_layer(spec, layer, stream, std::move(block.regions.front()));
+    if (is_cut) add_spread_layer(spec, layer, stream, std::move(block.regions.front()), tensor);
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
     };
     UnitSpec trained{name, {}};
-    UnitSpec of_experts{.name = name + ".experts", .parameters = {}, .experts = experts.degree > 1};
-    if (has_experts) {
-      trained.parameters = {matrix(name + ".router", kExperts, kWidth)};
-      of_experts.parameters = {expert_matrices(name + ".up", kExpertHidden, kWidth, experts),
-                               expert_matrices(name + ".down", kWidth, kExpertHidden, experts)};
-    } else {
+    if (!has_experts) {
       trained.parameters = {divided(matrix(name + ".up", kHidden, kWidth), 0, mlp),
                             divided(parameter(name + ".bias", {kHidden}, ParameterTag::bias), 0, mlp),
                             divided(matrix(name + ".down", kWidth, kHidden), 1, mlp)};
@@ -244,8 +272,10 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     } else {
       trained.parameters.push_back(std::move(mix));
     }
-    add_unit(std::move(trained));
-    if (has_experts) add_unit(std::move(of_experts));
+    if (has_experts)
+      for (UnitSpec& unit : units_of_experts(std::move(trained), tensor, experts)) add_unit(std::move(unit));
+    else
+      add_unit(std::move(trained));
     if (!is_cut) spec.blocks.push_back(std::move(block));
   }
   const std::string output = shared ? "embedding.weight" : "head.weight";

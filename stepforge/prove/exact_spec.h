@@ -22,7 +22,7 @@ enum class ExactModel {
 };
 
 /// `layers`: any number from 1 on. The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
-/// place they stand; `mix` is whole on every rank. Experts need all tokens, not slices of them.
+/// place they stand; `mix` is whole on every rank, and so are router and experts, unless these are spread.
 ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor = {},
                      const ContextParallel& context = {}, const TensorPlan& plan = {},
                      const ExpertParallel& experts = {});

@@ -27,10 +27,10 @@ namespace {
 
 constexpr int64_t kSteps = 4;
 
-/// Ranks over which the experts of the exact model, 6, are spread if those of a job are: all of dp_shard x cp if `all`
-/// and they can be, otherwise as few as possible.
+/// Ranks over which the experts of the exact model, 6, are spread if those of a job are: all of dp_shard x cp x tp if
+/// `all` and they can be, otherwise as few as possible.
 int64_t small_experts(const ParallelDims& dims, bool all) {
-  const int64_t ranks = dims.dp_shard * dims.cp;
+  const int64_t ranks = dims.dp_shard * dims.cp * dims.tp;
   if (dims.ep == 1) return 1;
   if (all && 6 % ranks == 0) return ranks;
   return ranks % 2 == 0 ? 2 : 3;
@@ -39,7 +39,7 @@ int64_t small_experts(const ParallelDims& dims, bool all) {
 /// Every degree above 1 becomes 2 or 3, but cp becomes 4 where groups of neighbours attend together. Only the
 /// first odd multiple of 3 becomes 3, so that short rows can be divided.
 ParallelDims small_dims(ParallelDims dims) {
-  const int64_t all_ranks = dims.dp_shard * dims.cp;
+  const int64_t all_ranks = dims.dp_shard * dims.cp * dims.tp;
   bool has_three = false;
   const bool hybrid = dims.cp_heads > 1 && dims.cp_heads < dims.cp;
   for (int64_t* degree : {&dims.dp_replicate, &dims.dp_shard, &dims.cp, &dims.tp, &dims.pp}) {

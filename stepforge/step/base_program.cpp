@@ -65,8 +65,7 @@ void write_training(StepProgram& program, const RankLayout& layout, const StepOp
   for (int u = 0; u < std::ssize(program.units); ++u)
     if (element(program.units, u).trainable) writer.add(OpKind::update, u);
   for (int u = 0; u < std::ssize(program.units); ++u)
-    if (element(program.units, u).state)
-      writer.add(OpKind::update_state, u, find_group(program.groups, kLossGroup));
+    if (element(program.units, u).state) writer.add(OpKind::update_state, u, stage_group(program.groups));
 }
 
 void write_forward_only(StepProgram& program, const RankLayout& layout, const StepOptions& options) {
@@ -227,7 +226,7 @@ class ValueWriter {
 
   int append(const std::string& name, const BundleEntry& entry, int producer) {
     const int64_t slices = entry.slice ? cost_.slices : 1;
-    const int64_t rows = entry.dispatched > 0 ? cost_.tokens * entry.dispatched : cost_.tokens / slices;
+    const int64_t rows = cost_.tokens / slices * std::max<int64_t>(entry.dispatched, 1);
     program_.values.push_back(
         {name, producer, {}, entry.dtype.value_or(cost_.compute), rows, entry.width, slices});
     return static_cast<int>(program_.values.size()) - 1;

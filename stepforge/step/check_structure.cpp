@@ -205,6 +205,8 @@ class Structure : ListWalk {
         return require_group(operation, find_group(program_.groups, kPipelineGroup));
       case Over::loss:
         return require_group(operation, find_group(program_.groups, kLossGroup));
+      case Over::same_layers:
+        return require_group(operation, stage_group(program_.groups));
       case Over::experts:
         return require_group(operation, find_group(program_.groups, kExpertGroup));
       case Over::tensor:
@@ -212,17 +214,30 @@ class Structure : ListWalk {
     }
   }
 
-  /// It runs over all ranks that have other elements of a trained unit: those of its shard group are among them.
+  /// It runs over all ranks that have other elements of a trained unit, together with the group of tensor parallelism, over
+  /// which norms are joined next: those of its shard group are among them.
   void require_all_shards(const Operation& operation) const {
     require_group(operation, find_group(program_.groups, kShardGroup));
+    const std::vector<int> reached = reached_ranks(operation.group);
     for (const ProgramUnit& reduced : program_.units) {
       if (!reduced.trainable || reduced.shard_group < 0) continue;
-      const std::vector<int>& shards = element(program_.groups, reduced.shard_group).ranks;
-      if (operation.group < 0 ||
-          !std::ranges::includes(element(program_.groups, operation.group).ranks, shards))
+      if (!std::ranges::includes(reached, element(program_.groups, reduced.shard_group).ranks))
         fail(format("it runs over {}, but must run over {}", group_text(operation.group),
                     group_text(reduced.shard_group)));
     }
+  }
+
+  /// Those from which a number comes to this rank through the group and then that of tensor parallelism, ascending.
+  std::vector<int> reached_ranks(int group) const {
+    const auto members = [&](int index) {
+      return index < 0 ? std::vector<int>{program_.rank} : element(program_.groups, index).ranks;
+    };
+    std::vector<int> reached;
+    for (const int first : members(group))
+      for (const int second : members(find_group(program_.groups, kTensorGroup)))
+        reached.push_back(first + second - program_.rank);
+    std::ranges::sort(reached);
+    return reached;
   }
 
   /// Each neighbour and direction has its own lane.

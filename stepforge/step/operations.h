@@ -120,6 +120,7 @@ enum class Over : uint8_t {
   labels,
   stages,
   loss,
+  same_layers,
   tensor,
   experts
 };
@@ -254,7 +255,7 @@ inline constexpr std::array kRows = {
     OpInfo{update, "update", compute, kGradient, Over::none,
            {{A::use, R::norm}, {A::use, R::finite}, {A::bar, R::gathered}, {A::make, R::updated}, {A::change, R::weights},
             {A::take, R::shard_gradient}, {A::change, R::optimizer}}},
-    OpInfo{update_state, "update_state", compute, kUnit | kTrains, Over::loss,
+    OpInfo{update_state, "update_state", compute, kUnit | kTrains, Over::same_layers,
            {{A::use, R::finite}, {A::make, R::updated}, {A::change, R::weights}}},
     OpInfo{offload_start, "offload_start", copy, kUnit, Over::none,
            {{A::flush, R::weights, S::own, When::copies_weights},

@@ -61,7 +61,8 @@ Digest digest_of(const UnitStore& unit) {
     uint64_t sum = 0;
     for (const ShardSlice& part : unit.slices(p)) sum += digest_of(part, parameter.shape, unit.master());
     sum *= 2 * p + 1;  // by parameter
-    digest.add({sum, parameter.is_sliced() ? 0 : sum});
+    const bool copied = unit.spec().mesh == UnitMesh::rows && !parameter.is_sliced();
+    digest.add({sum, copied ? sum : 0});
   }
   return digest;
 }

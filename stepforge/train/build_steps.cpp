@@ -263,7 +263,7 @@ void build_groups(Trainer& trainer) {
   // A stage without layers exchanges nothing inside its blocks, but its forward code has the functions for it. Whole
   // units are read between steps on the compute lane.
   for (const int group : {trainer.layout.tensor_group, trainer.layout.keys_group, trainer.layout.heads_group,
-                          trainer.layout.find(kExpertShardGroup)}) {
+                          trainer.layout.find(kSliceShardGroup), trainer.layout.find(kExpertShardGroup)}) {
     const GroupLane lane{group, Lane::compute};
     if (group >= 0 && std::ranges::find(lanes, lane) == lanes.end()) lanes.push_back(lane);
   }

@@ -20,7 +20,7 @@ class RouterBalance {
   void begin() { tally_.clear(); }
   void add(const RouterReport& report) { tally_.add(report); }
   /// Changes the correction that `unit` is, unless `flag` is 0; the same on all `ranks`, whose tokens are added (null: there
-  /// is one). Ranks that compute the same rows count alike, which does not matter.
+  /// is one). Ranks that compute the same tokens count alike, which does not matter.
   void update(int unit, Communicator* ranks, const at::Tensor& flag);
 
  private:

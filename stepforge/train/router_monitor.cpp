@@ -109,7 +109,7 @@ RouterMonitor::RouterMonitor(const Config& config, const ParallelDims& dims, con
       store_(store),
       layers_(layers_with_experts(config.model)),
       experts_(config.model.n_experts),
-      copies_(dims.tp),
+      copies_(config.parallelism.enable_sequence_parallel ? 1 : dims.tp),
       spread_(dims.ep) {}
 
 at::Tensor RouterMonitor::take(Communicator* ranks) {

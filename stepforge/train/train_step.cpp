@@ -13,6 +13,7 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/kernels/reduce.h"
+#include "stepforge/plan/job_plan.h"
 #include "stepforge/train/training_services.h"
 
 namespace stepforge {
@@ -59,10 +60,11 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
   return inputs;
 }
 
-void TrainStep::set_router_report(TrainingServices& services,
-                                  std::function<void(const RouterReport&)> report) const {
+void TrainStep::set_routers(TrainingServices& services,
+                            std::function<void(const RouterReport&)> report) const {
   if (!report && has_router_losses(config_.model)) report = [](const RouterReport&) {};
   services.on_router_report = std::move(report);
+  services.tensor = plan_tensor(config_, store_.groups().layout().id);
 }
 
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {
@@ -71,7 +73,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   scalars_.update.lr_factor.fill_(context.lr_factor);
   scalars_.interrupted.fill_(interrupted && interrupted());
   services.on_losses = on_losses;
-  set_router_report(services, on_router_report);
+  set_routers(services, on_router_report);
   balance_.begin();
   if (balance_.changes()) services.balance = &balance_;
   services.on_micro_step_end = on_micro_step_end;
@@ -170,7 +172,7 @@ NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, Step
     }
   };
   TrainingServices services(config_.training, micro_batches, store_, nullptr, scalars_);
-  set_router_report(services, nullptr);
+  set_routers(services, nullptr);
   executor_.run(inputs, services);
   return first;
 }

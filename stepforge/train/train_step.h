@@ -67,8 +67,8 @@ class TrainStep {
 
  private:
   StepInputs inputs_for(const StepContext& context) const;
-  /// Routers with losses report to a step even if `report` is null.
-  void set_router_report(TrainingServices& services, std::function<void(const RouterReport&)> report) const;
+  /// Routers report to the step, those with losses even if `report` is null.
+  void set_routers(TrainingServices& services, std::function<void(const RouterReport&)> report) const;
   /// The host's only look at the scalars of a step.
   StepResult read_result() const;
   std::string find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs);

@@ -63,10 +63,11 @@ BatchTensors TrainingServices::load_batch(int micro_batch) {
 
 std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch) {
   if (!on_router_report && balance == nullptr) return std::nullopt;
-  return RouterStep(loss_scale(), batch, [this](const RouterReport& report) {
+  const auto add = [this](const RouterReport& report) {
     if (on_router_report) on_router_report(report);
     if (balance != nullptr) balance->add(report);
-  });
+  };
+  return RouterStep(loss_scale(), batch, add, tensor);
 }
 
 namespace {

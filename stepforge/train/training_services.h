@@ -36,6 +36,7 @@ class TrainingServices : public StepServices {
   std::function<void()> on_micro_step_end;
   std::function<void()> on_pre_update;
   RouterBalance* balance = nullptr;  ///< null unless the corrections of routers change
+  TensorParallel tensor = {};        ///< whose slices of the tokens routers get
 
   void count_labels(Communicator& ranks) override;
   at::Tensor loss_scale() override { return scalars_.token_weight; }

@@ -71,7 +71,7 @@ TEST(ExpertLayer, ARankKnowsTheNamesOfAllExpertsAndHoldsItsOwn) {
     const ModelSpec part = model_spec(model, 0, {}, {}, {}, {rank, 3});
     const UnitSpec& unit = part.units.at(2);
     EXPECT_EQ(unit.name, "layers.0.experts");
-    EXPECT_TRUE(unit.experts);
+    EXPECT_EQ(unit.mesh, UnitMesh::experts);
     EXPECT_EQ(part.blocks.at(1).units, (std::vector<int>{1}));
     EXPECT_EQ(part.blocks.at(2).name, "layers.0.experts");
     EXPECT_EQ(part.blocks.at(2).units, (std::vector<int>{2}));

@@ -14,6 +14,7 @@
 #include "stepforge/catalog/hf_fields.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/presets.h"
+#include "tests/catalog/all_families.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -172,13 +173,48 @@ TEST(ModelSpec, SettingsOfExpertsThatDoNotFitAreRefusedByName) {
                   "model.dense_layers has 2");
 }
 
-TEST(ModelSpec, ExpertsNeedAllTokensOnEveryTensorParallelRank) {
+TEST(ModelSpec, ExpertsAreWholeOnEveryTensorParallelRankAndSpreadOnlyWithSlicesOfTheTokens) {
   const ModelConfig config = tiny("qwen3_moe");
-  const std::string message = message_of<UsageError>([&] { model_spec(config, 0, {0, 2, true}); });
-  EXPECT_CONTAINS(message, "enable_sequence_parallel");
-  const ModelSpec spec = model_spec(config, 0, {0, 2});
-  EXPECT_TRUE(spec.find_parameter("layers.0.attention.qkv")->is_sliced());
-  EXPECT_FALSE(spec.find_parameter("layers.0.mlp.expert_gate_up")->is_sliced());
+  for (const bool slices : {false, true}) {
+    const ModelSpec spec = model_spec(config, 0, {0, 2, slices});
+    EXPECT_TRUE(spec.find_parameter("layers.0.attention.qkv")->is_sliced());
+    EXPECT_FALSE(spec.find_parameter("layers.0.mlp.expert_gate_up")->is_sliced());
+  }
+  EXPECT_NO_THROW(model_spec(config, 0, {0, 2, true}, {}, {}, {0, 2}));
+  const std::string message = message_of<UsageError>([&] { model_spec(config, 0, {0, 2}, {}, {}, {0, 2}); });
+  EXPECT_CONTAINS(message, "parallelism.expert_parallel_degree = 2", "parallelism.tensor_parallel_degree = 2",
+                  "set parallelism.enable_sequence_parallel = true");
+}
+
+std::vector<std::string> units_of_layer(const ModelSpec& spec, const std::string& layer, UnitMesh mesh) {
+  std::vector<std::string> names;
+  for (const UnitSpec& unit : spec.units)
+    if (unit.name.starts_with(layer) && unit.mesh == mesh) names.push_back(unit.name);
+  return names;
+}
+
+TEST(ModelSpec, WhatTakesSlicesOfTheTokensInPlaceOfAnMlpIsAUnitOfItsOwn) {
+  for (const std::string& family : family_names()) {
+    if (!has_experts(family)) continue;
+    ModelConfig config = tiny(family);
+    const TensorPlan plan =
+        needs_whole_attention(family) ? TensorPlan({{"attention", TensorStyle::replicate}}) : TensorPlan();
+    const ModelSpec whole = model_spec(config, 0, {0, 2}, {}, plan);
+    EXPECT_TRUE(units_of_layer(whole, "layers.", UnitMesh::slices).empty()) << family;
+    const ModelSpec spec = model_spec(config, 0, {0, 2, true}, {}, plan);
+    EXPECT_EQ(units_of_layer(spec, "layers.1", UnitMesh::slices), (std::vector<std::string>{"layers.1.mlp"}));
+    for (const UnitSpec& unit : spec.units)
+      for (const ParameterSpec& parameter : unit.parameters)
+        EXPECT_EQ(unit.mesh == UnitMesh::slices,
+                  parameter.name.starts_with(unit.name + ".") && unit.name.ends_with(".mlp"))
+            << parameter.name;
+    if (!can_spread_experts(family)) continue;
+    const ModelSpec spread = model_spec(config, 0, {0, 2, true}, {}, plan, {0, 2});
+    EXPECT_EQ(units_of_layer(spread, "layers.1", UnitMesh::slices),
+              (std::vector<std::string>{"layers.1.mlp"}));
+    EXPECT_EQ(units_of_layer(spread, "layers.1", UnitMesh::experts),
+              (std::vector<std::string>{"layers.1.experts"}));
+  }
 }
 
 TEST(ModelSpec, ExpertsAreBalancedWithinWholeRowsOnly) {

@@ -32,7 +32,6 @@ TEST(ValueTypes, EveryLayoutOfEveryFamilyFitsTogether) {
         for (const ContextParallel& context : kContextParts) {
           if (context.has_ring() && may_slide(family)) continue;
           if (context.degree > 1 && has_latents(family)) continue;
-          if (tensor.sequence && has_experts(family)) continue;
           EXPECT_NO_THROW(
               check_value_types(model_spec(small_model(family, 8, 4, tied), 64, tensor, context, plan)));
         }
@@ -42,10 +41,15 @@ TEST(ValueTypes, EveryLayoutOfEveryFamilyFitsTogether) {
 TEST(ValueTypes, SpreadExpertsFitTogether) {
   for (const std::string& family : family_names()) {
     if (!can_spread_experts(family)) continue;
-    for (const ContextParallel& context : kContextParts) {
-      if (context.has_ring() || (context.degree > 1 && has_latents(family))) continue;
-      EXPECT_NO_THROW(check_value_types(model_spec(small_model(family, 8, 4), 64, {}, context, {}, {1, 3})));
-    }
+    std::vector<TensorPlanRule> rules;
+    if (needs_whole_attention(family)) rules.push_back({"attention", TensorStyle::replicate});
+    for (const TensorParallel& tensor : kTensorParts)
+      for (const ContextParallel& context : kContextParts) {
+        if (context.has_ring() || (context.degree > 1 && has_latents(family))) continue;
+        if (tensor.degree > 1 && !tensor.sequence) continue;
+        EXPECT_NO_THROW(check_value_types(
+            model_spec(small_model(family, 8, 4), 64, tensor, context, TensorPlan(rules), {1, 3})));
+      }
   }
 }
 
@@ -398,7 +402,7 @@ TEST(ValueTypes, FaultsOfSpreadExpertsAreRefused) {
              {BlockAxis::experts, ExchangeKind::all_to_all, {1}}};
        },
        "layers.0.experts, mlp, experts, over experts: a all-to-all where nothing must be exchanged"},
-      {"experts are one unit with the layer", [](ModelSpec& s) { s.units.at(2).experts = false; },
+      {"experts are one unit with the layer", [](ModelSpec& s) { s.units.at(2).mesh = UnitMesh::rows; },
        "a part of the channels (S(channels)) meets a weight that is not divided"},
       {"the gradient of the router is summed in the block too",
        [](ModelSpec& s) {
@@ -414,6 +418,50 @@ TEST(ValueTypes, FaultsOfSpreadExpertsAreRefused) {
   };
   for (const ExpertTypeFault& fault : faults) {
     ModelSpec spec = model_spec(small_model("qwen3_moe", 8, 4), 64, {}, {}, {}, {1, 3});
+    ASSERT_NO_THROW(check_value_types(spec));
+    fault.plant(spec);
+    EXPECT_CONTAINS(message_of<ValueTypeError>([&] { check_value_types(spec); }), fault.message)
+        << fault.name;
+  }
+}
+
+/// Router, shared expert and experts with slices of the tokens: the step sums over tensor parallelism too.
+TEST(ValueTypes, FaultsOfExpertsThatTakeSlicesAreRefused) {
+  constexpr size_t kShared = 2;
+  constexpr size_t kExperts = 3;
+  constexpr size_t kJoin = 4;
+  constexpr size_t kSliceUnit = 2;
+  constexpr size_t kExpertUnit = 3;
+  const auto sum_over_tensor = [](size_t block, size_t region, const char* call) {
+    return [=](ModelSpec& s) {
+      find_call(s, block, region, call).backward_exchanges = {{BlockAxis::tensor, ExchangeKind::sum, {}, 96}};
+    };
+  };
+  const std::vector<ExpertTypeFault> faults = {
+      {"the gradient of the router is not summed",
+       [](ModelSpec& s) { s.units.at(kSliceUnit).mesh = UnitMesh::rows; },
+       "layers.0, over tensor: the gradient of layers.0.mlp.norm is a partial sum (P) that nothing sums"},
+      {"the gradient of the router is summed twice", sum_over_tensor(1, 1, "route"),
+       "the gradient of layers.0.mlp.router, which the step sums, is R, but must be P"},
+      {"the gradient of the shared expert is summed twice", sum_over_tensor(kShared, 0, "gate"),
+       "the gradient of layers.0.mlp.shared_gate, which the step sums, is R, but must be P"},
+      {"gradients of experts are not summed",
+       [](ModelSpec& s) { s.units.at(kExpertUnit).mesh = UnitMesh::rows; },
+       "layers.0.experts, mlp, experts, over tensor: the input of a weight that is divided by rows is "
+       "S(tokens)"},
+      {"gradients of experts are summed over tensor and by the step", sum_over_tensor(kExperts, 0, "experts"),
+       "the gradient of layers.0.mlp.expert_gate_up"},
+      {"each rank sends all tokens",
+       [](ModelSpec& s) { s.blocks.at(kExperts).dispatch->sent[0].slice = false; },
+       "of what is dispatched and returned, only some is of slices of the tokens"},
+      {"results are of all tokens",
+       [](ModelSpec& s) { s.blocks.at(kExperts).dispatch->returned[0].slice = false; },
+       "of what is dispatched and returned, only some is of slices of the tokens"},
+      {"results of all tokens are joined with slices",
+       [](ModelSpec& s) { s.blocks.at(kJoin).inputs[1].slice = false; },
+       "only one of hidden and combined is divided into slices of the tokens"}};
+  for (const ExpertTypeFault& fault : faults) {
+    ModelSpec spec = model_spec(small_model("qwen2_moe", 8, 4), 64, {0, 2, true}, {}, {}, {1, 3});
     ASSERT_NO_THROW(check_value_types(spec));
     fault.plant(spec);
     EXPECT_CONTAINS(message_of<ValueTypeError>([&] { check_value_types(spec); }), fault.message)

@@ -101,6 +101,9 @@ TEST(Mesh, FlattensDataAxes) {
   EXPECT_EQ(mesh.group("fsdp", 1), (Ranks{1, 3, 5, 7, 9, 11}));
   EXPECT_EQ(mesh.group("loss", 1), (Ranks{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23}));
   EXPECT_EQ(mesh.size("world"), 24);
+  const Mesh stages({2, 2, 1, 2, 2, 1}, 16);
+  EXPECT_EQ(stages.group("fsdp_tp", 6), (Ranks{4, 5, 6, 7}));
+  EXPECT_EQ(stages.group("stage", 9), (Ranks{8, 9, 10, 11, 12, 13, 14, 15}));
 }
 
 TEST(Mesh, HasAxesOfSizeOne) {
@@ -122,7 +125,7 @@ TEST(Mesh, ExpertGroupsAreWithinTheDataAxes) {
 TEST(Mesh, EveryRankIsInExactlyOneGroupOfEachAxis) {
   const Mesh mesh({2, 3, 2, 1, 2, 6}, 24);
   for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "tp", "dp", "fsdp", "batch", "loss", "ep",
-                           "efsdp", "world"}) {
+                           "efsdp", "fsdp_tp", "stage", "world"}) {
     std::map<int, Ranks> group_of;
     for (int rank = 0; rank < 24; ++rank) {
       const Ranks group = mesh.group(axis, rank);

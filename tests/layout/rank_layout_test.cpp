@@ -33,7 +33,8 @@ TEST(RankLayout, ShardRanksAreNeighboursAndReplicaRanksAreNot) {
 }
 
 TEST(RankLayout, SpreadExpertsAreShardedOverTheRanksWithTheSameExperts) {
-  const std::vector<UnitSpec> units = {{"dense", {}}, {.name = "experts", .parameters = {}, .experts = true}};
+  const std::vector<UnitSpec> units = {{"dense", {}},
+                                       {.name = "experts", .parameters = {}, .mesh = UnitMesh::experts}};
   const RankLayout layout = rank_layout(units, {.dims = {.dp_replicate = 2, .ep = 2}}, {5, 8});
   EXPECT_EQ(ranks_of(layout, kExpertGroup), (Ranks{4, 5}));
   EXPECT_EQ(ranks_of(layout, kExpertShardGroup), (Ranks{5, 7}));
@@ -47,11 +48,50 @@ TEST(RankLayout, SpreadExpertsAreShardedOverTheRanksWithTheSameExperts) {
 }
 
 TEST(RankLayout, SpreadExpertsOfWhichEachRankHasItsOwnAreNotReduced) {
-  const std::vector<UnitSpec> units = {{.name = "experts", .parameters = {}, .experts = true}};
+  const std::vector<UnitSpec> units = {{.name = "experts", .parameters = {}, .mesh = UnitMesh::experts}};
   const RankLayout layout = rank_layout(units, {.dims = {.ep = 4}}, {1, 4});
   EXPECT_EQ(layout.find(kExpertShardGroup), -1);
   EXPECT_EQ(layout.units[0].shard_group, -1);
   EXPECT_TRUE(layout.units[0].reductions.empty());
+}
+
+/// Experts see each rank of tensor parallelism as one more that has other tokens.
+TEST(RankLayout, UnitsThatTakeSlicesAreShardedOverTensorParallelRanksToo) {
+  const ParameterSpec whole{"router", {4, 4}, {{"weight", "router", 4, {}}}};
+  const std::vector<UnitSpec> units = {{"dense", {whole}},
+                                       {.name = "slices", .parameters = {whole}, .mesh = UnitMesh::slices},
+                                       {.name = "experts", .parameters = {whole}, .mesh = UnitMesh::experts}};
+  const RankLayout layout =
+      rank_layout(units, {.dims = {.dp_replicate = 2, .dp_shard = 2, .tp = 2, .ep = 2}}, {5, 8});
+  EXPECT_EQ(ranks_of(layout, kShardGroup), (Ranks{5, 7}));
+  EXPECT_EQ(ranks_of(layout, kSliceShardGroup), (Ranks{4, 5, 6, 7}));
+  EXPECT_EQ(ranks_of(layout, kExpertGroup), (Ranks{4, 5}));
+  EXPECT_EQ(ranks_of(layout, kExpertShardGroup), (Ranks{5, 7}));
+  EXPECT_EQ(layout.units[1].shard_group, layout.find(kSliceShardGroup));
+  const std::vector<ReductionStep> expected = {
+      {CollectiveKind::reduce_scatter, layout.find(kSliceShardGroup)},
+      {CollectiveKind::all_reduce, layout.find(kReplicaGroup)}};
+  EXPECT_EQ(layout.units[1].reductions, expected);
+  EXPECT_FALSE(layout.units[0].counts(0));
+  EXPECT_TRUE(layout.units[1].counts(0)) << "the shards of the ranks differ";
+  EXPECT_TRUE(layout.units[2].counts(0));
+  EXPECT_EQ(layout_of({.dp_shard = 2, .tp = 2}, {1, 4}).find(kSliceShardGroup), -1);
+}
+
+TEST(RankLayout, TokensAreCountedOverAllRanksWithTheSameLayers) {
+  const std::vector<UnitSpec> state = {
+      {.name = "state", .parameters = {}, .trainable = false, .state = true}};
+  const auto counted_over = [&](ParallelDims dims, RankId rank) {
+    const RankLayout layout = rank_layout(state, {.dims = dims}, rank);
+    const int group = stage_group(layout.groups);
+    return group < 0 ? Ranks{} : layout.groups.at(static_cast<size_t>(group)).ranks;
+  };
+  EXPECT_EQ(counted_over({}, {0, 1}), Ranks{});
+  EXPECT_EQ(counted_over({.dp_replicate = 2}, {1, 4}), (Ranks{0, 1, 2, 3}));
+  EXPECT_EQ(counted_over({.tp = 2}, {1, 4}), (Ranks{0, 1, 2, 3}));
+  EXPECT_EQ(counted_over({.pp = 2}, {1, 4}), (Ranks{0, 1}));
+  EXPECT_EQ(counted_over({.dp_shard = 1, .tp = 2, .pp = 2}, {3, 4}), (Ranks{2, 3}));
+  EXPECT_EQ(counted_over({.tp = 2, .pp = 2}, {5, 8}), (Ranks{4, 5, 6, 7}));
 }
 
 TEST(RankLayout, StateOfABlockIsReplicatedAndSavedByTheFirstShardOfEachReplica) {

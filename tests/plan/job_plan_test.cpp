@@ -14,6 +14,7 @@
 #include "stepforge/step/collectives.h"
 #include "stepforge/step/memory.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/small_run.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -255,6 +256,38 @@ TEST(PlanDataRanks, RefusesDegreesThatDoNotFitTheWorld) {
   const std::string message = message_of<UsageError>([&] { plan_data_ranks(config, 6); });
   EXPECT_CONTAINS(message, "parallelism.data_parallel_shard_degree = 4") << message;
   EXPECT_CONTAINS(message, "for 6 ranks") << message;
+}
+
+/// Of a job with experts that take slices of the tokens, on two ranks.
+std::string refusal_of_slices(const Strings& more) {
+  const Config config = with(Strings{"model.family=qwen3_moe", "model.n_experts=4",
+                                     "model.experts_per_token=2", "parallelism.tensor_parallel_degree=2"} +
+                             more);
+  const RankId rank{0, 2};
+  const ModelSpec model = plan_divided_model(config, rank);
+  try {
+    plan_train_step(config, model, plan_layout(config, model, rank));
+  } catch (const UsageError& refusal) {
+    return refusal.what();
+  }
+  return "";
+}
+
+TEST(PlanTrainStep, GradientsOfSlicesAreNoOrderedSumsOverRows) {
+  const std::string message = refusal_of_slices({"training.reduction=ordered"});
+  EXPECT_CONTAINS(message, "training.reduction = \"ordered\"", "parallelism.tensor_parallel_degree = 2",
+                  "set parallelism.enable_sequence_parallel = false");
+  EXPECT_EQ(refusal_of_slices({"training.reduction=ordered", "parallelism.enable_sequence_parallel=false"}),
+            "");
+}
+
+TEST(PlanTrainStep, ExpertsAreBalancedInSlicesOfWholeRowsOnly) {
+  const Strings balanced{"model.router_aux_loss_weight=0.1", "training.global_batch_size=12"};
+  const std::string message = refusal_of_slices(balanced + Strings{"training.local_batch_size=3"});
+  EXPECT_CONTAINS(message, "model.router_aux_loss_weight = 0.1", "a micro-batch has 3 rows",
+                  "set training.local_batch_size");
+  EXPECT_EQ(refusal_of_slices(balanced + Strings{"training.local_batch_size=4"}), "");
+  EXPECT_EQ(refusal_of_slices({"training.local_batch_size=3", "training.global_batch_size=12"}), "");
 }
 
 TEST(PlanTrainStep, OneRankIgnoresOptionsOfSharding) {

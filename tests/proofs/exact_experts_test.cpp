@@ -12,6 +12,7 @@ struct SpreadLayout {
   int context = 1;
   int replicas = 1;
   Strings pipeline = {};
+  int tensor = 1;
   Strings further = {};
 };
 
@@ -22,35 +23,55 @@ const Strings kDualV = kTwoStages + Strings{"parallelism.pipeline_parallel_sched
 
 const Strings kTurns{"parallelism.expert_parallel_overlap=true", "training.local_batch_size=1"};
 
-const std::vector<SpreadLayout> kSpreadLayouts = {{2, 1},
-                                                  {2, 2},
-                                                  {3, 3},
-                                                  {4, 2},
-                                                  {6, 6},
-                                                  {6, 3},
-                                                  {6, 2},
-                                                  {8, 2},
-                                                  {4, 2, 1, 2},
-                                                  {8, 2, 1, 2},
-                                                  {6, 3, 1, 2},  // replicas
-                                                  {2, 2, 2},
-                                                  {4, 2, 2},
-                                                  {6, 6, 2},
-                                                  {8, 2, 4},
-                                                  {8, 2, 2, 2},  // parts of rows
-                                                  {4, 2, 1, 1, kTwoStages},
-                                                  {8, 2, 1, 1, kVStages},
-                                                  {6, 3, 1, 1, kInterleaved},
-                                                  {8, 2, 1, 2, kDualV},
-                                                  {4, 2, 2, 1, kVStages},
-                                                  {8, 2, 2, 1, kTwoStages},
-                                                  {2, 2, 1, 1, {}, kTurns},
-                                                  {6, 3, 1, 2, {}, kTurns},
-                                                  {8, 2, 2, 1, kDualV, kTurns},
-                                                  {4, 2, 1, 1, kInterleaved, kTurns}};
+const std::vector<SpreadLayout> kSpreadLayouts = {
+    {2, 1},
+    {2, 2},
+    {3, 3},
+    {4, 2},
+    {6, 6},
+    {6, 3},
+    {6, 2},
+    {8, 2},
+    {4, 2, 1, 2},
+    {8, 2, 1, 2},
+    {6, 3, 1, 2},  // replicas
+    {2, 2, 2},
+    {4, 2, 2},
+    {6, 6, 2},
+    {8, 2, 4},
+    {8, 2, 2, 2},  // parts of rows
+    {4, 2, 1, 1, kTwoStages},
+    {8, 2, 1, 1, kVStages},
+    {6, 3, 1, 1, kInterleaved},
+    {8, 2, 1, 2, kDualV},
+    {4, 2, 2, 1, kVStages},
+    {8, 2, 2, 1, kTwoStages},
+    {2, 1, 1, 1, {}, 2},
+    {6, 1, 1, 1, {}, 2},
+    {2, 2, 1, 1, {}, 2},
+    {3, 3, 1, 1, {}, 3},
+    {4, 2, 1, 1, {}, 2},
+    {4, 2, 1, 1, {}, 4},  // two groups of experts in one of tensors
+    {6, 6, 1, 1, {}, 2},
+    {6, 3, 1, 1, {}, 2},
+    {8, 2, 1, 2, {}, 2},
+    {4, 2, 2, 1, {}, 2},
+    {8, 2, 2, 1, {}, 2},  // slices of the tokens
+    {4, 2, 1, 1, kVStages, 2},
+    {8, 2, 1, 1, kDualV, 2},
+    {8, 2, 1, 2, kTwoStages, 2},
+    {8, 2, 2, 1, kInterleaved, 2},
+    {2, 2, 1, 1, {}, 1, kTurns},
+    {6, 3, 1, 2, {}, 1, kTurns},
+    {8, 2, 2, 1, kDualV, 1, kTurns},
+    {4, 2, 1, 1, kInterleaved, 1, kTurns},
+    {4, 2, 1, 1, {}, 2, kTurns}};
 
+/// Options of tensor parallelism are not chosen: with experts that are spread it needs slices of the tokens.
 Strings args_of(const SpreadLayout& layout) {
-  return layout.pipeline + layout.further +
+  const Strings slices{"parallelism.enable_sequence_parallel=true",
+                       format("parallelism.tensor_parallel_degree={}", layout.tensor)};
+  return layout.pipeline + layout.further + (layout.tensor > 1 ? slices : Strings{}) +
          Strings{format("parallelism.expert_parallel_degree={}", layout.experts),
                  format("parallelism.context_parallel_degree={}", layout.context),
                  format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
@@ -59,7 +80,7 @@ Strings args_of(const SpreadLayout& layout) {
 class ExactExperts : public ExactRuns {
  protected:
   Strings job(const std::filesystem::path& run_dir) const {
-    return exact_job(run_dir) + Strings{"training.seq_len=16", "model.n_layers=6", "checkpoint.enable=true"};
+    return exact_job(run_dir) + Strings{"training.seq_len=24", "model.n_layers=6", "checkpoint.enable=true"};
   }
 };
 
@@ -73,7 +94,7 @@ TEST_P(ExactExperts, EveryLayoutGivesTheBitsOfOneRank) {
   for (size_t i = 0; i < kSpreadLayouts.size(); ++i) {
     const SpreadLayout& layout = kSpreadLayouts[i];
     const int stages = layout.pipeline.empty() ? 1 : 2;
-    const int data_ranks = layout.ranks / layout.context / stages;
+    const int data_ranks = layout.ranks / layout.context / layout.tensor / stages;
     for (const Strings& choice :
          exact_choices(data_ranks, static_cast<int>(5000 + i), long_tests() ? 40 : 1)) {
       const Strings args = choice + args_of(layout);
@@ -88,9 +109,12 @@ TEST_P(ExactExperts, EveryLayoutGivesTheBitsOfOneRank) {
 TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
   const TempFolder folder;
   run_one(folder / "one", job(folder / "one"));
-  const std::vector<SpreadLayout> layouts = {{4, 2}, {2, 2, 2}, {1, 1}, {4, 2, 1, 1, kVStages}, {6, 6, 2}};
+  const std::vector<SpreadLayout> layouts = {
+      {4, 2},   {2, 2, 2}, {1, 1}, {4, 2, 1, 1, kVStages}, {4, 4, 1, 1, {}, 2}, {8, 2, 2, 1, kTwoStages, 2},
+      {6, 6, 2}};
   for (size_t i = 0; i < layouts.size(); ++i)
-    run_many(layouts[i].ranks, job(folder / "many") + args_of(layouts[i]), static_cast<int64_t>(2 * i + 2));
+    run_many(layouts[i].ranks, job(folder / "many") + args_of(layouts[i]),
+             static_cast<int64_t>(10 * (i + 1) / layouts.size()));
   expect_same_tensors(saved_tensors(folder / "many", 10), saved_tensors(folder / "one", 10), "moved");
 }
 

@@ -21,6 +21,9 @@ const Strings kBalanced{"model.router_aux_loss_weight=0.05", "model.router_z_los
 /// Rows that two ranks can divide.
 const Strings kZLoss{"model.router_z_loss_weight=0.01", "training.seq_len=20"};
 
+/// Of which a slice consists.
+const Strings kWholeRows{"training.seq_len=20", "training.local_batch_size=2"};
+
 Strings spread(int ranks) {
   return {format("parallelism.expert_parallel_degree={}", ranks)};
 }
@@ -45,7 +48,7 @@ class ExpertTraining : public ::testing::TestWithParam<std::string> {
 
   /// Tensor parallelism, of attention too if it can be divided.
   static Strings divided() {
-    return kAllTokens + Strings{"parallelism.tensor_parallel_degree=2"} +
+    return Strings{"parallelism.tensor_parallel_degree=2"} +
            (needs_whole_attention(GetParam())
                 ? Strings{"parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"}
                 : Strings{});
@@ -93,8 +96,32 @@ TEST_P(ExpertTraining, LossesOfPipelinesAreThoseOfOneRank) {
 }
 
 TEST_P(ExpertTraining, LossesOfDividedAttentionBesideWholeExpertsAreThoseOfOneRank) {
-  compare(2, kBalanced, divided());
-  compare(4, kBalanced + kRegions, divided());
+  compare(2, kBalanced, divided() + kAllTokens);
+  compare(4, kBalanced + kRegions, divided() + kAllTokens);
+}
+
+TEST_P(ExpertTraining, LossesOfExpertsThatTakeSlicesOfTheTokensAreThoseOfOneRank) {
+  compare(2, kZLoss, divided());
+  compare(2, kZLoss + kRecomputed, divided() + kAsync);
+  compare(4, kZLoss + kRegions, divided() + kByDim);
+  compare(4, kBalanced + kWholeRows, divided() + Strings{"parallelism.data_parallel_replicate_degree=2"});
+}
+
+/// The groups of experts are in tensor parallelism, or go beyond it.
+TEST_P(ExpertTraining, LossesOfSpreadExpertsThatTakeSlicesOfTheTokensAreThoseOfOneRank) {
+  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
+  compare(2, kZLoss, divided() + kSpread2);
+  compare(2, kBalanced + kWholeRows + kRecomputed, divided() + kSpread2);
+  compare(4, kZLoss, divided() + kSpread2 + kOffloaded);
+  compare(4, kZLoss + kRegions + Strings{"model.n_experts=12"}, divided() + spread(4));
+  compare(4, kZLoss + kRecomputed,
+          divided() + kSpread2 + Strings{"parallelism.data_parallel_replicate_degree=2"});
+  compare(4, kZLoss + kRecomputed,
+          divided() + kSpread2 +
+              Strings{"parallelism.pipeline_parallel_degree=2",
+                      "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"});
+  if (has_latents(GetParam())) return;
+  compare(4, kZLoss, divided() + spread(2) + Strings{"parallelism.context_parallel_degree=2"});
 }
 
 TEST_P(ExpertTraining, LossesOfPartsOfRowsAreThoseOfOneRank) {
@@ -158,14 +185,14 @@ TEST_P(ExpertTraining, ARunOfSpreadExpertsIsResumedInAnyOtherLayout) {
   if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   const TempFolder folder;
   const Strings saved{"checkpoint.enable=true", "checkpoint.interval=5"};
-  const Strings common = kBalanced + saved;
+  const Strings common = kZLoss + saved;
   const auto resumed = [&](int ranks, int64_t until, const Strings& layout) {
     return RankThreads(ranks).run(job(folder / "many") + common + layout, until);
   };
-  const Records one = TestRun(job(folder / "one") + kNoCheckpoint + kBalanced).run();
+  const Records one = TestRun(job(folder / "one") + kNoCheckpoint + kZLoss).run();
   resumed(2, 5, kSpread2);
   expect_near(resumed(1, 10, {}), Records(one.begin(), one.begin() + 10), 5, "on one rank");
-  resumed(4, 15, kSpread2 + Strings{"parallelism.pipeline_parallel_degree=2"});
+  resumed(4, 15, divided() + kSpread2 + Strings{"parallelism.pipeline_parallel_degree=2"});
   expect_near(resumed(2, 20, kSpread2), one, 15, "on two ranks");
 }
 
@@ -195,14 +222,16 @@ TEST_P(ExpertTraining, LoggedLossesOfRoutersAreThoseOfOneRank) {
     RankThreads(ranks).run(args, 3);
     return read_jsonl(folder / name / "metrics.jsonl");
   };
-  const auto one = logged("one", 1, kBalanced);
+  const Strings balanced = kBalanced + Strings{"training.seq_len=20"};
+  const auto one = logged("one", 1, balanced);
   ASSERT_EQ(one.size(), 3U);
   const std::vector<Strings> layouts = {{},
                                         {"parallelism.pipeline_parallel_degree=2"},
-                                        divided(),
+                                        divided() + kAllTokens,
+                                        divided() + Strings{"training.local_batch_size=2"},
                                         {"activation_checkpoint.mode=full", "training.local_batch_size=2"}};
   for (size_t layout = 0; layout < layouts.size(); ++layout) {
-    const auto many = logged(format("layout{}", layout), 2, kBalanced + layouts[layout]);
+    const auto many = logged(format("layout{}", layout), 2, balanced + layouts[layout]);
     ASSERT_EQ(many.size(), one.size());
     for (size_t step = 0; step < one.size(); ++step) {
       for (const std::string_view name : {metric::router_balance, metric::router_z}) {

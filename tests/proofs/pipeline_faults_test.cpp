@@ -52,6 +52,12 @@ Strings spread_experts(const std::filesystem::path& run_dir, int ranks) {
                  format("training.global_batch_size={}", 2 * ranks)};
 }
 
+/// The same with slices of the tokens: pairs of ranks read the same rows.
+Strings spread_experts_of_slices(const std::filesystem::path& run_dir, int ranks) {
+  return spread_experts(run_dir, ranks) +
+         Strings{"parallelism.tensor_parallel_degree=2", format("training.global_batch_size={}", ranks)};
+}
+
 using JobOfRanks = Strings (*)(const std::filesystem::path& run_dir, int ranks);
 
 /// Waits until a process has ended, at most a minute; its status can still be asked for.
@@ -112,11 +118,18 @@ TEST_F(PipelineFaults, AKilledRankEndsAllOthersWhichNameItTheStepAndTheOperation
 }
 
 TEST_F(PipelineFaults, AKilledRankWithExpertsOfOthersEndsAllWhichNameIt) {
-  for (const Moment& moment :
-       {Moment{1, OpKind::forward, 1}, Moment{2, OpKind::backward, 0}, Moment{0, OpKind::dispatch, 1},
-        Moment{3, OpKind::combine, 0}, Moment{1, OpKind::combine_gradient, 1},
-        Moment{2, OpKind::dispatch_gradient, 0}}) {
-    const auto results = run_with(moment, 4, {60, 60}, [] { kill(getpid(), SIGKILL); }, spread_experts);
+  const std::vector<std::pair<Moment, JobOfRanks>> deaths = {
+      {{1, OpKind::forward, 1}, spread_experts},
+      {{2, OpKind::backward, 0}, spread_experts},
+      {{0, OpKind::dispatch, 1}, spread_experts},
+      {{3, OpKind::combine, 0}, spread_experts},
+      {{1, OpKind::combine_gradient, 1}, spread_experts},
+      {{2, OpKind::dispatch_gradient, 0}, spread_experts},
+      {{1, OpKind::forward, 0}, spread_experts_of_slices},
+      {{2, OpKind::dispatch, 1}, spread_experts_of_slices},
+      {{3, OpKind::dispatch_gradient, 0}, spread_experts_of_slices}};
+  for (const auto& [moment, job] : deaths) {
+    const auto results = run_with(moment, 4, {60, 60}, [] { kill(getpid(), SIGKILL); }, job);
     for (int rank = 0; rank < 4; ++rank) {
       SCOPED_TRACE(::testing::PrintToString(moment) + format(", rank {}", rank));
       const std::string& result = results[static_cast<size_t>(rank)];

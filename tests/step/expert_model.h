@@ -35,7 +35,7 @@ inline ModelSpec expert_model(int layers = 2) {
     }
     model.units.push_back({.name = block.name + ".experts",
                            .parameters = {parameter(block.name + ".experts", {16, 8}, ParameterTag::matrix)},
-                           .experts = true});
+                           .mesh = UnitMesh::experts});
     const BundleEntry hidden = block.inputs.front();
     const ExpertValues values(hidden, kChosen);
     const auto add = [&](LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,

@@ -12,12 +12,12 @@
 namespace stepforge::testing {
 namespace {
 
-Programs spread(RankOptions options, ParallelDims dims, int ranks) {
+Programs spread(RankOptions options, ParallelDims dims, int ranks, const ModelSpec& model = expert_model()) {
   Programs programs;
   for (int rank = 0; rank < ranks; ++rank) {
     options.plan.dims = dims;
     options.rank = {rank, ranks};
-    programs.push_back(build_step(expert_model(), options));
+    programs.push_back(build_step(model, options));
   }
   return programs;
 }
@@ -35,6 +35,14 @@ Programs of_eight(const RankOptions& options) {
 /// ep {0, 1}: each rank has all of its experts.
 Programs of_two(const RankOptions& options) {
   return spread(options, {.ep = 2}, 2);
+}
+
+/// The rest of each layer takes slices of the tokens: fsdp {0, 2}; tp {0, 1}; fsdp_tp {0, 1, 2, 3}; ep {0, 1}; efsdp {0, 2}.
+Programs of_slices(const RankOptions& options) {
+  ModelSpec model = expert_model();
+  for (UnitSpec& unit : model.units)
+    if (unit.name.starts_with("layers") && unit.mesh == UnitMesh::rows) unit.mesh = UnitMesh::slices;
+  return spread(options, {.dp_shard = 2, .tp = 2, .ep = 2}, 4, model);
 }
 
 /// Moves an operation to the place of another one.
@@ -148,6 +156,20 @@ std::vector<Fault> expert_faults() {
          insert_operations(p.operations, {{find(p, {K::reduce_start, 1}), reduce}});
        },
        0, "reduce_start layers.0.experts", "it runs over fsdp {0, 1}, but must run over no group"},
+      {"RoutersOfSlicesAreReducedLikeAttention", of_slices, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).group = group_of(p, kShardGroup); }, 0,
+       "reduce_start layers.0", "it runs over fsdp {0, 2}, but must run over fsdp_tp {0, 1, 2, 3}"},
+      {"ExpertsOfSlicesAreReducedLikeRouters", of_slices, plain, kEveryRank,
+       over(K::reduce_start, kSliceShardGroup), 0, "reduce_start layers.0.experts",
+       "it runs over fsdp_tp {0, 1, 2, 3}, but must run over efsdp {0, 2}"},
+      {"ExpertsOfSlicesAreReducedOverTheRanksOfOtherSlices", of_slices, plain, kEveryRank,
+       over(K::reduce_start, kTensorGroup), 0, "reduce_start layers.0.experts",
+       "it runs over tp {0, 1}, but must run over efsdp {0, 2}"},
+      {"TheNormOfSlicesIsThatOfAllRanksBeforeItIsJoined", of_slices, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::gradient_norm}).group = group_of(p, kSliceShardGroup); }, 0,
+       "gradient_norm", "it runs over fsdp_tp {0, 1, 2, 3}, but must run over fsdp {0, 2}"},
+      {"TheNormOfSlicesIsNotJoined", of_slices, plain, kEveryRank, erase_one({K::join_norm}), 0,
+       "check_finite", "norm"},
   };
 }
 
@@ -312,7 +334,8 @@ TEST(ExpertPrograms, AreSoundWithEveryOption) {
             options.recompute.regions = {"mlp"};
           }
           options.reduce.each_micro_batch = each;
-          for (const auto& programs : {of_two(options), of_four(options), of_eight(options)})
+          for (const auto& programs :
+               {of_two(options), of_four(options), of_eight(options), of_slices(options)})
             EXPECT_NO_THROW(check_programs(programs));
         }
       }

@@ -57,6 +57,9 @@ TEST(Alarms, AreSilentInEveryLayoutThatIsRight) {
        {"parallelism.tensor_parallel_degree=2", "parallelism.data_parallel_replicate_degree=2",
         "parallelism.enable_sequence_parallel=false"}},
       {4,
+       {"parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=2",
+        "model.family=qwen3_moe", "model.n_experts=4", "model.experts_per_token=2"}},
+      {4,
        {"parallelism.context_parallel_degree=2", "training.norm_type=l1",
         "parallelism.fsdp_cpu_offload=true"}}};
   for (const auto& [ranks, layout] : layouts) {

@@ -115,7 +115,9 @@ TEST(RouterBalance, IsTheSameUnderRecomputationAccumulationAndOnSeveralRanks) {
   for (const Strings& layout :
        {Strings{},
         Strings{"parallelism.data_parallel_replicate_degree=2", "parallelism.data_parallel_shard_degree=1"},
-        Strings{"parallelism.pipeline_parallel_degree=2"}}) {
+        Strings{"parallelism.pipeline_parallel_degree=2"},
+        Strings{"parallelism.tensor_parallel_degree=2",
+                "parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"}}) {
     std::map<std::string, at::Tensor> together;
     std::mutex mutex;
     RankThreads ranks(2);

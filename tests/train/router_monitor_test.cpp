@@ -165,6 +165,14 @@ INSTANTIATE_TEST_SUITE_P(
             "qwen3_moe",
             {"parallelism.tensor_parallel_degree=2", "parallelism.enable_sequence_parallel=false"},
             {"model.n_kv_heads=2"}},
+        MonitoredLayout{
+            "slices", 2, "qwen3_moe", {"parallelism.tensor_parallel_degree=2"}, {"model.n_kv_heads=2"}},
+        MonitoredLayout{"spread_slices_in_stages",
+                        4,
+                        "deepseek_v3",
+                        {kTwoStages, kTwoSpread, "parallelism.tensor_parallel_degree=2",
+                         "parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"},
+                        {"model.router_bias_update_speed=0.001"}},
         MonitoredLayout{"context", 2, "qwen3_moe", {"parallelism.context_parallel_degree=2"}}),
     [](const auto& info) { return info.param.name; });
 
