@@ -123,7 +123,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   text.seq_len = config.training.seq_len;
   text.tokens_per_step = plan_batch(config, layout).tokens_per_step();
   text.verdict = verdict_text(config, part, step, memory_budget(options));
-  if (config.parallelism.expert_parallel_degree > 1) text.largest_peak = plan_largest_peak(config, rank);
+  if (layout.expert_group >= 0) text.largest_peak = plan_largest_peak(config, rank);
   text.machine = machine;
   text.times = element(run.times, step.member);
   if (staged) text.pipeline = pipeline_text(schedule_title(config.parallelism), pipeline, step, run);

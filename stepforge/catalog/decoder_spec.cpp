@@ -258,7 +258,9 @@ void check_expert_parallel(const ModelConfig& model, const TensorParallel& tenso
                            const ExpertParallel& experts) {
   if (experts.degree == 1) return;
   const auto refuse = [&](const std::string& reason) {
-    throw UsageError(format("parallelism.expert_parallel_degree = {}, but {}", experts.degree, reason));
+    throw UsageError(format(
+        "parallelism.expert_parallel_degree = {}{}, but {}", experts.owners(),
+        experts.parts > 1 ? format(" and expert_tensor_parallel_degree = {}", experts.parts) : "", reason));
   };
   if (family_of(model).expert_names == nullptr)
     refuse(format("models of the family \"{}\" have no experts; set it to 1", model.family));
@@ -267,8 +269,10 @@ void check_expert_parallel(const ModelConfig& model, const TensorParallel& tenso
         format("models of the family \"{}\" have the matrices of all experts in one tensor; set it to 1, and "
                "shard them by FSDP",
                model.family));
-  if (model.n_experts % experts.degree != 0)
+  if (model.n_experts % experts.owners() != 0)
     refuse(format("model.n_experts = {}: the degree must divide it", model.n_experts));
+  if (expert_dims(model).hidden < experts.parts)
+    refuse(format("experts have {} hidden units, too few to divide", expert_dims(model).hidden));
   if (tensor.degree > 1 && !tensor.sequence) {
     refuse(
         format("parallelism.tensor_parallel_degree = {} without sequence parallelism, so that {} ranks would "

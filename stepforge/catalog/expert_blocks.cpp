@@ -55,7 +55,7 @@ void add_expert_blocks(ModelSpec& spec, const BundleEntry& hidden, int layer, La
   }
   add(LayerPart::experts, {unit_of_experts}, values.inputs(rows), {values.results(rows)},
       {std::move(parts.experts.region)})
-      .dispatch = values.dispatch(dims.experts);
+      .dispatch = values.dispatch(dims.experts, parallel);
   add(LayerPart::join, {}, std::move(joined), {hidden}, {std::move(parts.join.region)});
 }
 

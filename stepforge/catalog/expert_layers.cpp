@@ -27,12 +27,13 @@ ParameterSpec parameter(const std::string& name, int64_t columns, std::vector<Su
   return {name, {rows, columns}, std::move(sub_tensors), ParameterTag::matrix};
 }
 
-/// The sub-tensor if this rank has its expert, otherwise an empty slice of it.
-SubTensor of_rank(SubTensor whole, int64_t columns, bool held) {
-  if (held) return whole;
-  whole.offsets = {0, 0};
+/// `part`: the rows and columns of the matrix `whole` [rows, columns] that this rank has.
+SubTensor of_rank(SubTensor whole, int64_t columns, const ShardRange& part_rows,
+                  const ShardRange& part_columns) {
+  if (part_rows.size() == whole.rows && part_columns.size() == columns) return whole;
+  whole.offsets = {part_rows.begin, part_columns.begin};
   whole.tensor_shape = {whole.rows, columns};
-  whole.rows = 0;
+  whole.rows = part_rows.size();
   return whole;
 }
 
@@ -40,22 +41,27 @@ std::vector<ParameterSpec> expert_parameters(const std::string& prefix, const st
                                              const ExpertDims& dims, const ExpertNames& names,
                                              double depth_std, const ExpertParallel& parallel) {
   const ShardRange own = parallel.part_of(dims.experts);
+  const ShardRange units = parallel.units_of(dims.hidden);
+  const ShardRange all{0, dims.width};
   std::vector<SubTensor> gate_up;
   std::vector<SubTensor> down;
   for (int64_t e = 0; e < dims.experts; ++e) {
     const bool held = e >= own.begin && e < own.end;
     const std::string hf_name = format("{}{}{}.", hf_prefix, names.experts, e);
+    // Of other experts an empty slice.
     const auto add = [&](std::vector<SubTensor>& list, const char* part, const std::string& name,
-                         int64_t rows, int64_t columns, double std) {
-      list.push_back(of_rank(matrix(format("{}.{}", e, part), hf_name + name, rows, std), columns, held));
+                         int64_t rows, int64_t columns, const ShardRange& of_rows,
+                         const ShardRange& of_columns, double std) {
+      list.push_back(of_rank(matrix(format("{}.{}", e, part), hf_name + name, rows, std), columns,
+                             held ? of_rows : ShardRange{0, 0}, of_columns));
     };
-    add(gate_up, "gate", names.gate, dims.hidden, dims.width, kProjectionStd);
-    add(gate_up, "up", names.up, dims.hidden, dims.width, depth_std);
-    add(down, "down", names.down, dims.width, dims.hidden, depth_std);
+    add(gate_up, "gate", names.gate, dims.hidden, dims.width, units, all, kProjectionStd);
+    add(gate_up, "up", names.up, dims.hidden, dims.width, units, all, depth_std);
+    add(down, "down", names.down, dims.width, dims.hidden, all, units, depth_std);
   }
   std::vector<ParameterSpec> parameters = {
       parameter(prefix + ".expert_gate_up", dims.width, std::move(gate_up)),
-      parameter(prefix + ".expert_down", dims.hidden, std::move(down))};
+      parameter(prefix + ".expert_down", units.size(), std::move(down))};
   for (ParameterSpec& parameter : parameters)
     parameter.used_share = static_cast<double>(dims.chosen) / static_cast<double>(dims.experts);
   return parameters;
@@ -225,8 +231,10 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
 
   parts.experts.parameters = expert_parameters(prefix, hf_prefix, dims, names, depth_std, parallel);
   parts.experts.region.name = mlp.region.name;
+  ExpertDims held = dims;
+  held.hidden = parallel.units_of(dims.hidden).size();
   parts.experts.region.calls = {
-      spread ? dispatched_experts_call(prefix, dims, parallel.rows_per_token(dims.experts, dims.chosen))
+      spread ? dispatched_experts_call(prefix, held, parallel.rows_per_token(dims.experts, dims.chosen))
              : experts_call(prefix, dims),
       {.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".expert_down"}}};
 

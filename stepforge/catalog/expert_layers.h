@@ -67,7 +67,8 @@ struct ExpertParts {
 };
 
 /// If the experts are spread over ranks, each part is that of a block of its own: what another one makes it does not keep.
-/// Of the experts the parameters list all, those of other ranks as empty slices, so that every rank knows the names.
+/// Of the experts the parameters list all, those of other ranks as empty slices, so that every rank knows the names; if
+/// experts are divided, their hidden units are those of this rank.
 ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
                          const ExpertNames& names, double depth_std, bool dropout,
                          const ExpertParallel& parallel = {});

@@ -470,6 +470,7 @@ struct ParallelismConfig {
   int64_t ulysses_degree = 2;
   LoadBalance context_parallel_load_balance = LoadBalance::head_tail;
   int64_t expert_parallel_degree = 1;
+  int64_t expert_tensor_parallel_degree = 1;
   bool expert_parallel_overlap = false;
   int64_t pipeline_parallel_degree = 1;
   std::string pipeline_parallel_schedule = "1F1B";

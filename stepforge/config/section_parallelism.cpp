@@ -88,6 +88,11 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "data_parallel_shard_degree, context_parallel_degree and tensor_parallel_degree: a divisor of "
              "their number.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
+      .field("expert_tensor_parallel_degree", &ParallelismConfig::expert_tensor_parallel_degree,
+             "Number of ranks over which the hidden units of each expert are divided: 1, or "
+             "tensor_parallel_degree, with which expert_parallel_degree is a divisor of "
+             "data_parallel_shard_degree times context_parallel_degree.",
+             {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field(
           "expert_parallel_overlap", &ParallelismConfig::expert_parallel_overlap,
           "With expert parallelism: whether two micro-batches take turns, so that one computes while tokens "

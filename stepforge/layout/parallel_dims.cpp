@@ -44,7 +44,8 @@ std::string mesh_text(const ParallelDims& dims) {
   for (const Degree& degree : world_factors(copy))
     if (*degree.value > 1) axes.push_back(format("{} {}", degree.name, *degree.value));
   if (axes.empty()) return "1 rank";
-  return join(axes, " x ") + (dims.ep > 1 ? format(", ep {}", dims.ep) : "");
+  return join(axes, " x ") + (dims.ep > 1 ? format(", ep {}", dims.ep) : "") +
+         (dims.etp > 1 ? format(", etp {}", dims.etp) : "");
 }
 
 ParallelDims resolve_dims(ParallelDims dims, int world_size) {
@@ -81,7 +82,21 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size) {
         "dp_replicate x dp_shard x cp x tp x pp must be the number of ranks; change a degree (dp_shard = -1 "
         "takes the rest) or start a different number of ranks");
   }
+  if (dims.etp != 1 && dims.etp != dims.tp) {
+    refuse(
+        asked, world_size,
+        format(
+            "etp = {} must be 1, or tp = {}: the parts of an expert are on the ranks of one group of tensor "
+            "parallelism",
+            dims.etp, dims.tp));
+  }
   const int64_t expert_ranks = dims.dp_shard * dims.cp * dims.tp;
+  if (dims.etp > 1 && expert_ranks / dims.etp % dims.ep != 0) {
+    refuse(asked, world_size,
+           format("with etp = {}, ep = {} does not divide dp_shard x cp = {}, the ranks that experts are "
+                  "spread over",
+                  dims.etp, dims.ep, expert_ranks / dims.etp));
+  }
   if (expert_ranks % dims.ep != 0) {
     refuse(asked, world_size,
            format("ep = {} does not divide dp_shard x cp x tp = {}, the ranks that experts are spread over",
@@ -102,7 +117,7 @@ Mesh::Axis Mesh::axis(std::string_view name) const {
   const int cp = static_cast<int>(dims_.cp);
   const int tp = static_cast<int>(dims_.tp);
   const int pp = static_cast<int>(dims_.pp);
-  const int ep = static_cast<int>(dims_.ep);
+  const int ep = static_cast<int>(dims_.ep * dims_.etp);
   const int heads = static_cast<int>(dims_.cp_heads);
   if (name == "pp") return {pp, world_size_ / pp};
   if (name == "dp_replicate") return {replicate, shard * cp * tp};

@@ -15,9 +15,9 @@ struct RankId {
   int world_size = 1;
 };
 
-/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: the remaining ranks. `ep` and
-/// `cp_heads` are not factors of the world size: experts are spread over ranks of the axes dp_shard, cp and tp, and
-/// groups of cp_heads neighbours along cp exchange heads of attention.
+/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: the remaining ranks. `ep`, `etp` and
+/// `cp_heads` are not factors of the world size: experts are spread over ranks of the axes dp_shard, cp and tp, and each is
+/// divided over etp neighbours; groups of cp_heads neighbours along cp exchange heads of attention.
 struct ParallelDims {
   int64_t dp_replicate = 1;
   int64_t dp_shard = -1;
@@ -26,6 +26,7 @@ struct ParallelDims {
   int64_t pp = 1;
   int64_t ep = 1;
   int64_t cp_heads = 1;
+  int64_t etp = 1;
 
   bool operator==(const ParallelDims&) const = default;
 };
@@ -39,7 +40,7 @@ std::string mesh_text(const ParallelDims& dims);
 /// Replaces the -1. Throws UsageError, which lists all degrees,
 /// - if a degree is neither positive nor the only -1,
 /// - if dp_replicate x dp_shard x cp x tp x pp is not the world size, or
-/// - if ep does not divide dp_shard x cp x tp, or cp_heads not cp.
+/// - if etp is neither 1 nor tp, ep x etp does not divide dp_shard x cp x tp, or cp_heads not cp.
 ParallelDims resolve_dims(ParallelDims dims, int world_size);
 
 /// All ranks as a grid: pp outermost, then dp_replicate, dp_shard, cp, and tp innermost. Axes of size 1
@@ -50,8 +51,8 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size);
 ///   fsdp_tp    dp_shard x cp x tp: ranks among which dense parameters are sharded that take slices of the tokens
 ///   cp_heads   neighbours along cp that exchange heads
 ///   cp_ring    cp / cp_heads: the ranks with the same place in these groups
-///   ep         the innermost `ep` ranks of dp_shard x cp x tp: ranks that hold different experts
-///   efsdp      dp_shard x cp x tp / ep: ranks among which one expert is sharded
+///   ep         the innermost ep x etp ranks of dp_shard x cp x tp: ranks that hold different experts, or parts of them
+///   efsdp      dp_shard x cp x tp / (ep x etp): ranks among which one expert, or its part, is sharded
 ///   stage      dp_replicate x dp_shard x cp x tp: ranks that have the same layers
 ///   world      all ranks
 /// Every function throws Error for an unknown axis or a rank outside the world.

@@ -139,7 +139,7 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
   }
   if (std::ranges::find(units, UnitMesh::slices, &UnitSpec::mesh) != units.end())
     add_group(layout, mesh, kSliceShardGroup);
-  if (layout.dims.ep > 1)
+  if (layout.dims.ep * layout.dims.etp > 1)
     for (const std::string_view axis : {kExpertGroup, kExpertShardGroup}) add_group(layout, mesh, axis);
   layout.expert_group = layout.find(kExpertGroup);
   add_tie_group(layout, plan.tied);

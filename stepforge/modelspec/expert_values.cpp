@@ -15,8 +15,8 @@ ExpertValues::ExpertValues(const BundleEntry& hidden, int64_t chosen)
       weights{.name = "weights", .width = chosen, .slice = hidden.slice, .dtype = DType::f32},
       experts{.name = "experts", .width = chosen, .slice = hidden.slice, .dtype = DType::i32} {}
 
-DispatchSpec ExpertValues::dispatch(int64_t count) const {
-  return {count, {tokens, weights, experts}, {combined()}};
+DispatchSpec ExpertValues::dispatch(int64_t count, const ExpertParallel& parallel) const {
+  return {count, parallel.parts, {tokens, weights, experts}, {combined()}};
 }
 
 BundleEntry ExpertValues::combined() const {

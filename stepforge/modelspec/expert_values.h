@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "stepforge/modelspec/expert_parallel.h"
 #include "stepforge/modelspec/model_spec.h"
 
 namespace stepforge {
@@ -30,7 +31,7 @@ struct ExpertValues {
 
   ExpertValues(const BundleEntry& hidden, int64_t chosen);
   /// From the tokens to the rows that come, `rows` for each token if loads are even, and from their results back.
-  DispatchSpec dispatch(int64_t experts) const;
+  DispatchSpec dispatch(int64_t experts, const ExpertParallel& parallel) const;
   BundleEntry combined() const;
   std::vector<BundleEntry> inputs(int64_t rows) const;
   BundleEntry results(int64_t rows) const;

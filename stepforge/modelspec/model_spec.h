@@ -36,6 +36,7 @@ struct BundleEntry {
 /// the step program before and after the block, which takes and makes only rows.
 struct DispatchSpec {
   int64_t experts = 0;  ///< of the layer, on all ranks
+  int64_t parts = 1;    ///< of each expert: a row goes to the ranks of all
   /// Tokens [N, D], the weights of their experts [N, k] in fp32, and these experts [N, k] in int32. The block takes what
   /// comes: rows [R, D], their weights [R, 1], and their experts [R, 1] among those of the rank.
   std::vector<BundleEntry> sent;

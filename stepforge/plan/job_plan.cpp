@@ -153,14 +153,16 @@ ParallelDims dims_of(const Config& config, int world_size) {
   dims.tp = parallelism.tensor_parallel_degree;
   dims.pp = parallelism.pipeline_parallel_degree;
   dims.ep = parallelism.expert_parallel_degree;
+  dims.etp = parallelism.expert_tensor_parallel_degree;
   try {
     return resolve_dims(dims, world_size);
   } catch (const UsageError& refusal) {
     throw UsageError(format(
         "parallelism.data_parallel_replicate_degree = {}, parallelism.data_parallel_shard_degree = {}, "
         "parallelism.context_parallel_degree = {}, parallelism.tensor_parallel_degree = {}, "
-        "parallelism.pipeline_parallel_degree = {} and parallelism.expert_parallel_degree = {}: {}",
-        dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep, refusal.what()));
+        "parallelism.pipeline_parallel_degree = {}, parallelism.expert_parallel_degree = {} and "
+        "parallelism.expert_tensor_parallel_degree = {}: {}",
+        dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep, dims.etp, refusal.what()));
   }
 }
 
@@ -416,7 +418,9 @@ TensorParallel plan_tensor(const Config& config, RankId rank) {
 
 ExpertParallel plan_experts(const Config& config, RankId rank) {
   const Mesh mesh(dims_of(config, rank.world_size), rank.world_size);
-  return {mesh.coordinate(kExpertGroup, rank.rank), mesh.size(kExpertGroup)};
+  return {.rank = mesh.coordinate(kExpertGroup, rank.rank),
+          .degree = mesh.size(kExpertGroup),
+          .parts = static_cast<int>(mesh.dims().etp)};
 }
 
 ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {

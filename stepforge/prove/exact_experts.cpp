@@ -91,10 +91,9 @@ RoutedTokens exact_route(const at::Tensor& x, Parameter& router) {
 at::Tensor exact_results(const at::Tensor& rows, const RoutedTokens& routed, Parameter& up, Parameter& down) {
   const int64_t experts = down.value().size(0) / rows.size(1);
   const auto product = [&](const at::Tensor& in, Parameter& weight) {
-    return round_to_exact(
-        ProductByExpert::apply(in, routed.indices.view({-1}), weight.value(), &weight, experts));
+    return ProductByExpert::apply(in, routed.indices.view({-1}), weight.value(), &weight, experts);
   };
-  return round_to_exact(product(product(rows, up), down) * routed.weights);
+  return product(round_to_exact(product(rows, up)), down) * routed.weights;
 }
 
 at::Tensor exact_experts(const at::Tensor& x, Parameter& router, Parameter& up, Parameter& down) {

@@ -15,8 +15,8 @@ namespace stepforge {
 /// first counts among equals; the products are their weights too.
 RoutedTokens exact_route(const at::Tensor& x, Parameter& router);
 
-/// Of rows [R, D], each with one expert: down (up x), each rounded, times its weight, rounded. `up` [E F, D] and `down`
-/// [E D, F] have this rank's experts.
+/// Of rows [R, D], each with one expert: down (up x) times its weight, of which only up x is rounded, so that the results of
+/// the parts of an expert add up to that of the whole one. `up` [E F, D] and `down` [E D, F] have this rank's experts.
 at::Tensor exact_results(const at::Tensor& rows, const RoutedTokens& routed, Parameter& up, Parameter& down);
 
 /// Of each token x [N, D] the sum of the results of its experts, which are all here.

@@ -44,19 +44,20 @@ ParameterSpec divided(ParameterSpec whole, size_t dimension, const TensorParalle
   return whole;
 }
 
-/// The matrices [rows, columns] of all experts, of which this rank holds its own.
+/// The matrices [rows, columns] of all experts, of which this rank holds a part of its own ones.
 ParameterSpec expert_matrices(const std::string& name, int64_t rows, int64_t columns,
+                              const ShardRange& part_rows, const ShardRange& part_columns,
                               const ExpertParallel& experts) {
   const ShardRange own = experts.part_of(kExperts);
-  ParameterSpec made = matrix(name, own.size() * rows, columns);
+  ParameterSpec made = matrix(name, own.size() * part_rows.size(), part_columns.size());
   made.sub_tensors.clear();
   for (int64_t expert = 0; expert < kExperts; ++expert) {
     SubTensor one = matrix(format("{}.{}", name, expert), rows, columns).sub_tensors.at(0);
     one.name = format("{}", expert);
-    if (expert < own.begin || expert >= own.end) {
+    if (experts.degree > 1) {
       one.tensor_shape = {rows, columns};
-      one.offsets = {0, 0};
-      one.rows = 0;
+      one.offsets = {part_rows.begin, part_columns.begin};
+      one.rows = expert >= own.begin && expert < own.end ? part_rows.size() : 0;
     }
     made.sub_tensors.push_back(std::move(one));
   }
@@ -167,8 +168,9 @@ RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) 
 
 /// Adds the blocks of a layer whose experts are spread over ranks. The tokens that go to them are the hidden state.
 void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, RegionSpec mixing,
-                      const TensorParallel& tensor) {
+                      const TensorParallel& tensor, const ExpertParallel& experts) {
   const std::string name = format("layers.{}", layer);
+  const int64_t rows = experts.rows_per_token(kExperts, kChosen);
   // Of the layer, with slices of the tokens of its router, and last of the experts.
   const auto unit = static_cast<int>(spec.units.size());
   std::vector<int> units = {unit};
@@ -188,9 +190,9 @@ void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, Reg
           {.name = "router", .calls = {std::move(calls.route)}});
   router.kept = {stream.name};
   router.regions.insert(router.regions.begin(), std::move(mixing));
-  add(LayerPart::experts, {of_experts}, values.inputs(kChosen), {values.results(kChosen)},
+  add(LayerPart::experts, {of_experts}, values.inputs(rows), {values.results(rows)},
       {.name = "mlp", .calls = std::move(calls.experts)})
-      .dispatch = values.dispatch(kExperts);
+      .dispatch = values.dispatch(kExperts, experts);
   add(LayerPart::join, {}, {stream, values.combined()}, {stream}, join_region());
 }
 
@@ -207,15 +209,18 @@ std::vector<UnitSpec> units_of_experts(UnitSpec trained, const TensorParallel& t
   const std::string name = trained.name;
   ParameterSpec router = matrix(name + ".router", kExperts, kWidth);
   const UnitMesh mesh = tensor.sequence ? UnitMesh::slices : UnitMesh::rows;
+  const ShardRange hidden = experts.units_of(kExpertHidden);
+  const ShardRange width{0, kWidth};
   std::vector<UnitSpec> units = {std::move(trained)};
   if (tensor.sequence)
     units.push_back({.name = name + ".mlp", .parameters = {std::move(router)}, .mesh = mesh});
   else
     units.front().parameters.push_back(std::move(router));
-  units.push_back({.name = name + ".experts",
-                   .parameters = {expert_matrices(name + ".up", kExpertHidden, kWidth, experts),
-                                  expert_matrices(name + ".down", kWidth, kExpertHidden, experts)},
-                   .mesh = experts.degree > 1 ? UnitMesh::experts : mesh});
+  units.push_back(
+      {.name = name + ".experts",
+       .parameters = {expert_matrices(name + ".up", kExpertHidden, kWidth, hidden, width, experts),
+                      expert_matrices(name + ".down", kWidth, kExpertHidden, width, hidden, experts)},
+       .mesh = experts.degree > 1 ? UnitMesh::experts : mesh});
   return units;
 }
 
@@ -252,7 +257,7 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
       block.regions.insert(block.regions.begin(), join_region());
     }
     const bool is_cut = has_experts && experts.degree > 1;
-    if (is_cut) add_spread_layer(spec, layer, stream, std::move(block.regions.front()), tensor);
+    if (is_cut) add_spread_layer(spec, layer, stream, std::move(block.regions.front()), tensor, experts);
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));

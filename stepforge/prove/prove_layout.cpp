@@ -27,10 +27,10 @@ namespace {
 
 constexpr int64_t kSteps = 4;
 
-/// Ranks over which the experts of the exact model, 6, are spread if those of a job are: all of dp_shard x cp x tp if
+/// Ranks over which the experts of the exact model, 6, are spread if those of a job are: all of dp_shard x cp x tp / etp if
 /// `all` and they can be, otherwise as few as possible.
 int64_t small_experts(const ParallelDims& dims, bool all) {
-  const int64_t ranks = dims.dp_shard * dims.cp * dims.tp;
+  const int64_t ranks = dims.dp_shard * dims.cp * dims.tp / dims.etp;
   if (dims.ep == 1) return 1;
   if (all && 6 % ranks == 0) return ranks;
   return ranks % 2 == 0 ? 2 : 3;
@@ -39,7 +39,7 @@ int64_t small_experts(const ParallelDims& dims, bool all) {
 /// Every degree above 1 becomes 2 or 3, but cp becomes 4 where groups of neighbours attend together. Only the
 /// first odd multiple of 3 becomes 3, so that short rows can be divided.
 ParallelDims small_dims(ParallelDims dims) {
-  const int64_t all_ranks = dims.dp_shard * dims.cp * dims.tp;
+  const bool all_ranks = dims.ep == dims.dp_shard * dims.cp * dims.tp / dims.etp;
   bool has_three = false;
   const bool hybrid = dims.cp_heads > 1 && dims.cp_heads < dims.cp;
   for (int64_t* degree : {&dims.dp_replicate, &dims.dp_shard, &dims.cp, &dims.tp, &dims.pp}) {
@@ -52,7 +52,8 @@ ParallelDims small_dims(ParallelDims dims) {
     dims.cp = 4;
     dims.cp_heads = 2;
   }
-  dims.ep = small_experts(dims, dims.ep == all_ranks);
+  if (dims.etp > 1) dims.etp = dims.tp;
+  dims.ep = small_experts(dims, all_ranks);
   return dims;
 }
 
@@ -64,7 +65,8 @@ ParallelDims dims_of(const Config& job) {
           .tp = parallelism.tensor_parallel_degree,
           .pp = parallelism.pipeline_parallel_degree,
           .ep = parallelism.expert_parallel_degree,
-          .cp_heads = plan_context(job).heads()};
+          .cp_heads = plan_context(job).heads(),
+          .etp = parallelism.expert_tensor_parallel_degree};
 }
 
 Config with_dims(Config job, const ParallelDims& dims) {
@@ -75,6 +77,7 @@ Config with_dims(Config job, const ParallelDims& dims) {
   job.parallelism.tensor_parallel_degree = dims.tp;
   job.parallelism.pipeline_parallel_degree = dims.pp;
   job.parallelism.expert_parallel_degree = dims.ep;
+  job.parallelism.expert_tensor_parallel_degree = dims.etp;
   return job;
 }
 

@@ -204,6 +204,7 @@ class ValueWriter {
   void add_rows(const BlockSpec& block, int b) {
     ProgramBlock& added = element(program_.blocks, b);
     added.experts = block.dispatch->experts;
+    added.parts = block.dispatch->parts;
     const auto add_all = [&](const std::vector<BundleEntry>& entries, int producer,
                              std::vector<int>& values) {
       for (const BundleEntry& entry : entries) {

@@ -244,16 +244,16 @@ class BufferWriter {
     for (const int value : values) operation.bytes += element(program_.values, value).bytes();
   }
 
-  /// Rows of each token for each of its experts, and what is beside them: with a dispatch their weights and, first, the
+  /// Rows of each token for each part of its experts, and what is beside them: with a dispatch their weights and, first, the
   /// number of rows for each expert.
   void set_exchange(Operation& operation) const {
     const ProgramBlock& block = element(program_.blocks, operation.block);
     const ProgramValue& tokens = element(program_.values, block.sent.at(0));
     const ProgramValue& weights = element(program_.values, block.sent.at(1));
-    const int64_t rows = tokens.bytes() * weights.width;
+    const int64_t rows = tokens.bytes() * weights.width * block.parts;
     const bool combines = operation.kind == OpKind::combine || operation.kind == OpKind::combine_gradient;
-    operation.bytes = combines ? rows : rows + weights.bytes();
-    if (operation.kind == OpKind::dispatch) operation.bytes += block.experts * kRowCountBytes;
+    operation.bytes = combines ? rows : rows + weights.bytes() * block.parts;
+    if (operation.kind == OpKind::dispatch) operation.bytes += block.experts * block.parts * kRowCountBytes;
     operation.workspace = rows;  // in the order of the experts
     if (operation.kind != OpKind::dispatch_gradient) return;
     for (const int value : block.sent)  // what it adds to a gradient is made beside it

@@ -115,6 +115,7 @@ struct ProgramBlock {
   std::vector<int> leaving;   ///< values that are sent after it, the last of a stage
   std::vector<int> kept;      ///< outputs that its backward reads
   int64_t experts = 0;        ///< of its layer, over ranks to which rows are dispatched; 0: nothing is
+  int64_t parts = 1;          ///< of each expert, on ranks of their own
   std::vector<int> sent;      ///< values of which its inputs are dispatched
   std::vector<int> returned;  ///< values into which its outputs are combined
   bool trained_only = false;  ///< a head besides the first, or what only such heads take: it runs in training

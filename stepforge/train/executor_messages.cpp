@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "stepforge/storage/expert_parts.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/executor.h"
 
@@ -35,7 +36,9 @@ void Executor::dispatch(const Operation& operation) {
   const at::NoGradGuard no_grad;
   const ProgramBlock& experts = program_block(operation);
   const auto sent = [&](size_t i) { return read(operation, BufferKind::bundle, experts.sent.at(i)).tensor; };
-  DispatchedRows came = dispatch_tokens(sent(0), sent(1), sent(2), experts.experts, *communicator(operation));
+  Communicator& ranks = *communicator(operation);
+  const PartChoice choice = choose_parts(sent(1), sent(2), experts.experts, experts.parts, ranks.size());
+  DispatchedRows came = dispatch_tokens(sent(0), choice.weights, choice.indices, choice.experts, ranks);
   const std::array<at::Tensor, 3> made = {came.rows, came.weights, came.experts};
   for (size_t i = 0; i < made.size(); ++i)
     allocate(operation, BufferKind::bundle, experts.inputs.at(i)).tensor = made.at(i);
@@ -66,7 +69,8 @@ void Executor::return_row_gradients(const Operation& operation) {
   };
   TokenGradients made = dispatch_gradient(
       of_input(0), of_input(1), read(operation, BufferKind::routes).routes, *communicator(operation));
-  add_gradients(operation, experts.sent, {std::move(made.tokens), std::move(made.weights), at::Tensor()});
+  add_gradients(operation, experts.sent,
+                {std::move(made.tokens), sum_of_parts(made.weights, experts.parts), at::Tensor()});
 }
 
 }  // namespace stepforge

@@ -92,6 +92,34 @@ TEST(ExpertLayer, ARankKnowsTheNamesOfAllExpertsAndHoldsItsOwn) {
                           whole.find_parameter("layers.0.mlp.expert_down")->elements());
 }
 
+TEST(ExpertLayer, PartsOfAnExpertAreItsHiddenUnitsOnNeighbouringRanks) {
+  const ModelConfig model = small_model("qwen3_moe", 8, 4);
+  constexpr int64_t kHidden = 20;
+  std::map<std::string, std::vector<int64_t>> found;  // of each tensor the first hidden unit of each part
+  for (int rank = 0; rank < 6; ++rank) {
+    const ModelSpec part =
+        model_spec(model, 0, {rank % 3, 3, true}, {}, TensorPlan({{"attention", TensorStyle::replicate}}),
+                   {rank, 6, false, 3});
+    const UnitSpec& unit = part.units.at(3);
+    ASSERT_EQ(unit.name, "layers.0.experts");
+    const ShardRange units{kHidden * (rank % 3) / 3, kHidden * (rank % 3 + 1) / 3};
+    EXPECT_EQ(unit.parameters.at(0).shape, (std::vector<int64_t>{3 * 2 * units.size(), 24}));
+    EXPECT_EQ(unit.parameters.at(1).shape, (std::vector<int64_t>{3 * 24, units.size()}));
+    for (size_t p = 0; p < 2; ++p) {
+      const ParameterSpec& parameter = unit.parameters[p];
+      for (size_t i = 0; i < parameter.sub_tensors.size(); ++i) {
+        EXPECT_EQ(parameter.tensor_shape(i),
+                  p == 0 ? (std::vector<int64_t>{kHidden, 24}) : (std::vector<int64_t>{24, kHidden}));
+        if (parameter.sub_tensors[i].rows == 0) continue;
+        EXPECT_EQ(parameter.slice_of(i).sizes.at(p), units.size());
+        found[parameter.sub_tensors[i].hf_name].push_back(parameter.slice_of(i).offsets.at(p));
+      }
+    }
+  }
+  EXPECT_EQ(found.size(), 18U);
+  for (const auto& [name, begins] : found) EXPECT_EQ(begins, (std::vector<int64_t>{0, 6, 13})) << name;
+}
+
 TEST(ExpertLayer, CostsOfAllRowsAreThoseOfTheRowsThatCanCome) {
   const CostContext context{.tokens = 40, .document_length = 40};
   const auto cost = [&](const ExpertDims& dims, const ExpertParallel& parallel) {

@@ -42,20 +42,21 @@ enable_cpu_offload = true
 [parallelism]
 data_parallel_shard_degree = -1
 tensor_parallel_degree = 1
-expert_tensor_parallel_degree = 2
+expert_tensor_parallel_degree = 1
 [activation_checkpoint]
 mode = "selective"
 selective_ac_option = "2"
 [checkpoint]
 enable = false
 async_mode = "disabled"
+last_save_model_only = true
 [compile]
 enable = true
 [validation]
 enable = false
 freq = 10
 )",
-                "llama3.toml", {"parallelism.expert_tensor_parallel_degree = 2: not available yet"});
+                "llama3.toml", {"checkpoint.last_save_model_only = true: not available yet"});
   EXPECT_EQ(config.run_dir, "./outputs");
   EXPECT_EQ(config.preset, "llama3-8b");
   EXPECT_EQ(config.tokenizer.path, "./assets");
@@ -162,8 +163,8 @@ TEST(ConvertConfig, RefusesAYamlBombAndMalformedFiles) {
 TEST(ForeignKeys, GetAHintWithOurKeyOrNotAvailableYet) {
   EXPECT_EQ(error_of("[training]\nmixed_precision_param = \"bfloat16\"\n"),
             "run.toml:2:1: training.mixed_precision_param: unknown key; use precision.compute");
-  EXPECT_EQ(error_of("[parallelism]\nexpert_tensor_parallel_degree = 2\n"),
-            "run.toml:2:1: parallelism.expert_tensor_parallel_degree: unknown key; not available yet");
+  EXPECT_EQ(error_of("[checkpoint]\nlast_save_model_only = true\n"),
+            "run.toml:2:1: checkpoint.last_save_model_only: unknown key; not available yet");
   EXPECT_EQ(error_of("[parallelism]\ncontext_parallel_rotate_method = \"alltoall\"\n"),
             "run.toml:2:1: parallelism.context_parallel_rotate_method: unknown key; use "
             "parallelism.context_parallel_method (\"allgather\", \"ring\", \"ulysses\" or \"hybrid\")");

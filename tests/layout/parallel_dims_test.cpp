@@ -85,6 +85,15 @@ TEST(ParallelDims, ExpertParallelismIsNotAFactorOfTheWorldSize) {
   EXPECT_NE(refusal_of({1, 4, 1, 1, 2, 8}, 8), "") << "pipeline stages hold different layers";
 }
 
+TEST(ParallelDims, AnExpertIsDividedOverAllRanksOfATensorParallelGroupOrNone) {
+  EXPECT_EQ(refusal_of({.tp = 2, .ep = 4, .etp = 2}, 8), "");
+  EXPECT_EQ(refusal_of({.tp = 2, .ep = 8, .etp = 1}, 8), "");
+  EXPECT_CONTAINS(refusal_of({.tp = 4, .etp = 2}, 8), "etp = 2 must be 1, or tp = 4");
+  EXPECT_CONTAINS(refusal_of({.etp = 2}, 8), "etp = 2 must be 1, or tp = 1");
+  EXPECT_CONTAINS(refusal_of({.tp = 2, .ep = 8, .etp = 2}, 8),
+                  "with etp = 2, ep = 8 does not divide dp_shard x cp = 4");
+}
+
 TEST(Mesh, OrdersAxesFromPipelineOutermostToTensorInnermost) {
   const Mesh mesh({2, 2, 2, 2, 2, 1}, 32);
   EXPECT_EQ(mesh.group("tp", 5), (Ranks{4, 5}));
@@ -120,6 +129,13 @@ TEST(Mesh, ExpertGroupsAreWithinTheDataAxes) {
   EXPECT_EQ(mesh.group("ep", 6), (Ranks{4, 5, 6, 7}));
   EXPECT_EQ(mesh.group("efsdp", 6), (Ranks{2, 6}));
   EXPECT_EQ(mesh.group("efsdp", 14), (Ranks{10, 14}));
+}
+
+TEST(Mesh, PartsOfExpertsAreOnTheNeighboursOfATensorParallelGroup) {
+  const Mesh mesh({.dp_replicate = 1, .dp_shard = 4, .tp = 2, .ep = 2, .etp = 2}, 8);
+  EXPECT_EQ(mesh.group("tp", 5), (Ranks{4, 5}));
+  EXPECT_EQ(mesh.group("ep", 5), (Ranks{4, 5, 6, 7}));
+  EXPECT_EQ(mesh.group("efsdp", 5), (Ranks{1, 5}));
 }
 
 TEST(Mesh, EveryRankIsInExactlyOneGroupOfEachAxis) {

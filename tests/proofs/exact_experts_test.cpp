@@ -13,6 +13,7 @@ struct SpreadLayout {
   int replicas = 1;
   Strings pipeline = {};
   int tensor = 1;
+  bool divided = false;  ///< each expert over the ranks of tensor parallelism
   Strings further = {};
 };
 
@@ -61,16 +62,29 @@ const std::vector<SpreadLayout> kSpreadLayouts = {
     {8, 2, 1, 1, kDualV, 2},
     {8, 2, 1, 2, kTwoStages, 2},
     {8, 2, 2, 1, kInterleaved, 2},
-    {2, 2, 1, 1, {}, 1, kTurns},
-    {6, 3, 1, 2, {}, 1, kTurns},
-    {8, 2, 2, 1, kDualV, 1, kTurns},
-    {4, 2, 1, 1, kInterleaved, 1, kTurns},
-    {4, 2, 1, 1, {}, 2, kTurns}};
+    {2, 1, 1, 1, {}, 2, true},
+    {3, 1, 1, 1, {}, 3, true},
+    {4, 2, 1, 1, {}, 2, true},
+    {4, 1, 1, 1, {}, 2, true},
+    {6, 3, 1, 1, {}, 2, true},
+    {6, 2, 1, 1, {}, 3, true},
+    {8, 2, 1, 1, {}, 4, true},
+    {8, 2, 1, 2, {}, 2, true},
+    {8, 2, 2, 1, {}, 2, true},  // parts of experts
+    {8, 2, 1, 1, kVStages, 2, true},
+    {2, 2, 1, 1, {}, 1, false, kTurns},
+    {6, 3, 1, 2, {}, 1, false, kTurns},
+    {8, 2, 2, 1, kDualV, 1, false, kTurns},
+    {4, 2, 1, 1, kInterleaved, 1, false, kTurns},
+    {4, 2, 1, 1, {}, 2, false, kTurns},
+    {4, 2, 1, 1, {}, 2, true, kTurns}};
 
 /// Options of tensor parallelism are not chosen: with experts that are spread it needs slices of the tokens.
 Strings args_of(const SpreadLayout& layout) {
-  const Strings slices{"parallelism.enable_sequence_parallel=true",
-                       format("parallelism.tensor_parallel_degree={}", layout.tensor)};
+  const Strings slices{
+      "parallelism.enable_sequence_parallel=true",
+      format("parallelism.tensor_parallel_degree={}", layout.tensor),
+      format("parallelism.expert_tensor_parallel_degree={}", layout.divided ? layout.tensor : 1)};
   return layout.pipeline + layout.further + (layout.tensor > 1 ? slices : Strings{}) +
          Strings{format("parallelism.expert_parallel_degree={}", layout.experts),
                  format("parallelism.context_parallel_degree={}", layout.context),
@@ -109,9 +123,14 @@ TEST_P(ExactExperts, EveryLayoutGivesTheBitsOfOneRank) {
 TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
   const TempFolder folder;
   run_one(folder / "one", job(folder / "one"));
-  const std::vector<SpreadLayout> layouts = {
-      {4, 2},   {2, 2, 2}, {1, 1}, {4, 2, 1, 1, kVStages}, {4, 4, 1, 1, {}, 2}, {8, 2, 2, 1, kTwoStages, 2},
-      {6, 6, 2}};
+  const std::vector<SpreadLayout> layouts = {{4, 2},
+                                             {2, 2, 2},
+                                             {1, 1},
+                                             {4, 2, 1, 1, kVStages},
+                                             {4, 4, 1, 1, {}, 2},
+                                             {8, 2, 2, 1, kTwoStages, 2},
+                                             {4, 2, 1, 1, {}, 2, true},
+                                             {6, 6, 2}};
   for (size_t i = 0; i < layouts.size(); ++i)
     run_many(layouts[i].ranks, job(folder / "many") + args_of(layouts[i]),
              static_cast<int64_t>(10 * (i + 1) / layouts.size()));

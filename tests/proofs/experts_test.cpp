@@ -150,6 +150,15 @@ TEST_P(ExpertTraining, LossesOfSpreadExpertsThatAreShardedAndReplicatedAreThoseO
   compare(2, kZLoss + kRecomputed, kSpread2 + Strings{"parallelism.context_parallel_degree=2"});
 }
 
+TEST_P(ExpertTraining, LossesOfExpertsThatAreDividedAreThoseOfOneRank) {
+  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
+  const Strings parts = divided() + Strings{"parallelism.expert_tensor_parallel_degree=2"};
+  compare(2, kZLoss, parts);
+  compare(2, kBalanced + kWholeRows + kRecomputed, parts);
+  compare(4, kZLoss, parts + kSpread2 + kOffloaded);
+  compare(4, kZLoss + kRegions, parts + kByDim);
+}
+
 TEST_P(ExpertTraining, LossesOfSpreadExpertsInPipelinesAreThoseOfOneRank) {
   if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   const Strings two_stages = kSpread2 + Strings{"parallelism.pipeline_parallel_degree=2"};

@@ -79,7 +79,9 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
        kSpreadExperts + Strings{"parallelism.tensor_parallel_degree=2",
                                 "parallelism.expert_parallel_degree=8", "activation_checkpoint.mode=full"}},
       {8, kSpreadExperts + Strings{"parallelism.tensor_parallel_degree=4", "model.n_kv_heads=4",
-                                   "parallelism.expert_parallel_degree=1"}}};
+                                   "parallelism.expert_parallel_degree=1"}},
+      {16, kSpreadExperts + Strings{"parallelism.tensor_parallel_degree=4", "model.n_kv_heads=4",
+                                    "parallelism.expert_tensor_parallel_degree=4"}}};
   for (const auto& [ranks, args] : jobs) {
     const LayoutProof proof = prove_layout_of(config_of(args), ranks);
     EXPECT_EQ(proof.difference, "") << join(args, " ");

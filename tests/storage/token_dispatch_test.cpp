@@ -11,6 +11,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/expert_layers.h"
 #include "stepforge/nn/expert_functions.h"
+#include "stepforge/storage/expert_parts.h"
 #include "stepforge/storage/group_communicators.h"
 #include "stepforge/storage/unit_store.h"
 #include "tests/kernels/compare.h"
@@ -27,15 +28,22 @@ struct SpreadExperts {
   explicit SpreadExperts(const ExpertParallel& parallel)
       : units({UnitSpec{.name = "experts", .parameters = parameters(parallel)}}),
         store(units, rank_layout(units)) {
-    const int64_t own = kSpreadDims.experts / parallel.degree;
-    for (size_t i = 0; i < 2; ++i) {
-      const at::Tensor whole = random_tensor(
-          {kSpreadDims.experts, units[0].parameters[i].shape[0] / own, units[0].parameters[i].shape[1]},
-          60 + i);
-      at::Tensor master = store.unit(0).master_view(i);
-      master.copy_(whole.narrow(0, parallel.rank * own, own).reshape(master.sizes()));
-    }
+    // Of each expert gate and up, and down.
+    set(0, part_of(random_tensor({kSpreadDims.experts, 2, kSpreadDims.hidden, kSpreadDims.width}, 60), 2,
+                   parallel));
+    set(1, part_of(random_tensor({kSpreadDims.experts, kSpreadDims.width, kSpreadDims.hidden}, 61), 2,
+                   parallel));
     store.unit(0).start_gradient();
+  }
+  void set(size_t parameter, const at::Tensor& values) {
+    at::Tensor master = store.unit(0).master_view(parameter);
+    master.copy_(values.reshape(master.sizes()));
+  }
+  /// Of values of all experts those of the rank, whose hidden units are in dimension `hidden`.
+  static at::Tensor part_of(const at::Tensor& whole, int64_t hidden, const ExpertParallel& parallel) {
+    const ShardRange own = parallel.part_of(kSpreadDims.experts);
+    const ShardRange held = parallel.units_of(kSpreadDims.hidden);
+    return whole.narrow(0, own.begin, own.size()).narrow(hidden, held.begin, held.size());
   }
   static std::vector<ParameterSpec> parameters(const ExpertParallel& parallel) {
     return expert_parts("mlp", "mlp.", kSpreadDims, qwen_expert_names(), 0.02, false, parallel)
@@ -81,21 +89,24 @@ SpreadResult run_whole(const SpreadTokens& tokens, SpreadExperts& experts) {
 }
 
 /// Forward and backward as the operations of a step.
-SpreadResult run_spread(const SpreadTokens& tokens, SpreadExperts& experts, Communicator& ranks) {
+SpreadResult run_spread(const SpreadTokens& tokens, SpreadExperts& experts, int64_t parts,
+                        Communicator& ranks) {
+  const PartChoice choice =
+      choose_parts(tokens.weights, tokens.indices, kSpreadDims.experts, parts, ranks.size());
   const DispatchedRows came =
-      dispatch_tokens(tokens.x, tokens.weights, tokens.indices, kSpreadDims.experts, ranks);
+      dispatch_tokens(tokens.x, choice.weights, choice.indices, choice.experts, ranks);
   const at::Tensor rows = came.rows.detach().set_requires_grad(true);
   const at::Tensor weights = came.weights.detach().set_requires_grad(true);
-  const at::Tensor results = run_experts(rows, {weights, came.experts}, kSpreadDims.experts / ranks.size(),
+  const at::Tensor results = run_experts(rows, {weights, came.experts}, choice.experts / ranks.size(),
                                          experts.gate_up(), experts.down());
   at::Tensor out = combine_results(results.detach(), came.routes, ranks);
   torch::autograd::backward({results}, {combine_gradient(tokens.gradient, came.routes, ranks)});
   const TokenGradients gradients = dispatch_gradient(rows.grad(), weights.grad(), came.routes, ranks);
-  return {std::move(out), gradients.tokens, gradients.weights};
+  return {std::move(out), gradients.tokens, sum_of_parts(gradients.weights, parts)};
 }
 
 /// Runs the tokens of every rank on spread experts, and all of them on whole ones.
-void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens) {
+void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens, int parts = 1) {
   SpreadExperts whole{{}};
   const auto joined = [&](at::Tensor SpreadTokens::* part) {
     std::vector<at::Tensor> parts;
@@ -106,10 +117,12 @@ void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens)
                                            joined(&SpreadTokens::indices), joined(&SpreadTokens::gradient)},
                                           whole);
   const auto body = [&](World& world) -> std::string {
-    const RankLayout layout = rank_layout({}, {.dims = {.ep = degree}}, {world.rank(), world.size()});
+    const RankLayout layout = rank_layout({}, {.dims = {.tp = parts, .ep = degree / parts, .etp = parts}},
+                                          {world.rank(), world.size()});
     const GroupCommunicators groups(world, layout, {{layout.expert_group, Lane::exchange}});
-    SpreadExperts experts({world.rank(), degree});
-    const SpreadResult actual = run_spread(tokens.at(static_cast<size_t>(world.rank())), experts,
+    const ExpertParallel parallel{.rank = world.rank(), .degree = degree, .parts = parts};
+    SpreadExperts experts(parallel);
+    const SpreadResult actual = run_spread(tokens.at(static_cast<size_t>(world.rank())), experts, parts,
                                            *groups.at(layout.expert_group, Lane::exchange));
     int64_t begin = 0;
     for (int rank = 0; rank < world.rank(); ++rank) begin += tokens[static_cast<size_t>(rank)].x.size(0);
@@ -117,12 +130,13 @@ void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens)
     expect_close(actual.out, of_rank(expected.out), 2e-6, "out");
     expect_close(actual.x, of_rank(expected.x), 2e-6, "gradient of x");
     expect_close(actual.weights, of_rank(expected.weights), 2e-6, "gradient of weights");
-    for (const char* name : {"mlp.expert_gate_up", "mlp.expert_down"}) {
+    const auto expect_gradient = [&](const char* name, at::IntArrayRef by_expert) {
       const at::Tensor own = experts.store.parameter(name).gradient();
-      expect_close(own,
-                   whole.store.parameter(name).gradient().narrow(0, world.rank() * own.size(0), own.size(0)),
-                   4e-6, name);
-    }
+      const at::Tensor all = whole.store.parameter(name).gradient().view(by_expert);
+      expect_close(own, SpreadExperts::part_of(all, 2, parallel).reshape(own.sizes()), 4e-6, name);
+    };
+    expect_gradient("mlp.expert_gate_up", {kSpreadDims.experts, 2, kSpreadDims.hidden, kSpreadDims.width});
+    expect_gradient("mlp.expert_down", {kSpreadDims.experts, kSpreadDims.width, kSpreadDims.hidden});
     return "";
   };
   for (const std::string& result : as_threads().run(degree, body, {60, 60})) EXPECT_EQ(result, "");
@@ -137,6 +151,24 @@ TEST(SpreadExperts, ResultsAndGradientsAreThoseOfWholeExperts) {
       }));
     expect_spread_is_whole(degree, tokens);
   }
+}
+
+/// With three parts their sizes differ.
+TEST(SpreadExperts, ResultsAndGradientsOfPartsAreThoseOfWholeExperts) {
+  for (const auto& [degree, parts] : {std::pair{2, 2}, std::pair{3, 3}, std::pair{6, 3}, std::pair{4, 2}}) {
+    std::vector<SpreadTokens> tokens;
+    for (int rank = 0; rank < degree; ++rank)
+      tokens.push_back(tokens_of(rank, 5 + 7 * rank, [&](int64_t slot) {
+        return static_cast<int32_t>((slot * slot + rank + slot % 2) % kSpreadDims.experts);
+      }));
+    expect_spread_is_whole(degree, tokens, parts);
+  }
+}
+
+TEST(SpreadExperts, PartsOfExpertsThatCannotBeSpreadEvenlyAreRefused) {
+  const SpreadTokens tokens = tokens_of(0, 4, [](int64_t) { return 0; });
+  EXPECT_CONTAINS(message_of<Error>([&] { choose_parts(tokens.weights, tokens.indices, 6, 2, 8); }),
+                  "6 experts of 2 parts cannot be spread evenly over 8 ranks");
 }
 
 TEST(SpreadExperts, ARankWhoseExpertsNoTokenTakesWorks) {

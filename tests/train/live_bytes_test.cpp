@@ -140,6 +140,8 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"experts_of_slices", 2, kExperts + Strings{kTensor}},
         MemoryLayout{"spread_experts_of_slices", 4,
                      kExperts + Strings{kTensor, "parallelism.expert_parallel_degree=4"}},
+        MemoryLayout{"divided_experts", 2,
+                     kExperts + Strings{kTensor, "parallelism.expert_tensor_parallel_degree=2"}},
         MemoryLayout{"shared_experts_of_slices_recomputed", 2,
                      kExperts + Strings{kTensor, kSpread, "model.family=qwen2_moe",
                                         "model.shared_expert_dim=64", "activation_checkpoint.mode=full"}},
