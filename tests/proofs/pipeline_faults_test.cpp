@@ -54,8 +54,9 @@ Strings spread_experts(const std::filesystem::path& run_dir, int ranks) {
 
 /// The same with slices of the tokens: pairs of ranks read the same rows.
 Strings spread_experts_of_slices(const std::filesystem::path& run_dir, int ranks) {
-  return spread_experts(run_dir, ranks) +
-         Strings{"parallelism.tensor_parallel_degree=2", format("training.global_batch_size={}", ranks)};
+  return spread_experts(run_dir, ranks) + Strings{"parallelism.tensor_parallel_degree=2",
+                                                  "training.seq_len=20",
+                                                  format("training.global_batch_size={}", ranks)};
 }
 
 using JobOfRanks = Strings (*)(const std::filesystem::path& run_dir, int ranks);
