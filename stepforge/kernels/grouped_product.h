@@ -7,7 +7,8 @@
 //   grad_weights[e] = sum over the rows of e of grad_out[n] x[n]^T
 //
 // On the CPU each expert's product is cut into tiles, whose number depends on the shapes and offsets alone, and one
-// thread computes a tile: no result depends on the number of threads, and experts of uneven sizes keep all busy.
+// thread computes a tile: no result depends on the number of threads, and experts of uneven sizes keep all busy. In fp32 each
+// element is a sum in the order of its terms, so that a row's results do not depend on the other rows of its expert either.
 #pragma once
 
 #include <cstdint>

@@ -19,11 +19,12 @@ inline constexpr int64_t kColumnUnit = 16;
 inline constexpr int64_t kPartials = 64;
 /// Of a product with the weights of experts, a thread computes at most this many tokens at a time.
 inline constexpr int64_t kGroupRows = 256;
-/// The same of rows of the gradient of weights which have `rows` in all.
+/// The same of rows of the gradient of weights.
+inline constexpr int64_t kGroupWeightRows = 128;
+/// The number of them if there are `rows` in all.
 constexpr int64_t grouped_weight_rows(int64_t rows) {
   constexpr int64_t kLeast = 16;
-  constexpr int64_t kMost = 256;
-  return rows / 16 < kLeast ? kLeast : rows / 16 > kMost ? kMost : rows / 16;
+  return rows / 16 < kLeast ? kLeast : rows / 16 > kGroupWeightRows ? kGroupWeightRows : rows / 16;
 }
 
 constexpr int64_t round_up(int64_t value, int64_t unit) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/grouped_product.h"
 
+#include <utility>
+
 #include <ATen/ops/full.h>
 
 #include "stepforge/base/error.h"
@@ -51,6 +53,35 @@ TEST(GroupedProduct, AgreesWithTheFp64Reference) {
         expect_close(actual.grad_weights, expected.grad_weights, tolerance, "grad_weights");
       }
     }
+  }
+}
+
+/// Widths that fill no tile, and some.
+TEST(GroupedProduct, AgreesWithTheFp64ReferenceBeyondATile) {
+  const std::vector<int64_t> offsets = {0, 5, 905, 905, 931};
+  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1000, 70}, {64, 400}, {131, 129}}) {
+    const at::Tensor x = random_tensor({931, in}, 1);
+    const at::Tensor weights = random_tensor({4, out, in}, 2);
+    const at::Tensor grad_out = random_tensor({931, out}, 3);
+    const Products actual = run_grouped(x, weights, grad_out, offsets, /*accumulate=*/true);
+    const Products expected = run_grouped(x.to(at::kDouble), weights.to(at::kDouble),
+                                          grad_out.to(at::kDouble), offsets, /*accumulate=*/true);
+    expect_close(actual.out, expected.out, 256 * kEps32, "out");
+    expect_close(actual.grad_x, expected.grad_x, 256 * kEps32, "grad_x");
+    expect_close(actual.grad_weights, expected.grad_weights, 256 * kEps32, "grad_weights");
+  }
+}
+
+TEST(GroupedProduct, ARowHasTheSameResultWhateverRowsItsExpertHas) {
+  const at::Tensor x = random_tensor({301, 500}, 1);
+  const at::Tensor weights = random_tensor({1, 90, 500}, 2);
+  const at::Tensor grad_out = random_tensor({301, 90}, 3);
+  const Products all = run_grouped(x, weights, grad_out, {0, 301});
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {7, 20}, {290, 301}}) {
+    const Products some =
+        run_grouped(x.slice(0, begin, end), weights, grad_out.slice(0, begin, end), {0, end - begin});
+    EXPECT_TRUE(some.out.equal(all.out.slice(0, begin, end))) << begin;
+    EXPECT_TRUE(some.grad_x.equal(all.grad_x.slice(0, begin, end))) << begin;
   }
 }
 

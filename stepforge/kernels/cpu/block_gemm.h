@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of small fp32 blocks in cache, for attention: c = a b or c += a b. For such a block the overhead
+// Products of small fp32 blocks in cache, for attention and experts: c = a b or c += a b. For such a block the overhead
 // of a BLAS call is as large as the product. These keep a tile of c in registers and read b in place.
 #pragma once
 
@@ -9,11 +9,22 @@
 
 namespace stepforge::cpu {
 
+/// Rows of memory that will be needed next and that no cache has yet: a product asks for a line in those steps of depth whose
+/// numbers have none of the bits `skipped`.
+struct FetchAhead {
+  const float* line = nullptr;
+  int64_t to_next_row = 0;
+  int64_t rows = 0;
+  int64_t lines = 0;  ///< in each row
+  int64_t skipped = 0;
+  int64_t row = 0;
+};
+
 /// b: [depth, columns], c: [rows, columns], rows `b_row` and `c_row` elements apart; columns a multiple of
 /// kColumnUnit.
 struct BlockProduct {
   const float* a;
-  int64_t a_row;  ///< elements between rows of a; used by `rows` only
+  int64_t a_row;  ///< elements between rows of a; used by `rows` and `rows_ahead` only
   const float* b;
   int64_t b_row;
   float* c;
@@ -22,13 +33,18 @@ struct BlockProduct {
   int64_t columns;
   int64_t depth;
   bool accumulate;
+  FetchAhead* ahead = nullptr;  ///< used by `rows_ahead` only, which moves it on
 };
 
 /// One function per layout of a. Each element of c is summed over depth in order, whatever the tiles.
 struct BlockGemm {
   void (*rows)(const BlockProduct&);           ///< a: [rows, depth], a_row elements apart
+  void (*rows_ahead)(const BlockProduct&);     ///< the same
   void (*score_rows)(const BlockProduct&);     ///< a: [rows, depth] of a block of scores (kKeyBlock apart)
   void (*score_columns)(const BlockProduct&);  ///< a: the transpose of a block of scores [depth, rows]
+  /// to[c, r] = from[r, c] for from [rows, columns], rows of both `from_row` and `to_row` elements apart.
+  void (*transpose)(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
+                    int64_t to_row);
 };
 
 /// The fastest build for this machine.
