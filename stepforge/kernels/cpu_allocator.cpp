@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <new>
 #include <unordered_map>
@@ -46,6 +47,11 @@ size_t block_size(size_t bytes) {
   size_t grain = kAlignment;
   while (grain * 16 < bytes) grain *= 2;
   return (bytes + grain - 1) / grain * grain;
+}
+
+/// A free block of at most this size is used for one of `size`: the rows of an expert are others in every step.
+size_t largest_substitute(size_t size) {
+  return size + size / 2;
 }
 
 /// `size` is a result of block_size(). Null if the system has no memory left. Large blocks are mapped, so
@@ -121,7 +127,8 @@ class CachingCpuAllocator final : public c10::Allocator {
   };
 
   struct Block {
-    size_t bytes = 0;
+    size_t bytes = 0;  ///< requested
+    size_t size = 0;
     std::shared_ptr<RankMemory> rank;
   };
 
@@ -132,18 +139,21 @@ class CachingCpuAllocator final : public c10::Allocator {
   RankMemory& counted_now() { return charged() != nullptr ? *charged() : process_; }
 
   void* take(size_t bytes) {
-    const size_t size = block_size(bytes);
+    size_t size = block_size(bytes);
     const std::lock_guard lock(mutex_);
-    FreeBlocks& blocks = free_[size];
+    auto found = free_.lower_bound(size);
+    while (found != free_.end() && found->second.addresses.empty()) ++found;
     void* address = nullptr;
-    if (blocks.addresses.empty()) {
+    if (found == free_.end() || found->first > largest_substitute(size)) {
       address = from_system(size);
     } else {
+      FreeBlocks& blocks = found->second;
+      size = found->first;
       address = blocks.addresses.back();
       blocks.addresses.pop_back();
       blocks.min_free = std::min(blocks.min_free, blocks.addresses.size());
     }
-    in_use_[address] = {bytes, charged()};
+    in_use_[address] = {bytes, size, charged()};
     process_.add(bytes);
     if (charged() != nullptr) charged()->add(bytes);
     return address;
@@ -156,7 +166,7 @@ class CachingCpuAllocator final : public c10::Allocator {
     in_use_.erase(found);
     process_.remove(block.bytes);
     if (block.rank != nullptr) block.rank->remove(block.bytes);
-    free_[block_size(block.bytes)].addresses.push_back(address);
+    free_[block.size].addresses.push_back(address);
   }
 
   void* from_system(size_t size) {
@@ -186,7 +196,7 @@ class CachingCpuAllocator final : public c10::Allocator {
   int64_t reserved_bytes_ = 0;
   int64_t system_blocks_ = 0;
   int64_t steps_ = 0;
-  std::unordered_map<size_t, FreeBlocks> free_;
+  std::map<size_t, FreeBlocks> free_;  // by size
   std::unordered_map<void*, Block> in_use_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU tensor allocator: counts live bytes exactly and keeps freed blocks for reuse, so that a steady
-// training step neither calls malloc nor faults in new pages. Blocks that no step uses any more are returned
+// training step neither calls malloc nor faults in new pages, even if sizes change a little from step to step. Blocks that no step uses any more are returned
 // to the system. Process-wide because libtorch's is: the one piece of global state (docs/architecture.md).
 // Thread-safe.
 #pragma once

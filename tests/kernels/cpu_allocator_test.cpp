@@ -71,6 +71,22 @@ TEST_F(CpuAllocator, ASteadyStepTakesNothingFromTheSystem) {
   EXPECT_EQ(cpu_memory().reserved_bytes, first.reserved_bytes);
 }
 
+TEST_F(CpuAllocator, AFreeBlockServesSomewhatSmallerSizes) {
+  {
+    const at::Tensor largest = bytes(48 * kMiB);
+  }
+  const MemoryStats first = cpu_memory();
+  for (const int64_t size : {47, 40, 33}) {
+    const at::Tensor smaller = bytes(size * kMiB);
+    EXPECT_EQ(cpu_memory().live_bytes, first.live_bytes + size * kMiB);
+  }
+  EXPECT_EQ(cpu_memory().system_blocks, first.system_blocks);
+  {
+    const at::Tensor much_smaller = bytes(20 * kMiB);
+  }
+  EXPECT_EQ(cpu_memory().system_blocks, first.system_blocks + 1);
+}
+
 TEST_F(CpuAllocator, EachRankIsChargedForItsOwnTensors) {
   const int64_t of_process = cpu_memory().live_bytes;
   std::latch allocated(2);
