@@ -59,16 +59,19 @@ TEST(GroupedProduct, AgreesWithTheFp64Reference) {
 /// Widths that fill no tile, and some.
 TEST(GroupedProduct, AgreesWithTheFp64ReferenceBeyondATile) {
   const std::vector<int64_t> offsets = {0, 5, 905, 905, 931};
-  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1000, 70}, {64, 400}, {131, 129}}) {
-    const at::Tensor x = random_tensor({931, in}, 1);
-    const at::Tensor weights = random_tensor({4, out, in}, 2);
-    const at::Tensor grad_out = random_tensor({931, out}, 3);
-    const Products actual = run_grouped(x, weights, grad_out, offsets, /*accumulate=*/true);
-    const Products expected = run_grouped(x.to(at::kDouble), weights.to(at::kDouble),
-                                          grad_out.to(at::kDouble), offsets, /*accumulate=*/true);
-    expect_close(actual.out, expected.out, 256 * kEps32, "out");
-    expect_close(actual.grad_x, expected.grad_x, 256 * kEps32, "grad_x");
-    expect_close(actual.grad_weights, expected.grad_weights, 256 * kEps32, "grad_weights");
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1000, 70}, {64, 900}, {131, 129}}) {
+      const at::Tensor x = random_tensor({931, in}, 1).to(type);
+      const at::Tensor weights = random_tensor({4, out, in}, 2).to(type);
+      const at::Tensor grad_out = random_tensor({931, out}, 3).to(type);
+      const Products actual = run_grouped(x, weights, grad_out, offsets, /*accumulate=*/true);
+      const Products expected = run_grouped(x.to(at::kDouble), weights.to(at::kDouble),
+                                            grad_out.to(at::kDouble), offsets, /*accumulate=*/true);
+      const double tolerance = type == at::kFloat ? 256 * kEps32 : kEps16;
+      expect_close(actual.out, expected.out, tolerance, "out");
+      expect_close(actual.grad_x, expected.grad_x, tolerance, "grad_x");
+      expect_close(actual.grad_weights, expected.grad_weights, tolerance, "grad_weights");
+    }
   }
 }
 

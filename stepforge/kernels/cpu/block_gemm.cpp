@@ -38,15 +38,6 @@ STEPFORGE_INLINE float element(const float* a, int64_t a_row, int64_t row, int64
   return a[k * kKeyBlock + row];
 }
 
-STEPFORGE_INLINE void fetch_line(FetchAhead& ahead, int64_t k) {
-  if ((k & ahead.skipped) != 0 || ahead.lines == 0) return;
-  __builtin_prefetch(ahead.line + ahead.row * ahead.to_next_row, 0, 2);
-  if (++ahead.row < ahead.rows) return;
-  ahead.row = 0;
-  ahead.line += kColumnUnit;
-  --ahead.lines;
-}
-
 /// One tile of c: kRows x kVectors vectors, in registers from the first to the last k.
 template <typename Isa, Layout layout, int kRows, int kVectors>
 STEPFORGE_INLINE void tile(const BlockProduct& p, int64_t row, int64_t column) {

@@ -5,20 +5,10 @@
 
 #include <cstdint>
 
+#include "stepforge/kernels/cpu/fetch_ahead.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 
 namespace stepforge::cpu {
-
-/// Rows of memory that will be needed next and that no cache has yet: a product asks for a line in those steps of depth whose
-/// numbers have none of the bits `skipped`.
-struct FetchAhead {
-  const float* line = nullptr;
-  int64_t to_next_row = 0;
-  int64_t rows = 0;
-  int64_t lines = 0;  ///< in each row
-  int64_t skipped = 0;
-  int64_t row = 0;
-};
 
 /// b: [depth, columns], c: [rows, columns], rows `b_row` and `c_row` elements apart; columns a multiple of
 /// kColumnUnit.
