@@ -11,11 +11,14 @@ with sequence and loss parallelism. context: each row is divided over the ranks,
 1F1B, Interleaved1F1B: eight layers in pipelines of one or two stages per rank, the same ones for both, and micro-batches of one row.
 experts: the model of qwen3_moe.toml, whose experts are spread over all ranks, with the rows of fsdp; the peer is the plain loop of
 tools/oracle/expert_model.py, where each rank has a copy of all else.
+Both read the same token ids in the same order, so that routers choose for the same tokens.
 Memory is the peak resident size of the largest rank. Noise is the spread of the rounds of one program.
 """
 import argparse
+import array
 import json
 import os
+import random
 import shutil
 import socket
 import statistics
@@ -81,12 +84,39 @@ def shapes(kind, ranks, rows, seq_len):
         yield 1, rows * seq_len
 
 
-def run_stepforge(options, kind, ranks, rows, seq_len, steps):
+def write_tokenizer(path, vocabulary):
+    """A token for each byte and some more, so that token files may have all ids below `vocabulary`."""
+    # Byte-level tokenizers print bytes that have no sign of their own as characters above 255.
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printed]
+    names = {**{byte: chr(byte) for byte in printed}, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
+    names.update({number: f"<{number}>" for number in range(256, vocabulary)})
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    added = [{"id": vocabulary - 1, "content": names[vocabulary - 1], "special": True, "single_word": False,
+              "lstrip": False, "rstrip": False, "normalized": False}]  # fmt: skip
+    model = {"type": "BPE", "vocab": {name: number for number, name in names.items()}, "merges": []}
+    path.write_text(json.dumps({"added_tokens": added, "pre_tokenizer": split, "decoder": split, "model": model}))
+
+
+def write_tokens(path, vocabulary, count):
+    """Token ids, 16 bits each: as in synthetic data 7 of 8 are a function of the one before, the others are random."""
+    generator = random.Random(0)
+    successor = list(range(vocabulary))
+    generator.shuffle(successor)
+    tokens = array.array("H", [0])
+    while len(tokens) < count:
+        tokens.append(generator.randrange(vocabulary) if generator.random() < 1 / 8 else successor[tokens[-1]])
+    path.write_bytes(tokens.tobytes())
+
+
+def run_stepforge(options, kind, ranks, rows, seq_len, steps, tokens):
     folder = Path(tempfile.mkdtemp(prefix="stepforge-bench."))
     try:
         command = [
             options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", config_of(kind),
             f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", f"training.seq_len={seq_len}", "training.threads=1",
+            f'data.sources=[{{ path = "{tokens}", format = "tokens_u16" }}]', "data.shuffle=false",
+            "tokenizer.type=hf", f"tokenizer.path={tokens.parent / 'tokenizer.json'}",
             *KINDS[kind][1](ranks, rows),
         ]  # fmt: skip
         # The launcher's peak is that of its largest rank.
@@ -102,12 +132,12 @@ def run_stepforge(options, kind, ranks, rows, seq_len, steps):
         shutil.rmtree(folder)
 
 
-def run_peer(options, kind, ranks, rows, seq_len, steps):
+def run_peer(options, kind, ranks, rows, seq_len, steps, tokens):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                    "WORLD_SIZE": str(ranks), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
     began = time.time()
     processes = [
-        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, config_of(kind), str(rows), str(seq_len), str(steps),
+        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, config_of(kind), str(rows), str(seq_len), str(steps), tokens,
                           *[str(PIPELINE_LAYERS)] * (kind in PIPELINES)],
                          env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
@@ -134,15 +164,15 @@ def summarize(runs, tokens):
     }
 
 
-def bench(options, kind, ranks, rows, seq_len):
+def bench(options, kind, ranks, rows, seq_len, file):
     tokens = rows * seq_len
     steps = WARMUP_STEPS + max(1, TOKENS // tokens)
     peer = KINDS[kind][0]
     runs = {"Stepforge": [], peer: []}
     for number in range(1, options.rounds + 1):
         print(f"{kind}, {ranks} ranks, {rows} rows per step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
-        runs["Stepforge"].append(run_stepforge(options, kind, ranks, rows, seq_len, steps))
-        runs[peer].append(run_peer(options, kind, ranks, rows, seq_len, steps))
+        runs["Stepforge"].append(run_stepforge(options, kind, ranks, rows, seq_len, steps, file))
+        runs[peer].append(run_peer(options, kind, ranks, rows, seq_len, steps, file))
     table = {name: summarize(list_of_runs, tokens) for name, list_of_runs in runs.items()}
     print(f"\n{kind}: {ranks} ranks, {rows} {'row' if rows == 1 else 'rows'} of {seq_len} tokens per step")
     print(f"{'':14}{'tok/s':>8}{'peak MiB per rank':>19}{'s to end of step 1':>20}{'noise':>8}")
@@ -163,12 +193,17 @@ def main():
     parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[2, 4])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    for kind in options.kinds:
-        with open(config_of(kind), "rb") as file:
-            training = tomllib.load(file)["training"]
-        for ranks in options.ranks:
-            for rows, seq_len in shapes(kind, ranks, training["local_batch_size"], training["seq_len"]):
-                bench(options, kind, ranks, rows, seq_len)
+    with tempfile.TemporaryDirectory(prefix="stepforge-bench.") as folder:
+        for kind in options.kinds:
+            with open(config_of(kind), "rb") as file:
+                config = tomllib.load(file)
+            training, tokens = config["training"], Path(folder) / f"{kind}.bin"
+            step = training["local_batch_size"] * training["seq_len"]
+            write_tokenizer(tokens.parent / "tokenizer.json", config["model"]["vocab_size"])
+            write_tokens(tokens, config["model"]["vocab_size"], TOKENS + (WARMUP_STEPS + 1) * step + 1)
+            for ranks in options.ranks:
+                for rows, seq_len in shapes(kind, ranks, training["local_batch_size"], training["seq_len"]):
+                    bench(options, kind, ranks, rows, seq_len, tokens)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a training run in PyTorch over Gloo, the peers in tools/bench/ranks.py.
 
-    RANK=… WORLD_SIZE=… MASTER_ADDR=… MASTER_PORT=… tools/bench/ranks_peer.py KIND CONFIG.toml ROWS SEQ_LEN STEPS [LAYERS]
+    RANK=… WORLD_SIZE=… MASTER_ADDR=… MASTER_PORT=… tools/bench/ranks_peer.py KIND CONFIG.toml ROWS SEQ_LEN STEPS TOKENS [LAYERS]
 
 KIND is fsdp, tensor, context, experts, or the name of a pipeline schedule.
 
 fsdp: FSDP2, every block and the root are units. tensor: `parallelize_module` with sequence and loss parallelism, the plan that torchtitan
 uses. context: PyTorch's load-balanced ring attention around its CPU attention, weights sharded with FSDP2 over the same ranks.
-experts: tools/oracle/expert_model.py. A schedule: pipeline_peer.py. fp32, clipped by the norm, fused AdamW. LAYERS: other than the
-config's. Prints one JSON line.
+experts: tools/oracle/expert_model.py. A schedule: pipeline_peer.py. fp32, clipped by the norm, fused AdamW. TOKENS: a file of
+token ids of 16 bits, which are taken in order. LAYERS: other than the config's. Prints one JSON line.
 """
 import contextlib
 import functools
@@ -131,7 +131,9 @@ def main():
     kind = sys.argv[1]
     with open(sys.argv[2], "rb") as file:
         config = tomllib.load(file)
-    rows, length, steps, *layers = map(int, sys.argv[3:])
+    rows, length, steps = map(int, sys.argv[3:6])
+    ids = torch.from_file(sys.argv[6], size=rows * length * steps + 1, dtype=torch.uint16).long()
+    layers = [int(word) for word in sys.argv[7:]]
     m, training, optimizer = config["model"], config["training"], config["optimizer"]
     if layers:
         m["n_layers"] = layers[0]
@@ -142,10 +144,9 @@ def main():
     update = torch.optim.AdamW(
         model.parameters(), lr=optimizer["lr"], betas=(0.9, 0.95), weight_decay=optimizer["weight_decay"], fused=kind != "tensor"
     )
-    generator = torch.Generator().manual_seed(1)
     seconds, first_end = [], None
-    for _ in range(steps):
-        tokens = torch.randint(0, m["vocab_size"], (rows, length + 1), generator=generator)
+    for step in range(steps):
+        tokens = ids[rows * length * step :].unfold(0, length + 1, length)[:rows]
         began = time.perf_counter()
         model.step(tokens[:, :-1], tokens[:, 1:], training["max_norm"])
         update.step()
