@@ -254,7 +254,8 @@ def transformers_gradients(model, tokens, borders, folder):
         for parameter in model.parameters():
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
     model.save_pretrained(folder)
-    return load_file(folder / "model.safetensors")
+    state = {name for name, _ in model.named_buffers()}
+    return {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if name not in state}
 
 
 def save_model(model, folder):

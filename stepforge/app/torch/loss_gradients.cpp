@@ -46,13 +46,16 @@ void write_gradients(const std::filesystem::path& output, Config config, LoadedM
   Executor executor(program, forward, *model.store);
   std::vector<Batch> rows;
   for (int64_t row = 0; row < batch.rows; ++row) rows.push_back(one_row(batch, row));
-  const StepScalars scalars = step_scalars(program.micro_batches, *model.store);
+  const StepScalars scalars = step_scalars(program, *model.store);
   TrainingServices services(config.training, rows, *model.store, /*optimizer=*/nullptr, scalars);
   StepInputs inputs;
   inputs.name = "the gradients";
   executor.run(inputs, services);
 
-  const std::vector<NamedTensor> tensors = named_tensors(*model.store);
+  std::vector<NamedTensor> tensors = named_tensors(*model.store);
+  // State of blocks has none.
+  std::erase_if(tensors,
+                [&](const NamedTensor& tensor) { return !model.store->unit(tensor.unit).trained(); });
   std::vector<TensorSpec> specs;
   for (const NamedTensor& tensor : tensors) specs.push_back({tensor.name, DType::f32, tensor.shape});
   SafetensorsWriter writer(output, specs);
