@@ -2,6 +2,7 @@
 #include "stepforge/catalog/decoder_spec.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/hf_fields.h"
+#include "stepforge/catalog/mtp_layers.h"
 #include "stepforge/config/schema.h"
 #include "stepforge/config/toml_text.h"
 
@@ -48,7 +50,8 @@ void check_sizes(const ModelConfig& model) {
                       3 * number(model.ffn_dim) + 3 * number(experts.hidden) * number(experts.experts) +
                       3 * number(experts.shared_hidden) + latent_rows(model);
   const double parameters =
-      number(model.dim) * (number(model.n_layers) * rows + 2 * number(model.vocab_size));
+      number(model.dim) * (number(model.n_layers + model.n_mtp_layers) * (rows + 2 * number(model.dim)) +
+                           2 * number(model.vocab_size));
   if (model.n_layers > kMaxLayers || parameters > kMaxParameters) {
     throw UsageError(
         format("model: {} layers, {:.3g} parameters; at most {} layers and {:.0e} parameters are supported",
@@ -176,6 +179,29 @@ void check_rope_factors(const ModelConfig& model) {
   }
 }
 
+/// Throws UsageError unless each rank has all tokens of its rows in layers of multi-token prediction.
+void check_mtp(const ModelConfig& model, const TensorParallel& tensor, const ContextParallel& context) {
+  if (model.n_mtp_layers == 0) {
+    if (model.mtp_loss_weight == ModelConfig().mtp_loss_weight) return;
+    throw UsageError(
+        format("model.mtp_loss_weight = {}, but model.n_mtp_layers = 0: there is no such loss; remove the "
+               "weight, or set model.n_mtp_layers",
+               model.mtp_loss_weight));
+  }
+  const auto refuse = [&](const std::string& reason, const char* remedy) {
+    throw UsageError(format(
+        "model.n_mtp_layers = {}, but {}: a layer of multi-token prediction takes later tokens, which other "
+        "ranks may have; set model.n_mtp_layers = 0, or {}",
+        model.n_mtp_layers, reason, remedy));
+  };
+  if (context.degree > 1)
+    refuse(format("parallelism.context_parallel_degree = {}", context.degree),
+           "use another kind of parallelism");
+  if (tensor.degree > 1 && tensor.sequence)
+    refuse(format("parallelism.tensor_parallel_degree = {} with sequence parallelism", tensor.degree),
+           "parallelism.enable_sequence_parallel = false");
+}
+
 /// How each layer is divided.
 struct LayerParts {
   TensorParallel embedding;
@@ -201,7 +227,7 @@ LayerParts parts_of_layers(const ModelConfig& model, const TensorParallel& tenso
   LayerParts parts;
   parts.embedding = plan.of_layer(tensor, {"embedding.weight"});
   parts.head = plan.of_layer(tensor, {model.tie_embeddings ? "embedding.weight" : "head.weight"});
-  for (int64_t layer = 0; layer < model.n_layers; ++layer) {
+  for (int64_t layer = 0; layer < model.n_layers + model.n_mtp_layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     parts.attention.push_back(
         plan.of_layer(tensor, attention_matrices(name + ".attention", layer_traits(model, layer))));
@@ -348,6 +374,51 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
   spec.blocks.push_back(std::move(block));
 }
 
+/// Gives the norm of the head a unit of its own, unless it has one: other blocks read it, and not the output projection.
+/// Returns the index of the unit.
+int separate_norm(ModelSpec& spec, BlockSpec& head) {
+  const int unit = head.units.front();
+  std::vector<ParameterSpec>& parameters = spec.units.at(static_cast<size_t>(unit)).parameters;
+  if (parameters.size() == 1) return unit;
+  UnitSpec norm{.name = "norm", .parameters = {std::move(parameters.front())}};
+  parameters.erase(parameters.begin());
+  head.units.push_back(static_cast<int>(spec.units.size()));
+  spec.units.push_back(std::move(norm));
+  return head.units.back();
+}
+
+/// The layers of multi-token prediction, with their heads, after the head of the model (mtp_layers.h). The first layer
+/// takes the embedding under the name that they do.
+void add_mtp(ModelSpec& spec, const ModelConfig& model, const BundleEntry& hidden, int64_t loss_chunk,
+             const TensorParallel& head_part, const std::function<void(int64_t layer)>& add_layer) {
+  BundleEntry embedded = hidden;
+  embedded.name = "embedded";
+  spec.blocks.at(0).outputs = spec.blocks.at(1).inputs = {embedded};
+  const std::string output = model.tie_embeddings ? "embedding.weight" : "head.weight";
+  const int output_unit = model.tie_embeddings ? 0 : spec.blocks.back().units.front();
+  int norm_unit = separate_norm(spec, spec.blocks.back());
+  for (int64_t depth = 1; depth <= model.n_mtp_layers; ++depth) {
+    const std::string name = mtp_name(model, depth);
+    const std::string hf_prefix = "model." + name + ".";
+    const auto layer = static_cast<int>(model.n_layers + depth - 1);
+    const size_t first = spec.blocks.size();
+    add_block(spec, hidden, name + ".mtp", BlockKind::mtp, layer,
+              {mtp_layer(name + ".mtp", hf_prefix, mtp_norm(model, depth - 1), model.dim)});
+    spec.blocks.back().inputs.push_back(embedded);
+    spec.blocks.back().units.push_back(norm_unit);
+    add_layer(layer);
+    add_block(spec, hidden, name + ".head", BlockKind::head, -1,
+              {mtp_head_layer(name + ".head", hf_prefix, output, model.dim, model.vocab_size, loss_chunk,
+                              head_part)});
+    norm_unit = spec.blocks.back().units.front();
+    spec.blocks.back().units.push_back(output_unit);
+    spec.blocks.back().loss_weight = model.mtp_loss_weight / static_cast<double>(model.n_mtp_layers);
+    for (size_t b = first; b < spec.blocks.size(); ++b) spec.blocks[b].ahead = static_cast<int>(depth);
+    spec.copies.push_back({"embedding.weight", hf_prefix + "embed_tokens.weight"});
+    spec.copies.push_back({output, hf_prefix + "shared_head.head.weight"});
+  }
+}
+
 /// The corrections of routers, after all weights: a unit of state for each layer that has one.
 void add_corrections(ModelSpec& spec, const ModelConfig& model) {
   for (BlockSpec& block : spec.blocks) {
@@ -375,6 +446,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   check_experts(model);
   check_latents(model);
   check_rope_factors(model);
+  check_mtp(model, tensor, context);
   check_latent_context(model, context);
   const LayerParts parts = parts_of_layers(model, tensor, plan);
   const TensorParallel& attention = parts.attention.at(0);
@@ -394,6 +466,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   spec.vocab_size = model.vocab_size;
   spec.width = model.dim;
   spec.layers = model.n_layers;
+  spec.ahead = static_cast<int>(model.n_mtp_layers);
   spec.max_position = model.max_position;
   spec.kv_heads = attention.part_of(model.n_kv_heads).size();
   spec.head_dim = dims.head_dim;
@@ -405,7 +478,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   add_block(spec, hidden, "embedding", BlockKind::embedding, -1,
             {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim,
                              parts.embedding)});
-  for (int64_t layer = 0; layer < model.n_layers; ++layer) {
+  const auto add_layer = [&](int64_t layer) {
     const std::string name = format("layers.{}", layer);
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
@@ -423,7 +496,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
         compute_on_slices(*part, tensor);
       add_expert_blocks(spec, hidden, static_cast<int>(layer), std::move(attention), std::move(of_experts),
                         expert_dims(model), experts);
-      continue;
+      return;
     }
     LayerSpec mlp =
         traits.biased_experts
@@ -435,7 +508,8 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     if (traits.experts) compute_on_slices(mlp, tensor);
     add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
               {std::move(attention), std::move(mlp)});
-  }
+  };
+  for (int64_t layer = 0; layer < model.n_layers; ++layer) add_layer(layer);
   add_block(spec, hidden, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,
                         family_of(model).traits.norm_offset)});
@@ -444,6 +518,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     spec.blocks.back().units.push_back(0);
     spec.ties.push_back({"embedding.weight", "head", "lm_head.weight"});
   }
+  if (model.n_mtp_layers > 0) add_mtp(spec, model, hidden, loss_chunk, parts.head, add_layer);
   add_corrections(spec, model);
   plan.check_rules(spec);
   freeze_units(spec, model.freeze, model.frozen_dtype);

@@ -23,7 +23,7 @@ constexpr std::string_view kSoftmaxGroups =
     R"({"hidden_act": "silu", "attention_bias": false, "scoring_func": "softmax", "norm_topk_prob": false, "moe_layer_freq": 1})";
 constexpr std::string_view kSigmoidGroups =
     R"({"hidden_act": "silu", "attention_bias": false, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
-        "moe_layer_freq": 1, "rope_interleave": true, "num_nextn_predict_layers": 0})";
+        "moe_layer_freq": 1, "rope_interleave": true})";
 constexpr std::string_view kGelu =
     R"({"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "attention_bias": false})";
 
@@ -140,7 +140,8 @@ constexpr auto kFamilies = std::to_array<ModelFamily>({
                         "num_key_value_heads": 128, "kv_lora_rank": 512, "q_lora_rank": 1536,
                         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
                         "n_shared_experts": 1, "num_experts_per_tok": 8, "routed_scaling_factor": 2.5,
-                        "n_group": 8, "topk_group": 4, "norm_topk_prob": true, "moe_intermediate_size": 2048})",
+                        "n_group": 8, "topk_group": 4, "norm_topk_prob": true, "moe_intermediate_size": 2048,
+                        "num_nextn_predict_layers": 1})",
      .hf_constants = kSigmoidGroups},
     // gpt-oss 20b and 120b (OpenAI 2025).
     {.name = "gpt_oss",
@@ -237,6 +238,7 @@ std::vector<AttentionKind> attention_kinds(const ModelConfig& model) {
 
 bool has_experts(const ModelConfig& model, int64_t layer) {
   if (family_of(model).expert_names == nullptr) return false;
+  if (layer >= model.n_layers) return true;
   return (layer + 1) % model.moe_layer_freq == 0 && layer >= model.first_dense_layers &&
          std::ranges::count(model.dense_layers, layer) == 0;
 }

@@ -29,8 +29,7 @@ struct ModelFamily {
   ExpertNames (*expert_names)() = nullptr;  ///< null: its models have no experts
   bool normalized_experts = false;          ///< the weights of a token's experts sum to 1 in all its models
   bool two_ropes = false;                   ///< layers with a window have a rotary embedding of their own
-  bool further_layers =
-      false;  ///< files may have layers after the last one, which predict further tokens: not read
+  bool further_layers = false;  ///< files may have more layers of multi-token prediction than the model
   /// The keys of [model] and config.json that its models have (hf_fields.h): those of this built-in family, or if empty of
   /// its own name; and before them, rows of a plug-in.
   std::string_view hf_keys_like = {};
@@ -62,7 +61,8 @@ int64_t head_size(const ModelConfig& model);
 /// The kind of attention of each layer.
 std::vector<AttentionKind> attention_kinds(const ModelConfig& model);
 
-/// Whether the layer has experts: by moe_layer_freq, first_dense_layers and dense_layers, in a family that has them.
+/// Whether the layer has experts: by moe_layer_freq, first_dense_layers and dense_layers, in a family that has them. Layers of
+/// multi-token prediction do.
 bool has_experts(const ModelConfig& model, int64_t layer);
 
 /// Whether its attention has latents, and their sizes.

@@ -49,6 +49,7 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "n_group", .field = "n_expert_groups", .families = kDeepseek, .nullable = true},
     {.key = "topk_group", .field = "groups_per_token", .families = kDeepseek, .nullable = true},
     {.key = "first_k_dense_replace", .field = "first_dense_layers", .families = kDeepseek, .zero = true},
+    {.key = "num_nextn_predict_layers", .field = "n_mtp_layers", .families = "deepseek_v3", .zero = true},
     {.key = "decoder_sparse_step", .field = "moe_layer_freq", .families = kQwenExperts},
     {.key = "mlp_only_layers", .field = "dense_layers", .families = kQwenExperts, .nullable = true},
     {.key = "vocab_size", .field = "vocab_size"},
@@ -167,9 +168,8 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "aux_loss_alpha", .families = kDeepseek},
     {.key = "seq_aux", .families = kDeepseek},
     {.key = "ep_size", .families = kDeepseek},
-    // Ignored: what follows from other keys, and layers that predict further tokens, which import leaves out.
+    // Ignored: what follows from other keys.
     {.key = "qk_head_dim", .families = kDeepseek},
-    {.key = "num_nextn_predict_layers", .families = "deepseek_v3"},
     {.key = "num_mtp_layers", .families = "deepseek_v3"},
 
     // Ignored: models of these families have no window.

@@ -22,6 +22,7 @@ Config comparable(const ModelConfig& model) {
   config.model.frozen_dtype = DType::f32;
   config.model.router_aux_loss_weight = 0.0;
   config.model.router_z_loss_weight = 0.0;
+  config.model.mtp_loss_weight = 1.0;
   config.model.max_position = 1;
   if (model.rope_scaling.type == RopeScalingType::none) config.model.rope_scaling = {};
   return config;

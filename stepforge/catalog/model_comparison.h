@@ -10,8 +10,8 @@
 namespace stepforge {
 
 /// The fields of [model] that change shapes or computation and differ, one text each, such as
-/// "model.rope_theta: 500000.0 there, 10000.0 here". Dropout, the weights of losses of routers and
-/// max_position may differ.
+/// "model.rope_theta: 500000.0 there, 10000.0 here". Dropout, the weights of losses of routers and of multi-token
+/// prediction, and max_position may differ.
 std::vector<std::string> model_differences(const ModelConfig& there, const ModelConfig& here);
 
 }  // namespace stepforge

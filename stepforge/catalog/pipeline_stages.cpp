@@ -38,9 +38,16 @@ bool counts_layers(const StagePlan& plan) {
   return plan.layers_per_stage > 0 || plan.first_stage_less_layers || plan.last_stage_less_layers;
 }
 
+/// The blocks up to the first head; those after it are in its stage.
+std::size_t divisible_blocks(const ModelSpec& whole) {
+  const auto head = std::ranges::find(whole.blocks, BlockKind::head, &BlockSpec::kind);
+  return static_cast<std::size_t>(head - whole.blocks.begin()) + (head == whole.blocks.end() ? 0 : 1);
+}
+
 CountedLayers counted_layers(const ModelSpec& whole, const StagePlan& plan) {
   CountedLayers counted;
-  counted.layers = std::ranges::count(whole.blocks, BlockKind::layer, &BlockSpec::kind);
+  for (std::size_t b = 0; b < divisible_blocks(whole); ++b)
+    if (whole.blocks[b].kind == BlockKind::layer) ++counted.layers;
   counted.first = plan.first_stage_less_layers.value_or(counted.first);
   counted.last = plan.last_stage_less_layers.value_or(counted.last);
   for (const auto& [key, less] : {std::pair(kFirstLess, counted.first), std::pair(kLastLess, counted.last)})
@@ -83,11 +90,13 @@ std::vector<int> by_names(const ModelSpec& whole, const StagePlan& plan) {
     }
   }
   std::vector<int> stages;
-  for (const BlockSpec& block : whole.blocks) {
-    const auto found = stage_of.find(block.name);
-    if (found == stage_of.end())
-      throw UsageError(format("{}: \"{}\" is in no stage; every block must be in one", kBlocks, block.name));
-    stages.push_back(found->second);
+  for (std::size_t b = 0; b < whole.blocks.size(); ++b) {
+    const std::string& name = whole.blocks[b].name;
+    const auto found = stage_of.find(name);
+    const bool follows = found == stage_of.end() && b >= divisible_blocks(whole);
+    if (found == stage_of.end() && !follows)
+      throw UsageError(format("{}: \"{}\" is in no stage; every block must be in one", kBlocks, name));
+    stages.push_back(follows ? stages.back() : found->second);
   }
   for (std::size_t i = 0; i < named.size(); ++i) {
     if (named[i] == whole.blocks[i].name) continue;
@@ -97,12 +106,6 @@ std::vector<int> by_names(const ModelSpec& whole, const StagePlan& plan) {
                kBlocks, named[i], whole.blocks[i].name));
   }
   return stages;
-}
-
-/// The blocks up to the first head; those after it are in its stage.
-std::size_t divisible_blocks(const ModelSpec& whole) {
-  const auto head = std::ranges::find(whole.blocks, BlockKind::head, &BlockSpec::kind);
-  return static_cast<std::size_t>(head - whole.blocks.begin()) + (head == whole.blocks.end() ? 0 : 1);
 }
 
 std::vector<int> by_layer_count(const ModelSpec& whole, const StagePlan& plan, int stages) {

@@ -40,14 +40,15 @@ bool is_beside_weights(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq") || name.starts_with(kOptimizerPrefix);
 }
 
-/// Whether the name is "model.layers.61.*" of a model with 61 layers, which are numbered from 0, and the family has such.
+/// Whether the name is "model.layers.61.*" of a model with 61 layers, which are numbered from 0, and the family has such
+/// layers of multi-token prediction, of which the model has fewer.
 bool is_of_further_layer(std::string_view name, const ModelSpec& model) {
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return false;
   name.remove_prefix(kLayers.size());
   int64_t layer = -1;
   std::from_chars(name.data(), name.data() + name.size(), layer);
-  return layer >= model.layers && model.further_layers;
+  return layer >= model.layers + model.ahead && model.further_layers;
 }
 
 /// The mean over the rows of a matrix, fp64.
@@ -104,9 +105,17 @@ bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const Sto
   return true;
 }
 
-/// The fault of the second copy of a tied tensor, or "".
+constexpr const char* kUntie =
+    "to which the model ties it; to keep both, untie the model: \"tie_word_embeddings\": false in "
+    "config.json, "
+    "model.tie_embeddings = false in a Stepforge config";
+constexpr const char* kShared =
+    "which layers of multi-token prediction share with the model; to leave these layers out, set "
+    "model.n_mtp_layers = 0, or \"num_nextn_predict_layers\": 0 in config.json";
+
+/// The fault of the second copy of a tensor, or "". `why`: what makes it one, and the remedy.
 std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
-                          const std::string& original_name) {
+                          const std::string& original_name, const char* why) {
   const StoredTensor* original = folder.find(original_name);
   if (original == nullptr) return "";  // reported as missing
   if (copy.dtype != original->dtype || copy.shape != original->shape) {
@@ -115,10 +124,7 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
                   shape_text(original->shape));
   }
   if (equal_bytes(folder, copy, *original)) return "";
-  return format(
-      "differs from {}, to which the model ties it; to keep both, untie the model: \"tie_word_embeddings\": "
-      "false in config.json, model.tie_embeddings = false in a Stepforge config",
-      original_name);
+  return format("differs from {}, {}", original_name, why);
 }
 
 /// `model` is the whole model that the folder must hold.
@@ -132,11 +138,13 @@ TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
       shape.at(0) = options.stored_vocabulary;
     expect_weight(comparison, folder, tensor.name, shape);
   }
-  for (const TieSpec& tie : model.ties) {
-    const std::string& original = model.find_parameter(tie.parameter)->sub_tensors.front().hf_name;
-    comparison.allow(tie.hf_alias,
-                     [&](const StoredTensor& copy) { return fault_of_copy(folder, copy, original); });
-  }
+  const auto allow_copy = [&](const std::string& hf_name, const std::string& parameter, const char* why) {
+    comparison.allow(hf_name, [&](const StoredTensor& copy) {
+      return fault_of_copy(folder, copy, model.find_parameter(parameter)->sub_tensors.front().hf_name, why);
+    });
+  };
+  for (const TieSpec& tie : model.ties) allow_copy(tie.hf_alias, tie.parameter, kUntie);
+  for (const CopySpec& copy : model.copies) allow_copy(copy.hf_name, copy.parameter, kShared);
   const fs::path where = folder.files().at(0).path().parent_path();
   comparison.finish(
       format("the weights in {} do not fit the model", where.string()),
@@ -156,9 +164,27 @@ void require_in_range(const std::string& name, const at::Tensor& wide, const at:
   }
 }
 
+/// A tensor of an export.
+struct ExportedTensor {
+  std::string name;
+  NamedTensor source;
+};
+
+/// All of the model, and the copies that its files have of some under other names.
+std::vector<ExportedTensor> exported_tensors(const ModelSpec& model) {
+  std::vector<ExportedTensor> tensors;
+  for (NamedTensor& tensor : named_tensors(model)) tensors.push_back({tensor.name, std::move(tensor)});
+  for (const CopySpec& copy : model.copies) {
+    const std::string& original = model.find_parameter(copy.parameter)->sub_tensors.front().hf_name;
+    const auto source = std::ranges::find(tensors, original, &ExportedTensor::name);
+    tensors.push_back({copy.hf_name, source->source});
+  }
+  return tensors;
+}
+
 /// Writes one tensor as `dtype`.
-void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, const NamedTensor& tensor,
-                    DType dtype) {
+void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, const std::string& name,
+                    const NamedTensor& tensor, DType dtype) {
   WeightReader reader(weights, tensor.name);
   const int64_t most = std::min(kWeightChunk, tensor.elements);
   const at::Tensor wide = at::empty({most}, at::kFloat);
@@ -170,18 +196,18 @@ void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, cons
     reader.read(whole_slice(tensor.shape), begin, values);
     rounded.copy_(values);
     if (dtype == DType::f16) require_in_range(tensor.name, values, rounded);
-    writer.write(tensor.name, {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()});
+    writer.write(name, {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()});
   }
 }
 
 /// State of blocks, such as the correction of a router, stays fp32.
 void write_weights(const fs::path& folder, const ModelSpec& model, const TensorFolder& weights,
                    const HfExportOptions& options) {
-  const std::vector<NamedTensor> tensors = named_tensors(model);
+  const std::vector<ExportedTensor> tensors = exported_tensors(model);
   std::vector<TensorSpec> specs;
-  for (const NamedTensor& tensor : tensors) {
-    const DType dtype = model.units.at(tensor.unit).state ? DType::f32 : options.dtype;
-    specs.push_back({tensor.name, dtype, tensor.shape});
+  for (const ExportedTensor& tensor : tensors) {
+    const DType dtype = model.units.at(tensor.source.unit).state ? DType::f32 : options.dtype;
+    specs.push_back({tensor.name, dtype, tensor.source.shape});
   }
   const std::vector<ShardPlan> shards = plan_shards(specs, options.max_shard_bytes);
   for (const ShardPlan& shard : shards) {
@@ -189,7 +215,8 @@ void write_weights(const fs::path& folder, const ModelSpec& model, const TensorF
     for (const size_t i : shard.tensors) shard_specs.push_back(specs[i]);
     // transformers refuses files without this entry.
     SafetensorsWriter writer(folder / shard.file_name, shard_specs, {{"format", "pt"}});
-    for (const size_t i : shard.tensors) write_narrowed(writer, weights, tensors[i], specs[i].dtype);
+    for (const size_t i : shard.tensors)
+      write_narrowed(writer, weights, tensors[i].name, tensors[i].source, specs[i].dtype);
     writer.finish();
   }
   if (shards.size() > 1) write_hf_index(folder / kIndexFileName, index_of_shards(specs, shards));
@@ -212,8 +239,8 @@ std::string left_out(const TensorFolder& weights, const ModelSpec& model) {
   if (count == 0) return "";
   return format(
       "{} tensors of layers after the {} of the model are left out: they predict further tokens (MTP), and "
-      "an export does not have them",
-      count, model.layers);
+      "an export does not have them; model.n_mtp_layers says how many such layers are trained",
+      count, model.layers + model.ahead);
 }
 
 void import_hf(const fs::path& folder, const ModelSpec& model, ModelStore& store) {

@@ -270,6 +270,8 @@ struct ModelConfig {
   double router_aux_loss_weight = 0.0;
   double router_z_loss_weight = 0.0;
   double router_bias_update_speed = 0.0;
+  int64_t n_mtp_layers = 0;
+  double mtp_loss_weight = 0.3;
   bool tie_embeddings = false;
   double dropout = 0.0;
   int64_t max_position = 8192;

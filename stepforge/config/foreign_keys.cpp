@@ -156,6 +156,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     // Hugging Face config.json
     {"hidden_size", "model.dim"},
     {"num_hidden_layers", "model.n_layers"},
+    {"num_nextn_predict_layers", "model.n_mtp_layers"},
     {"num_attention_heads", "model.n_heads"},
     {"num_key_value_heads", "model.n_kv_heads"},
     {"intermediate_size", "model.ffn_dim"},
@@ -202,6 +203,8 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"clip_grad", "training.max_norm"},
     {"adam_eps", "optimizer.eps"},
     {"num_layers", "model.n_layers"},
+    {"mtp_num_layers", "model.n_mtp_layers"},
+    {"mtp_loss_scaling_factor", "model.mtp_loss_weight"},
     {"ffn_hidden_size", "model.ffn_dim"},
     {"num_query_groups", "model.n_kv_heads"},
     {"kv_channels", "model.head_dim"},

@@ -180,7 +180,8 @@ void ConfigLoader::check_against_model() {
   for (const FieldDifference& difference : diff(*model_, config)) {
     const std::string& name = difference.name;
     if (!name.starts_with("model.") || name == "model.from" || name == "model.dropout" ||
-        name == "model.freeze" || name == "model.max_position" ||
+        name == "model.freeze" || name == "model.max_position" || name == "model.mtp_loss_weight" ||
+        (name == "model.n_mtp_layers" && config.model.n_mtp_layers < model_->model.n_mtp_layers) ||
         (name == "model.vocab_size" && config.model.vocab_size > model_->model.vocab_size))
       continue;
     errors_.add(

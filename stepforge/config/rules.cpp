@@ -473,10 +473,11 @@ void check_activation_checkpoint(const RuleCheck& check) {
   };
   check_list(RecomputeMode::blocks, recompute.blocks);
   check_list(RecomputeMode::regions, recompute.regions);
+  const int64_t layers = config.model.n_layers + config.model.n_mtp_layers;
   const bool in_model = std::all_of(recompute.blocks.begin(), recompute.blocks.end(),
-                                    [&](int64_t block) { return block < config.model.n_layers; });
+                                    [&](int64_t block) { return block < layers; });
   check.require(in_model, {"activation_checkpoint.blocks", "model.n_layers"},
-                format("layers are numbered from 0 to {}", config.model.n_layers - 1));
+                format("layers are numbered from 0 to {}", layers - 1));
 }
 
 void check_run(const RuleCheck& check) {

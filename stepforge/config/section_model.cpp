@@ -214,6 +214,15 @@ SchemaOf<ModelConfig> model_section() {
              "that of others "
              "(DeepSeek-V3: 1e-3), which balances them without a loss; 0 leaves the corrections as they are.",
              {.min = 0, .max = 1})
+      .field("n_mtp_layers", &ModelConfig::n_mtp_layers,
+             "Number of layers after the last one that are trained to predict tokens after the next one "
+             "(multi-token prediction; DeepSeek-V3: 1), without a use in evaluation and generation.",
+             {.min = 0, .max = 16})
+      .field(
+          "mtp_loss_weight", &ModelConfig::mtp_loss_weight,
+          "Weight of the mean of their losses in the gradients (DeepSeek-V3: 0.3, later 0.1), which is not "
+          "part of the logged loss.",
+          {.max = 10, .above = 0})
       .field("tie_embeddings", &ModelConfig::tie_embeddings,
              "Whether the output head shares its weights with the embedding.")
       .field("dropout", &ModelConfig::dropout,

@@ -15,6 +15,11 @@ inline constexpr std::string_view max_loss = "loss_metrics/global_max_loss";
 inline std::string source_loss(std::string_view source) {
   return "loss_metrics/source/" + std::string(source);
 }
+/// The mean of one depth of multi-token prediction over its labels since the last record, without its weight in the
+/// gradients.
+inline std::string mtp_loss(int64_t depth) {
+  return "loss_metrics/mtp_" + std::to_string(depth);
+}
 /// Of routers of experts, means over layers and labels, without their weights in the gradients: 1 is even.
 inline constexpr std::string_view router_balance = "loss_metrics/router_balance";
 inline constexpr std::string_view router_z = "loss_metrics/router_z";

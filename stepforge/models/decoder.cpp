@@ -12,10 +12,12 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/catalog/mtp_layers.h"
 #include "stepforge/nn/biased_experts.h"
 #include "stepforge/nn/expert_layer.h"
 #include "stepforge/nn/latent_attention.h"
 #include "stepforge/nn/layers.h"
+#include "stepforge/nn/mtp.h"
 
 namespace stepforge {
 
@@ -300,10 +302,16 @@ Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks
       case BlockKind::layer:
         model.blocks.push_back(layer_block(config, block, parameters, ropes, options));
         break;
+      case BlockKind::mtp:
+        model.blocks.push_back(std::make_unique<MtpBlock>(parameters, block.name,
+                                                          mtp_norm(config, block.ahead - 1),
+                                                          head_traits(config, options).norm, block.ahead));
+        break;
       case BlockKind::head: {
         Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
-        model.heads.push_back(std::make_unique<LinearCrossEntropyHead>(
-            parameters("head.norm"), output, head_traits(config, options), chunk, options.tensor));
+        model.heads.push_back(
+            std::make_unique<LinearCrossEntropyHead>(parameters(mtp_norm(config, block.ahead)), output,
+                                                     head_traits(config, options), chunk, options.tensor));
       }
     }
   }

@@ -42,8 +42,11 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
   double attention = 0.0;
   for (const BlockSpec& block : blocks) {
     for (const RegionSpec& region : block.regions) {
-      for (const CallSpec& call : region.calls)
+      for (const CallSpec& call : region.calls) {
         attention += 3.0 * call.flops_per_key * static_cast<double>(call.keys(seq_len));
+        if (call.kind == CallKind::loss && block.ahead > 0)  // once more by the weight of the first head
+          matmul_parameters += find_parameter(call.weights.front())->elements();
+      }
     }
   }
   return 6.0 * static_cast<double>(matmul_parameters) + attention;

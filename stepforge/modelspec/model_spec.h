@@ -46,7 +46,12 @@ struct DispatchSpec {
 
 /// The backward pass of an embedding adds to the gradients of the rows that were looked up; it reads no
 /// weights.
-enum class BlockKind : uint8_t { embedding, layer, head };
+enum class BlockKind : uint8_t {
+  embedding,
+  layer,
+  mtp,  ///< what a layer of multi-token prediction takes: of the hidden state and the embedding of a later token
+  head
+};
 
 /// A layer whose experts are spread over ranks is cut into blocks (modelspec/expert_values.h).
 enum class LayerPart : uint8_t {
@@ -61,7 +66,7 @@ enum class LayerPart : uint8_t {
 struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;
-  int layer = -1;          ///< index of the transformer layer, -1 for embedding and head
+  int layer = -1;          ///< index of the transformer layer, -1 for embedding and heads
   std::vector<int> units;  ///< indices into ModelSpec::units
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
@@ -71,6 +76,9 @@ struct BlockSpec {
   std::vector<std::string> kept = {};         ///< outputs that its backward needs
   int stage = 0;                              ///< the pipeline stage that it belongs to
   double loss_weight = 1;                     ///< of a head
+  /// How many tokens after the next one it predicts, or helps to: its labels are those of tokens so much later in the
+  /// same document. The loss of such a head is a mean over them, and no part of the model's loss.
+  int ahead = 0;
   // In a part of a pipeline (stage_part.h), if the neighbouring stage is on another rank. Values for later stages pass
   // through the stages between.
   std::vector<BundleEntry> arriving = {};  ///< what the stage receives, if this is its first block
@@ -93,6 +101,13 @@ struct TieSpec {
   std::string hf_alias;   ///< the name of a copy in Hugging Face files: "lm_head.weight"
 };
 
+/// A copy of a parameter that Hugging Face files of the model have, under another name: of embedding and head for a layer
+/// of multi-token prediction.
+struct CopySpec {
+  std::string parameter;  ///< "embedding.weight"
+  std::string hf_name;    ///< "model.layers.61.embed_tokens.weight"
+};
+
 /// A whole model, or what one rank holds of it: parts of tensors (tensor parallelism), or the blocks of some
 /// pipeline stages (stage_part.h). Numbers before `units` are those of the model, except kv_heads and
 /// attention_width of a rank's part of the heads.
@@ -101,7 +116,8 @@ struct ModelSpec {
   bool further_layers = false;  ///< files may have layers after the last one, which are not read
   int64_t vocab_size = 0;
   int64_t width = 0;
-  int64_t layers = 0;
+  int64_t layers = 0;  ///< without those of multi-token prediction
+  int ahead = 0;       ///< the largest BlockSpec::ahead
   int64_t max_position = 0;
   int64_t kv_heads = 0;  ///< a KV cache has layers * kv_heads * (head_dim + value_dim) elements per token
   int64_t head_dim = 0;
@@ -110,6 +126,7 @@ struct ModelSpec {
   std::vector<UnitSpec> units;
   std::vector<BlockSpec> blocks;  ///< in forward order
   std::vector<TieSpec> ties;
+  std::vector<CopySpec> copies;
   /// Ranks over which it is divided, by BlockAxis. The units are one rank's part.
   std::array<int64_t, kBlockAxes> degrees = {1, 1, 1, 1};
 
@@ -118,7 +135,7 @@ struct ModelSpec {
   /// Those that a token uses: of experts, those that it takes.
   int64_t active_parameter_count() const;
   /// FLOPs per trained token by the formula of torchtitan: 6 N + 12 L width_attention seq_len, where N is
-  /// that of active parameters without an untied embedding. Attention counts without the causal mask; a layer with a window sees no more keys
+  /// that of active parameters without an untied embedding, and with an output projection for each head. Attention counts without the causal mask; a layer with a window sees no more keys
   /// than that. Of a whole model.
   double flops_per_token(int64_t seq_len) const;
   /// The values that blocks from `block` on take from blocks before it.

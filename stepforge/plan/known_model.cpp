@@ -15,6 +15,7 @@
 #include "stepforge/config/schema.h"
 #include "stepforge/config/toml_text.h"
 #include "stepforge/plan/job_data.h"
+#include "stepforge/tensorfile/hf_index.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/text/chat_template.h"
 
@@ -74,6 +75,19 @@ KnownModel known_model(const fs::path& path, const std::shared_ptr<const Registr
   return known_checkpoint(found.front().path, plugins);
 }
 
+/// Of the layers of multi-token prediction in config.json, those whose weights are there: transformers keeps the number and
+/// leaves out the weights.
+int64_t stored_mtp_layers(const fs::path& folder, const ModelConfig& model) {
+  if (!fs::exists(folder / kIndexFileName) && !fs::exists(folder / kSingleFileName))
+    return model.n_mtp_layers;
+  const TensorFolder weights = open_hf_weights(folder);
+  int64_t stored = 0;
+  while (stored < model.n_mtp_layers &&
+         weights.find(format("model.layers.{}.eh_proj.weight", model.n_layers + stored)) != nullptr)
+    ++stored;
+  return stored;
+}
+
 }  // namespace
 
 ModelKind model_kind(const fs::path& path) {
@@ -121,6 +135,8 @@ KnownModel known_hf_folder(const fs::path& folder, const std::shared_ptr<const R
     list_plugins(known.config);
   }
   known.config.model = hf_model_config(folder, plugins);
+  if (known.config.model.n_mtp_layers > 0)
+    known.config.model.n_mtp_layers = stored_mtp_layers(folder, known.config.model);
   known.config.tokenizer.type = TokenizerType::hf;
   known.weights = known.folder = known.tokenizer_folder = folder;
   return known;

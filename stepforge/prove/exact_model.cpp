@@ -21,6 +21,7 @@
 #include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/layers.h"
+#include "stepforge/nn/mtp.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/prove/exact_experts.h"
 #include "stepforge/prove/exact_rounding.h"
@@ -247,6 +248,19 @@ class ExactJoinBlock : public Block {
   TensorExchange tensor_;
 };
 
+/// What the layer that predicts the token after the next one takes.
+class ExactMtpBlock : public Block {
+ public:
+  ExactMtpBlock(Parameter& weight, int64_t ahead) : weight_(weight), ahead_(ahead) {}
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    return {round_to_exact(linear(join_later(inputs.at(1), inputs.at(0), *context.batch, ahead_), weight_))};
+  }
+
+ private:
+  Parameter& weight_;
+  int64_t ahead_;
+};
+
 /// The loss is half the squared distance of the logits from 4 at the label and 0 elsewhere.
 class ExactHead : public Head {
  public:
@@ -329,8 +343,14 @@ Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
       case BlockKind::layer:
         forward.blocks.push_back(exact_layer_block(model, block, parameters, tensor, exchange));
         break;
+      case BlockKind::mtp:
+        forward.blocks.push_back(
+            std::make_unique<ExactMtpBlock>(parameters(block.name + ".weight"), block.ahead));
+        break;
       case BlockKind::head: {
-        const std::string output = model == ExactModel::shared ? "embedding.weight" : block.name + ".weight";
+        const std::string output = model == ExactModel::shared ? "embedding.weight"
+                                   : block.ahead > 0           ? "head.weight"
+                                                               : block.name + ".weight";
         forward.heads.push_back(std::make_unique<ExactHead>(parameters(output), tensor));
       }
     }
@@ -338,11 +358,13 @@ Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
   return forward;
 }
 
-/// Masks labels by the row's index in its step, so that kExactLabels remain in each step.
+/// Masks labels by the row's index in its step, so that kExactLabels remain in each step, also of those of later tokens.
 class ExactLoader : public PrefetchLoader {
  public:
   ExactLoader(const Trainer& trainer)
-      : PrefetchLoader(trainer.data.train, trainer.batch, 2), rows_(trainer.batch.rows_per_step) {}
+      : PrefetchLoader(trainer.data.train, trainer.batch, 2),
+        rows_(trainer.batch.rows_per_step),
+        ahead_(trainer.model_spec.ahead) {}
 
   Batch next() override {
     Batch batch = PrefetchLoader::next();
@@ -353,7 +375,9 @@ class ExactLoader : public PrefetchLoader {
       const int64_t labels = labels_of(static_cast<int64_t>(id) % rows_);
       for (const TokenRange& range : held) {
         for (int64_t position = range.begin; position < range.begin + range.size; ++position, ++i) {
-          if (5 * position % batch.row_length() >= labels) batch.labels[i] = kIgnoredLabel;
+          // Of the first tokens of a row there is no earlier one that predicts their labels.
+          const bool counts = position >= ahead_ && 5 * (position - ahead_) % batch.row_length() < labels;
+          if (!counts) batch.labels[i] = kIgnoredLabel;
           batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
         }
       }
@@ -371,6 +395,7 @@ class ExactLoader : public PrefetchLoader {
   }
 
   int64_t rows_;  ///< of a step
+  int64_t ahead_;
 };
 
 void snap(const ModelStore& store) {

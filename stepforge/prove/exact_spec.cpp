@@ -157,6 +157,15 @@ RegionSpec join_region() {
   return {.name = "join", .calls = {sum}};
 }
 
+/// Of the hidden state and a later embedding, by a weight that every rank has.
+RegionSpec later_region(const std::string& weight) {
+  RegionSpec region{.name = "mtp"};
+  CallSpec join{.name = "join"};
+  join.output.compute = join.gradient.compute = 2 * kWidth;
+  region.calls = {join, call(CallKind::linear, weight, kWidth, 2 * kWidth)};
+  return region;
+}
+
 RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) {
   RegionSpec region{.name = "head"};
   add_enter(region.calls, kWidth, tensor);
@@ -245,7 +254,7 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
   spec.blocks.push_back(
       {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {embedding_region(embedding)}});
   if (model == ExactModel::graph) spec.blocks.back().outputs.push_back(source);
-  for (int layer = 0; layer < layers; ++layer) {
+  const auto add_layer = [&](int layer) {
     const std::string name = format("layers.{}", layer);
     const TensorParallel mlp = plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"});
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
@@ -282,7 +291,8 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     else
       add_unit(std::move(trained));
     if (!is_cut) spec.blocks.push_back(std::move(block));
-  }
+  };
+  for (int layer = 0; layer < static_cast<int>(layers); ++layer) add_layer(layer);
   const std::string output = shared ? "embedding.weight" : "head.weight";
   BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {head_region(output, head_part)}};
   if (shared) {
@@ -303,6 +313,33 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
                            {head_region("extra.weight", part)}});
     spec.blocks.back().loss_weight = 2;
     spec.units.push_back({"extra", {divided(matrix("extra.weight", kExactVocabulary, kWidth), 0, part)}});
+  }
+  if (model == ExactModel::mtp) {
+    BundleEntry embedded = stream;
+    embedded.name = "embedded";
+    spec.blocks.at(0).outputs = spec.blocks.at(1).inputs = {embedded};
+    const int head_unit = spec.blocks.back().units.front();
+    const std::string name = format("layers.{}.mtp", layers);
+    const size_t first = spec.blocks.size();
+    spec.blocks.push_back({name,
+                           BlockKind::mtp,
+                           static_cast<int>(layers),
+                           {static_cast<int>(spec.units.size())},
+                           {stream, embedded},
+                           {stream},
+                           {later_region(name + ".weight")}});
+    spec.units.push_back({name, {matrix(name + ".weight", kWidth, 2 * kWidth)}});
+    add_layer(static_cast<int>(layers));
+    spec.blocks.push_back({format("layers.{}.head", layers),
+                           BlockKind::head,
+                           -1,
+                           {head_unit},
+                           {stream},
+                           {},
+                           {head_region(output, head_part)}});
+    spec.blocks.back().loss_weight = 0.5;
+    spec.ahead = 1;
+    for (size_t b = first; b < spec.blocks.size(); ++b) spec.blocks[b].ahead = 1;
   }
   return spec;
 }

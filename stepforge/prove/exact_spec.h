@@ -15,10 +15,11 @@ inline constexpr int64_t kExactVocabulary = 257;  ///< that of the bytes tokeniz
 
 /// Models in odd sizes (widths 37 and 53, vocabulary 257).
 enum class ExactModel {
-  plain,   ///< every block has its own unit
-  shared,  ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
-  graph,   ///< plain, but every second layer and a second head take what the embedding made too
-  experts  ///< plain, but with 6 experts in each layer, of which a token takes 2
+  plain,    ///< every block has its own unit
+  shared,   ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
+  graph,    ///< plain, but every second layer and a second head take what the embedding made too
+  experts,  ///< plain, but with 6 experts in each layer, of which a token takes 2
+  mtp  ///< plain, with a layer after the head that predicts the token after the next one, by the weights of the head
 };
 
 /// `layers`: any number from 1 on. The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose

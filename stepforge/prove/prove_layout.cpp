@@ -259,6 +259,7 @@ std::vector<std::string> options_left_out(const Config& config) {
       choice_name(config.training.loss_aggregation));
   add(config.precision.compute != DType::f32, "precision.compute", dtype_name(config.precision.compute));
   add(config.precision.reduce != DType::f32, "precision.reduce", dtype_name(config.precision.reduce));
+  add(config.model.n_mtp_layers > 0, "model.n_mtp_layers", std::to_string(config.model.n_mtp_layers));
   return left_out;
 }
 

@@ -263,6 +263,7 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
   program.kind = options.kind;
   program.rank = layout.id.rank;
   program.micro_batches = options.micro_batches;
+  if (options.kind == ProgramKind::train) program.ahead = model.ahead;
   program.groups = layout.groups;
   add_units(program, model, layout, options);
   for (const BlockSpec& block : model.blocks) {
@@ -271,6 +272,7 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.units = block.units;
     added.stage = block.stage;
     added.loss_weight = block.loss_weight;
+    added.ahead = block.ahead;
     added.weights_in_backward = block.kind != BlockKind::embedding;
     if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
     if (options.kind == ProgramKind::generate) continue;  // of whole rows, on every rank

@@ -19,6 +19,7 @@ constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlig
 constexpr int64_t kTallyBytes = 8;       // fp64; of each expert
 constexpr int64_t kRowCountBytes = 8;    // int64; of each expert
 constexpr int64_t kLabelCountBytes = 24;  // what the labels weigh, their number, how many ranks are to stop
+constexpr int64_t kAheadWeightBytes = 8;  // what the labels of one depth of multi-token prediction weigh
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank
 
 /// The number of elements of a unit in the shard of this rank, in all shards, and in a gathered copy.
@@ -146,7 +147,7 @@ class BufferWriter {
   int64_t bytes_of(BufferKind kind, int owner) const {
     switch (kind) {
       case BufferKind::batch:
-        return options_.cost.tokens * options_.batch_bytes_per_token;
+        return options_.cost.tokens * options_.batch_bytes_per_token * (1 + program_.ahead);
       case BufferKind::bundle:
       case BufferKind::bundle_gradient:
         return element(program_.values, owner).bytes();
@@ -320,7 +321,7 @@ class BufferWriter {
     const int64_t sent_bytes = dtype_bytes(layout.reduce);
     switch (operation.kind) {
       case OpKind::count_labels:
-        operation.bytes = kLabelCountBytes;
+        operation.bytes = kLabelCountBytes + program_.ahead * kAheadWeightBytes;
         break;
       case OpKind::share_loss:
         operation.bytes = kLossBytes * program_.micro_batches;

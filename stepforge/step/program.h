@@ -120,6 +120,7 @@ struct ProgramBlock {
   std::vector<int> returned;  ///< values into which its outputs are combined
   bool trained_only = false;  ///< a head besides the first, or what only such heads take: it runs in training
   double loss_weight = 1;     ///< of a head
+  int ahead = 0;              ///< how many tokens after the next one it predicts; its labels are theirs
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
@@ -136,6 +137,8 @@ struct StepProgram {
   ProgramKind kind = ProgramKind::train;
   int rank = 0;
   int micro_batches = 1;
+  int ahead =
+      0;  ///< in training: the largest of the blocks of the model, whose labels are counted one by one
   std::vector<RankGroup> groups;
   std::vector<ProgramUnit> units;
   std::vector<ProgramBlock> blocks;

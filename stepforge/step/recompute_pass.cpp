@@ -36,11 +36,15 @@ bool continues(const BlockSpec& block, const BlockSpec& named) {
 
 std::vector<bool> named_blocks(const ModelSpec& model, const std::vector<std::string>& names) {
   std::vector<std::string> known;
-  for (const BlockSpec& block : model.blocks)
-    if (block.kind != BlockKind::head) known.push_back(block.name);
+  std::vector<std::size_t> index;
+  for (std::size_t b = 0; b < model.blocks.size(); ++b) {
+    if (model.blocks[b].kind == BlockKind::head) continue;
+    known.push_back(model.blocks[b].name);
+    index.push_back(b);
+  }
   std::vector<bool> chosen(model.blocks.size(), false);
   for (const std::string& name : names) {
-    const BlockSpec& named = model.blocks[find_name("block", name, known)];  // heads are last: indices agree
+    const BlockSpec& named = model.blocks[index[find_name("block", name, known)]];
     for (std::size_t b = 0; b < model.blocks.size(); ++b)
       chosen[b] = chosen[b] || model.blocks[b].name == named.name || continues(model.blocks[b], named);
   }
@@ -90,7 +94,7 @@ std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolic
     throw UsageError(format("recomputation of every n-th block: n must be at least 1, not {}", every));
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const BlockSpec& block = model.blocks[b];
-    chosen[b] = block.kind == BlockKind::layer && block.layer % every == 0 && keeps_something(block);
+    chosen[b] = block.layer >= 0 && block.layer % every == 0 && keeps_something(block);
   }
   return chosen;
 }

@@ -8,10 +8,14 @@
 namespace stepforge {
 
 void AveragingDomain::weigh_tokens(const StepScalars& step) const {
-  const at::Tensor& weight = step.token_weight;
-  if (aggregation_ == LossAggregation::token_mean) return reciprocal_or_zero(step.label_weight, weight);
-  weight.copy_(step.own_weight).mul_(step.data_ranks);
-  reciprocal_or_zero(weight, weight);
+  const auto weigh = [&](const at::Tensor& own, const at::Tensor& all, const at::Tensor& weight) {
+    if (aggregation_ == LossAggregation::token_mean) return reciprocal_or_zero(all, weight);
+    weight.copy_(own).mul_(step.data_ranks);
+    reciprocal_or_zero(weight, weight);
+  };
+  weigh(step.own_weight, step.label_weight, step.token_weight);
+  for (const AheadScalars& depth : step.ahead)
+    weigh(depth.own_weight, depth.label_weight, depth.token_weight);
 }
 
 void AveragingDomain::average_own(const StepScalars& step) const {

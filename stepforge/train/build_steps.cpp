@@ -330,6 +330,14 @@ void build_executor(Trainer& trainer) {
                                                                          const at::Tensor& token_loss) {
     losses->add(batch, token_loss);
   };
+  if (const int depths = trainer.train_program.ahead; depths > 0) {
+    trainer.mtp_losses = std::make_unique<MtpLosses>(depths, trainer.store->device());
+    trainer.train_step->on_ahead_losses = [losses = trainer.mtp_losses.get()](int ahead,
+                                                                              const BatchTensors& batch,
+                                                                              const at::Tensor& token_loss) {
+      losses->add(ahead, batch, token_loss);
+    };
+  }
   trainer.router_monitor = make_router_monitor(trainer.config, trainer.layout.dims, *trainer.store);
   if (trainer.router_monitor == nullptr) return;
   trainer.train_step->on_router_report =

@@ -149,6 +149,7 @@ class LoggingCallback : public Callback {
     record.add(metric::max_loss, trainer.last_step.max_loss);
     for (const auto& [name, loss] : trainer.source_losses->take(trainer.all_ranks.get()))
       record.add(metric::source_loss(name), loss);
+    if (trainer.mtp_losses != nullptr) trainer.mtp_losses->log(trainer.all_ranks.get(), record);
     if (trainer.router_monitor != nullptr) trainer.router_monitor->log(trainer.all_ranks.get(), record);
     record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);

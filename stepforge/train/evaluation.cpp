@@ -25,7 +25,7 @@ class EvaluationServices : public StepServices {
     scalars_.begin(batch.loss_weight(), batch.valid_labels, layout_.data_ranks);
   }
   void count_labels(Communicator& ranks) override { scalars_.sum_counts(ranks, layout_); }
-  BatchTensors load_batch(int micro_batch) override { return BatchTensors(batch_); }
+  BatchTensors load_batch(int micro_batch, int ahead) override { return BatchTensors(batch_); }
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
     sum_in_order(loss.token_loss, scalars_.loss_sums.select(0, micro_batch));
     result = loss;
@@ -56,7 +56,7 @@ int64_t rows_to_evaluate(const RowStream& stream, int64_t rows, int64_t max_batc
 }  // namespace
 
 BatchLoss evaluate_batch(Executor& executor, const Batch& batch, bool with_logits) {
-  const StepScalars scalars = step_scalars(executor.program().micro_batches, executor.store());
+  const StepScalars scalars = step_scalars(executor.program(), executor.store());
   EvaluationServices services(batch, executor.store(), scalars);
   StepInputs inputs;
   inputs.name = "evaluation";
@@ -75,7 +75,7 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
         format("evaluation of one of {} parts of rows on groups for {}", part.degree, layout.dims.cp));
   }
   const int64_t all_rows = rows_to_evaluate(stream, rows, max_batches);
-  const StepScalars scalars = step_scalars(executor.program().micro_batches, executor.store());
+  const StepScalars scalars = step_scalars(executor.program(), executor.store());
   StepInputs inputs;
   inputs.name = "evaluation";
   EvaluationResult result;

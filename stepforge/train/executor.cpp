@@ -128,8 +128,9 @@ void Executor::meter_waits() const {
 
 Context Executor::context_for(const Operation& operation, const StepInputs& inputs) {
   Context context;
-  Value& loaded = read(operation, BufferKind::batch);
-  context.batch = &*loaded.batch;
+  const auto ahead = static_cast<size_t>(program_block(operation).ahead);
+  LoadedBatch& loaded = read(operation, BufferKind::batch).batches.at(ahead);
+  context.batch = &loaded.batch;
   if (loaded.routers) context.routers = &*loaded.routers;
   context.dropout = inputs.dropout;
   context.dropout_key = inputs.dropout_key;
@@ -225,9 +226,11 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
 }
 
 void Executor::load_batch(const Operation& operation, StepServices& services) {
-  Value& loaded = allocate(operation, BufferKind::batch);
-  loaded.batch.emplace(services.load_batch(operation.micro_batch));
-  loaded.routers = services.router_step(*loaded.batch);
+  std::vector<LoadedBatch>& loaded = allocate(operation, BufferKind::batch).batches;
+  for (int ahead = 0; ahead <= program_.ahead; ++ahead) {
+    LoadedBatch& added = loaded.emplace_back(services.load_batch(operation.micro_batch, ahead));
+    added.routers = services.router_step(added.batch, ahead);
+  }
 }
 
 Bundle Executor::read_inputs(const Operation& operation) {
@@ -317,15 +320,18 @@ void Executor::loss(const Operation& operation, const StepInputs& inputs, StepSe
   }
   const bool train = operation.kind == OpKind::loss_forward_backward;
   const double weight = program_block(operation).loss_weight;
+  const int ahead = program_block(operation).ahead;
   LossResult result;
   if (train) {
-    const at::Tensor scale = services.loss_scale();
+    const at::Tensor scale = services.loss_scale(ahead);
     result = head(operation).loss_with_gradients(bundle, context, weight == 1 ? scale : scale * weight);
   } else {
     result = head(operation).loss(bundle, context, inputs.with_logits);
   }
   if (modules_.at(static_cast<size_t>(operation.block)) == 0)
     services.loss_ready(operation.micro_batch, *context.batch, result);
+  else if (ahead > 0)
+    services.ahead_loss_ready(ahead, *context.batch, result);
   else
     services.extra_loss_ready(operation.micro_batch, weight, *context.batch, result);
   if (train) add_input_gradients(operation, inputs, std::move(result.input_gradients));

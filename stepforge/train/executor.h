@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/autograd/edge.h>
@@ -33,11 +34,12 @@ class StepServices {
   virtual ~StepServices() = default;
   /// Sums the valid labels, and the requests to stop, over `ranks`.
   virtual void count_labels(Communicator& ranks) {}
-  virtual BatchTensors load_batch(int micro_batch) = 0;
+  /// `ahead`, here and below: for the blocks of this ProgramBlock::ahead. The labels are those of later tokens.
+  virtual BatchTensors load_batch(int micro_batch, int ahead) = 0;
   /// What the routers of the model exchange with a step, if they have losses or their tokens are counted.
-  virtual std::optional<RouterStep> router_step(const BatchTensors& batch) { return {}; }
+  virtual std::optional<RouterStep> router_step(const BatchTensors& batch, int ahead) { return {}; }
   /// The factor of each token's loss, a scalar (kernels/scalars.h): 1 / valid labels of the whole step.
-  virtual at::Tensor loss_scale() { return {}; }
+  virtual at::Tensor loss_scale(int ahead) { return {}; }
   /// Gives the losses of the last stage to all stages of the pipeline.
   virtual void share_loss(Communicator& stages) {}
   /// Sums the losses of the step over `ranks`.
@@ -62,6 +64,8 @@ class StepServices {
   /// Called after that when the loss of another head is known, which counts `weight` times.
   virtual void extra_loss_ready(int micro_batch, double weight, const BatchTensors& batch,
                                 const LossResult& result) {}
+  /// Called when the loss of a head that predicts later tokens is known.
+  virtual void ahead_loss_ready(int ahead, const BatchTensors& batch, const LossResult& result) {}
   /// Gives the logits of the last stage to all stages of the pipeline.
   virtual void share_logits(Communicator& stages) {}
   virtual void logits_ready(const at::Tensor& logits) {}
@@ -99,10 +103,15 @@ class Executor {
   const std::vector<OperationTime>& times() const { return times_; }
 
  private:
+  struct LoadedBatch {
+    explicit LoadedBatch(BatchTensors loaded) : batch(std::move(loaded)) {}
+    BatchTensors batch;
+    std::optional<RouterStep> routers = {};
+  };
+
   /// A live buffer's contents: one of these, by BufferKind.
   struct Value {
-    std::optional<BatchTensors> batch;
-    std::optional<RouterStep> routers = {};  ///< beside batch
+    std::vector<LoadedBatch> batches;  ///< batch: by ProgramBlock::ahead
     /// graph: the block's inputs as leaves
     Bundle leaves;
     /// graph: the edges at which the gradients of the outputs enter; they keep no output alive

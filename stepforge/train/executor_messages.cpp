@@ -23,9 +23,10 @@ void Executor::send(const Operation& operation, BufferKind kind, const std::vect
 void Executor::receive(const Operation& operation, BufferKind kind, const std::vector<int>& values) {
   for (const int index : values) {
     const ProgramValue& value = program_.values.at(static_cast<size_t>(index));
-    const int64_t rows = program_.kind == ProgramKind::train
-                             ? value.rows
-                             : read(operation, BufferKind::batch).batch->tokens.numel() / value.slices;
+    const int64_t rows =
+        program_.kind == ProgramKind::train
+            ? value.rows
+            : read(operation, BufferKind::batch).batches.at(0).batch.tokens.numel() / value.slices;
     at::Tensor& received = allocate(operation, kind, index).tensor;
     received = at::empty({rows, value.width}, scalar_type(value.dtype));
     communicator(operation)->receive(bytes_of(received), other_end(operation));

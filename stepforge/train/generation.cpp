@@ -32,7 +32,7 @@ Batch continuation(std::span<const int32_t> tokens, int64_t first_position) {
 class GenerationServices : public StepServices {
  public:
   GenerationServices(Batch batch, int64_t vocab_size) : batch_(std::move(batch)), vocab_size_(vocab_size) {}
-  BatchTensors load_batch(int micro_batch) override { return BatchTensors(std::move(batch_)); }
+  BatchTensors load_batch(int micro_batch, int ahead) override { return BatchTensors(std::move(batch_)); }
   void logits_ready(const at::Tensor& tensor) override {
     const float* data = tensor.data_ptr<float>();
     logits.assign(data, data + tensor.numel());

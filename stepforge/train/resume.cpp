@@ -28,10 +28,11 @@ void resume_own(Trainer& trainer, const FoundCheckpoint& found) {
 }
 
 /// Throws UsageError if the model saved in `source` computes differently, unless the configuration accepts
-/// it. The vocabulary may be larger than the saved one.
+/// it. The vocabulary may be larger than the saved one, and layers of multi-token prediction may be left out.
 void require_same_model(const Trainer& trainer, const std::filesystem::path& source, ModelConfig saved) {
   const ModelConfig& model = trainer.config.model;
   saved.vocab_size = std::max(saved.vocab_size, model.vocab_size);
+  saved.n_mtp_layers = std::min(saved.n_mtp_layers, model.n_mtp_layers);
   const std::vector<std::string> differences = model_differences(saved, model);
   if (differences.empty()) return;
   const auto& allowed = trainer.config.checkpoint.allow_changed;

@@ -86,7 +86,7 @@ Figures figures_of(const LayerSums& layer, int64_t spread) {
 
 std::vector<int64_t> layers_with_experts(const ModelConfig& model) {
   std::vector<int64_t> layers;
-  for (int64_t layer = 0; layer < model.n_layers; ++layer)
+  for (int64_t layer = 0; layer < model.n_layers + model.n_mtp_layers; ++layer)
     if (has_experts(model, layer)) layers.push_back(layer);
   return layers;
 }
@@ -136,9 +136,14 @@ void RouterMonitor::log(Communicator* ranks, MetricsRecord& record) {
   const auto columns = static_cast<size_t>(sums.size(1));
   const std::span<const double> values(sums.const_data_ptr<double>(), layers_.size() * columns);
   std::vector<LayerSums> layers;
-  for (size_t i = 0; i < layers_.size(); ++i)
-    layers.emplace_back(values.subspan(i * columns, columns), static_cast<size_t>(experts_));
-  if (sum_of(layers.at(0).tokens) == 0.0) return;  // all layers have the same tokens
+  std::vector<int64_t> numbers;  // layers of multi-token prediction have fewer tokens than others, or none
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const LayerSums layer(values.subspan(i * columns, columns), static_cast<size_t>(experts_));
+    if (sum_of(layer.tokens) == 0.0) continue;
+    layers.push_back(layer);
+    numbers.push_back(layers_[i]);
+  }
+  if (layers.empty()) return;
   if (has_router_losses(config_.model)) {
     const auto total = [&](double LayerSums::* member) {
       return std::transform_reduce(layers.begin(), layers.end(), 0.0, std::plus<>(), std::mem_fn(member));
@@ -151,13 +156,13 @@ void RouterMonitor::log(Communicator* ranks, MetricsRecord& record) {
   std::vector<Figures> figures;
   for (const LayerSums& layer : layers) figures.push_back(figures_of(layer, spread_));
   for (const auto& [name, value] : means_of(figures)) record.add(metric::router(name), value);
-  for (size_t i = 0; i < layers_.size(); ++i)
-    for (const auto& [name, value] : figures[i]) record.add(metric::router(layers_[i], name), value);
+  for (size_t i = 0; i < layers.size(); ++i)
+    for (const auto& [name, value] : figures[i]) record.add(metric::router(numbers[i], name), value);
   if (config_.metrics.router != RouterMetrics::experts) return;
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  for (size_t i = 0; i < layers.size(); ++i) {
     std::vector<double> tokens(layers[i].tokens.begin(), layers[i].tokens.end());
     for (double& count : tokens) count /= static_cast<double>(copies_);
-    record.lists.emplace_back(metric::router(layers_[i], "tokens"), std::move(tokens));
+    record.lists.emplace_back(metric::router(numbers[i], "tokens"), std::move(tokens));
   }
 }
 

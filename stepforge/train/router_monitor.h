@@ -34,7 +34,7 @@ class RouterMonitor {
 
   const Config& config_;
   const ModelStore& store_;
-  std::vector<int64_t> layers_;  ///< with experts, of the whole model
+  std::vector<int64_t> layers_;  ///< with experts, of the whole model and of multi-token prediction
   int64_t experts_;
   int64_t copies_;  ///< ranks that compute the same tokens
   int64_t spread_;  ///< ranks among which the experts of a layer are divided

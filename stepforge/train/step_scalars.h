@@ -3,26 +3,37 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/comm/communicator.h"
 #include "stepforge/kernels/adamw.h"
 #include "stepforge/layout/rank_layout.h"
+#include "stepforge/step/program.h"
 #include "stepforge/storage/unit_store.h"
 
 namespace stepforge {
+
+/// Of the labels of a depth of multi-token prediction, what StepScalars has of those of the model.
+struct AheadScalars {
+  at::Tensor own_weight;
+  at::Tensor label_weight;
+  at::Tensor token_weight;
+};
 
 /// Operations of a training or evaluation step read and write them there (kernels/scalars.h), and ranks
 /// exchange their memory. All tensors are fp64 views of `all`, and without dimensions where no shape is stated.
 struct StepScalars {
   /// For programs of `micro_batches` per rank whose losses are gathered from `ranks` ranks. `units`: of the whole model
-  /// in a pipeline, otherwise 0.
-  StepScalars(int64_t micro_batches, int64_t ranks, at::Device device, int64_t units = 0);
+  /// in a pipeline, otherwise 0. `depths`: of multi-token prediction.
+  StepScalars(int64_t micro_batches, int64_t ranks, at::Device device, int64_t units = 0, int64_t depths = 0);
 
   /// Starts a step: sets what the labels of this rank weigh together, their number, and the number of ranks with
-  /// data, all others to 0.
-  void begin(double own_label_weight, int64_t own_labels, int64_t data_rank_count) const;
+  /// data, all others to 0. `ahead_weights`: what the labels of each depth weigh.
+  void begin(double own_label_weight, int64_t own_labels, int64_t data_rank_count,
+             std::span<const double> ahead_weights = {}) const;
 
   /// Adds `counts` of all ranks; of those that read the same rows, by tensor parallelism or in a pipeline, one counts
   /// labels.
@@ -36,12 +47,13 @@ struct StepScalars {
 
   at::Tensor
       own_weight;  ///< of the labels of this rank's micro-batches together; their number if each weighs 1
-  at::Tensor data_ranks;    ///< ranks that read different rows
-  at::Tensor counts;        ///< [3]: the next three, which ranks add
+  at::Tensor data_ranks;  ///< ranks that read different rows
+  at::Tensor counts;  ///< [3 + depths]: the next three, and the label_weight of each depth, which ranks add
   at::Tensor label_weight;  ///< own_weight of all ranks
   at::Tensor valid_labels;  ///< of the step
   at::Tensor interrupted;   ///< ranks that were asked to stop
   at::Tensor token_weight;  ///< of a label of this rank that weighs 1 in the loss: the scale of its gradient
+  std::vector<AheadScalars> ahead;  ///< of depth 1, 2, ...
 
   at::Tensor own_losses;  ///< [micro_batches + 1]: the next two, which each rank sends
   at::Tensor loss_sums;   ///< [micro_batches]: of this rank
@@ -56,8 +68,8 @@ struct StepScalars {
   UpdateScalars update;
 };
 
-/// For programs of `micro_batches` per rank on the units and groups of `store`.
-StepScalars step_scalars(int64_t micro_batches, const ModelStore& store);
+/// For a program on the units and groups of `store`.
+StepScalars step_scalars(const StepProgram& program, const ModelStore& store);
 
 /// The numbers of a step on the host. Making it waits for the device.
 class HostScalars {

@@ -31,7 +31,7 @@ TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store
       executor_(executor),
       store_(store),
       optimizer_(optimizer),
-      scalars_(step_scalars(executor.program().micro_batches, store)),
+      scalars_(step_scalars(executor.program(), store)),
       balance_(store, config.model.router_bias_update_speed) {}
 
 StepInputs TrainStep::inputs_for(const StepContext& context) const {
@@ -73,6 +73,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   scalars_.update.lr_factor.fill_(context.lr_factor);
   scalars_.interrupted.fill_(interrupted && interrupted());
   services.on_losses = on_losses;
+  services.on_ahead_losses = on_ahead_losses;
   set_routers(services, on_router_report);
   balance_.begin();
   if (balance_.changes()) services.balance = &balance_;

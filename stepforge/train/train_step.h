@@ -49,6 +49,8 @@ class TrainStep {
 
   /// Called with the losses of each micro-batch, once per step.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
+  /// Called with the losses of each micro-batch at each depth of multi-token prediction, once per step.
+  std::function<void(int ahead, const BatchTensors& batch, const at::Tensor& token_loss)> on_ahead_losses;
   /// Called with what each router reports about a micro-batch, once per step. Null if nobody needs it.
   std::function<void(const RouterReport& report)> on_router_report;
   /// See the events of the same names in Callback.

@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 
+#include "stepforge/data/labels_ahead.h"
 #include "stepforge/kernels/scalars.h"
 #include "stepforge/storage/tensor_parts.h"
 
@@ -32,7 +33,11 @@ void begin(const StepScalars& scalars, const std::vector<Batch>& batches, int64_
     weight += batch.loss_weight();
     labels += batch.valid_labels;
   }
-  scalars.begin(weight, labels, data_ranks);
+  std::vector<double> ahead_weights(scalars.ahead.size(), 0.0);
+  for (size_t i = 0; i < ahead_weights.size(); ++i)
+    for (const auto& batch : batches)
+      ahead_weights[i] += labels_ahead(batch, static_cast<int64_t>(i) + 1).loss_weight();
+  scalars.begin(weight, labels, data_ranks, ahead_weights);
 }
 
 }  // namespace
@@ -57,17 +62,18 @@ void TrainingServices::count_labels(Communicator& ranks) {
   domain_.weigh_tokens(scalars_);
 }
 
-BatchTensors TrainingServices::load_batch(int micro_batch) {
-  return BatchTensors(batches_.at(static_cast<size_t>(micro_batch)));
+BatchTensors TrainingServices::load_batch(int micro_batch, int ahead) {
+  const Batch& batch = batches_.at(static_cast<size_t>(micro_batch));
+  return BatchTensors(ahead == 0 ? batch : labels_ahead(batch, ahead));
 }
 
-std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch) {
+std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch, int ahead) {
   if (!on_router_report && balance == nullptr) return std::nullopt;
   const auto add = [this](const RouterReport& report) {
     if (on_router_report) on_router_report(report);
     if (balance != nullptr) balance->add(report);
   };
-  return RouterStep(loss_scale(), batch, add, tensor);
+  return RouterStep(loss_scale(ahead), batch, add, tensor);
 }
 
 namespace {
@@ -91,6 +97,10 @@ void TrainingServices::extra_loss_ready(int micro_batch, double weight, const Ba
   const at::Tensor own = at::empty_like(all);
   sum_in_order(weighted(batch, loss.token_loss), own);
   all.add_(own, weight);
+}
+
+void TrainingServices::ahead_loss_ready(int ahead, const BatchTensors& batch, const LossResult& loss) {
+  if (on_ahead_losses) on_ahead_losses(ahead, batch, loss.token_loss);
 }
 
 void TrainingServices::share_loss(Communicator& stages) {

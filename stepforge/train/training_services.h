@@ -31,6 +31,8 @@ class TrainingServices : public StepServices {
 
   /// The cross-entropy of each token of a micro-batch, on the compute device.
   std::function<void(const Batch& batch, const at::Tensor& token_loss)> on_losses;
+  /// The same at a depth of multi-token prediction, whose labels `batch` has.
+  std::function<void(int ahead, const BatchTensors& batch, const at::Tensor& token_loss)> on_ahead_losses;
   /// What the router of a layer reports about a micro-batch. Null if nobody needs it and routers have no losses.
   std::function<void(const RouterReport& report)> on_router_report;
   std::function<void()> on_micro_step_end;
@@ -39,12 +41,16 @@ class TrainingServices : public StepServices {
   TensorParallel tensor = {};        ///< whose slices of the tokens routers get
 
   void count_labels(Communicator& ranks) override;
-  at::Tensor loss_scale() override { return scalars_.token_weight; }
-  BatchTensors load_batch(int micro_batch) override;
-  std::optional<RouterStep> router_step(const BatchTensors& batch) override;
+  at::Tensor loss_scale(int ahead) override {
+    return ahead == 0 ? scalars_.token_weight
+                      : scalars_.ahead.at(static_cast<size_t>(ahead) - 1).token_weight;
+  }
+  BatchTensors load_batch(int micro_batch, int ahead) override;
+  std::optional<RouterStep> router_step(const BatchTensors& batch, int ahead) override;
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override;
   void extra_loss_ready(int micro_batch, double weight, const BatchTensors& batch,
                         const LossResult& loss) override;
+  void ahead_loss_ready(int ahead, const BatchTensors& batch, const LossResult& loss) override;
   void share_loss(Communicator& stages) override;
   void reduce_loss(Communicator& ranks) override;
   void gradient_norm(Communicator* shards) override;

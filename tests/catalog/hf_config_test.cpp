@@ -158,8 +158,7 @@ Meaning meaning_of(const std::string& family, const std::string& key) {
                                                 "router_aux_loss_coef",
                                                 "output_router_logits",
                                                 "qk_head_dim",
-                                                "num_mtp_layers",
-                                                "num_nextn_predict_layers"};
+                                                "num_mtp_layers"};
   static const std::set<std::string> refused = {
       "attention_bias",      "attention_dropout", "hidden_act",
       "hidden_activation",   "head_dim",          "is_encoder_decoder",

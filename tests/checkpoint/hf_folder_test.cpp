@@ -150,6 +150,58 @@ TEST(HfFolder, LayersAfterTheLastOneAreLeftOutAndNamedIfTheFamilyHasSuch) {
   }
 }
 
+/// The tensors of an export with one layer of multi-token prediction, which has copies of embedding and head.
+TEST(HfFolder, LayersOfMultiTokenPredictionAreReadAndWrittenWithTheirCopies) {
+  for (const bool tied : {false, true}) {
+    const TempFolder folder;
+    ModelConfig config = small_config("deepseek_v3", tied);
+    config.n_mtp_layers = 1;
+    const SmallModel model(1, config);
+    export_model(folder / "out", model);
+    EXPECT_EQ(hf_model_config(folder / "out"), model.config);
+    const TensorFolder files = open_hf_weights(folder / "out");
+    EXPECT_EQ(left_out(files, model.spec), "");
+    const auto bytes_of_tensor = [&](const std::string& name) {
+      const TensorSlice whole = whole_slice(files.find(name)->shape);
+      std::vector<float> read(static_cast<size_t>(whole.elements()));
+      files.read(name, whole, std::as_writable_bytes(std::span(read)));
+      return read;
+    };
+    EXPECT_EQ(bytes_of_tensor("model.layers.2.embed_tokens.weight"),
+              bytes_of_tensor("model.embed_tokens.weight"));
+    EXPECT_EQ(bytes_of_tensor("model.layers.2.shared_head.head.weight"),
+              bytes_of_tensor(tied ? "model.embed_tokens.weight" : "lm_head.weight"));
+    SmallModel loaded(2, config);
+    import_hf(folder / "out", loaded.spec, loaded.store);
+    EXPECT_EQ(loaded.bits(true), model.bits(true));
+
+    ModelConfig without = config;
+    without.n_mtp_layers = 0;
+    SmallModel smaller(2, without);
+    import_hf(folder / "out", smaller.spec, smaller.store);
+    EXPECT_CONTAINS(left_out(files, smaller.spec), "of layers after the 2 of the model");
+  }
+}
+
+TEST(HfFolder, ACopyOfALayerOfMultiTokenPredictionMustEqualTheOriginal) {
+  const TempFolder folder;
+  ModelConfig config = small_config("deepseek_v3");
+  config.n_mtp_layers = 1;
+  SmallModel model(1, config);
+  std::vector<FileTensor> tensors = original_tensors(model.spec, DType::f32);
+  write_tensors(folder / "model.safetensors", tensors);
+  import_hf(folder.path(), model.spec, model.store);  // files need not have the copy
+  const auto embedding = std::ranges::find(tensors, "model.embed_tokens.weight",
+                                           [](const FileTensor& tensor) { return tensor.spec.name; });
+  FileTensor copy = *embedding;
+  copy.spec.name = "model.layers.2.embed_tokens.weight";
+  copy.bytes[0] = static_cast<char>(copy.bytes[0] ^ 1);
+  tensors.push_back(copy);
+  write_tensors(folder / "model.safetensors", tensors);
+  EXPECT_CONTAINS(message_of<Error>([&] { import_hf(folder.path(), model.spec, model.store); }),
+                  "differs from model.embed_tokens.weight, which layers of multi-token prediction share");
+}
+
 TEST(HfFolder, NewTokensStartAtTheMeanOfTheOthers) {
   for (const bool tied : {false, true}) {
     const TempFolder folder;

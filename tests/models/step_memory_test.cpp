@@ -54,6 +54,8 @@ std::vector<std::string> tiny(const std::string& family) {
                "model.max_position=256", "training.seq_len=128", "training.local_batch_size=4"});
 }
 
+const std::vector<std::string> kMtp =
+    with(tiny("deepseek_v3"), {"model.n_kv_heads=4", "model.head_dim=0", "model.n_mtp_layers=2"});
 const std::vector<std::string> kDebugPreset = {"preset=debug", "model.vocab_size=257"};
 const std::vector<std::string> kDemoPreset = {"preset=demo", "model.vocab_size=4096",
                                               "training.local_batch_size=4"};
@@ -74,6 +76,10 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryCase{"qwen2", tiny("qwen2")}, MemoryCase{"olmo2", tiny("olmo2")},
         MemoryCase{"gemma2", tiny("gemma2")}, MemoryCase{"gemma3", tiny("gemma3")},
         MemoryCase{"gemma3_full_recompute", with(tiny("gemma3"), {"activation_checkpoint.mode=full"})},
+        MemoryCase{"mtp", kMtp},
+        MemoryCase{"mtp_accumulation",
+                   with(kMtp, {"training.global_batch_size=8", "training.local_batch_size=2"})},
+        MemoryCase{"mtp_full_recompute", with(kMtp, {"activation_checkpoint.mode=full"})},
         // libtorch's bf16 products on the CPU allocate scratch, which matters in a model this small.
         MemoryCase{"qwen3_bf16", with(tiny("qwen3"), {"precision.compute=bf16"}), 0.08},
         MemoryCase{"qwen3_full_recompute", with(tiny("qwen3"), {"activation_checkpoint.mode=full"})}),

@@ -43,6 +43,32 @@ TEST(KnownModel, AHuggingFaceFolderGivesArchitectureTokenizerAndWeights) {
   EXPECT_EQ(config.model, known_hf_folder(folder).config.model);
 }
 
+/// transformers saves the number of such layers in config.json, and not their weights.
+TEST(KnownModel, LayersOfMultiTokenPredictionAreThoseWhoseWeightsAreThere) {
+  const fs::path golden = source_dir() / "tests/golden/models";
+  EXPECT_EQ(known_hf_folder(golden / "deepseek_v3_mtp").config.model.n_mtp_layers, 2);
+  const TempFolder folder;
+  Json config = read_json_file(golden / "deepseek_v3_mtp/config.json");
+  config["num_nextn_predict_layers"] = 3;
+  write_file_atomic(folder / "config.json", config.dump());
+  EXPECT_EQ(known_hf_folder(folder.path()).config.model.n_mtp_layers, 3) << "there are no weights";
+  fs::copy(golden / "deepseek_v3_mtp/model.safetensors", folder / "model.safetensors");
+  EXPECT_EQ(known_hf_folder(folder.path()).config.model.n_mtp_layers, 2);
+}
+
+TEST(KnownModel, OfLayersOfMultiTokenPredictionSomeMayBeLeftOut) {
+  const fs::path folder = source_dir() / "tests/golden/models/deepseek_v3_mtp";
+  const auto with_layers = [&](int layers) {
+    const std::vector<std::string> overrides = {"model.from=\"" + folder.string() + "\"",
+                                                "model.mtp_loss_weight=0.1",
+                                                "model.n_mtp_layers=" + std::to_string(layers)};
+    return load_config(std::nullopt, overrides, ConfigUse::inspect, settings_from_model).config;
+  };
+  EXPECT_EQ(with_layers(1).model.n_mtp_layers, 1);
+  EXPECT_EQ(with_layers(1).model.mtp_loss_weight, 0.1);
+  EXPECT_CONTAINS(message_of<UsageError>([&] { with_layers(3); }), "model.n_mtp_layers = 3");
+}
+
 TEST(KnownModel, ARunGivesItsNewestCheckpoint) {
   const TempFolder folder;
   Config config;

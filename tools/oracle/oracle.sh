@@ -29,6 +29,7 @@ write_checkpoints() {
 scripts/book.sh >"$work/book.txt"
 stage "Models against transformers" "$python" tools/oracle/model_oracle.py "$program"
 stage "Training against PyTorch" "$python" tools/oracle/train_oracle.py "$program"
+stage "Multi-token prediction against transformers" "$python" tools/oracle/mtp_oracle.py "$program"
 stage "Training on several ranks against FSDP2" "$python" tools/oracle/fsdp_oracle.py "$program"
 stage "Tensor parallelism against parallelize_module" "$python" tools/oracle/tensor_oracle.py "$program"
 stage "Context parallelism against PyTorch's ring attention" "$python" tools/oracle/context_oracle.py "$program"

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Multi-token prediction over several ranks: with exact arithmetic the bits of one rank, otherwise its losses, of each depth too.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/metrics/jsonl.h"
+#include "stepforge/metrics/names.h"
+#include "tests/catalog/all_families.h"
+#include "tests/proofs/compare_runs.h"
+#include "tests/proofs/exact_choices.h"
+#include "tests/proofs/odd_job.h"
+#include "tests/proofs/pipeline_choices.h"
+
+namespace stepforge::testing {
+namespace {
+
+using ExactMtp = ExactRuns;
+
+struct MtpCase {
+  int ranks;
+  Strings args;
+};
+
+TEST_P(ExactMtp, EveryLayoutGivesTheBitsOfOneRank) {
+  const TempFolder folder;
+  const Strings job = kAllTokens + Strings{"training.seq_len=16", "model.n_layers=6"};
+  const auto staged = [](const PipelineCase& pipeline) {
+    return overrides_of(pipeline) +
+           Strings{"parallelism.pipeline_parallel_layers_per_stage=0", "model.n_layers=6"};
+  };
+  const Records one = run_one(folder / "one", job);
+  const auto expected = saved_tensors(folder / "one", 10);
+  EXPECT_NE(one.front().loss, one.back().loss);
+  const std::vector<MtpCase> cases = {
+      {1, {"training.local_batch_size=4", "activation_checkpoint.mode=full"}},
+      {1, {"training.reduction=ordered"}},
+      {2, {"parallelism.fsdp_partition=by_tensor", "activation_checkpoint.mode=every_n"}},
+      {3, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
+      {4, overrides_of({4, 1, 1, 2, {}})},
+      {4, overrides_of({4, 1, 2, 1, {}})},
+      {2, {"parallelism.fsdp_cpu_offload=true"}},
+      {2, staged({"1F1B", 2, 1})},
+      {4, staged({"Interleaved1F1B", 2, 2}) + Strings{"activation_checkpoint.mode=full"}},
+      {2, staged({"ZBVZeroBubble", 2, 2}) + Strings{"training.local_batch_size=2"}},
+      {1, staged({"ZBVZeroBubble", 1, 2})}};
+  for (const MtpCase& layout : cases) {
+    const std::string name = format("{} ranks, {}", layout.ranks, join(layout.args, " "));
+    const Strings args = exact_job(folder / "many") + Strings{"checkpoint.enable=true"} + job + layout.args;
+    expect_same_steps(run_many(layout.ranks, args), one, name);
+    expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
+    std::filesystem::remove_all(folder / "many");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ExactMtp, ::testing::Values(ExactModel::mtp),
+                         [](const auto&) { return "mtp"; });
+
+/// Two depths, in rows of documents that are shorter than a depth, or longer.
+Strings mtp_job(const std::filesystem::path& run_dir) {
+  return odd_job(run_dir, "deepseek_v3", 20,
+                 setting_overrides("deepseek_v3") +
+                     Strings{"model.first_dense_layers=1", "model.n_mtp_layers=2",
+                             "training.global_batch_size=4", "model.router_bias_update_speed=0.001",
+                             "model.router_z_loss_weight=0.01", "model.router_aux_loss_weight=0.05"});
+}
+
+struct Curve {
+  Records steps;
+  std::vector<std::pair<double, double>> depths;  ///< the losses of both, at each step
+};
+
+Curve run_of(const std::filesystem::path& run_dir, int ranks, const Strings& more,
+             std::optional<int64_t> last = {}) {
+  RankThreads threads(ranks);
+  Curve curve{threads.run(mtp_job(run_dir) + more, last).at(0), {}};
+  for (const MetricsRecord& record : read_jsonl(run_dir / "metrics.jsonl"))
+    if (record.kind == "train")
+      curve.depths.emplace_back(record.find("loss_metrics/mtp_1").value_or(-1),
+                                record.find("loss_metrics/mtp_2").value_or(-1));
+  return curve;
+}
+
+void expect_near(const Curve& actual, const Curve& expected, size_t first, const std::string& name) {
+  ASSERT_EQ(actual.steps.size(), expected.steps.size() - first) << name;
+  for (size_t step = 0; step < actual.steps.size(); ++step) {
+    const StepRecord& one = expected.steps[first + step];
+    EXPECT_NEAR(actual.steps[step].loss, one.loss, 1e-5) << name << ", step " << step;
+    EXPECT_NEAR(actual.steps[step].grad_norm, one.grad_norm, 1e-4 * one.grad_norm) << name;
+  }
+  ASSERT_EQ(actual.depths.size(), expected.depths.size()) << name;
+  for (size_t step = 0; step < expected.depths.size(); ++step) {
+    EXPECT_NEAR(actual.depths[step].first, expected.depths[step].first, 1e-5) << name << ", step " << step;
+    EXPECT_NEAR(actual.depths[step].second, expected.depths[step].second, 1e-5) << name << ", step " << step;
+  }
+}
+
+TEST(MtpTraining, LossesOfEveryLayoutAreThoseOfOneRank) {
+  const TempFolder folder;
+  const Curve one = run_of(folder / "one", 1, kNoCheckpoint);
+  ASSERT_EQ(one.depths.size(), 20U);
+  EXPECT_LT(one.depths.back().first, one.depths.front().first);
+  const std::vector<MtpCase> cases = {
+      {1, {"training.local_batch_size=4"}},
+      {1, {"activation_checkpoint.mode=full"}},
+      {1, {"activation_checkpoint.mode=regions", "activation_checkpoint.regions=[\"attention\",\"mlp\"]"}},
+      {2, {}},
+      {4, {"parallelism.data_parallel_replicate_degree=2"}},
+      {2, kByDim},
+      {2, {"parallelism.expert_parallel_degree=2"}},
+      {2, {"parallelism.pipeline_parallel_degree=2"}},
+      {4,
+       {"parallelism.pipeline_parallel_degree=2", "parallelism.expert_parallel_degree=2",
+        "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"}},
+      {2, kAllTokens +
+              Strings{"parallelism.tensor_parallel_degree=2",
+                      "parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"}}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string name = format("{} ranks, {}", cases[i].ranks, join(cases[i].args, " "));
+    expect_near(run_of(folder / format("case{}", i), cases[i].ranks, kNoCheckpoint + cases[i].args), one, 0,
+                name);
+  }
+}
+
+TEST(MtpTraining, AResumedRunOnOtherRanksContinuesTheCurve) {
+  const TempFolder folder;
+  const Curve one = run_of(folder / "one", 1, kNoCheckpoint);
+  const Strings saved{"checkpoint.enable=true", "checkpoint.interval=10"};
+  run_of(folder / "many", 2, saved, 10);
+  expect_near(run_of(folder / "many", 1, saved), one, 10, "resumed");
+}
+
+/// The loss of the further depths changes gradients, by its weight, and not the reported loss.
+TEST(MtpTraining, LossesOfFurtherDepthsAreNotPartOfTheReportedLoss) {
+  const TempFolder folder;
+  const auto first = [&](const std::string& name, const std::string& more) {
+    return run_of(folder / name, 1, kNoCheckpoint + Strings{more}, 1).steps.at(0);
+  };
+  const StepRecord usual = first("usual", "model.mtp_loss_weight=0.3");
+  const StepRecord heavy = first("heavy", "model.mtp_loss_weight=3");
+  const StepRecord none = first("none", "model.n_mtp_layers=0");
+  EXPECT_EQ(usual.loss, heavy.loss);
+  EXPECT_EQ(usual.loss, none.loss);
+  EXPECT_NE(usual.grad_norm, heavy.grad_norm);
+  EXPECT_NE(usual.grad_norm, none.grad_norm);
+}
+
+}  // namespace
+}  // namespace stepforge::testing
