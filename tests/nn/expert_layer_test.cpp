@@ -180,6 +180,24 @@ TEST_P(EachExpertLayer, RecomputedGivesTheSameBitsAndReportsOnce) {
 INSTANTIATE_TEST_SUITE_P(Layers, EachExpertLayer, ::testing::ValuesIn(expert_cases()),
                          [](const auto& info) { return info.param.name; });
 
+/// Slices of three rows on two ranks begin inside a row, and consist of halves of rows; of two rows they are whole ones.
+TEST(ExpertsOfSlices, RoutersWeighTheTokensOfTheirSlice) {
+  Batch host = made_up_batch(3, 8, 96);
+  mask_labels(host, [](size_t token) { return token % 5 == 2; });
+  const BatchTensors batch(std::move(host));
+  const RouterStep whole(scalar(1.0), batch);
+  EXPECT_EQ(whole.rows(), 3);
+  for (int rank = 0; rank < 2; ++rank) {
+    const RouterStep slice(scalar(1.0), batch, nullptr, {rank, 2, /*sequence=*/true});
+    EXPECT_EQ(slice.rows(), 3);
+    EXPECT_TRUE(at::equal(slice.token_weights(), whole.token_weights().narrow(0, 12L * rank, 12)));
+    const RouterStep all(scalar(1.0), batch, nullptr, {rank, 2, /*sequence=*/false});
+    EXPECT_TRUE(at::equal(all.token_weights(), whole.token_weights()));
+  }
+  const BatchTensors even(made_up_batch(2, 8, 96));
+  EXPECT_EQ(RouterStep(scalar(1.0), even, nullptr, {1, 2, true}).rows(), 1);
+}
+
 TEST_F(Experts, DoNotDependOnTheNumberOfThreads) {
   const int before = at::get_num_threads();
   at::set_num_threads(1);

@@ -13,16 +13,16 @@ namespace stepforge::cpu {
 /// b: [depth, columns], c: [rows, columns], rows `b_row` and `c_row` elements apart; columns a multiple of
 /// kColumnUnit.
 struct BlockProduct {
-  const float* a;
-  int64_t a_row;  ///< elements between rows of a; used by `rows` and `rows_ahead` only
-  const float* b;
-  int64_t b_row;
-  float* c;
-  int64_t c_row;
-  int64_t rows;
-  int64_t columns;
-  int64_t depth;
-  bool accumulate;
+  const float* a = nullptr;
+  int64_t a_row = 0;  ///< elements between rows of a; used by `rows` and `rows_ahead` only
+  const float* b = nullptr;
+  int64_t b_row = 0;
+  float* c = nullptr;
+  int64_t c_row = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t depth = 0;
+  bool accumulate = false;
   FetchAhead* ahead = nullptr;  ///< used by `rows_ahead` only, which moves it on
 };
 

@@ -81,7 +81,7 @@ void multiply_tokens(const at::Tensor& x, const at::Tensor& weights, const Tile&
   };
   const auto* rows = static_cast<const char*>(x.const_data_ptr()) + tile.begin * x.size(1) * bytes;
   const int64_t first = tile.begin * out.size(1);
-  multiply_panels({.a = static_cast<const float*>(static_cast<const void*>(rows)),
+  multiply_panels({.a = reinterpret_cast<const float*>(rows),
                    .a_row = x.size(1) / (pairs ? 2 : 1),
                    .b = weight_of(tile),
                    .depth = x.size(1),

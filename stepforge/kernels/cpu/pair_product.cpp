@@ -14,7 +14,7 @@ namespace {
 
 #define STEPFORGE_BF16 __attribute__((target("arch=x86-64-v4,avx512bf16")))
 
-constexpr int kPairLanes = 16;
+constexpr int64_t kPairLanes = 16;
 constexpr int kPairRows = 6;
 constexpr int kPairVectors = 4;
 

@@ -73,8 +73,8 @@ FetchAhead fetch_of(const RightFactor& b, const Panel& panel, int64_t rows, int6
   if (b.order == RightOrder::columns)
     ahead = {begin_of(b, panel), b.stride, panel.columns, panel.depth / kColumnUnit};
   if (b.order == RightOrder::bf16_rows)
-    ahead = {static_cast<const float*>(static_cast<const void*>(bf16_begin_of(b, panel))), b.stride / 2,
-             2 * panel.depth, panel.columns / (2 * kColumnUnit)};
+    ahead = {reinterpret_cast<const float*>(bf16_begin_of(b, panel)), b.stride / 2, 2 * panel.depth,
+             panel.columns / (2 * kColumnUnit)};
   const int64_t steps = (rows + kRowsOfProduct - 1) / kRowsOfProduct * depth;
   while (2 * (ahead.skipped + 1) * ahead.rows * ahead.lines <= steps && ahead.skipped < depth)
     ahead.skipped = 2 * ahead.skipped + 1;
