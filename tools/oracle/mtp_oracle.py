@@ -200,7 +200,8 @@ def pytorch_steps(model, mtp, letters, rates):
 def check_training(program, seed):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = randomize(deepseek_v3(4, num_mtp_layers=2, **SIZES), seed)
+        # Each token takes all experts: within 20 steps rounding would change a choice among them.
+        model = randomize(deepseek_v3(4, num_mtp_layers=2, num_experts_per_tok=6, n_group=1, topk_group=1, **SIZES), seed)
         mtp = mtp_of(model, seed)
         save(model, mtp, folder / "model")
         letters = make_letters()
