@@ -93,12 +93,10 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "tensor_parallel_degree, with which expert_parallel_degree is a divisor of "
              "data_parallel_shard_degree times context_parallel_degree.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
-      .field(
-          "expert_parallel_overlap", &ParallelismConfig::expert_parallel_overlap,
-          "With expert parallelism: whether two micro-batches take turns, so that one computes while tokens "
-          "of "
-          "the other are on their way. Needs memory for the activations of both, and two micro-batches per "
-          "step or a pipeline.")
+      .field("expert_parallel_overlap", &ParallelismConfig::expert_parallel_overlap,
+             "With expert parallelism: whether two micro-batches take turns, so that one computes while "
+             "tokens of the other are on their way; needs memory for the activations of both, and two "
+             "micro-batches per step or a pipeline.")
       .field("pipeline_parallel_degree", &ParallelismConfig::pipeline_parallel_degree,
              "Number of ranks over which the layers of the model are divided into pipeline stages.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
