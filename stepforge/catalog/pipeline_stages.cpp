@@ -57,8 +57,7 @@ CountedLayers counted_layers(const ModelSpec& whole, const StagePlan& plan) {
   return counted;
 }
 
-void check_number(const ModelSpec& whole, int stages) {
-  const std::size_t blocks = whole.blocks.size();
+void check_number(const ModelSpec& whole, std::size_t blocks, int stages) {
   if (stages > 0 && static_cast<std::size_t>(stages) <= blocks) return;
   throw UsageError(format(
       "{} pipeline stages for {} blocks (embedding, {} layers, head): every stage needs at least one "
@@ -231,7 +230,7 @@ int planned_stages(const ModelSpec& whole, const StagePlan& plan) {
     agree(wanted,
           format("{} = {} makes {} of {}", kLayersPerStage, plan.layers_per_stage, wanted, counted.text()));
   }
-  check_number(whole, stages);
+  check_number(whole, plan.blocks.empty() ? divisible_blocks(whole) : whole.blocks.size(), stages);
   return stages;
 }
 

@@ -142,9 +142,10 @@ class CachingCpuAllocator final : public c10::Allocator {
     size_t size = block_size(bytes);
     const std::lock_guard lock(mutex_);
     auto found = free_.lower_bound(size);
-    while (found != free_.end() && found->second.addresses.empty()) ++found;
+    const auto end = free_.upper_bound(largest_substitute(size));
+    while (found != end && found->second.addresses.empty()) ++found;
     void* address = nullptr;
-    if (found == free_.end() || found->first > largest_substitute(size)) {
+    if (found == end) {
       address = from_system(size);
     } else {
       FreeBlocks& blocks = found->second;

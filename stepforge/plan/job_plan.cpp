@@ -59,10 +59,10 @@ void check_ordered_units(const ModelSpec& model, const ParallelDims& dims) {
   };
   if (has(UnitMesh::experts)) {
     throw UsageError(format(
-        "training.reduction = \"ordered\", but parallelism.expert_parallel_degree = {}: the gradient of "
-        "an expert is a product of the tokens of several ranks at once, not a sum over rows in one "
-        "order; use reduction = \"fast\", or no expert parallelism",
-        dims.ep));
+        "training.reduction = \"ordered\", but parallelism.expert_parallel_degree = {} and "
+        "expert_tensor_parallel_degree = {}: the gradient of an expert is a product of the tokens of several "
+        "ranks at once, not a sum over rows in one order; use reduction = \"fast\", or set both degrees to 1",
+        dims.ep, dims.etp));
   }
   if (has(UnitMesh::slices)) {
     throw UsageError(
@@ -471,11 +471,15 @@ bool has_turns(const Schedule& schedule) {
 void check_overlap(const Config& config, const RankLayout& layout, const StepOptions& options) {
   const auto refuse = [](const std::string& reason) {
     throw UsageError(
-        format("parallelism.expert_parallel_overlap = true, but {}, or set it to false", reason));
+        format("parallelism.expert_parallel_overlap = true, but {}, or turn the overlap off", reason));
   };
-  if (layout.expert_group < 0) refuse("nothing is exchanged: raise parallelism.expert_parallel_degree = 1");
-  if (options.micro_batches < 2)
-    refuse("a step has one micro-batch per rank, and two take turns: lower training.local_batch_size");
+  if (layout.expert_group < 0)
+    refuse("parallelism.expert_parallel_degree = 1, so that nothing is exchanged: raise the degree");
+  if (options.micro_batches < 2) {
+    refuse(format("a step has one micro-batch per rank, and two take turns: lower {}",
+                  options.pipeline.schedule.ranks() > 1 ? "parallelism.pipeline_parallel_microbatch_size"
+                                                        : "training.local_batch_size"));
+  }
   if (options.pipeline.schedule.ranks() > 1 && !has_turns(options.pipeline.schedule)) {
     refuse(format(
         "the schedule {} has no forward after the backward of another micro-batch, to take turns with: use "

@@ -31,7 +31,7 @@ constexpr const char* kFineTuneSettings[] = {"optimizer.lr=2e-5", "lr_scheduler.
 
 /// Keys of [model] that are not part of a trained model.
 bool is_own_choice(const std::string& key) {
-  return key == "from" || key == "dropout";
+  return key == "from" || key == "dropout" || key == "mtp_loss_weight";
 }
 
 std::string setting(std::string_view key, std::string_view text) {

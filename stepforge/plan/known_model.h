@@ -33,8 +33,8 @@ struct KnownModel {
   std::unique_ptr<Tokenizer> require_tokenizer() const;
 };
 
-/// Throws Error if the files that describe the model cannot be read, FormatError if they are malformed. The
-/// weights are not looked at. What the run's plug-ins added to its configuration is passed over if it is not in `plugins`,
+/// Throws Error if the files that describe the model cannot be read, FormatError if they are malformed. Of the
+/// weights only the names are read. What the run's plug-ins added to its configuration is passed over if it is not in `plugins`,
 /// which also has the families that are not built in.
 KnownModel known_checkpoint(const std::filesystem::path& step_folder,
                             std::shared_ptr<const Registry> plugins = nullptr);

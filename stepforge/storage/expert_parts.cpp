@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/storage/expert_parts.h"
 
+#include <array>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 
@@ -22,12 +24,12 @@ PartChoice choose_parts(const at::Tensor& weights, const at::Tensor& indices, in
   const at::Tensor part = at::arange(parts, whole.options());
   const at::Tensor chosen = (owner + part) * held + whole.remainder(held);
   const at::Tensor repeated = weights.unsqueeze(2).expand(chosen.sizes());
-  return {repeated.reshape({weights.size(0), -1}), chosen.view({indices.size(0), -1}).to(at::kInt),
-          experts * parts};
+  const std::array<int64_t, 2> shape = {indices.size(0), indices.size(1) * parts};
+  return {repeated.reshape(shape), chosen.view(shape).to(at::kInt), experts * parts};
 }
 
 at::Tensor sum_of_parts(const at::Tensor& gradient, int64_t parts) {
-  return parts == 1 ? gradient : gradient.view({gradient.size(0), -1, parts}).sum(2);
+  return parts == 1 ? gradient : gradient.view({gradient.size(0), gradient.size(1) / parts, parts}).sum(2);
 }
 
 }  // namespace stepforge

@@ -124,6 +124,10 @@ TEST(MtpLayers, OfAPipelineAreInTheStageOfTheHead) {
   by_count.stages = 2;
   by_count.layers_per_stage = 3;
   EXPECT_EQ(stages_of_blocks(spec, by_count, {}, {}), expected);
+  StagePlan too_many;  // embedding, 3 layers, head
+  too_many.stages = 6;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { planned_stages(spec, too_many); }),
+                  "6 pipeline stages for 5 blocks (embedding, 3 layers, head)");
 }
 
 TEST(MtpLayers, AreRefusedWhereARankLacksTokens) {

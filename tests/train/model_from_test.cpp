@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // model.from: a run that starts from another run, a checkpoint or a Hugging Face folder.
 #include "stepforge/checkpoint/hf_folder.h"
+#include "tests/catalog/all_families.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {
@@ -42,6 +43,15 @@ TEST(ModelFrom, ARunStartsWithTheWeightsOfAnother) {
   EXPECT_EQ(trainer.config.optimizer.lr, 2e-5);
   EXPECT_CONTAINS(second.log_text(), "model.dim = ", "checkpoint.initial_load_path = ",
                   "defaults of a fine-tune: lr_scheduler.warmup_steps = 20, optimizer.lr = 2e-5");
+}
+
+TEST(ModelFrom, LayersOfMultiTokenPredictionMayBeLeftOut) {
+  const TempFolder folder;
+  TestRun(first_run(folder) + setting_overrides("deepseek_v3") +
+          Strings{"model.first_dense_layers=1", "model.n_mtp_layers=1", "model.mtp_loss_weight=0.1"})
+      .run();
+  TestRun second(run_from(folder, folder / "first") + Strings{"model.n_mtp_layers=0"});
+  EXPECT_EQ(second.build().model_spec.ahead, 0);
 }
 
 TEST(ModelFrom, TheRunNoLongerNeedsTheModelOnceItHasACheckpoint) {
