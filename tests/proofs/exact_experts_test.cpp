@@ -127,7 +127,7 @@ TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
                                              {2, 2, 2},
                                              {1, 1},
                                              {4, 2, 1, 1, kVStages},
-                                             {4, 4, 1, 1, {}, 2},
+                                             {4, 2, 1, 1, {}, 4},
                                              {8, 2, 2, 1, kTwoStages, 2},
                                              {4, 2, 1, 1, {}, 2, true},
                                              {6, 6, 2}};
