@@ -84,7 +84,7 @@ struct PipelineOptions {
   /// Messages to one neighbour that may be under way when the computation of the next one starts.
   int sends_in_flight = 2;
   /// Two micro-batches take turns, so that one computes while rows of the other pass between ranks: without stages the
-  /// forwards of each two, then their backwards; in a pipeline a forward and the backward beside it in the schedule.
+  /// forwards of each two, then their backwards; in a pipeline a backward and the next forward.
   bool overlap_exchanges = false;
 };
 

@@ -5,9 +5,9 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
-#include "stepforge/kernels/reduce.h"
 #include "stepforge/metrics/names.h"
 #include "stepforge/storage/tensor_parts.h"
+#include "stepforge/train/step_scalars.h"
 
 namespace stepforge {
 
@@ -17,7 +17,7 @@ MtpLosses::MtpLosses(int64_t depths, at::Device device)
 void MtpLosses::add(int ahead, const BatchTensors& batch, const at::Tensor& token_loss) {
   const at::Tensor sums = sums_.select(0, ahead - 1);
   const at::Tensor own = at::empty_like(sums.select(0, 0));
-  sum_in_order(batch.weights.defined() ? token_loss.to(at::kDouble) * batch.weights : token_loss, own);
+  sum_losses(batch, token_loss, own);
   sums.select(0, 0).add_(own);
   sums.select(0, 1).add_(batch.host.loss_weight());
 }

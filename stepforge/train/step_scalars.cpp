@@ -3,8 +3,10 @@
 
 #include <utility>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/zeros.h>
 
+#include "stepforge/kernels/reduce.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
@@ -74,6 +76,10 @@ StepScalars step_scalars(const StepProgram& program, const ModelStore& store) {
   const RankLayout& layout = store.groups().layout();
   return {program.micro_batches, layout.size_of(layout.loss_group), store.device(),
           layout.pipeline_group >= 0 ? layout.model_units : 0, program.ahead};
+}
+
+void sum_losses(const BatchTensors& batch, const at::Tensor& token_loss, const at::Tensor& sum) {
+  sum_in_order(batch.weights.defined() ? token_loss.to(at::kDouble) * batch.weights : token_loss, sum);
 }
 
 }  // namespace stepforge

@@ -11,6 +11,7 @@
 #include "stepforge/comm/communicator.h"
 #include "stepforge/kernels/adamw.h"
 #include "stepforge/layout/rank_layout.h"
+#include "stepforge/nn/context.h"
 #include "stepforge/step/program.h"
 #include "stepforge/storage/unit_store.h"
 
@@ -70,6 +71,9 @@ struct StepScalars {
 
 /// For a program on the units and groups of `store`.
 StepScalars step_scalars(const StepProgram& program, const ModelStore& store);
+
+/// sum = the losses of the tokens of `batch`, each times the weight of its label, added in order.
+void sum_losses(const BatchTensors& batch, const at::Tensor& token_loss, const at::Tensor& sum);
 
 /// The numbers of a step on the host. Making it waits for the device.
 class HostScalars {

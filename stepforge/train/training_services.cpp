@@ -26,18 +26,18 @@ NormType norm_type(ClipNorm norm) {
 
 namespace {
 
-void begin(const StepScalars& scalars, const std::vector<Batch>& batches, int64_t data_ranks) {
+double weight_of(const std::vector<Batch>& batches) {
   double weight = 0.0;
-  int64_t labels = 0;
-  for (const auto& batch : batches) {
-    weight += batch.loss_weight();
-    labels += batch.valid_labels;
-  }
-  std::vector<double> ahead_weights(scalars.ahead.size(), 0.0);
-  for (size_t i = 0; i < ahead_weights.size(); ++i)
-    for (const auto& batch : batches)
-      ahead_weights[i] += labels_ahead(batch, static_cast<int64_t>(i) + 1).loss_weight();
-  scalars.begin(weight, labels, data_ranks, ahead_weights);
+  for (const Batch& batch : batches) weight += batch.loss_weight();
+  return weight;
+}
+
+/// The batches with the labels of depth 1, 2, ...
+std::vector<std::vector<Batch>> batches_ahead(const std::vector<Batch>& batches, size_t depths) {
+  std::vector<std::vector<Batch>> all(depths);
+  for (size_t i = 0; i < depths; ++i)
+    for (const Batch& batch : batches) all[i].push_back(labels_ahead(batch, static_cast<int64_t>(i) + 1));
+  return all;
 }
 
 }  // namespace
@@ -49,11 +49,16 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
                                                                   : NormExchange::ranks),
       max_norm_(training.max_norm),
       batches_(batches),
+      batches_ahead_(batches_ahead(batches, scalars.ahead.size())),
       store_(store),
       optimizer_(optimizer),
       domain_(training.loss_aggregation),
       scalars_(scalars) {
-  begin(scalars_, batches, store.groups().layout().data_ranks);
+  int64_t labels = 0;
+  for (const Batch& batch : batches) labels += batch.valid_labels;
+  std::vector<double> ahead_weights;
+  for (const auto& ahead : batches_ahead_) ahead_weights.push_back(weight_of(ahead));
+  scalars_.begin(weight_of(batches), labels, store.groups().layout().data_ranks, ahead_weights);
   domain_.weigh_tokens(scalars_);
 }
 
@@ -63,8 +68,8 @@ void TrainingServices::count_labels(Communicator& ranks) {
 }
 
 BatchTensors TrainingServices::load_batch(int micro_batch, int ahead) {
-  const Batch& batch = batches_.at(static_cast<size_t>(micro_batch));
-  return BatchTensors(ahead == 0 ? batch : labels_ahead(batch, ahead));
+  const auto& batches = ahead == 0 ? batches_ : batches_ahead_.at(static_cast<size_t>(ahead) - 1);
+  return BatchTensors(batches.at(static_cast<size_t>(micro_batch)));
 }
 
 std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch, int ahead) {
@@ -76,17 +81,9 @@ std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batc
   return RouterStep(loss_scale(ahead), batch, add, tensor);
 }
 
-namespace {
-
-at::Tensor weighted(const BatchTensors& batch, const at::Tensor& losses) {
-  return batch.weights.defined() ? losses.to(at::kDouble) * batch.weights : losses;
-}
-
-}  // namespace
-
 void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) {
   const at::Tensor& losses = loss.token_loss;
-  sum_in_order(weighted(batch, losses), scalars_.loss_sums.select(0, micro_batch));
+  sum_losses(batch, losses, scalars_.loss_sums.select(0, micro_batch));
   if (on_losses) on_losses(batches_.at(static_cast<size_t>(micro_batch)), losses);
   if (on_micro_step_end) on_micro_step_end();
 }
@@ -95,7 +92,7 @@ void TrainingServices::extra_loss_ready(int micro_batch, double weight, const Ba
                                         const LossResult& loss) {
   const at::Tensor all = scalars_.loss_sums.select(0, micro_batch);
   const at::Tensor own = at::empty_like(all);
-  sum_in_order(weighted(batch, loss.token_loss), own);
+  sum_losses(batch, loss.token_loss, own);
   all.add_(own, weight);
 }
 
