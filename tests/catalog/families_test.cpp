@@ -98,29 +98,34 @@ std::map<std::string, std::vector<int64_t>> hf_tensors(const ModelSpec& spec) {
 
 TEST(ModelSpec, PresetsHaveThePublishedParameterCounts) {
   const std::map<std::string, int64_t> published{
-      {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},       {"llama2-70b", 68976648192},
-      {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},       {"llama3.1-8b", 8030261248},
-      {"llama3.1-70b", 70553706496}, {"llama3.3-70b", 70553706496},     {"llama3.1-405b", 405853388800},
-      {"llama3-405b", 405853388800}, {"llama3.2-1b", 1235814400},       {"llama3.2-3b", 3212749824},
-      {"qwen3-0.6b", 596049920},     {"qwen3-1.7b", 1720574976},        {"qwen3-4b", 4022468096},
-      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},        {"qwen3-32b", 32762123264},
-      {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},        {"mistral-7b-v0.1", 7241732096},
-      {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},         {"gemma2-9b", 9241705984},
-      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168},         {"qwen3-30b-a3b", 30532122624},
-      {"mixtral-8x7b", 46702792704}, {"deepseek-v2-lite", 15706484224}, {"deepseek-v3", 671026419200},
-      {"gpt-oss-20b", 20914757184},  {"gpt-oss-120b", 116829156672}};
+      {"llama2-7b", 6738415616},         {"llama2-13b", 13015864320},        {"llama2-70b", 68976648192},
+      {"llama3-8b", 8030261248},         {"llama3-70b", 70553706496},        {"llama3.1-8b", 8030261248},
+      {"llama3.1-70b", 70553706496},     {"llama3.3-70b", 70553706496},      {"llama3.1-405b", 405853388800},
+      {"llama3-405b", 405853388800},     {"llama3.2-1b", 1235814400},        {"llama3.2-3b", 3212749824},
+      {"qwen3-0.6b", 596049920},         {"qwen3-1.7b", 1720574976},         {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360},          {"qwen3-14b", 14768307200},         {"qwen3-32b", 32762123264},
+      {"qwen2.5-0.5b", 494032768},       {"qwen2.5-7b", 7615616512},         {"mistral-7b-v0.1", 7241732096},
+      {"olmo2-7b", 7298617344},          {"gemma2-2b", 2614341888},          {"gemma2-9b", 9241705984},
+      {"gemma3-1b", 999885952},          {"gemma3-4b", 3880263168},          {"qwen3-30b-a3b", 30532122624},
+      {"mixtral-8x7b", 46702792704},     {"deepseek-v2-lite", 15706484224},  {"deepseek-v3", 671026419200},
+      {"qwen3-235b-a22b", 235093634560}, {"qwen1.5-moe-a2.7b", 14315784192}, {"mixtral-8x22b", 140620634112},
+      {"deepseek-v2", 235741434880},     {"gpt-oss-20b", 20914757184},       {"gpt-oss-120b", 116829156672}};
   EXPECT_EQ(published.size() + 2, embedded_presets().size());  // and debug, demo
   for (const auto& [name, count] : published) {
     EXPECT_EQ(model_spec(preset(name)).parameter_count(), count) << name;
   }
 }
 
-/// Published: 3.3, 12.9, 2.4 (without the embedding) and 37 billion.
+/// Published: 3.3, 12.9, 2.4 (without the embedding), 37, 22, 2.7, 39 and 21 billion.
 TEST(ModelSpec, OfExpertsOnlyThoseThatATokenTakesAreActiveAndCountInFlops) {
   EXPECT_EQ(model_spec(preset("qwen3-30b-a3b")).active_parameter_count(), 3353032704);
   EXPECT_EQ(model_spec(preset("mixtral-8x7b")).active_parameter_count(), 12879925248);
   EXPECT_EQ(model_spec(preset("deepseek-v2-lite")).active_parameter_count(), 2661150208);
   EXPECT_EQ(model_spec(preset("deepseek-v3")).active_parameter_count(), 37552297472);
+  EXPECT_EQ(model_spec(preset("qwen3-235b-a22b")).active_parameter_count(), 22190763520);
+  EXPECT_EQ(model_spec(preset("qwen1.5-moe-a2.7b")).active_parameter_count(), 2689173504);
+  EXPECT_EQ(model_spec(preset("mixtral-8x22b")).active_parameter_count(), 39152031744);
+  EXPECT_EQ(model_spec(preset("deepseek-v2")).active_parameter_count(), 21375800320);
   // The published 3.61 and 5.13 billion are without the embedding.
   const int64_t embedding = int64_t{201088} * 2880;
   EXPECT_EQ(model_spec(preset("gpt-oss-20b")).active_parameter_count() - embedding, 3608307264);

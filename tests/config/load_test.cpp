@@ -228,7 +228,7 @@ TEST(LoadConfig, SuggestsAndListsPresetsForAnUnknownPreset) {
   const std::string error = error_of("preset = \"llama3-8\"\n[model]\nn_kv_heads = 3\n");
   EXPECT_TRUE(
       error.starts_with("run.toml:1:10: preset = \"llama3-8\": unknown preset; did you mean \"llama3-8b\"? "
-                        "known presets: debug, deepseek-v2-lite, deepseek-v3, demo,"))
+                        "known presets: debug, deepseek-v2-lite, deepseek-v2, deepseek-v3, demo,"))
       << error;
   EXPECT_FALSE(testing::contains(error, "n_kv_heads"));  // other rules are not checked
   EXPECT_CONTAINS(error_of("", {"preset=qwen3-0.6"}), "command line: preset = \"qwen3-0.6\": unknown preset");

@@ -37,28 +37,35 @@ int64_t gpt_oss_biases(const ModelConfig& model) {
          model.n_experts * (1 + 2 * model.ffn_dim + model.dim);
 }
 
+/// With its gate.
+int64_t gated_shared_expert(const ModelConfig& model) {
+  return model.shared_expert_dim > 0 ? 3 * model.dim * model.shared_expert_dim + model.dim : 0;
+}
+
 /// Parameters of the published architectures: projections without biases, gated MLP, two norms per layer.
 int64_t parameter_count(const ModelConfig& model) {
   const int64_t head = model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
   const int64_t attention = model.kv_lora_rank > 0
                                 ? latent_attention(model)
                                 : model.dim * head * (2 * model.n_heads + 2 * model.n_kv_heads);
-  const std::map<std::string, int64_t> further = {{"llama", 0},
-                                                  {"mistral", 0},
-                                                  {"qwen2", head * (model.n_heads + 2 * model.n_kv_heads)},
-                                                  {"qwen3", 2 * head},
-                                                  {"olmo2", head * (model.n_heads + model.n_kv_heads)},
-                                                  {"gemma2", 2 * model.dim},
-                                                  {"gemma3", 2 * model.dim + 2 * head},
-                                                  {"qwen3_moe", 2 * head},
-                                                  {"mixtral", 0},
-                                                  {"deepseek_v2", 0},
-                                                  {"deepseek_v3", 0},
-                                                  {"gpt_oss", gpt_oss_biases(model)}};
+  const std::map<std::string, int64_t> further = {
+      {"llama", 0},
+      {"mistral", 0},
+      {"qwen2", head * (model.n_heads + 2 * model.n_kv_heads)},
+      {"qwen3", 2 * head},
+      {"olmo2", head * (model.n_heads + model.n_kv_heads)},
+      {"gemma2", 2 * model.dim},
+      {"gemma3", 2 * model.dim + 2 * head},
+      {"qwen3_moe", 2 * head},
+      {"qwen2_moe", head * (model.n_heads + 2 * model.n_kv_heads)},
+      {"mixtral", 0},
+      {"deepseek_v2", 0},
+      {"deepseek_v3", 0},
+      {"gpt_oss", gpt_oss_biases(model)}};
   const int64_t hidden = model.moe_ffn_dim > 0 ? model.moe_ffn_dim : model.ffn_dim;
   const int64_t correction = model.family == "deepseek_v3" ? model.n_experts : 0;
   const int64_t experts = model.n_experts * (3 * model.dim * hidden + model.dim) + correction +
-                          model.n_shared_experts * 3 * model.dim * hidden;
+                          model.n_shared_experts * 3 * model.dim * hidden + gated_shared_expert(model);
   const int64_t dense = model.n_experts > 0 ? model.first_dense_layers : model.n_layers;
   const int64_t mlps = dense * 3 * model.dim * model.ffn_dim + (model.n_layers - dense) * experts;
   const int64_t layer = attention + further.at(model.family) + 2 * model.dim;
@@ -68,17 +75,18 @@ int64_t parameter_count(const ModelConfig& model) {
 
 TEST(Presets, HaveThePublishedParameterCounts) {
   const std::map<std::string, int64_t> published{
-      {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},       {"llama2-70b", 68976648192},
-      {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},       {"llama3.1-8b", 8030261248},
-      {"llama3.1-70b", 70553706496}, {"llama3.3-70b", 70553706496},     {"llama3.1-405b", 405853388800},
-      {"llama3-405b", 405853388800}, {"llama3.2-1b", 1235814400},       {"llama3.2-3b", 3212749824},
-      {"qwen3-0.6b", 596049920},     {"qwen3-1.7b", 1720574976},        {"qwen3-4b", 4022468096},
-      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},        {"qwen3-32b", 32762123264},
-      {"qwen2.5-0.5b", 494032768},   {"qwen2.5-7b", 7615616512},        {"mistral-7b-v0.1", 7241732096},
-      {"olmo2-7b", 7298617344},      {"gemma2-2b", 2614341888},         {"gemma2-9b", 9241705984},
-      {"gemma3-1b", 999885952},      {"gemma3-4b", 3880263168},         {"qwen3-30b-a3b", 30532122624},
-      {"mixtral-8x7b", 46702792704}, {"deepseek-v2-lite", 15706484224}, {"deepseek-v3", 671026419200},
-      {"gpt-oss-20b", 20914757184},  {"gpt-oss-120b", 116829156672}};
+      {"llama2-7b", 6738415616},         {"llama2-13b", 13015864320},        {"llama2-70b", 68976648192},
+      {"llama3-8b", 8030261248},         {"llama3-70b", 70553706496},        {"llama3.1-8b", 8030261248},
+      {"llama3.1-70b", 70553706496},     {"llama3.3-70b", 70553706496},      {"llama3.1-405b", 405853388800},
+      {"llama3-405b", 405853388800},     {"llama3.2-1b", 1235814400},        {"llama3.2-3b", 3212749824},
+      {"qwen3-0.6b", 596049920},         {"qwen3-1.7b", 1720574976},         {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360},          {"qwen3-14b", 14768307200},         {"qwen3-32b", 32762123264},
+      {"qwen2.5-0.5b", 494032768},       {"qwen2.5-7b", 7615616512},         {"mistral-7b-v0.1", 7241732096},
+      {"olmo2-7b", 7298617344},          {"gemma2-2b", 2614341888},          {"gemma2-9b", 9241705984},
+      {"gemma3-1b", 999885952},          {"gemma3-4b", 3880263168},          {"qwen3-30b-a3b", 30532122624},
+      {"mixtral-8x7b", 46702792704},     {"deepseek-v2-lite", 15706484224},  {"deepseek-v3", 671026419200},
+      {"qwen3-235b-a22b", 235093634560}, {"qwen1.5-moe-a2.7b", 14315784192}, {"mixtral-8x22b", 140620634112},
+      {"deepseek-v2", 235741434880},     {"gpt-oss-20b", 20914757184},       {"gpt-oss-120b", 116829156672}};
   for (const auto& [name, count] : published)
     EXPECT_EQ(parameter_count(preset_config(name).model), count) << name;
   EXPECT_EQ(published.size() + 2, embedded_presets().size())
