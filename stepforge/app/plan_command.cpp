@@ -53,11 +53,14 @@ MemoryBudget memory_budget(const PlanOptions& options) {
 }
 
 /// Of the rank of the pipeline that needs most: if it fits, the job does.
-std::string verdict_text(const Config& config, const ModelSpec& part, const ProvedStep& step,
+std::string verdict_text(const Config& config, RankId rank, const ModelSpec& part, const ProvedStep& step,
                          const MemoryBudget& budget) {
-  const auto largest = std::ranges::max_element(step.proof.class_peaks) - step.proof.class_peaks.begin();
-  const StepProgram& program = element(step.stages, static_cast<int>(largest));
-  return memory_verdict(config, part, {program.rank, step.proof.world_size}, account(program), budget);
+  const StepProgram& program = step.largest_program();
+  const MemoryAccount memory = account(program);
+  std::string text = memory_verdict(config, part, {program.rank, step.proof.world_size}, memory, budget);
+  if (config.parallelism.expert_parallel_degree > 1)
+    text += "\n" + uneven_load_verdict(config, rank, memory, plan_largest_memory(config, rank), budget);
+  return text;
 }
 
 /// The files that the options name.
@@ -122,8 +125,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   text.title = args.file ? args.file->string() : (config.preset.empty() ? "defaults" : config.preset);
   text.seq_len = config.training.seq_len;
   text.tokens_per_step = plan_batch(config, layout).tokens_per_step();
-  text.verdict = verdict_text(config, part, step, memory_budget(options));
-  if (layout.expert_group >= 0) text.largest_peak = plan_largest_peak(config, rank);
+  text.verdict = verdict_text(config, rank, part, step, memory_budget(options));
   text.machine = machine;
   text.times = element(run.times, step.member);
   if (staged) text.pipeline = pipeline_text(schedule_title(config.parallelism), pipeline, step, run);

@@ -431,11 +431,17 @@ ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {
                    find_loss(config));
 }
 
-int64_t plan_largest_peak(const Config& config, RankId rank) {
+const StepProgram& ProvedStep::largest_program() const {
+  return element(stages,
+                 static_cast<int>(std::ranges::max_element(proof.class_peaks) - proof.class_peaks.begin()));
+}
+
+MemoryAccount plan_largest_memory(const Config& config, RankId rank) {
   const PipelinePlan pipeline =
       plan_pipeline(config, plan_model(config), plan_divided_model(config, rank, /*all_rows=*/true), rank);
   const ModelSpec part = plan_rank_model(pipeline, rank);
-  return prove_train_step(config, part, plan_layout(config, part, rank, pipeline), pipeline).proof.peak_bytes;
+  return account(
+      prove_train_step(config, part, plan_layout(config, part, rank, pipeline), pipeline).largest_program());
 }
 
 ModelSpec plan_rank_model(const PipelinePlan& pipeline, RankId rank) {

@@ -15,6 +15,7 @@
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/plan/pipeline_plan.h"
 #include "stepforge/step/checker.h"
+#include "stepforge/step/memory.h"
 #include "stepforge/step/options.h"
 #include "stepforge/step/program.h"
 
@@ -70,6 +71,8 @@ struct ProvedStep {
   SymmetryProof proof;
 
   const StepProgram& program() const { return element(stages, member); }
+  /// Of the rank of the pipeline that needs most memory.
+  const StepProgram& largest_program() const;
 };
 
 /// The training program of the rank of `layout`, not checked.
@@ -86,9 +89,9 @@ ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const 
 StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
                             const PipelinePlan& pipeline = {});
 
-/// The peak of the training step, of all ranks of a pipeline, if all rows of tokens come to the experts of one rank. That of
+/// The memory of a rank of the pipeline with the highest peak, if all rows of tokens come to the experts of one rank. That of
 /// the programs is for even loads.
-int64_t plan_largest_peak(const Config& config, RankId rank);
+MemoryAccount plan_largest_memory(const Config& config, RankId rank);
 
 /// The forward-only program of validation and `eval`, for micro-batches of the same shape as in training.
 /// Checks the programs of all ranks. The program does not reduce losses over ranks.

@@ -172,6 +172,32 @@ std::string memory_verdict(const Config& config, const ModelSpec& model, RankId 
   return text;
 }
 
+std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryAccount& even,
+                                const MemoryAccount& largest, const MemoryBudget& budget) {
+  const auto rows = [&](bool all) {
+    ExpertParallel experts = plan_experts(config, rank);
+    experts.all_rows = all;
+    return static_cast<double>(
+        experts.rows_per_token(config.model.n_experts, config.model.experts_per_token));
+  };
+  const double most = rows(true) / rows(false);
+  const int64_t needed = needed_bytes(largest, budget);
+  const std::string text = format(
+      "Experts: memory and time are those of even loads (router/max_rank_load 1); a rank whose experts all "
+      "tokens take "
+      "(router/max_rank_load {:.3g}) needs {}: it ",
+      most, human_bytes(needed));
+  if (needed <= budget.bytes) return text + "fits";
+  const auto spare = static_cast<double>(budget.bytes - needed_bytes(even, budget));
+  if (spare < 0.0) return text + "does not fit";
+  const double load = 1.0 + (most - 1.0) * spare / static_cast<double>(needed - needed_bytes(even, budget));
+  return text + format(
+                    "does not fit\n  Keep router/max_rank_load below about {:.3g}: "
+                    "model.router_bias_update_speed and "
+                    "model.router_aux_loss_weight even out the loads",
+                    load);
+}
+
 void with_predicted_peak(const MemoryAccount& memory, const MemoryBudget& budget,
                          const std::function<void()>& work) {
   const auto fail = [&](const std::string& reason) {

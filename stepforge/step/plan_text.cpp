@@ -214,11 +214,6 @@ std::string render_plan(const ModelSpec& model, const ModelSpec& part, const Ste
       with_thousands(text.tokens_per_step), program.micro_batches, program.micro_batches == 1 ? "" : "es");
   plan += ranks_text(program, text.proof);
   if (!text.verdict.empty()) plan += text.verdict + "\n";
-  if (text.largest_peak > 0) {
-    plan += format(
-        "Experts: memory and time are those of even loads; a rank whose experts all tokens take needs {}\n",
-        human_bytes(text.largest_peak));
-  }
   const std::vector<OperationTime> times = text.times.empty() ? simulate(program, text.machine) : text.times;
   LaneReport report = lane_report(program, times);
   // A simulated operation is late only if its partners on other ranks are.

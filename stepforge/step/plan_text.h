@@ -20,7 +20,6 @@ struct PlanText {
   int64_t tokens_per_step = 0;  ///< of the whole job
   SymmetryProof proof;          ///< of the programs of all ranks
   std::string verdict;          ///< whether the run fits into memory; may be empty
-  int64_t largest_peak = 0;     ///< if all rows come to the experts of one rank; 0: experts are not spread
   MachineModel machine;         ///< for the predicted time
   /// When the operations of the program run, if other ranks are simulated too; otherwise empty.
   std::vector<OperationTime> times;

@@ -126,5 +126,44 @@ TEST(ParseBytes, AcceptsNumbersWithUnits) {
     EXPECT_THROW(parse_bytes(wrong), UsageError) << wrong;
 }
 
+/// 8 experts, 2 per token, on 4 ranks.
+Config spread_experts() {
+  const std::vector<std::string> settings = {
+      "model.family=qwen3_moe",      "model.n_layers=2",          "model.vocab_size=256",
+      "model.n_experts=8",           "model.experts_per_token=2", "training.seq_len=128",
+      "training.local_batch_size=8", "training.threads=1",        "parallelism.expert_parallel_degree=4"};
+  return load_config({}, settings).config;
+}
+
+TEST(MemoryFit, NamesTheLoadOfExpertsWithWhichTheBudgetIsReached) {
+  const Config config = spread_experts();
+  const RankId rank{0, 4};
+  const ModelSpec model = plan_divided_model(config, rank);
+  const MemoryAccount even = account(write_train_step(config, model, plan_layout(config, model, rank)));
+  const MemoryAccount largest = plan_largest_memory(config, rank);
+  const int64_t low = even.peak_of_one_memory();
+  const int64_t high = largest.peak_of_one_memory();
+  ASSERT_GT(high, low);
+  const auto verdict = [&](int64_t bytes) {
+    return uneven_load_verdict(config, rank, even, largest, {bytes, "are free"});
+  };
+  // Each rank has 2 experts, so both of every token can be on one of the 4.
+  EXPECT_CONTAINS(verdict(high), "(router/max_rank_load 4)");
+  EXPECT_TRUE(verdict(high).ends_with(": it fits"));
+  EXPECT_CONTAINS(verdict(low + (high - low) / 3 + 1),
+                  "it does not fit\n  Keep router/max_rank_load below about 2:");
+  EXPECT_TRUE(verdict(low - 1).ends_with(": it does not fit"));
+}
+
+TEST(MemoryFit, MemoryGrowsWithTheRowsOfTheRankWithMost) {
+  Config config = spread_experts();
+  // Every token takes all experts: even loads are the largest.
+  config.model.experts_per_token = config.model.n_experts;
+  const RankId rank{0, 4};
+  const ModelSpec model = plan_divided_model(config, rank);
+  EXPECT_EQ(plan_largest_memory(config, rank).peak_bytes,
+            account(write_train_step(config, model, plan_layout(config, model, rank))).peak_bytes);
+}
+
 }  // namespace
 }  // namespace stepforge::testing
