@@ -322,11 +322,10 @@ std::unique_ptr<Block> exact_layer_block(ExactModel model, const BlockSpec& bloc
     case LayerPart::join:
       return std::make_unique<ExactJoinBlock>(block.layer, tensor);
     default:
-      return std::make_unique<ExactLayer>(mixing(), block.layer,
-                                          model == ExactModel::experts
-                                              ? expert_branch(parameters, name)
-                                              : hidden_branch(parameters, name, tensor),
-                                          tensor);
+      return std::make_unique<ExactLayer>(
+          mixing(), block.layer,
+          has_experts(model) ? expert_branch(parameters, name) : hidden_branch(parameters, name, tensor),
+          tensor);
   }
 }
 

@@ -258,21 +258,20 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     const std::string name = format("layers.{}", layer);
     const TensorParallel mlp = plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"});
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    const bool has_experts = model == ExactModel::experts;
     block.regions = {mixing_region(name + ".mix", tensor, context),
-                     has_experts ? whole_experts_region(name, tensor) : hidden_region(name, mlp)};
+                     has_experts(model) ? whole_experts_region(name, tensor) : hidden_region(name, mlp)};
     if (model == ExactModel::graph && layer % 2 == 1) {
       block.inputs.push_back(source);
       block.regions.insert(block.regions.begin(), join_region());
     }
-    const bool is_cut = has_experts && experts.degree > 1;
+    const bool is_cut = has_experts(model) && experts.degree > 1;
     if (is_cut) add_spread_layer(spec, layer, stream, std::move(block.regions.front()), tensor, experts);
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
     };
     UnitSpec trained{name, {}};
-    if (!has_experts) {
+    if (!has_experts(model)) {
       trained.parameters = {divided(matrix(name + ".up", kHidden, kWidth), 0, mlp),
                             divided(parameter(name + ".bias", {kHidden}, ParameterTag::bias), 0, mlp),
                             divided(matrix(name + ".down", kWidth, kHidden), 1, mlp)};
@@ -286,7 +285,7 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     } else {
       trained.parameters.push_back(std::move(mix));
     }
-    if (has_experts)
+    if (has_experts(model))
       for (UnitSpec& unit : units_of_experts(std::move(trained), tensor, experts)) add_unit(std::move(unit));
     else
       add_unit(std::move(trained));
@@ -314,7 +313,7 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     spec.blocks.back().loss_weight = 2;
     spec.units.push_back({"extra", {divided(matrix("extra.weight", kExactVocabulary, kWidth), 0, part)}});
   }
-  if (model == ExactModel::mtp) {
+  if (has_mtp(model)) {
     BundleEntry embedded = stream;
     embedded.name = "embedded";
     spec.blocks.at(0).outputs = spec.blocks.at(1).inputs = {embedded};

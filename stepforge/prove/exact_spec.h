@@ -19,8 +19,17 @@ enum class ExactModel {
   shared,   ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
   graph,    ///< plain, but every second layer and a second head take what the embedding made too
   experts,  ///< plain, but with 6 experts in each layer, of which a token takes 2
-  mtp  ///< plain, with a layer after the head that predicts the token after the next one, by the weights of the head
+  mtp,  ///< plain, with a layer after the head that predicts the token after the next one, by the weights of the head
+  mtp_experts  ///< the same with the layers of `experts`
 };
+
+constexpr bool has_experts(ExactModel model) {
+  return model == ExactModel::experts || model == ExactModel::mtp_experts;
+}
+
+constexpr bool has_mtp(ExactModel model) {
+  return model == ExactModel::mtp || model == ExactModel::mtp_experts;
+}
 
 /// `layers`: any number from 1 on. The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
 /// place they stand; `mix` is whole on every rank, and so are router and experts, unless these are spread.

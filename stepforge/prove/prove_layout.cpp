@@ -111,7 +111,9 @@ Config on_one_rank(Config job) {
 }
 
 ExactModel exact_model_of(const Config& job) {
-  if (job.model.n_experts > 0) return ExactModel::experts;
+  const bool mtp = job.model.n_mtp_layers > 0;
+  if (job.model.n_experts > 0) return mtp ? ExactModel::mtp_experts : ExactModel::experts;
+  if (mtp) return ExactModel::mtp;
   return job.model.tie_embeddings ? ExactModel::shared : ExactModel::plain;
 }
 
@@ -238,9 +240,9 @@ int64_t small_micro_batches(int64_t micro_batches) {
   return micro_batches <= 9 ? micro_batches : 8 + micro_batches % 2;
 }
 
-/// The vocabulary may be unknown yet; it changes no schedule.
+/// The pipeline of the job, if it has one. Throws UsageError if its model cannot be divided so, as training does. The
+/// vocabulary may be unknown yet; it changes no schedule.
 PipelinePlan pipeline_of(Config config, int world_size) {
-  if (!has_stages(config)) return {};
   if (config.model.vocab_size == 0) config.model.vocab_size = kExactVocabulary;
   return plan_pipeline(config, {0, world_size});
 }
@@ -259,7 +261,6 @@ std::vector<std::string> options_left_out(const Config& config) {
       choice_name(config.training.loss_aggregation));
   add(config.precision.compute != DType::f32, "precision.compute", dtype_name(config.precision.compute));
   add(config.precision.reduce != DType::f32, "precision.reduce", dtype_name(config.precision.reduce));
-  add(config.model.n_mtp_layers > 0, "model.n_mtp_layers", std::to_string(config.model.n_mtp_layers));
   return left_out;
 }
 
@@ -271,7 +272,9 @@ Config small_exact_job(const Config& config, int world_size) {
   Config job;
   job.model.vocab_size = kExactVocabulary;
   job.model.n_experts = config.model.n_experts;
-  job.model.tie_embeddings = config.model.tie_embeddings && config.model.n_experts == 0;
+  job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
+  job.model.tie_embeddings =
+      config.model.tie_embeddings && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
   ParallelDims dims = small_dims(layout.dims);

@@ -136,7 +136,8 @@ TEST(Launch, RunsOfAllAxesValidateSampleAndAreExportedLikeThatOfOneRank) {
 
 TEST(Launch, ALayoutIsProvedOnItsOwnAndBeforeTraining) {
   const TempFolder folder;
-  const Strings degrees{"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2"};
+  const Strings degrees{"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2",
+                        "model.n_kv_heads=2"};
   const ProgramResult proved =
       run_program(Strings{"prove", "--world-size", "16"} + small_run(folder / "run") + degrees +
                   Strings{"training.global_batch_size=8"});

@@ -23,28 +23,42 @@ struct MtpCase {
   Strings args;
 };
 
+/// Six layers in a pipeline.
+Strings six_layers(const PipelineCase& pipeline) {
+  return overrides_of(pipeline) +
+         Strings{"parallelism.pipeline_parallel_layers_per_stage=0", "model.n_layers=6"};
+}
+
+const std::vector<MtpCase> kMtpLayouts = {
+    {1, {"training.local_batch_size=4", "activation_checkpoint.mode=full"}},
+    {1, {"training.reduction=ordered"}},
+    {2, {"parallelism.fsdp_partition=by_tensor", "activation_checkpoint.mode=every_n"}},
+    {3, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
+    {4, overrides_of({4, 1, 1, 2, {}})},
+    {4, overrides_of({4, 1, 2, 1, {}})},
+    {2, {"parallelism.fsdp_cpu_offload=true"}},
+    {2, six_layers({"1F1B", 2, 1})},
+    {4, six_layers({"Interleaved1F1B", 2, 2}) + Strings{"activation_checkpoint.mode=full"}},
+    {2, six_layers({"ZBVZeroBubble", 2, 2}) + Strings{"training.local_batch_size=2"}},
+    {1, six_layers({"ZBVZeroBubble", 1, 2})}};
+
+const Strings kEpTwo{"parallelism.expert_parallel_degree=2"};
+
+/// Of a model whose MTP layer has experts too.
+const std::vector<MtpCase> kMtpExpertLayouts = {
+    {1, {"training.local_batch_size=4", "activation_checkpoint.mode=full"}},
+    {2, overrides_of({2, 1, 2, 1, {}})},
+    {2, kEpTwo},
+    {4, kEpTwo + Strings{"activation_checkpoint.mode=full"}},
+    {4, kEpTwo + six_layers({"ZBVZeroBubble", 2, 2}) + Strings{"parallelism.expert_parallel_overlap=true"}}};
+
 TEST_P(ExactMtp, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
   const Strings job = kAllTokens + Strings{"training.seq_len=16", "model.n_layers=6"};
-  const auto staged = [](const PipelineCase& pipeline) {
-    return overrides_of(pipeline) +
-           Strings{"parallelism.pipeline_parallel_layers_per_stage=0", "model.n_layers=6"};
-  };
   const Records one = run_one(folder / "one", job);
   const auto expected = saved_tensors(folder / "one", 10);
   EXPECT_NE(one.front().loss, one.back().loss);
-  const std::vector<MtpCase> cases = {
-      {1, {"training.local_batch_size=4", "activation_checkpoint.mode=full"}},
-      {1, {"training.reduction=ordered"}},
-      {2, {"parallelism.fsdp_partition=by_tensor", "activation_checkpoint.mode=every_n"}},
-      {3, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
-      {4, overrides_of({4, 1, 1, 2, {}})},
-      {4, overrides_of({4, 1, 2, 1, {}})},
-      {2, {"parallelism.fsdp_cpu_offload=true"}},
-      {2, staged({"1F1B", 2, 1})},
-      {4, staged({"Interleaved1F1B", 2, 2}) + Strings{"activation_checkpoint.mode=full"}},
-      {2, staged({"ZBVZeroBubble", 2, 2}) + Strings{"training.local_batch_size=2"}},
-      {1, staged({"ZBVZeroBubble", 1, 2})}};
+  const std::vector<MtpCase>& cases = has_experts(GetParam()) ? kMtpExpertLayouts : kMtpLayouts;
   for (const MtpCase& layout : cases) {
     const std::string name = format("{} ranks, {}", layout.ranks, join(layout.args, " "));
     const Strings args = exact_job(folder / "many") + Strings{"checkpoint.enable=true"} + job + layout.args;
@@ -54,8 +68,8 @@ TEST_P(ExactMtp, EveryLayoutGivesTheBitsOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ExactMtp, ::testing::Values(ExactModel::mtp),
-                         [](const auto&) { return "mtp"; });
+INSTANTIATE_TEST_SUITE_P(Models, ExactMtp, ::testing::Values(ExactModel::mtp, ExactModel::mtp_experts),
+                         [](const auto& model) { return has_experts(model.param) ? "experts" : "plain"; });
 
 /// Two depths, in rows of documents that are shorter than a depth, or longer.
 Strings mtp_job(const std::filesystem::path& run_dir) {

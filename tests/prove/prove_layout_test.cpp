@@ -28,7 +28,8 @@ TEST(SmallExactJob, KeepsEveryAxisAndPolicyInSmall) {
            "parallelism.fsdp_prefetch_lists=[{unit=\"layers.1\", forward=[\"layers.2\", \"layers.3\"]}, "
            "{unit=\"layers.3\", backward=[\"layers.2\"]}]",
            "activation_checkpoint.mode=blocks", "activation_checkpoint.blocks=[3]", "training.seq_len=96",
-           "training.local_batch_size=1", "training.global_batch_size=64"}),
+           "model.n_heads=8", "model.n_kv_heads=8", "training.local_batch_size=1",
+           "training.global_batch_size=64"}),
       8 * 4 * 3 * 8);
   const ParallelismConfig& parallelism = job.parallelism;
   EXPECT_EQ(parallelism.data_parallel_replicate_degree, 2);
@@ -55,21 +56,29 @@ TEST(SmallExactJob, KeepsBothStagesOfHybridContextParallelism) {
 const Strings kSpreadExperts{"model.family=qwen3_moe", "model.n_experts=8", "model.experts_per_token=2",
                              "parallelism.expert_parallel_degree=4"};
 
+const Strings kMtp{"preset=deepseek-v3",    "tokenizer.type=bytes", "data.sources=[{format=\"synthetic\"}]",
+                   "training.seq_len=64",   "model.n_mtp_layers=2", "training.local_batch_size=2",
+                   "precision.compute=fp32"};
+
 TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
   const std::vector<std::pair<int, Strings>> jobs = {
       {1, {}},
       {16, {"parallelism.fsdp_cpu_offload=true", "model.dropout=0.1"}},
       {32,
        {"parallelism.data_parallel_replicate_degree=4", "parallelism.tensor_parallel_degree=4",
-        "parallelism.context_parallel_degree=2", "parallelism.context_parallel_method=ring"}},
+        "parallelism.context_parallel_degree=2", "parallelism.context_parallel_method=ring",
+        "model.n_kv_heads=4"}},
       {8, {"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid"}},
-      {3, {"parallelism.tensor_parallel_degree=3", "training.seq_len=96"}},
+      {3,
+       {"parallelism.tensor_parallel_degree=3", "training.seq_len=96", "model.n_heads=6",
+        "model.n_kv_heads=3", "model.dim=96"}},
       {4,
        {"parallelism.tensor_parallel_degree=2",
         "parallelism.tensor_parallel_plan=[{pattern=\"mlp|head\", style=\"replicate\"}]"}},
       {6,
        {"parallelism.context_parallel_degree=3", "parallelism.context_parallel_method=ulysses",
-        "training.seq_len=96", "model.tie_embeddings=true", "activation_checkpoint.mode=full"}},
+        "training.seq_len=96", "model.tie_embeddings=true", "activation_checkpoint.mode=full",
+        "model.n_heads=6", "model.n_kv_heads=3", "model.dim=96"}},
       {16, kSpreadExperts + Strings{"parallelism.data_parallel_replicate_degree=2"}},
       {8, kSpreadExperts +
               Strings{"parallelism.context_parallel_degree=2", "parallelism.expert_parallel_degree=8"}},
@@ -81,7 +90,12 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
       {8, kSpreadExperts + Strings{"parallelism.tensor_parallel_degree=4", "model.n_kv_heads=4",
                                    "parallelism.expert_parallel_degree=1"}},
       {16, kSpreadExperts + Strings{"parallelism.tensor_parallel_degree=4", "model.n_kv_heads=4",
-                                    "parallelism.expert_tensor_parallel_degree=4"}}};
+                                    "parallelism.expert_tensor_parallel_degree=4"}},
+      {8, kMtp},
+      {4, kMtp + Strings{"parallelism.tensor_parallel_degree=4",
+                         "parallelism.tensor_parallel_plan=[{pattern=\"attention\", style=\"replicate\"}]",
+                         "parallelism.enable_sequence_parallel=false"}},
+      {8, kMtp + Strings{"parallelism.expert_parallel_degree=4", "parallelism.pipeline_parallel_degree=2"}}};
   for (const auto& [ranks, args] : jobs) {
     const LayoutProof proof = prove_layout_of(config_of(args), ranks);
     EXPECT_EQ(proof.difference, "") << join(args, " ");
@@ -145,6 +159,23 @@ TEST(SmallExactJob, KeepsUpToNineMicroBatchesAndOddNumbers) {
   for (int64_t count = 1; count <= 9; ++count) EXPECT_EQ(micro_batches(count), count);
   EXPECT_EQ(micro_batches(32), 8);
   EXPECT_EQ(micro_batches(63), 9);
+}
+
+/// The exact model would accept some of them.
+TEST(ProveLayout, WhatTrainingRefusesIsRefusedWithItsMessage) {
+  const auto expect_refused = [](const Strings& args, const std::string& reason) {
+    EXPECT_CONTAINS(message_of<UsageError>([&] { prove_layout_of(config_of(args), 8); }), reason);
+  };
+  const Strings all_tokens{"parallelism.tensor_parallel_degree=2",
+                           "parallelism.enable_sequence_parallel=false"};
+  expect_refused(kSpreadExperts + all_tokens,
+                 "parallelism.expert_parallel_degree = 4, but parallelism.tensor_parallel_degree = 2 without "
+                 "sequence parallelism");
+  expect_refused(
+      kSpreadExperts + all_tokens +
+          Strings{"parallelism.expert_parallel_degree=1", "parallelism.expert_tensor_parallel_degree=2"},
+      "expert_tensor_parallel_degree = 2, but parallelism.tensor_parallel_degree = 2 without");
+  expect_refused(kMtp + Strings{"parallelism.context_parallel_degree=2"}, "model.n_mtp_layers = 2, but");
 }
 
 /// Sums of rounded gradients depend on the layout.
