@@ -69,8 +69,9 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + join(sizes, ", ") + "]";
 }
 
-/// "rows 64 to 127", "columns 0 to 2047", "all"
+/// "rows 64 to 127", "columns 0 to 2047", "all", "nothing"
 std::string slice_text(const TensorSlice& slice, const std::vector<int64_t>& shape) {
+  if (slice.elements() == 0) return "nothing";
   std::vector<std::string> parts;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     if (slice.sizes[d] == shape[d]) continue;
@@ -122,6 +123,13 @@ std::string unit_table(const ModelSpec& part, const RankLayout& layout) {
   return table.text();
 }
 
+/// The style of a parameter, "-" if tensor parallelism does not decide how it is divided.
+std::string style_text(const RankLayout& layout, const UnitSpec& unit, const std::string& parameter,
+                       const TensorPlan& plan) {
+  const bool decides = layout.dims.tp > 1 && unit.mesh != UnitMesh::experts;
+  return decides ? std::string(style_name(plan.style_of(parameter))) : "-";
+}
+
 /// Which rank counts a parameter in norms and saves it.
 std::string counted_text(const RankLayout& layout, const UnitLayout& unit, std::size_t parameter) {
   if (unit.counts(parameter)) return "yes";
@@ -135,11 +143,11 @@ std::string tensor_table(const ModelSpec& part, const RankLayout& layout, const 
       const ParameterSpec& parameter = part.units[u].parameters[p];
       for (std::size_t s = 0; s < parameter.sub_tensors.size(); ++s) {
         const std::vector<int64_t> shape = parameter.tensor_shape(s);
+        const TensorSlice held = parameter.slice_of(s);
         table.add(
             {parameter.name + (parameter.sub_tensors.size() > 1 ? " " + parameter.sub_tensors[s].name : ""),
-             shape_text(shape),
-             layout.dims.tp > 1 ? std::string(style_name(plan.style_of(parameter.name))) : "-",
-             slice_text(parameter.slice_of(s), shape), counted_text(layout, layout.units[u], p)});
+             shape_text(shape), style_text(layout, part.units[u], parameter.name, plan),
+             slice_text(held, shape), held.elements() == 0 ? "-" : counted_text(layout, layout.units[u], p)});
       }
     }
   }

@@ -77,6 +77,30 @@ TEST(LayoutText, StatesTheRanksPartOfEveryTensor) {
   EXPECT_EQ(text.find("layers.1"), std::string::npos);
 }
 
+TEST(LayoutText, ExpertsOfOtherRanksAreNothing) {
+  Config config;
+  config.model.family = "qwen3_moe";
+  config.model.n_experts = 4;
+  config.model.experts_per_token = 2;
+  config.model.dim = 24;
+  config.model.n_layers = 1;
+  config.model.n_heads = 4;
+  config.model.n_kv_heads = 2;
+  config.model.ffn_dim = 50;
+  config.model.vocab_size = 101;
+  config.parallelism.tensor_parallel_degree = 2;
+  config.parallelism.expert_parallel_degree = 2;
+  config.parallelism.expert_tensor_parallel_degree = 2;
+  const RankId rank{1, 4};
+  const PipelinePlan pipeline = plan_pipeline(config, rank);
+  const ModelSpec part = plan_rank_model(pipeline, rank);
+  const std::string text = layout_text(part, plan_layout(config, part, rank, pipeline), config);
+  EXPECT_CONTAINS(text, "layers.*.mlp.expert_gate_up 1.gate  [50, 24]   -          rows 25 to 49     yes\n");
+  EXPECT_CONTAINS(text, "layers.*.mlp.expert_gate_up 2.gate  [50, 24]   -          nothing           -\n");
+  EXPECT_CONTAINS(text, "layers.*.mlp.expert_down 3.down     [24, 50]   -          nothing           -\n");
+  EXPECT_EQ(text.find("to -1"), std::string::npos);
+}
+
 TEST(LayoutText, StatesTheTypesOfValuesAndWhatCallsExchange) {
   Config config;
   config.parallelism.tensor_parallel_degree = 2;
