@@ -187,9 +187,12 @@ void require_whole_matrices(const OptimizerChoice& optimizer, const UnitSpec& un
     const auto is_part = [](const SubTensor& tensor) { return tensor.is_slice() && tensor.rows > 0; };
     if (std::ranges::any_of(parameter.sub_tensors, is_part)) {
       throw UsageError(
-          format("optimizer.name = \"{}\" updates whole matrices, but tensor parallelism divides {}; set "
-                 "parallelism.tensor_parallel_degree = 1, or another optimizer",
-                 kind.name, parameter.name));
+          format("optimizer.name = \"{}\" updates whole matrices, but {} divides {}; set it to 1, or another "
+                 "optimizer",
+                 kind.name,
+                 unit.mesh == UnitMesh::experts ? "parallelism.expert_tensor_parallel_degree"
+                                                : "parallelism.tensor_parallel_degree",
+                 parameter.name));
     }
     if (shards > 1 && layout.partition.kind != Partition::Kind::by_tensor) {
       throw UsageError(

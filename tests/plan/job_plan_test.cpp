@@ -281,6 +281,25 @@ TEST(PlanTrainStep, GradientsOfSlicesAreNoOrderedSumsOverRows) {
             "");
 }
 
+TEST(PlanTrainStep, AnOptimizerOfWholeMatricesNamesTheDegreeThatDividesThem) {
+  const auto refusal = [](std::vector<std::string> settings) {
+    settings.insert(
+        settings.begin(),
+        {"model.family=qwen3_moe", "model.n_experts=4", "model.experts_per_token=2", "optimizer.name=muon",
+         "parallelism.fsdp_partition=by_tensor", "parallelism.tensor_parallel_degree=2"});
+    const Config config = with(std::move(settings));
+    const RankId rank{0, 4};
+    const ModelSpec model = plan_divided_model(config, rank);
+    return message_of<UsageError>([&] { plan_train_step(config, model, plan_layout(config, model, rank)); });
+  };
+  EXPECT_CONTAINS(refusal({}),
+                  "but parallelism.tensor_parallel_degree divides layers.0.attention.qkv; set it to 1");
+  EXPECT_CONTAINS(
+      refusal({"parallelism.expert_tensor_parallel_degree=2",
+               "parallelism.tensor_parallel_plan=[{pattern=\"attention\", style=\"replicate\"}]"}),
+      "but parallelism.expert_tensor_parallel_degree divides layers.0.mlp.expert_gate_up; set it to 1");
+}
+
 TEST(PlanTrainStep, ExpertsAreBalancedInSlicesOfWholeRowsOnly) {
   const Strings balanced{"model.router_aux_loss_weight=0.1", "training.global_batch_size=12"};
   const std::string message = refusal_of_slices(balanced + Strings{"training.local_batch_size=3"});
