@@ -38,13 +38,16 @@ void require_equal(const JsonReader& file, const JsonReader& rope, std::string_v
                              json_excerpt(file[outside].json())));
 }
 
-/// The keys of rotary settings that a type reads, besides rope_theta; the others have no effect. `needed` must be
-/// there.
+/// The keys of rotary settings that a type reads, besides rope_theta. `needed` must be there.
 struct RopeType {
   RopeScalingType type;
   std::string_view name;
   std::vector<std::string_view> needed = {};
   std::vector<std::string_view> optional = {};
+
+  bool reads(std::string_view key) const {
+    return std::ranges::count(needed, key) + std::ranges::count(optional, key) > 0;
+  }
 };
 
 const std::vector<RopeType>& rope_types() {
@@ -67,8 +70,8 @@ const std::vector<RopeType>& rope_types() {
   return types;
 }
 
-bool has_original_positions(const RopeType& type) {
-  return std::ranges::count(type.optional, kOriginalPositions) > 0;
+const RopeType& rope_type_of(RopeScalingType type) {
+  return *std::ranges::find(rope_types(), type, &RopeType::type);
 }
 
 const RopeType& rope_type_of(const JsonReader& rope) {
@@ -82,6 +85,17 @@ const RopeType& rope_type_of(const JsonReader& rope) {
   rope.refuse(key, format("only {} are supported", join(names, ", ")));
 }
 
+/// Refuses the settings of other types than `type`: a file that has them means one of those, or was made for a program
+/// that reads more. Files of every type may say for how many positions the model was trained first.
+void refuse_unread(const JsonReader& rope, const RopeType& type) {
+  for (const HfField& field : hf_rope_fields()) {
+    const bool of_type = field.field.empty() || field.field == "rope_theta" || type.reads(field.key);
+    if (of_type || field.key == kOriginalPositions || !rope.has(field.key)) continue;
+    rope.refuse(field.key,
+                format("is not read with \"rope_type\": \"{}\"; remove it, or change the type", type.name));
+  }
+}
+
 /// Reads one set of rotary settings like RotaryEmbeddingConfigMixin of transformers (modeling_rope_utils.py): into
 /// rope_theta and rope_scaling. `file`: the whole file.
 void read_rope_settings(const JsonReader& file, const JsonReader& rope, Config& config) {
@@ -89,13 +103,14 @@ void read_rope_settings(const JsonReader& file, const JsonReader& rope, Config& 
   Config read = config;
   read_fields(rope, hf_rope_fields(), read);
   require_equal(file, rope, "rope_theta", "rope_theta");
+  refuse_unread(rope, type);
   config.model.rope_theta = read.model.rope_theta;
   if (type.type == RopeScalingType::none) return;
 
   for (const std::string_view needed : type.needed)
     if (!rope[needed].json().is_array()) rope[needed].number();
   RopeScalingConfig& scaling = read.model.rope_scaling;
-  if (has_original_positions(type)) {
+  if (type.reads(kOriginalPositions)) {
     require_equal(file, rope, kOriginalPositions, kOriginalPositions);
     if (!rope.has(kOriginalPositions)) scaling.original_max_position = config.model.max_position;
     if (file.has(kOriginalPositions))
@@ -108,11 +123,8 @@ void read_rope_settings(const JsonReader& file, const JsonReader& rope, Config& 
   // What the type does not read stays at its default.
   Config used = config;
   used.model.rope_scaling.type = type.type;
-  for (const HfField& field : hf_rope_fields()) {
-    const bool known =
-        std::ranges::count(type.needed, field.key) + std::ranges::count(type.optional, field.key) > 0;
-    if (known) copy_field(read, used, field.field);
-  }
+  for (const HfField& field : hf_rope_fields())
+    if (type.reads(field.key)) copy_field(read, used, field.field);
   if (type.type == RopeScalingType::llama3 && scaling.low_freq_factor >= scaling.high_freq_factor)
     rope.refuse("high_freq_factor", format("must be above low_freq_factor = {}", scaling.low_freq_factor));
   config.model.rope_scaling = used.model.rope_scaling;
@@ -126,10 +138,6 @@ void read_rope(const JsonReader& file, const ModelFamily& family, Config& config
   const JsonReader rope = file[key];
   if (!family.two_ropes) {
     read_rope_settings(file, rope, config);
-    // transformers scales the scores of such models by it whatever the type.
-    if (family.traits.latent() && config.model.rope_scaling.type != RopeScalingType::yarn &&
-        config.model.rope_scaling.type != RopeScalingType::none && rope.has("mscale_all_dim"))
-      rope.refuse("mscale_all_dim", "is supported with \"rope_type\": \"yarn\" only");
     return;
   }
   if (key == "rope_scaling") {
@@ -150,18 +158,25 @@ void read_rope(const JsonReader& file, const ModelFamily& family, Config& config
   require_equal(file, local, "rope_local_base_freq", "rope_theta");
   Config read = config;
   read_fields(local, hf_rope_fields(), read);
+  refuse_unread(local, rope_type_of(RopeScalingType::none));
   if (local.has("rope_theta")) config.model.rope_local_theta = read.model.rope_theta;
 }
 
+bool reads_rope_option(RopeScalingType type, std::string_view option) {
+  const std::string field = format("rope_scaling.{}", option);
+  return std::ranges::any_of(hf_rope_fields(), [&](const HfField& row) {
+    return row.field == field && rope_type_of(type).reads(row.key);
+  });
+}
+
 Json rope_scaling_json(const ModelConfig& model) {
-  const auto type = std::ranges::find(rope_types(), model.rope_scaling.type, &RopeType::type);
-  if (type->type == RopeScalingType::none) return nullptr;
-  Json json = {{"rope_type", std::string(type->name)}};
+  const RopeType& type = rope_type_of(model.rope_scaling.type);
+  if (type.type == RopeScalingType::none) return nullptr;
+  Json json = {{"rope_type", std::string(type.name)}};
   Config written;
   written.model = model;
   for (const HfField& field : hf_rope_fields()) {
-    if (std::ranges::count(type->needed, field.key) + std::ranges::count(type->optional, field.key) == 0)
-      continue;
+    if (!type.reads(field.key)) continue;
     const Json value = field_json(written, field);
     if (!value.is_null()) json[std::string(field.key)] = value;
   }

@@ -2,6 +2,7 @@
 #include "stepforge/catalog/hf_config.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/words.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_fields.h"
@@ -372,7 +374,6 @@ TEST(HfConfig, SettingsOfDeepseekThatChangeTheResultAreRefused) {
   EXPECT_CONTAINS(refusal_of(v3, "moe_layer_freq", 2), "moe_layer_freq");
   EXPECT_CONTAINS(refusal_of(v3, "rope_interleave", false), "rope_interleave");
   EXPECT_CONTAINS(refusal_of(v3, "quantization_config", {{"fmt", "e4m3"}}), "quantization_config");
-  // transformers scales scores by it whatever the type is.
   EXPECT_CONTAINS(
       refusal_of(v3, "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"mscale_all_dim", 1.0}}),
       "mscale_all_dim");
@@ -453,6 +454,54 @@ TEST(HfConfig, RotarySettingsAreReadLikeTransformersOrRefused) {
       EXPECT_EQ(model.rope_local_theta, expected["sliding_attention"]["rope_theta"].get<double>());
     }
     EXPECT_EQ(model_from_hf_config(hf_config(model, DType::f32, Json::object()), "config.json"), model);
+  }
+}
+
+/// One setting more than its type has.
+TEST(HfConfig, RotarySettingsThatTheTypeDoesNotReadAreRefused) {
+  const Json long_factors = {1.0, 1.5, 2.0, 4.0};
+  const std::vector<Json> types = {
+      {{"rope_type", "default"}},
+      {{"rope_type", "linear"}, {"factor", 4.0}},
+      {{"type", "dynamic"}, {"factor", 4.0}},
+      {{"rope_type", "llama3"}, {"factor", 4.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}},
+      {{"rope_type", "yarn"}, {"factor", 4.0}},
+      {{"rope_type", "longrope"}, {"short_factor", long_factors}, {"long_factor", long_factors}}};
+  const std::map<std::string, Json> settings = {{"factor", 2.0},
+                                                {"low_freq_factor", 1.5},
+                                                {"high_freq_factor", 8.0},
+                                                {"attention_factor", 1.5},
+                                                {"beta_fast", 16.0},
+                                                {"beta_slow", 2.0},
+                                                {"mscale", 0.5},
+                                                {"mscale_all_dim", 0.5},
+                                                {"truncate", false},
+                                                {"short_factor", long_factors},
+                                                {"long_factor", long_factors}};
+  const std::map<std::string, std::string> read = {
+      {"default", ""},
+      {"linear", "factor"},
+      {"dynamic", "factor"},
+      {"llama3", "factor low_freq_factor high_freq_factor"},
+      {"yarn", "factor attention_factor beta_fast beta_slow mscale mscale_all_dim truncate"},
+      {"longrope", "factor attention_factor short_factor long_factor"}};
+  for (const Json& type : types) {
+    const std::string name = type.value("rope_type", type.value("type", ""));
+    for (const auto& [key, value] : settings) {
+      Json json = llama_json();
+      json["rope_scaling"] = type;
+      json["rope_scaling"][key] = value;
+      if (has_word(read.at(name), key)) {
+        EXPECT_NO_THROW(model_from_hf_config(json, "config.json")) << name << ", " << key;
+      } else {
+        EXPECT_CONTAINS(message_of<FormatError>([&] { model_from_hf_config(json, "config.json"); }),
+                        "rope_scaling." + key, name);
+      }
+      json["rope_scaling"] = type;
+      json["rope_scaling"]["original_max_position_embeddings"] = 1024;
+      json["rope_scaling"]["type"] = json["rope_scaling"]["rope_type"] = name;
+      EXPECT_NO_THROW(model_from_hf_config(json, "config.json")) << "as files of every type are published";
+    }
   }
 }
 

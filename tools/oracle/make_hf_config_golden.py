@@ -63,7 +63,7 @@ CASES = [
     ("yarn without factor", {"rope_scaling": {"rope_type": "yarn"}}, "factor"),
     ("dynamic by the old key", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, None),
     ("linear wins over the old key", {"rope_scaling": {"rope_type": "linear", "type": "default", "factor": 4.0}}, None),
-    ("linear with keys that it does not read", {"rope_scaling": LONG | {"rope_type": "linear"}}, None),
+    ("linear with keys that it does not read", {"rope_scaling": LONG | {"rope_type": "linear"}}, "low_freq_factor"),
     ("linear without factor", {"rope_scaling": {"rope_type": "linear"}}, "factor"),
     ("longrope", {"rope_scaling": LONGROPE | {"factor": 4.0}}, None),
     ("longrope without factor", {"rope_scaling": LONGROPE | {"original_max_position_embeddings": 512}}, None),
