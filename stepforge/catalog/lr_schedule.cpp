@@ -52,7 +52,7 @@ constexpr std::array<DecayKind, 6> kDecays = {{{"linear", linear},
                                                {"cosine", cosine, "cycles"},
                                                {"polynomial", polynomial, "power"},
                                                {"inverse_sqrt", inverse_sqrt},
-                                               {"constant", constant}}};
+                                               {.name = "constant", .factor = constant, .falls = false}}};
 
 }  // namespace
 

@@ -30,6 +30,7 @@ struct DecayKind {
   double (*factor)(const DecayStep& step) = nullptr;  ///< f below: 1 is the peak, 0 the minimum
   /// The fields of [lr_scheduler] that only some decays read, and this one: "power". Others are refused if a user sets them.
   std::string_view reads = {};
+  bool falls = true;  ///< false if it stays at 1, so that neither its length nor the minimum matters
 };
 
 std::span<const DecayKind> builtin_decays();

@@ -2,12 +2,16 @@
 #include "stepforge/plan/unread_options.h"
 
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/catalog/lr_schedule.h"
 #include "stepforge/catalog/optimizer_kinds.h"
+#include "stepforge/config/schema.h"
 #include "stepforge/config/schema_docs.h"
 #include "tests/support/strings.h"
 #include "tests/support/temp_folder.h"
@@ -31,9 +35,9 @@ std::string refusal_of(const std::string& text, const Strings& settings = {},
 TEST(UnreadOptions, AreRefusedWithTheirPlaceAndWhatDoesNotReadThem) {
   EXPECT_EQ(
       refusal_of("[optimizer]\nmomentum = 0.5\n"),
-      "run.toml:2:12: optimizer.momentum = 0.5: optimizer.name = \"adamw\" does not read it; remove it");
+      "run.toml:2:12: optimizer.momentum = 0.5: with optimizer.name = \"adamw\" it is not read; remove it");
   EXPECT_CONTAINS(refusal_of("", {"optimizer.name=sgd", "optimizer.beta1=0.8"}),
-                  "command line: optimizer.beta1 = 0.8: optimizer.name = \"sgd\"");
+                  "command line: optimizer.beta1 = 0.8: with optimizer.name = \"sgd\"");
   EXPECT_CONTAINS(refusal_of("", {"optimizer.name=lion", "optimizer.eps=1e-6"}), "optimizer.eps");
   EXPECT_CONTAINS(refusal_of("", {"lr_scheduler.cycles=3"}), "lr_scheduler.decay_type = \"linear\"");
   EXPECT_CONTAINS(refusal_of("", {"lr_scheduler.decay_type=cosine", "lr_scheduler.power=3"}),
@@ -41,6 +45,59 @@ TEST(UnreadOptions, AreRefusedWithTheirPlaceAndWhatDoesNotReadThem) {
   EXPECT_CONTAINS(
       refusal_of("", {"optimizer.name=sgd", "optimizer.param_groups=[{pattern = \"head\", beta2 = 0.5}]"}),
       "optimizer.param_groups.0.beta2");
+}
+
+TEST(UnreadOptions, OfAScheduleAreNamedWithWhatReplacesThem) {
+  const std::string warmup =
+      refusal_of("", {"lr_scheduler.warmup_steps=10", "lr_scheduler.warmup_ratio=0.25"});
+  EXPECT_CONTAINS(warmup, "lr_scheduler.warmup_steps = 10: with lr_scheduler.warmup_ratio = 0.25");
+  EXPECT_EQ(refusal_of("", {"lr_scheduler.warmup_steps=10"}), "");
+  EXPECT_EQ(refusal_of("", {"lr_scheduler.warmup_ratio=0"}), "");
+  for (const std::string option : {"min_lr_factor", "decay_ratio"}) {
+    const std::string setting = format("lr_scheduler.{}=0.5", option);
+    EXPECT_CONTAINS(refusal_of("", {"lr_scheduler.decay_type=constant", setting}),
+                    format("lr_scheduler.{} = 0.5: with lr_scheduler.decay_type = \"constant\"", option));
+    EXPECT_EQ(refusal_of("", {setting}), "");
+  }
+}
+
+TEST(UnreadOptions, OfARotaryTypeAreThoseOfOtherTypes) {
+  const std::map<std::string, std::string> values = {{"factor", "4"},
+                                                     {"low_freq_factor", "2"},
+                                                     {"high_freq_factor", "8"},
+                                                     {"original_max_position", "64"},
+                                                     {"attention_factor", "1.5"},
+                                                     {"beta_fast", "16"},
+                                                     {"beta_slow", "2"},
+                                                     {"mscale", "0.5"},
+                                                     {"mscale_all_dim", "0.5"},
+                                                     {"truncate", "false"},
+                                                     {"short_factor", "[1.5]"},
+                                                     {"long_factor", "[2.5]"}};
+  const std::map<std::string, std::set<std::string>> read = {
+      {"none", {}},
+      {"linear", {"factor"}},
+      {"dynamic", {"factor"}},
+      {"llama3", {"factor", "low_freq_factor", "high_freq_factor", "original_max_position"}},
+      {"yarn",
+       {"factor", "original_max_position", "attention_factor", "beta_fast", "beta_slow", "mscale",
+        "mscale_all_dim", "truncate"}},
+      {"longrope", {"factor", "original_max_position", "attention_factor", "short_factor", "long_factor"}}};
+  EXPECT_EQ(values.size() + 1,
+            config_schema().find("model")->table->find("rope_scaling")->table->fields().size());
+  for (const auto& [type, options] : read) {
+    for (const auto& [option, value] : values) {
+      const std::string refusal = refusal_of(
+          "", {"model.rope_scaling.type=" + type, format("model.rope_scaling.{}={}", option, value)});
+      if (options.contains(option))
+        EXPECT_EQ(refusal, "") << type << ", " << option;
+      else
+        EXPECT_CONTAINS(refusal, format("model.rope_scaling.{} = ", option),
+                        format("with model.rope_scaling.type = \"{}\"", type));
+    }
+  }
+  EXPECT_EQ(refusal_of("", {"preset=llama3.1-8b", "model.rope_scaling.type=none"}), "")
+      << "those of a preset";
 }
 
 TEST(UnreadOptions, AreNotThoseThatAreRead) {
