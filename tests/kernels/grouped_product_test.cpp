@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
 #include "stepforge/base/error.h"
@@ -85,6 +86,28 @@ TEST(GroupedProduct, ARowHasTheSameResultWhateverRowsItsExpertHas) {
         run_grouped(x.slice(0, begin, end), weights, grad_out.slice(0, begin, end), {0, end - begin});
     EXPECT_TRUE(some.out.equal(all.out.slice(0, begin, end))) << begin;
     EXPECT_TRUE(some.grad_x.equal(all.grad_x.slice(0, begin, end))) << begin;
+  }
+}
+
+/// Gradients that no cache keeps are written to memory: all of them here, and none of those of one expert.
+TEST(GroupedProduct, LargeGradientsOfWeightsHaveTheBitsOfSmallOnes) {
+  constexpr int64_t kManyExperts = 24;
+  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1024, 704}, {1000, 704}}) {
+    const at::Tensor x = random_tensor({7 * kManyExperts, in}, 1).to(at::kBFloat16);
+    const at::Tensor grad_out = random_tensor({7 * kManyExperts, out}, 2).to(at::kBFloat16);
+    std::vector<int64_t> offsets;
+    for (int64_t e = 0; e <= kManyExperts; ++e) offsets.push_back(7 * e);
+    for (const bool accumulate : {false, true}) {
+      const at::Tensor all = at::full({kManyExperts, out, in}, 1.0, at::kFloat);
+      grouped_weight_gradient(grad_out, x, offsets, all, accumulate);
+      for (int64_t e = 0; e < kManyExperts; ++e) {
+        const at::Tensor one = at::full({1, out, in}, 1.0, at::kFloat);
+        const std::vector<int64_t> rows{0, 7};
+        grouped_weight_gradient(grad_out.slice(0, 7 * e, 7 * e + 7), x.slice(0, 7 * e, 7 * e + 7), rows, one,
+                                accumulate);
+        EXPECT_TRUE(at::equal(all.select(0, e), one.select(0, 0))) << in << ", expert " << e;
+      }
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times grouped products over experts against dense products of the same total: `bench_experts [rounds]`. Least processor
+// Times grouped products over experts against dense products of the same total: `bench_experts [rounds [part of a name]]`. Least processor
 // time of the rounds, which alternate between the two, or of those that fit in some seconds; the ratio is the share of the
 // dense product's speed that is reached.
 #include <algorithm>
@@ -41,12 +41,19 @@ double seconds_of(const std::function<void()>& body) {
   return (processor_seconds() - start) / at::get_num_threads();
 }
 
-void compare(const std::string& name, int rounds, double flops, const std::function<void()>& grouped,
-             const std::function<void()>& dense) {
+/// Which of them, and how often.
+struct Choice {
+  int rounds = 20;
+  std::string part;
+};
+
+void compare(const std::string& name, const Choice& choice, double flops,
+             const std::function<void()>& grouped, const std::function<void()>& dense) {
+  if (name.find(choice.part) == std::string::npos) return;
   double ours = 1e9;
   double theirs = 1e9;
   double spent = 0.0;
-  for (int round = 0; round < rounds && spent < kMostSeconds; ++round) {
+  for (int round = 0; round < choice.rounds && spent < kMostSeconds; ++round) {
     const double of_grouped = seconds_of(grouped);
     const double of_dense = seconds_of(dense);
     ours = std::min(ours, of_grouped);
@@ -70,7 +77,8 @@ std::vector<int64_t> uneven_offsets(int64_t experts, int64_t rows) {
   return offsets;
 }
 
-void products(int64_t experts, int64_t rows, int64_t in, int64_t out, at::ScalarType type, int rounds) {
+void products(int64_t experts, int64_t rows, int64_t in, int64_t out, at::ScalarType type,
+              const Choice& choice) {
   const std::vector<int64_t> offsets = uneven_offsets(experts, rows);
   const at::Tensor x = at::randn({rows, in}).to(type);
   const at::Tensor weights = at::randn({experts, out, in}).to(type);
@@ -83,10 +91,10 @@ void products(int64_t experts, int64_t rows, int64_t in, int64_t out, at::Scalar
   const std::string name = format("{} experts, {} threads, {} {} x {} -> {}", experts, at::get_num_threads(),
                                   type == at::kFloat ? "fp32" : "bf16", rows, in, out);
   compare(
-      name + " input", rounds, flops, [&] { grouped_input_gradient(y, weights, offsets, grad_x); },
+      name + " input", choice, flops, [&] { grouped_input_gradient(y, weights, offsets, grad_x); },
       [&] { at::mm_out(grad_x, y, one); });
   compare(
-      name + " weight", rounds, flops, [&] { grouped_weight_gradient(y, x, offsets, grad_weights, false); },
+      name + " weight", choice, flops, [&] { grouped_weight_gradient(y, x, offsets, grad_weights, false); },
       [&] {
         if (type == at::kFloat) {
           at::mm_out(grad_one, y.t(), x);
@@ -95,7 +103,7 @@ void products(int64_t experts, int64_t rows, int64_t in, int64_t out, at::Scalar
         }
       });
   compare(
-      name + " forward", rounds, flops, [&] { grouped_product(x, weights, offsets, y); },
+      name + " forward", choice, flops, [&] { grouped_product(x, weights, offsets, y); },
       [&] { at::mm_out(y, x, one.t()); });
 }
 
@@ -105,13 +113,15 @@ void products(int64_t experts, int64_t rows, int64_t in, int64_t out, at::Scalar
 int main(int argc, char** argv) {
   stepforge::install_cpu_allocator();  // as in training
   const at::NoGradGuard no_grad;
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 20;
+  stepforge::Choice choice;
+  if (argc > 1) choice.rounds = std::atoi(argv[1]);
+  if (argc > 2) choice.part = argv[2];
   for (const int threads : {1, 2}) {
     at::set_num_threads(threads);
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const int64_t experts : {8, 64}) {
-        stepforge::products(experts, 4096, 512, 1408, type, rounds);
-        stepforge::products(experts, 4096, 1408, 512, type, rounds);
+        stepforge::products(experts, 4096, 512, 1408, type, choice);
+        stepforge::products(experts, 4096, 1408, 512, type, choice);
       }
     }
   }

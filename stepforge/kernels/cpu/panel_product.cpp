@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <vector>
 
 #include "stepforge/kernels/cpu/block_gemm.h"
@@ -86,6 +87,12 @@ void copy_rows(const float* from, int64_t from_row, float* to, int64_t to_row, i
   for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * from_row, columns, to + r * to_row);
 }
 
+/// Whether rows begin where lines of a cache do.
+bool is_aligned(const float* rows, int64_t stride) {
+  constexpr uintptr_t kLine = 64;
+  return reinterpret_cast<uintptr_t>(rows) % kLine == 0 && static_cast<uintptr_t>(stride) % 16 == 0;
+}
+
 STEPFORGE_SIMD_CLONES void round_row(const float* from, int64_t columns, BFloat16* to) {
 #pragma omp simd
   for (int64_t c = 0; c < columns; ++c) store(to + c, from[c]);
@@ -131,7 +138,9 @@ void multiply_panels(const PanelProduct& p, bool pairs) {
              .columns = round_up(panel.columns, kColumnUnit),
              .depth = panel.depth,
              .accumulate = adds,
-             .ahead = &ahead});
+             .ahead = &ahead,
+             .past_caches =
+                 p.past_caches && direct && panel.k + panel.depth == depth && is_aligned(target, c.row)});
     if (ragged) copy_rows(edge, kPanelColumns, target, c.row, c.rows, panel.columns);
     if (target != nullptr || panel.k + panel.depth < depth) continue;
     for (int64_t r = 0; r < c.rows; ++r)
