@@ -2,6 +2,10 @@
 // The options that must not change a bit of exact training, and combinations of them.
 #pragma once
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "stepforge/base/random.h"
 #include "tests/proofs/exact_model.h"
 
@@ -59,13 +63,22 @@ inline Strings exact_choice(int64_t data_ranks, int64_t index) {
   return args;
 }
 
-/// `count` combinations of choices, different ones for each key.
-inline std::vector<Strings> exact_choices(int64_t data_ranks, int key, uint64_t count) {
+/// `count` combinations of choices, different ones for each key, of those that a layout `takes`.
+inline std::vector<Strings> exact_choices(
+    int64_t data_ranks, int key, uint64_t count,
+    const std::function<bool(const Strings&)>& takes = [](const Strings&) { return true; }) {
   const Permutation order(static_cast<uint64_t>(combinations()), mix_bits(static_cast<uint64_t>(key)));
   std::vector<Strings> choices;
-  for (uint64_t i = 0; i < count; ++i)
-    choices.push_back(exact_choice(data_ranks, static_cast<int64_t>(order(i))));
+  for (uint64_t i = 0; choices.size() < count; ++i) {
+    Strings choice = exact_choice(data_ranks, static_cast<int64_t>(order(i)));
+    if (takes(choice)) choices.push_back(std::move(choice));
+  }
   return choices;
+}
+
+/// Whether the ranks of tensor parallelism have all tokens where layers are whole.
+inline bool has_all_tokens(const Strings& choice) {
+  return std::ranges::find(choice, "parallelism.enable_sequence_parallel=false") != choice.end();
 }
 
 }  // namespace stepforge::testing
