@@ -91,6 +91,7 @@ TEST(RouterBalance, EvensTheLoadOfExpertsAndWithoutItTheLoadStaysUneven) {
 }
 
 /// Counted in the first forward of a micro-batch, and once however the step is divided.
+// Finds what went wrong in torchtitan#4154 (counts of tokens not summed over tensor parallelism).
 TEST(RouterBalance, IsTheSameUnderRecomputationAccumulationAndOnSeveralRanks) {
   const TempFolder folder;
   const auto after = [&](const std::string& name, const Strings& more) {
@@ -112,17 +113,31 @@ TEST(RouterBalance, IsTheSameUnderRecomputationAccumulationAndOnSeveralRanks) {
     for (const auto& [name, correction] : expected)
       EXPECT_TRUE(at::equal(actual.at(name), correction)) << i << name;
   }
-  for (const Strings& layout :
-       {Strings{},
-        Strings{"parallelism.data_parallel_replicate_degree=2", "parallelism.data_parallel_shard_degree=1"},
-        Strings{"parallelism.pipeline_parallel_degree=2"},
-        Strings{"parallelism.tensor_parallel_degree=2",
-                "parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"}}) {
+  const Strings pipeline{"parallelism.pipeline_parallel_degree=2"};
+  const Strings spread{"parallelism.expert_parallel_degree=2"};
+  const Strings tensor{"parallelism.tensor_parallel_degree=2",
+                       "parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"};
+  const Strings parts{"parallelism.expert_tensor_parallel_degree=2"};
+  const std::vector<std::pair<int, Strings>> layouts = {
+      {2, {}},
+      {2, {"parallelism.data_parallel_replicate_degree=2", "parallelism.data_parallel_shard_degree=1"}},
+      {2, pipeline},
+      {2, tensor},
+      {2, tensor + Strings{"parallelism.enable_sequence_parallel=false"}},
+      {2, spread},
+      {4, spread},
+      {2, tensor + spread},
+      {4, tensor + spread},
+      {2, tensor + parts},
+      {4, tensor + parts + spread},
+      {4, pipeline + spread}};
+  for (const auto& [count, layout] : layouts) {
+    const std::string way = format("{} ranks, {}", count, join(layout, " "));
     std::map<std::string, at::Tensor> together;
     std::mutex mutex;
-    RankThreads ranks(2);
+    RankThreads ranks(count);
     ranks.run(
-        [&](int) {
+        [&, &layout = layout](int) {
           return balanced_run(
               folder / "ranks", 1e-3,
               Strings{"checkpoint.enable=false", "optimizer.lr=1e-30", "training.local_batch_size=2"} +
@@ -136,10 +151,10 @@ TEST(RouterBalance, IsTheSameUnderRecomputationAccumulationAndOnSeveralRanks) {
             }));
           });
         });
-    for (const std::string& failure : ranks.failures) EXPECT_EQ(failure, "");
-    ASSERT_EQ(together.size(), 2U);
+    for (const std::string& failure : ranks.failures) EXPECT_EQ(failure, "") << way;
+    ASSERT_EQ(together.size(), 2U) << way;
     for (const auto& [name, correction] : expected)
-      EXPECT_TRUE(at::equal(together.at(name), correction)) << join(layout, " ") << name;
+      EXPECT_TRUE(at::equal(together.at(name), correction)) << way << ", " << name;
   }
 }
 
