@@ -54,10 +54,11 @@ ParameterSpec expert_matrices(const std::string& name, int64_t rows, int64_t col
   for (int64_t expert = 0; expert < kExperts; ++expert) {
     SubTensor one = matrix(format("{}.{}", name, expert), rows, columns).sub_tensors.at(0);
     one.name = format("{}", expert);
-    if (experts.degree > 1) {
+    const bool held = expert >= own.begin && expert < own.end;
+    if (!held || part_rows.size() < rows || part_columns.size() < columns) {
       one.tensor_shape = {rows, columns};
       one.offsets = {part_rows.begin, part_columns.begin};
-      one.rows = expert >= own.begin && expert < own.end ? part_rows.size() : 0;
+      one.rows = held ? part_rows.size() : 0;
     }
     made.sub_tensors.push_back(std::move(one));
   }

@@ -150,6 +150,38 @@ TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
   expect_same_tensors(saved_tensors(folder / "many", 10), saved_tensors(folder / "one", 10), "moved");
 }
 
+/// Updates of single elements, and of Muon of the matrix of each expert.
+TEST_P(ExactExperts, EveryOptimizerGivesTheBitsOfOneRank) {
+  const TempFolder folder;
+  const std::vector<SpreadLayout> layouts = {
+      {.ranks = 2, .experts = 2},
+      {.ranks = 4, .experts = 2},
+      {.ranks = 4, .experts = 2, .replicas = 2},
+      {.ranks = 4, .experts = 2, .pipeline = kTwoStages},
+      {.ranks = 2,
+       .experts = 2,
+       .tensor = 2,
+       .further = {"parallelism.tensor_parallel_plan=[{pattern=\".*\",style=\"replicate\"}]"}}};
+  // Muon takes whole matrices, and its updates are small.
+  const std::vector<Strings> optimizers = {{"optimizer.name=adamw_bf16"},
+                                           {"optimizer.name=lion"},
+                                           {"optimizer.name=sgd"},
+                                           {"optimizer.name=muon", "optimizer.muon_compute=fp32",
+                                            "optimizer.lr=2.5", "parallelism.fsdp_partition=by_tensor"}};
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    const std::filesystem::path one_dir = folder / format("one-{}", i);
+    const Records one = run_one(one_dir, job(one_dir) + optimizers[i]);
+    const auto expected = saved_tensors(one_dir, 10);
+    for (const SpreadLayout& layout : layouts) {
+      const Strings args = optimizers[i] + args_of(layout);
+      const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
+      expect_same_steps(run_many(layout.ranks, job(folder / "many") + args), one, name);
+      expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
+      std::filesystem::remove_all(folder / "many");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, ExactExperts, ::testing::Values(ExactModel::experts),
                          [](const auto&) { return "experts"; });
 

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every optimizer trains, saves and resumes alike in every layout.
+#include <cmath>
+#include <cstring>
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+
+#include "tests/catalog/all_families.h"
 #include "tests/proofs/compare_runs.h"
 #include "tests/proofs/odd_job.h"
 
@@ -121,6 +128,31 @@ TEST_F(EightBitMoments, MoveFromOtherPartitionsToOneRank) {
   }
 }
 
+/// A moment near the border between two of the 256 values may be rounded to either.
+TEST_F(EightBitMoments, OfSpreadExpertsAreThoseOfOneRankButForRounding) {
+  const Strings experts = Strings{"model.family=qwen3_moe"} +
+                          setting_overrides("qwen3_moe", /*windows=*/false) +
+                          Strings{"model.moe_ffn_dim=256", "checkpoint.enable=true"};
+  const Records one = TestRun(job("one", "adamw_8bit", 4, experts)).run();
+  const auto expected = saved_tensors(folder_ / "one", 4);
+  const auto many = RankThreads(2).run(
+      job("many", "adamw_8bit", 4, experts + Strings{"parallelism.expert_parallel_degree=2"}));
+  for (size_t step = 0; step < one.size(); ++step)
+    EXPECT_NEAR(many[0].at(step).loss, one[step].loss, 1e-3) << step;
+  const auto actual = saved_tensors(folder_ / "many", 4);
+  int compared = 0;
+  for (const auto& [name, bytes] : expected) {
+    if (!contains(name, ".mlp.experts.") || !name.ends_with(".exp_avg")) continue;
+    ASSERT_EQ(actual.at(name).size(), bytes.size()) << name;
+    EXPECT_EQ(bytes.size(), 256U * 256) << "a byte for each element";
+    size_t different = 0;
+    for (size_t i = 0; i < bytes.size(); ++i) different += actual.at(name)[i] == bytes[i] ? 0 : 1;
+    EXPECT_LT(different, bytes.size() / 100) << name;
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
+}
+
 TEST_F(EightBitMoments, TrainLikeThoseOfFp32) {
   std::map<std::string, Records> runs;
   for (const char* optimizer : {"adamw", "adamw_bf16", "adamw_8bit"})
@@ -160,6 +192,55 @@ TEST(OptimizerChange, AnotherOptimizerRefusesTheStateAndSaysSo) {
   const std::string message = message_of<Error>([&] { TestRun(job("adamw")).run(); });
   EXPECT_CONTAINS(
       message, "is of another optimizer: its state is exp_avg, but optimizer.name needs exp_avg, exp_avg_sq");
+}
+
+/// [rows, columns] fp64 of the bytes of an fp32 tensor.
+at::Tensor matrix_of(const std::string& bytes, int64_t rows) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return at::from_blob(values.data(), {rows, std::ssize(values) / rows}, at::kFloat).to(at::kDouble);
+}
+
+/// Newton-Schulz as in the paper, for one matrix.
+at::Tensor nearly_orthogonal(const at::Tensor& matrix) {
+  at::Tensor x = matrix / matrix.norm();
+  if (x.size(0) > x.size(1)) return nearly_orthogonal(matrix.t()).t();
+  for (int i = 0; i < 5; ++i) {
+    const at::Tensor a = at::mm(x, x.t());
+    x = 3.4445 * x + at::mm(-4.7750 * a + 2.0315 * at::mm(a, a), x);
+  }
+  return x;
+}
+
+/// The last update, from the weights before it and the momentum after it.
+TEST(Muon, UpdatesTheMatrixOfEachSpreadExpertByItself) {
+  const TempFolder folder;
+  const Strings args =
+      odd_job(folder / "run", "qwen3_moe", 2,
+              {"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=6", "training.global_batch_size=4",
+               "optimizer.name=muon", "optimizer.muon_compute=fp32", "optimizer.nesterov=false",
+               "optimizer.muon_scale=rms", "optimizer.lr=0.01", "optimizer.weight_decay=0.1",
+               "lr_scheduler.warmup_steps=0", "lr_scheduler.min_lr_factor=1.0", "checkpoint.enable=true",
+               "parallelism.fsdp_partition=by_tensor", "parallelism.expert_parallel_degree=2"}) +
+      setting_overrides("qwen3_moe", /*windows=*/false);
+  RankThreads(2).run(args, 1);
+  const auto before = saved_tensors(folder / "run", 1);
+  RankThreads(2).run(args, 2);
+  const auto after = saved_tensors(folder / "run", 2);
+  int compared = 0;
+  for (const auto& [name, bytes] : before) {
+    if (!name.starts_with("model.") || !contains(name, ".mlp.experts.")) continue;
+    const bool down = contains(name, "down_proj");
+    const int64_t rows = down ? 37 : std::ssize(bytes) / 4 / 37;
+    const at::Tensor momentum = matrix_of(after.at(format("optim.state.{}.momentum_buffer", name)), rows);
+    const at::Tensor weight = matrix_of(bytes, rows);
+    const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(weight.size(0), weight.size(1))));
+    const at::Tensor expected = weight * (1 - 0.01 * 0.1) - 0.01 * scale * nearly_orthogonal(momentum);
+    EXPECT_GT((expected - weight).abs().max().item<double>(), 1e-3) << name;
+    EXPECT_LT((matrix_of(after.at(name), rows) - expected).abs().max().item<double>(), 1e-5) << name;
+    ++compared;
+  }
+  EXPECT_GT(compared, 0);
 }
 
 TEST(Muon, RefusesMatricesThatAreDividedAndNamesTheRemedy) {

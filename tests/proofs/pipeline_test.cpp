@@ -268,17 +268,6 @@ TEST_P(PipelineTraining, ValidationIsThatOfOneRank) {
   }
 }
 
-/// The lines with samples of a log.
-std::string samples_of(const std::filesystem::path& log) {
-  std::string all;
-  std::ifstream lines(log);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t at = line.find("sample at step");
-    if (at != std::string::npos) all += line.substr(at) + "\n";
-  }
-  return all;
-}
-
 TEST_P(PipelineTraining, SampledTextIsThatOfOneRank) {
   const Strings sampling = kNoCheckpoint + Strings{"training.reduction=ordered", "sampling.freq=2",
                                                    "sampling.prompt=Once", "sampling.max_tokens=12"};
