@@ -95,6 +95,7 @@ at::Tensor grad_weights_of(const RouterCase& c) {
   return random_tensor({kRouterTokens, c.options.chosen}, 2);
 }
 
+// Finds what went wrong in VeOmni#715 (softmax of the softmax).
 TEST(Router, AgreesWithTheFp64Reference) {
   for (const RouterCase& c : router_cases()) {
     const Routed actual = route(logits_of(), correction_of(c), c.options, grad_weights_of(c));
@@ -130,6 +131,7 @@ at::Tensor plain_loss(const at::Tensor& logits, const at::Tensor& indices, const
          (balance * loss_gradient().balance_weight + z * loss_gradient().z_weight) * loss_gradient().scale;
 }
 
+// Finds what went wrong in AutoModel#1408 and #1412 (losses of routers without a gradient, or with a far larger one).
 TEST(Router, GradientIsThatOfAutogradAndTheDerivative) {
   for (const RouterCase& c : router_cases()) {
     at::Tensor logits = logits_of().to(at::kDouble);
@@ -221,6 +223,7 @@ TEST(Router, NormalizedSoftmaxIsTheSoftmaxOfTheChosenLogits) {
                "weights");
 }
 
+// Finds what went wrong in Megatron-LM#5798, #5696 and AutoModel#3359 (losses depend on the size of a micro-batch).
 TEST(Router, LossesOfRowsDoNotDependOnHowRowsAreSplit) {
   const RouterCase c = router_cases().front();
   const Routed whole = route(logits_of(), {}, c.options, grad_weights_of(c));
@@ -260,6 +263,7 @@ TEST(Router, BalanceLossOfAnEvenLoadIsTheWeightOfItsTokens) {
   EXPECT_NEAR(r.losses.select(0, 0).item<double>(), 2.0 * kRouterExperts, 1e-5);
 }
 
+// Finds what went wrong in Megatron-LM#5696 (losses count masked tokens).
 TEST(Router, TokensThatDoNotCountChangeNeitherLossesNorTheirGradient) {
   const RouterCase c = router_cases().front();
   at::Tensor logits = logits_of();

@@ -104,6 +104,7 @@ TEST_P(EachExpertLayer, MatchesAutogradWithTheLossesOfItsRouter) {
   EXPECT_TRUE(at::equal(report.tokens_per_expert, reference.chosen().logical_and(counted).sum(0)));
 }
 
+// Finds what went wrong in AutoModel#1408 and #1412.
 /// The gradient of the router alone, so that a loss whose gradient is lost or has another factor shows.
 TEST_P(EachExpertLayer, LossesOfTheRouterReachItsWeight) {
   const RouterSettings& settings = layer_case.router;

@@ -80,6 +80,7 @@ class ExpertTraining : public ::testing::TestWithParam<std::string> {
   }
 };
 
+// Finds what went wrong in Megatron-LM#5798, #5696 and AutoModel#3359 (losses of routers depend on micro-batches).
 TEST_P(ExpertTraining, LossesOfShardsAndReplicasAreThoseOfOneRank) {
   compare(2, kBalanced, {});
   compare(4, kBalanced + kRecomputed, {"parallelism.data_parallel_replicate_degree=2"});
@@ -95,11 +96,15 @@ TEST_P(ExpertTraining, LossesOfPipelinesAreThoseOfOneRank) {
           two_stages + Strings{"parallelism.pipeline_parallel_schedule=ZBVZeroBubble"});
 }
 
+// Finds what went wrong in torchtitan#4054 (before whole experts, gradients lose their sum over tensor parallelism) and
+// Megatron-LM#7452 (a sum in place over ranks changes the counts that the balancing loss reads later).
 TEST_P(ExpertTraining, LossesOfDividedAttentionBesideWholeExpertsAreThoseOfOneRank) {
   compare(2, kBalanced, divided() + kAllTokens);
   compare(4, kBalanced + kRegions, divided() + kAllTokens);
 }
 
+// Finds what went wrong in torchtitan#2387, #2416, Megatron-LM#599, #619 (gradients of routers not summed over tensor
+// parallelism).
 TEST_P(ExpertTraining, LossesOfExpertsThatTakeSlicesOfTheTokensAreThoseOfOneRank) {
   compare(2, kZLoss, divided());
   compare(2, kZLoss + kRecomputed, divided() + kAsync);
@@ -130,7 +135,7 @@ TEST_P(ExpertTraining, LossesOfPartsOfRowsAreThoseOfOneRank) {
   compare(4, kZLoss + kRecomputed, kUlysses + Strings{"parallelism.context_parallel_degree=2"});
 }
 
-/// Finds what went wrong in Megatron-LM#5047, #1652 and #3768 (losses of routers scale with the number of ranks).
+/// Finds what went wrong in Megatron-LM#5047, #1652, #3768 and #3769 (losses of routers scale with the number of ranks).
 TEST_P(ExpertTraining, LossesOfSpreadExpertsAreThoseOfOneRank) {
   if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   compare(2, kBalanced, kSpread2);

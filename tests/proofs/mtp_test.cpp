@@ -110,6 +110,7 @@ void expect_near(const Curve& actual, const Curve& expected, size_t first, const
   }
 }
 
+// Finds what went wrong in Megatron-LM#7452, #2417, #3159 and #1532 (the loss of a depth divided by labels of one rank).
 TEST(MtpTraining, LossesOfEveryLayoutAreThoseOfOneRank) {
   const TempFolder folder;
   const Curve one = run_of(folder / "one", 1, kNoCheckpoint);

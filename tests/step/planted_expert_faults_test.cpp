@@ -156,6 +156,7 @@ std::vector<Fault> expert_faults() {
          insert_operations(p.operations, {{find(p, {K::reduce_start, 1}), reduce}});
        },
        0, "reduce_start layers.0.experts", "it runs over fsdp {0, 1}, but must run over no group"},
+      // torchtitan#2387, #2416, Megatron-LM#599, #619
       {"RoutersOfSlicesAreReducedLikeAttention", of_slices, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::reduce_start, 1}).group = group_of(p, kShardGroup); }, 0,
        "reduce_start layers.0", "it runs over fsdp {0, 2}, but must run over fsdp_tp {0, 1, 2, 3}"},

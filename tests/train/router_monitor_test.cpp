@@ -113,6 +113,7 @@ struct MonitoredLayout {
 
 class RouterMonitorOf : public ::testing::TestWithParam<MonitoredLayout> {};
 
+// Finds what went wrong in Megatron-LM#7452 (a sum in place over ranks changes counts that are read later), torchtitan#4154.
 /// Finds tokens that recomputation counts again, and sums over ranks that compute the same tokens.
 TEST_P(RouterMonitorOf, ARunInAnyLayoutHasTheTokensOfAWholeOne) {
   const TempFolder folder;
