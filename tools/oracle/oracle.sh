@@ -37,7 +37,7 @@ stage "Spread experts against plain PyTorch and transformers" "$python" tools/or
 ninja -C build/release schedule_dump >/dev/null
 stage "Pipeline schedules against PyTorch's" "$python" tools/oracle/schedule_oracle.py build/release/schedule_dump
 stage "Pipelines against torch.distributed.pipelining" "$python" tools/oracle/stages_oracle.py "$program"
-stage "A model trained on 2 x 2 ranks against transformers" "$python" tools/oracle/export_oracle.py "$program"
+stage "Models trained on 4 ranks against one rank and transformers" "$python" tools/oracle/export_oracle.py "$program"
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
 stage "Components of tokenizers against tokenizers" "$python" tools/oracle/pipeline_oracle.py "$program" tests/golden/text/llama3_like/tokenizer.json
 stage "Whole tokenizers against tokenizers" "$python" tools/oracle/kind_oracle.py "$program" --strings 5000000

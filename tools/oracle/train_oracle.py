@@ -212,6 +212,8 @@ def compare(name, steps, weights, losses, norms, peer_weights):
 def write_inputs(folder, name, seed, rows=ROWS, **sizes):
     """The model, its text and the configuration of its training; returns the model and the text."""
     model = randomize(MODELS[name](**sizes), seed)
+    # That of the byte tokenizer.
+    model.config.eos_token_id = model.generation_config.eos_token_id = BYTE_VOCABULARY - 1
     save_model(model, folder / "model")
     letters = make_letters(rows)
     write_text(folder / "text.txt", letters)
