@@ -12,12 +12,14 @@ namespace {
 
 struct RowsOfPart {
   at::Tensor rows;   ///< of each token in the table; 0 for tokens of other parts
-  at::Tensor other;  ///< [N, 1] bool: tokens of other parts
+  at::Tensor other;  ///< [N, 1] bool: tokens of other parts, and those without a row
 };
 
+/// A table of the whole vocabulary keeps tokens outside it, which indexing refuses.
 RowsOfPart rows_of_part(const at::Tensor& tokens, int64_t rows, const VocabularyPart& part) {
   const at::Tensor shifted = tokens - part.begin;
-  const at::Tensor other = shifted.lt(0).logical_or(shifted.ge(rows));
+  const at::Tensor other =
+      part.size == 0 ? tokens.eq(kNoEmbedding) : shifted.lt(0).logical_or(shifted.ge(rows));
   return {shifted.masked_fill(other, 0), other.unsqueeze(1)};
 }
 
@@ -50,10 +52,6 @@ void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, co
 
 void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
                                  const VocabularyPart& part, double factor) {
-  if (part.size == 0) {
-    out.copy_(at::index_select(weight, 0, tokens) * factor);
-    return;
-  }
   const auto [rows, other] = rows_of_part(tokens, weight.size(0), part);
   out.copy_(at::index_select(weight, 0, rows).masked_fill(other, 0) * factor);
 }
@@ -62,10 +60,6 @@ void embedding_backward_reference(const at::Tensor& tokens, const at::Tensor& gr
                                   const at::Tensor& grad_weight, bool accumulate, const VocabularyPart& part,
                                   double factor) {
   if (!accumulate) grad_weight.zero_();
-  if (part.size == 0) {
-    grad_weight.index_add_(0, tokens, grad_out.to(grad_weight.scalar_type()) * factor);
-    return;
-  }
   const auto [rows, other] = rows_of_part(tokens, grad_weight.size(0), part);
   grad_weight.index_add_(0, rows, grad_out.to(grad_weight.scalar_type()).masked_fill(other, 0) * factor);
 }

@@ -2,6 +2,7 @@
 #include "stepforge/kernels/embedding.h"
 
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
@@ -50,6 +51,31 @@ TEST(Embedding, AddsGradientsInTokenOrder) {
   EXPECT_TRUE(grad_weight[1].eq(0x1.0p24 + 2).all().item<bool>());
 }
 
+TEST(Embedding, OfNoTokenIsARowOfZerosWithoutAGradient) {
+  const at::Tensor tokens = int_tensor({kNoEmbedding, 3, kNoEmbedding, 0});
+  // Of the whole vocabulary, and of tokens 2 to 6 of 9.
+  for (const VocabularyPart& part : {VocabularyPart{}, VocabularyPart{2, 9}}) {
+    const at::Tensor weight = random_tensor({5, 19}, 1);
+    const at::Tensor grad_out = random_tensor({4, 19}, 2);
+    const bool whole = part.size == 0;
+    for (const bool reference : {false, true}) {
+      const at::Tensor out = at::empty({4, 19}).fill_(7);
+      (reference ? embedding_forward_reference : embedding_forward)(tokens, weight, out, part, 1.0);
+      EXPECT_TRUE(at::equal(out[0], at::zeros({19})));
+      EXPECT_TRUE(at::equal(out[1], weight[whole ? 3 : 1]));
+      EXPECT_TRUE(at::equal(out[2], at::zeros({19})));
+      EXPECT_TRUE(at::equal(out[3], whole ? weight[0] : at::zeros({19})));
+      at::Tensor expected = at::zeros({5, 19});
+      expected[whole ? 3 : 1].copy_(grad_out[1]);
+      if (whole) expected[0].copy_(grad_out[3]);
+      const at::Tensor gradient = at::empty({5, 19});
+      (reference ? embedding_backward_reference : embedding_backward)(tokens, grad_out, gradient,
+                                                                      /*accumulate=*/false, part, 1.0);
+      EXPECT_TRUE(at::equal(gradient, expected));
+    }
+  }
+}
+
 TEST(Embedding, AgreesWithTheReferenceForAnyNumberOfThreads) {
   std::vector<int32_t> tokens;
   for (int32_t n = 0; n < 500; ++n) tokens.push_back(n * n % 37);
@@ -71,7 +97,7 @@ TEST(Embedding, RefusesTokensOutsideTheVocabulary) {
   const at::Tensor weight = random_tensor({5, 8}, 4);
   const at::Tensor out = at::empty({2, 8});
   EXPECT_THROW(embedding_forward(int_tensor({0, 5}), weight, out), Error);
-  EXPECT_THROW(embedding_forward(int_tensor({-1, 0}), weight, out), Error);
+  EXPECT_THROW(embedding_forward(int_tensor({-2, 0}), weight, out), Error);
   EXPECT_THROW(embedding_backward(int_tensor({0, 5}), out, weight, true), Error);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 void check_tokens(const int32_t* tokens, int64_t count, int64_t vocabulary) {
   for (int64_t n = 0; n < count; ++n) {
-    if (tokens[n] < 0 || tokens[n] >= vocabulary) {
+    if (tokens[n] < kNoEmbedding || tokens[n] >= vocabulary) {
       throw Error(format("embedding: token id {} at index {} is outside a vocabulary of {}", tokens[n], n,
                          vocabulary));
     }
@@ -34,7 +34,7 @@ struct TokensOfPart {
   int64_t begin;
   int64_t rows;
 
-  /// The row of token n in the table; outside [0, rows) if another part has it.
+  /// The row of token n in the table; outside [0, rows) if another part has it, or none.
   int64_t row(int64_t n) const { return ids[n] - begin; }
   bool has(int64_t row) const { return row >= 0 && row < rows; }
 };
