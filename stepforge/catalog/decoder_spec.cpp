@@ -24,29 +24,6 @@ AttentionDims attention_dims(const ModelConfig& model) {
 
 namespace {
 
-/// Throws UsageError unless each rank has all tokens of its rows in layers of multi-token prediction.
-void check_mtp(const ModelConfig& model, const TensorParallel& tensor, const ContextParallel& context) {
-  if (model.n_mtp_layers == 0) {
-    if (model.mtp_loss_weight == ModelConfig().mtp_loss_weight) return;
-    throw UsageError(
-        format("model.mtp_loss_weight = {}, but model.n_mtp_layers = 0: there is no such loss; remove the "
-               "weight, or set model.n_mtp_layers",
-               model.mtp_loss_weight));
-  }
-  const auto refuse = [&](const std::string& reason, const char* remedy) {
-    throw UsageError(format(
-        "model.n_mtp_layers = {}, but {}: a layer of multi-token prediction takes later tokens, which other "
-        "ranks may have; set model.n_mtp_layers = 0, or {}",
-        model.n_mtp_layers, reason, remedy));
-  };
-  if (context.degree > 1)
-    refuse(format("parallelism.context_parallel_degree = {}", context.degree),
-           "use another kind of parallelism");
-  if (tensor.degree > 1 && tensor.sequence)
-    refuse(format("parallelism.tensor_parallel_degree = {} with sequence parallelism", tensor.degree),
-           "parallelism.enable_sequence_parallel = false");
-}
-
 /// How each layer is divided.
 struct LayerParts {
   TensorParallel embedding;
@@ -232,13 +209,10 @@ int separate_norm(ModelSpec& spec, BlockSpec& head) {
   return head.units.back();
 }
 
-/// The layers of multi-token prediction, with their heads, after the head of the model (mtp_layers.h). The first layer
-/// takes the embedding under the name that they do.
+/// The layers of multi-token prediction, with their heads, after the head of the model (mtp_layers.h).
 void add_mtp(ModelSpec& spec, const ModelConfig& model, const BundleEntry& hidden, int64_t loss_chunk,
-             const TensorParallel& head_part, const std::function<void(int64_t layer)>& add_layer) {
-  BundleEntry embedded = hidden;
-  embedded.name = "embedded";
-  spec.blocks.at(0).outputs = spec.blocks.at(1).inputs = {embedded};
+             const TensorParallel& tensor, const TensorParallel& head_part,
+             const std::function<void(int64_t layer)>& add_layer) {
   const std::string output = model.tie_embeddings ? "embedding.weight" : "head.weight";
   const int output_unit = model.tie_embeddings ? 0 : spec.blocks.back().units.front();
   int norm_unit = separate_norm(spec, spec.blocks.back());
@@ -248,8 +222,9 @@ void add_mtp(ModelSpec& spec, const ModelConfig& model, const BundleEntry& hidde
     const auto layer = static_cast<int>(model.n_layers + depth - 1);
     const size_t first = spec.blocks.size();
     add_block(spec, hidden, name + ".mtp", BlockKind::mtp, layer,
-              {mtp_layer(name + ".mtp", hf_prefix, mtp_norm(model, depth - 1), model.dim)});
-    spec.blocks.back().inputs.push_back(embedded);
+              {mtp_layer(name + ".mtp", hf_prefix, mtp_norm(model, depth - 1), model.dim, tensor)});
+    spec.blocks.back().inputs.push_back(mtp_embedded(hidden, depth));
+    spec.blocks.front().outputs.push_back(mtp_embedded(hidden, depth));
     spec.blocks.back().units.push_back(norm_unit);
     add_layer(layer);
     add_block(spec, hidden, name + ".head", BlockKind::head, -1,
@@ -287,7 +262,6 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   if (model.vocab_size <= 0)
     throw UsageError("model.vocab_size is not set and there is no tokenizer to take it from");
   check_model(model);
-  check_mtp(model, tensor, context);
   check_latent_context(model, context);
   const LayerParts parts = parts_of_layers(model, tensor, plan);
   const TensorParallel& attention = parts.attention.at(0);
@@ -318,7 +292,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   const BundleEntry hidden{"hidden", model.dim, tensor.sequence};
   add_block(spec, hidden, "embedding", BlockKind::embedding, -1,
             {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim,
-                             parts.embedding)});
+                             parts.embedding, model.n_mtp_layers)});
   const auto add_layer = [&](int64_t layer) {
     const std::string name = format("layers.{}", layer);
     const std::string hf_prefix = format("model.layers.{}.", layer);
@@ -359,7 +333,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     spec.blocks.back().units.push_back(0);
     spec.ties.push_back({"embedding.weight", "head", "lm_head.weight"});
   }
-  if (model.n_mtp_layers > 0) add_mtp(spec, model, hidden, loss_chunk, parts.head, add_layer);
+  if (model.n_mtp_layers > 0) add_mtp(spec, model, hidden, loss_chunk, tensor, parts.head, add_layer);
   add_corrections(spec, model);
   plan.check_rules(spec);
   freeze_units(spec, model.freeze, model.frozen_dtype);

@@ -15,7 +15,8 @@ std::vector<int> add_units(ModelSpec& spec, const std::string& name, const std::
   std::vector<int> units;
   for (const UnitMesh mesh : {UnitMesh::rows, UnitMesh::slices}) {
     if (std::ranges::none_of(layers, [&](const LayerSpec* layer) { return layer->mesh == mesh; })) continue;
-    UnitSpec unit{.name = mesh == UnitMesh::rows ? name : name + ".mlp", .parameters = {}, .mesh = mesh};
+    // Beside the unit of attention.
+    UnitSpec unit{.name = units.empty() ? name : name + ".mlp", .parameters = {}, .mesh = mesh};
     for (LayerSpec* layer : layers)
       if (layer->mesh == mesh) std::ranges::move(layer->parameters, std::back_inserter(unit.parameters));
     units.push_back(static_cast<int>(spec.units.size()));

@@ -253,17 +253,20 @@ int64_t automatic_loss_chunk(int64_t vocab) {
 }
 
 LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab, int64_t width,
-                          const TensorParallel& tensor) {
+                          const TensorParallel& tensor, int64_t ahead) {
   LayerSpec layer;
   const SubTensor table{"weight", hf_name, vocab, {Initializer::Kind::normal, kInitialStd}};
   layer.parameters.push_back(packed(
       prefix + ".weight", width, {row_slice(table, width, tensor.part_of(vocab))}, ParameterTag::embedding));
   layer.region.name = "embedding";
   CallSpec lookup{.name = "embedding", .kind = CallKind::lookup, .weights = {prefix + ".weight"}};
-  if (!tensor.sequence || !tensor.divided) lookup.output.compute = width;
-  lookup.queued.token.fp32 = 1;  // the tokens
+  const int64_t rows = 1 + ahead;
+  if (!tensor.sequence || !tensor.divided) lookup.output.compute = rows * width;
+  lookup.queued.token.fp32 = rows;  // the tokens
   layer.region.calls.push_back(std::move(lookup));
-  add_leave(layer.region.calls, width, tensor);
+  add_leave(layer.region.calls, rows * width, tensor);
+  if (layer.region.calls.back().forward_workspace.token.compute > 0)  // summed one after the other
+    layer.region.calls.back().forward_workspace.token.compute = width;
   return layer;
 }
 

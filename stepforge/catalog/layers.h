@@ -39,9 +39,9 @@ struct AttentionDims {
 };
 
 /// Token embedding: [vocab, width]. `prefix` is Stepforge's name, `hf_name` the tensor's name in Hugging Face
-/// files.
+/// files. `ahead`: how many further rows it looks up for each token, of tokens further ahead.
 LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab, int64_t width,
-                          const TensorParallel& tensor = {});
+                          const TensorParallel& tensor = {}, int64_t ahead = 0);
 
 /// norm, packed q/k/v projection with an optional bias, optional q/k norm, rope, packed causal attention, output
 /// projection, norm, residual add; the traits say which norms there are. `hf_prefix` is "model.layers.3.";

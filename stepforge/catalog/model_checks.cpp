@@ -171,12 +171,21 @@ void check_rope_factors(const ModelConfig& model) {
 
 }  // namespace
 
+void check_mtp(const ModelConfig& model) {
+  if (model.n_mtp_layers > 0 || model.mtp_loss_weight == ModelConfig().mtp_loss_weight) return;
+  throw UsageError(
+      format("model.mtp_loss_weight = {}, but model.n_mtp_layers = 0: there is no such loss; remove the "
+             "weight, or set model.n_mtp_layers",
+             model.mtp_loss_weight));
+}
+
 void check_model(const ModelConfig& model) {
   check_sizes(model);
   check_settings(model);
   check_experts(model);
   check_latents(model);
   check_rope_factors(model);
+  check_mtp(model);
 }
 
 }  // namespace stepforge

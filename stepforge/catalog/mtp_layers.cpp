@@ -37,6 +37,13 @@ CallSpec norm_call(const std::string& name, const std::string& weight, int64_t w
 
 }  // namespace
 
+BundleEntry mtp_embedded(const BundleEntry& hidden, int64_t depth) {
+  BundleEntry embedded = hidden;
+  embedded.name = format("embedded.{}", depth);
+  embedded.ahead = true;
+  return embedded;
+}
+
 std::string mtp_name(const ModelConfig& model, int64_t depth) {
   return format("layers.{}", model.n_layers + depth - 1);
 }
@@ -46,7 +53,7 @@ std::string mtp_norm(const ModelConfig& model, int64_t depth) {
 }
 
 LayerSpec mtp_layer(const std::string& prefix, const std::string& hf_prefix, const std::string& last_norm,
-                    int64_t width) {
+                    int64_t width, const TensorParallel& tensor) {
   LayerSpec layer;
   layer.parameters = {norm_weight(prefix + ".embedding_norm", hf_prefix + "enorm.weight", width),
                       norm_weight(prefix + ".hidden_norm", hf_prefix + "hnorm.weight", width),
@@ -60,16 +67,20 @@ LayerSpec mtp_layer(const std::string& prefix, const std::string& hf_prefix, con
   layer.region.name = "mtp";
   std::vector<CallSpec>& calls = layer.region.calls;
   // Two chains, as one: gradients are those of both.
+  constexpr size_t kLastNorm = 1;
   calls = {norm_call("embedding_norm", prefix + ".embedding_norm", width, /*keeps_input=*/false),
            norm_call("last_norm", last_norm, width, /*keeps_input=*/false),
            norm_call("hidden_norm", prefix + ".hidden_norm", width, /*keeps_input=*/true)};
   CallSpec join{.name = "join"};
   join.output.compute = 2 * width;
   join.gradient.compute = 2 * width;
-  join.forward_workspace.token.fp32 = join.backward_workspace.token.fp32 =
-      3;  // which tokens have a later one
   calls.push_back(std::move(join));
   add_enter_linear(calls, "projection", prefix + ".projection", 2 * width, width, {}, /*keeps_input=*/true);
+  compute_on_slices(layer, tensor);
+  // The norm of a head, which sums its gradient over slices.
+  if (tensor.sequence)
+    calls.at(kLastNorm).backward_exchanges = {
+        {BlockAxis::tensor, ExchangeKind::sum, {}, width * static_cast<int64_t>(sizeof(float))}};
   return layer;
 }
 

@@ -11,6 +11,9 @@ namespace stepforge {
 /// The label of a token whose prediction does not count in the loss.
 inline constexpr int32_t kIgnoredLabel = -100;
 
+/// In place of a later token that a document does not have (Batch::ahead); its embedding is 0.
+inline constexpr int32_t kNoToken = -1;
+
 /// The source of a row that only pads an epoch.
 inline constexpr int32_t kNoSource = -1;
 
@@ -55,6 +58,9 @@ struct Batch {
   /// others weigh 1.
   std::vector<float> weights;
   double label_weight = 0.0;  ///< the sum of `weights`
+  /// For multi-token prediction: at depth 1, 2, ... the same batch with the tokens and labels that so much later tokens
+  /// have (data/tokens_ahead.h).
+  std::vector<Batch> ahead = {};
 
   /// What the labels weigh together.
   double loss_weight() const { return weights.empty() ? static_cast<double>(valid_labels) : label_weight; }

@@ -7,6 +7,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/data/context_part.h"
+#include "stepforge/data/tokens_ahead.h"
 
 namespace stepforge {
 
@@ -38,6 +39,7 @@ Loader::Loader(std::shared_ptr<const RowStream> stream, const BatchLayout& layou
 Batch Loader::read(const BatchCursor& cursor) const {
   Batch batch = stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch);
   weigh_labels(layout_.label_weights, batch);
+  add_tokens_ahead(batch, layout_.ahead);
   return take_part(std::move(batch), layout_.part);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/data/labels_ahead.h"
+#include "stepforge/data/tokens_ahead.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/data/loss_weights.h"
@@ -19,13 +20,11 @@ void move_ahead(std::vector<T>& values, int64_t begin, int64_t end, int64_t ahea
   std::fill(std::copy(first + moved, last, first), last, fill);
 }
 
-}  // namespace
-
-Batch labels_ahead(Batch batch, int64_t ahead) {
-  if (batch.part.degree > 1) throw Error("labels of later tokens: a rank has only a part of each row");
+Batch moved_ahead(Batch batch, int64_t ahead) {
   for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
     const int64_t begin = batch.cu_seqlens[i];
     const int64_t end = batch.cu_seqlens[i + 1];
+    move_ahead(batch.tokens, begin, end, ahead, kNoToken);
     move_ahead(batch.labels, begin, end, ahead, kIgnoredLabel);
     if (!batch.weights.empty()) move_ahead(batch.weights, begin, end, ahead, 0.0F);
   }
@@ -33,6 +32,16 @@ Batch labels_ahead(Batch batch, int64_t ahead) {
   batch.valid_labels = tokens - std::ranges::count(batch.labels, kIgnoredLabel);
   if (!batch.weights.empty()) batch.label_weight = sum_of_weights(batch);
   return batch;
+}
+
+}  // namespace
+
+void add_tokens_ahead(Batch& batch, int64_t depths) {
+  if (depths > 0 && batch.part.degree > 1)
+    throw Error("tokens further ahead: a rank has only a part of each row");
+  std::vector<Batch> ahead;
+  for (int64_t depth = 1; depth <= depths; ++depth) ahead.push_back(moved_ahead(batch, depth));
+  batch.ahead = std::move(ahead);
 }
 
 }  // namespace stepforge

@@ -305,7 +305,7 @@ Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks
       case BlockKind::mtp:
         model.blocks.push_back(std::make_unique<MtpBlock>(parameters, block.name,
                                                           mtp_norm(config, block.ahead - 1),
-                                                          head_traits(config, options).norm, block.ahead));
+                                                          head_traits(config, options).norm, options.tensor));
         break;
       case BlockKind::head: {
         Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");

@@ -26,6 +26,7 @@ struct BundleEntry {
   /// each token has one.
   int64_t dispatched = 0;
   std::optional<DType> dtype = {};  ///< if it is not the compute dtype
+  bool ahead = false;               ///< of tokens further ahead, of which only training has values
 
   /// Integers have no gradient.
   bool has_gradient() const { return !dtype || is_floating_point(*dtype); }

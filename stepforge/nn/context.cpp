@@ -24,6 +24,12 @@ at::Tensor view_of(std::vector<T>& values) {
                        at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
 }
 
+std::vector<at::Tensor> views_of_tokens(std::vector<Batch>& batches) {
+  std::vector<at::Tensor> views;
+  for (Batch& batch : batches) views.push_back(view_of(batch.tokens));
+  return views;
+}
+
 /// Some tokens of a document that a rank has, all inside one chunk.
 struct Piece {
   int64_t begin = 0;  ///< index in the part
@@ -65,6 +71,7 @@ std::vector<AttentionRange> ranges_of_part(const std::vector<AttentionRange>& do
 BatchTensors::BatchTensors(Batch host_batch)
     : host(std::move(host_batch)),
       tokens(view_of(host.tokens)),
+      tokens_ahead(views_of_tokens(host.ahead)),
       positions(view_of(host.positions)),
       labels(view_of(host.labels)),
       weights(host.weights.empty() ? at::Tensor() : view_of(host.weights)),

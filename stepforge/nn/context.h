@@ -29,6 +29,7 @@ struct BatchTensors {
 
   Batch host;
   at::Tensor tokens;                      ///< [rows * seq_len] int32
+  std::vector<at::Tensor> tokens_ahead;   ///< the same of host.ahead, kNoToken where there is no such token
   at::Tensor positions;                   ///< [rows * seq_len] int32, restarting at document boundaries
   at::Tensor labels;                      ///< [rows * seq_len] int32, -100 = ignored
   at::Tensor weights;                     ///< [rows * seq_len] fp32: of the labels; undefined if all weigh 1

@@ -77,12 +77,14 @@ class MlpLayer {
 
 class EmbeddingBlock : public Block {
  public:
-  /// Rows of the table times `factor`.
+  /// Rows of the table times `factor`: of the tokens, and of those further ahead that the batch has.
   explicit EmbeddingBlock(Parameter& table, TensorExchange tensor = {}, double factor = 1.0)
       : table_(table), part_(vocabulary_part(table.spec())), tensor_(std::move(tensor)), factor_(factor) {}
   Bundle forward(const Bundle& inputs, const Context& context) override;
 
  private:
+  at::Tensor embedded(const at::Tensor& tokens, const Context& context);
+
   Parameter& table_;
   VocabularyPart part_;
   TensorExchange tensor_;

@@ -9,17 +9,15 @@
 
 namespace stepforge {
 
-/// Rows [later; own] of width 2 D: of token i, row i + `ahead` of `later` [N, D] if that is a token of the same document of
-/// `batch`, otherwise 0, and row i of `own` [N, D]. `batch` must outlive the graph.
-at::Tensor join_later(const at::Tensor& later, const at::Tensor& own, const BatchTensors& batch,
-                      int64_t ahead);
+/// Rows [later; own] of width 2 D of two tensors [N, D].
+at::Tensor join_later(const at::Tensor& later, const at::Tensor& own);
 
-/// {hidden, embedded} to hidden.
+/// {hidden, embedding of the token further ahead} to hidden, all of a slice of the tokens if `tensor` says so.
 class MtpBlock : public Block {
  public:
   /// `prefix` is "layers.3.mtp"; `last_norm` is the norm of the head of the depth before.
   MtpBlock(const ParameterLookup& parameters, const std::string& prefix, const std::string& last_norm,
-           const NormConstants& constants, int64_t ahead);
+           const NormConstants& constants, TensorExchange tensor = {});
   Bundle forward(const Bundle& inputs, const Context& context) override;
 
  private:
@@ -28,7 +26,7 @@ class MtpBlock : public Block {
   Parameter& hidden_norm_;
   Parameter& projection_;
   NormConstants constants_;
-  int64_t ahead_;
+  TensorExchange tensor_;
 };
 
 }  // namespace stepforge

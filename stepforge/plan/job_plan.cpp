@@ -64,12 +64,13 @@ void check_ordered_units(const ModelSpec& model, const ParallelDims& dims) {
         "ranks at once, not a sum over rows in one order; use reduction = \"fast\", or set both degrees to 1",
         dims.ep, dims.etp));
   }
-  if (has(UnitMesh::slices)) {
+  const auto sliced = std::ranges::find(model.units, UnitMesh::slices, &UnitSpec::mesh);
+  if (sliced != model.units.end()) {
     throw UsageError(
         format("training.reduction = \"ordered\", but parallelism.tensor_parallel_degree = {} with sequence "
-               "parallelism: the gradient of an expert is a sum over parts of rows; set "
+               "parallelism: the gradient of {} is a sum over parts of rows; set "
                "parallelism.enable_sequence_parallel = false, or reduction = \"fast\"",
-               dims.tp));
+               dims.tp, sliced->name));
   }
 }
 

@@ -49,19 +49,26 @@ struct AddBias : torch::autograd::Function<AddBias> {
 
 class ExactEmbedding : public Block {
  public:
-  ExactEmbedding(Parameter& table, size_t outputs, const TensorExchange& tensor)
-      : table_(table), outputs_(outputs), tensor_(tensor) {}
+  /// `copies`: how many values it makes of the tokens themselves.
+  ExactEmbedding(Parameter& table, size_t copies, const TensorExchange& tensor)
+      : table_(table), copies_(copies), tensor_(tensor) {}
   Bundle forward(const Bundle&, const Context& context) override {
-    const at::Tensor rows = embed(context.batch->tokens, table_, vocabulary_part(table_.spec()));
-    const at::Tensor made = leave_layer(rows, is_divided(table_), tensor_, context) * 4.0;
+    const at::Tensor own = embedded(context.batch->tokens, context);
     Bundle outputs;
-    for (size_t i = 0; i < outputs_; ++i) outputs.push_back(round_to_exact(made));
+    for (size_t i = 0; i < copies_; ++i) outputs.push_back(round_to_exact(own));
+    for (const at::Tensor& later : context.batch->tokens_ahead)
+      outputs.push_back(round_to_exact(embedded(later, context)));
     return outputs;
   }
 
  private:
+  at::Tensor embedded(const at::Tensor& tokens, const Context& context) {
+    const at::Tensor rows = embed(tokens, table_, vocabulary_part(table_.spec()));
+    return leave_layer(rows, is_divided(table_), tensor_, context) * 4.0;
+  }
+
   Parameter& table_;
-  size_t outputs_;
+  size_t copies_;
   TensorExchange tensor_;
 };
 
@@ -251,14 +258,13 @@ class ExactJoinBlock : public Block {
 /// What the layer that predicts the token after the next one takes.
 class ExactMtpBlock : public Block {
  public:
-  ExactMtpBlock(Parameter& weight, int64_t ahead) : weight_(weight), ahead_(ahead) {}
-  Bundle forward(const Bundle& inputs, const Context& context) override {
-    return {round_to_exact(linear(join_later(inputs.at(1), inputs.at(0), *context.batch, ahead_), weight_))};
+  explicit ExactMtpBlock(Parameter& weight) : weight_(weight) {}
+  Bundle forward(const Bundle& inputs, const Context&) override {
+    return {round_to_exact(linear(join_later(inputs.at(1), inputs.at(0)), weight_))};
   }
 
  private:
   Parameter& weight_;
-  int64_t ahead_;
 };
 
 /// The loss is half the squared distance of the logits from 4 at the label and 0 elsewhere.
@@ -336,15 +342,14 @@ Model make_exact_model(ExactModel model, const std::vector<BlockSpec>& blocks,
   for (const BlockSpec& block : blocks) {
     switch (block.kind) {
       case BlockKind::embedding:
-        forward.blocks.push_back(
-            std::make_unique<ExactEmbedding>(parameters("embedding.weight"), block.outputs.size(), tensor));
+        forward.blocks.push_back(std::make_unique<ExactEmbedding>(
+            parameters("embedding.weight"), model == ExactModel::graph ? 2 : 1, tensor));
         break;
       case BlockKind::layer:
         forward.blocks.push_back(exact_layer_block(model, block, parameters, tensor, exchange));
         break;
       case BlockKind::mtp:
-        forward.blocks.push_back(
-            std::make_unique<ExactMtpBlock>(parameters(block.name + ".weight"), block.ahead));
+        forward.blocks.push_back(std::make_unique<ExactMtpBlock>(parameters(block.name + ".weight")));
         break;
       case BlockKind::head: {
         const std::string output = model == ExactModel::shared ? "embedding.weight"
@@ -367,6 +372,14 @@ class ExactLoader : public PrefetchLoader {
 
   Batch next() override {
     Batch batch = PrefetchLoader::next();
+    mask(batch, 0);
+    for (size_t i = 0; i < batch.ahead.size(); ++i) mask(batch.ahead[i], static_cast<int64_t>(i) + 1);
+    return batch;
+  }
+
+ private:
+  /// A label is masked, or not, at all depths alike.
+  void mask(Batch& batch, int64_t depth) const {
     batch.valid_labels = 0;
     const std::vector<TokenRange> held = token_ranges(batch.part, batch.row_length());
     size_t i = 0;
@@ -375,16 +388,15 @@ class ExactLoader : public PrefetchLoader {
       for (const TokenRange& range : held) {
         for (int64_t position = range.begin; position < range.begin + range.size; ++position, ++i) {
           // Of the first tokens of a row there is no earlier one that predicts their labels.
-          const bool counts = position >= ahead_ && 5 * (position - ahead_) % batch.row_length() < labels;
+          const int64_t predicted = position + depth - ahead_;
+          const bool counts = predicted >= 0 && 5 * predicted % batch.row_length() < labels;
           if (!counts) batch.labels[i] = kIgnoredLabel;
           batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
         }
       }
     }
-    return batch;
   }
 
- private:
   /// Rows 4 to 6 have none, the others equally many, of which the first get what is left.
   int64_t labels_of(int64_t row) const {
     if (row >= 4 && row < 7) return 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/mtp_layers.h"
 #include "stepforge/catalog/tensor_costs.h"
 #include "stepforge/modelspec/expert_values.h"
 
@@ -145,9 +146,11 @@ RegionSpec experts_region(const std::string& layer) {
   return region;
 }
 
-RegionSpec embedding_region(const TensorParallel& tensor) {
-  RegionSpec region{.name = "embedding", .calls = {call(CallKind::lookup, "embedding.weight", kWidth)}};
-  add_leave(region.calls, kWidth, tensor);
+/// Of each token `rows` rows: its own, and those of tokens further ahead.
+RegionSpec embedding_region(const TensorParallel& tensor, int64_t rows) {
+  const int64_t width = rows * kWidth;
+  RegionSpec region{.name = "embedding", .calls = {call(CallKind::lookup, "embedding.weight", width)}};
+  add_leave(region.calls, width, tensor);
   return region;
 }
 
@@ -158,12 +161,13 @@ RegionSpec join_region() {
   return {.name = "join", .calls = {sum}};
 }
 
-/// Of the hidden state and a later embedding, by a weight that every rank has.
-RegionSpec later_region(const std::string& weight) {
+/// Of the hidden state and a later embedding, with all tokens or a slice of them, by a weight that every rank has.
+RegionSpec later_region(const std::string& weight, const TensorParallel& tensor) {
   RegionSpec region{.name = "mtp"};
   CallSpec join{.name = "join"};
   join.output.compute = join.gradient.compute = 2 * kWidth;
   region.calls = {join, call(CallKind::linear, weight, kWidth, 2 * kWidth)};
+  compute_on_slices(region, tensor);
   return region;
 }
 
@@ -252,8 +256,13 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
   const BundleEntry source{"source", kWidth, tensor.sequence};
   spec.units.push_back(
       {"embedding", {divided(matrix("embedding.weight", kExactVocabulary, kWidth), 0, embedding)}});
-  spec.blocks.push_back(
-      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {embedding_region(embedding)}});
+  spec.blocks.push_back({"embedding",
+                         BlockKind::embedding,
+                         -1,
+                         {0},
+                         {},
+                         {stream},
+                         {embedding_region(embedding, has_mtp(model) ? 2 : 1)}});
   if (model == ExactModel::graph) spec.blocks.back().outputs.push_back(source);
   const auto add_layer = [&](int layer) {
     const std::string name = format("layers.{}", layer);
@@ -315,9 +324,8 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     spec.units.push_back({"extra", {divided(matrix("extra.weight", kExactVocabulary, kWidth), 0, part)}});
   }
   if (has_mtp(model)) {
-    BundleEntry embedded = stream;
-    embedded.name = "embedded";
-    spec.blocks.at(0).outputs = spec.blocks.at(1).inputs = {embedded};
+    const BundleEntry embedded = mtp_embedded(stream, 1);
+    spec.blocks.front().outputs.push_back(embedded);
     const int head_unit = spec.blocks.back().units.front();
     const std::string name = format("layers.{}.mtp", layers);
     const size_t first = spec.blocks.size();
@@ -327,8 +335,10 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
                            {static_cast<int>(spec.units.size())},
                            {stream, embedded},
                            {stream},
-                           {later_region(name + ".weight")}});
-    spec.units.push_back({name, {matrix(name + ".weight", kWidth, 2 * kWidth)}});
+                           {later_region(name + ".weight", tensor)}});
+    spec.units.push_back({.name = name,
+                          .parameters = {matrix(name + ".weight", kWidth, 2 * kWidth)},
+                          .mesh = tensor.sequence ? UnitMesh::slices : UnitMesh::rows});
     add_layer(static_cast<int>(layers));
     spec.blocks.push_back({format("layers.{}.head", layers),
                            BlockKind::head,

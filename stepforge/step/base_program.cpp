@@ -180,21 +180,24 @@ class ValueWriter {
     if (!block.arriving.empty()) current_.clear();
     for (const BundleEntry& entry : block.arriving) {
       const std::string part = block.arriving.size() == 1 ? "input" : entry.name;
-      added.arriving.push_back(make(format("{} of {}", part, block.name), entry, -1));
+      if (has(entry)) added.arriving.push_back(make(format("{} of {}", part, block.name), entry, -1));
     }
     std::vector<int>& takes = block.dispatch ? added.sent : added.inputs;
     for (const BundleEntry& entry : block.takes()) {
+      if (!has(entry)) continue;
       takes.push_back(take(block, entry));
       element(program_.values, takes.back()).consumers.push_back(b);
     }
     std::vector<int>& makes = block.dispatch ? added.returned : added.outputs;
     for (const BundleEntry& entry : block.makes()) {
+      if (!has(entry)) continue;
       const std::string part = block.makes().size() == 1 ? "" : "." + entry.name;
       makes.push_back(make(block.name + part, entry, b));
       if (std::ranges::count(block.kept, entry.name) > 0) added.kept.push_back(makes.back());
     }
     if (block.dispatch) add_rows(block, b);
     for (const BundleEntry& entry : block.leaving) {
+      if (!has(entry)) continue;
       added.leaving.push_back(take(block, entry));
       sent_.insert(added.leaving.back());
     }
@@ -218,6 +221,8 @@ class ValueWriter {
     add_all(block.inputs, tokens_of, added.inputs);
     add_all(block.outputs, b, added.outputs);
   }
+
+  bool has(const BundleEntry& entry) const { return program_.kind == ProgramKind::train || !entry.ahead; }
 
   int make(const std::string& name, const BundleEntry& entry, int producer) {
     const int value = append(name, entry, producer);

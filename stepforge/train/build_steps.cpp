@@ -203,6 +203,7 @@ void build_layout(Trainer& trainer) {
   trainer.rank_model = plan_rank_model(trainer.pipeline, trainer.place);
   trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place, trainer.pipeline);
   trainer.batch = plan_batch(trainer.config, trainer.layout);
+  trainer.batch.ahead = trainer.model_spec.ahead;
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
   trainer.steps_per_epoch =
       std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));

@@ -4,7 +4,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 
-#include "stepforge/data/labels_ahead.h"
 #include "stepforge/kernels/scalars.h"
 #include "stepforge/storage/tensor_parts.h"
 
@@ -26,18 +25,15 @@ NormType norm_type(ClipNorm norm) {
 
 namespace {
 
-double weight_of(const std::vector<Batch>& batches) {
-  double weight = 0.0;
-  for (const Batch& batch : batches) weight += batch.loss_weight();
-  return weight;
+const Batch& at_depth(const Batch& batch, size_t ahead) {
+  return ahead == 0 ? batch : batch.ahead.at(ahead - 1);
 }
 
-/// The batches with the labels of depth 1, 2, ...
-std::vector<std::vector<Batch>> batches_ahead(const std::vector<Batch>& batches, size_t depths) {
-  std::vector<std::vector<Batch>> all(depths);
-  for (size_t i = 0; i < depths; ++i)
-    for (const Batch& batch : batches) all[i].push_back(labels_ahead(batch, static_cast<int64_t>(i) + 1));
-  return all;
+/// What the labels of all batches weigh at a depth.
+double weight_of(const std::vector<Batch>& batches, size_t ahead) {
+  double weight = 0.0;
+  for (const Batch& batch : batches) weight += at_depth(batch, ahead).loss_weight();
+  return weight;
 }
 
 }  // namespace
@@ -49,7 +45,6 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
                                                                   : NormExchange::ranks),
       max_norm_(training.max_norm),
       batches_(batches),
-      batches_ahead_(batches_ahead(batches, scalars.ahead.size())),
       store_(store),
       optimizer_(optimizer),
       domain_(training.loss_aggregation),
@@ -57,8 +52,9 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
   int64_t labels = 0;
   for (const Batch& batch : batches) labels += batch.valid_labels;
   std::vector<double> ahead_weights;
-  for (const auto& ahead : batches_ahead_) ahead_weights.push_back(weight_of(ahead));
-  scalars_.begin(weight_of(batches), labels, store.groups().layout().data_ranks, ahead_weights);
+  for (size_t depth = 1; depth <= scalars.ahead.size(); ++depth)
+    ahead_weights.push_back(weight_of(batches, depth));
+  scalars_.begin(weight_of(batches, 0), labels, store.groups().layout().data_ranks, ahead_weights);
   domain_.weigh_tokens(scalars_);
 }
 
@@ -68,8 +64,8 @@ void TrainingServices::count_labels(Communicator& ranks) {
 }
 
 BatchTensors TrainingServices::load_batch(int micro_batch, int ahead) {
-  const auto& batches = ahead == 0 ? batches_ : batches_ahead_.at(static_cast<size_t>(ahead) - 1);
-  return BatchTensors(batches.at(static_cast<size_t>(micro_batch)));
+  const Batch& batch = batches_.at(static_cast<size_t>(micro_batch));
+  return BatchTensors(at_depth(batch, static_cast<size_t>(ahead)));
 }
 
 std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch, int ahead) {

@@ -70,7 +70,6 @@ class TrainingServices : public StepServices {
   NormExchange norm_exchange_;
   double max_norm_;
   const std::vector<Batch>& batches_;
-  std::vector<std::vector<Batch>> batches_ahead_;  ///< with the labels of depth 1, 2, ...
   const ModelStore& store_;
   Optimizer* optimizer_;
   AveragingDomain domain_;

@@ -54,10 +54,11 @@ TEST(MtpLayers, AreAChainAfterTheHeadOfTheModel) {
   EXPECT_EQ(names, (std::vector<std::string>{"embedding", "layers.0", "layers.1", "layers.2", "head",
                                              "layers.3.mtp", "layers.3", "layers.3.head", "layers.4.mtp",
                                              "layers.4", "layers.4.head"}));
-  EXPECT_EQ(names_of(spec.blocks[0].outputs), std::vector<std::string>{"embedded"});
-  EXPECT_EQ(names_of(spec.blocks[1].inputs), std::vector<std::string>{"embedded"});
+  EXPECT_EQ(names_of(spec.blocks[0].outputs),
+            (std::vector<std::string>{"hidden", "embedded.1", "embedded.2"}));
+  EXPECT_EQ(names_of(spec.blocks[1].inputs), std::vector<std::string>{"hidden"});
   EXPECT_EQ(names_of(block_of(spec, "layers.4.mtp").inputs),
-            (std::vector<std::string>{"hidden", "embedded"}));
+            (std::vector<std::string>{"hidden", "embedded.2"}));
   for (const BlockSpec& block : spec.blocks) {
     const bool first = block.name.starts_with("layers.3");
     EXPECT_EQ(block.ahead, first ? 1 : block.name.starts_with("layers.4") ? 2 : 0) << block.name;
@@ -130,13 +131,14 @@ TEST(MtpLayers, OfAPipelineAreInTheStageOfTheHead) {
                   "6 pipeline stages for 5 blocks (embedding, 3 layers, head)");
 }
 
-TEST(MtpLayers, AreRefusedWhereARankLacksTokens) {
-  const ModelConfig model = mtp_model(1);
-  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(model, 0, {}, {.degree = 2}); }),
-                  "model.n_mtp_layers = 1, but parallelism.context_parallel_degree = 2");
+TEST(MtpLayers, OfSlicesOfTheTokensHaveWholeWeightsThatTheStepSumsOverThem) {
   const TensorParallel slices{.rank = 0, .degree = 2, .sequence = true};
-  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(model, 0, slices); }),
-                  "parallelism.enable_sequence_parallel = false");
+  const std::vector<TensorPlanRule> rules = {{"attention", TensorStyle::replicate}};
+  const ModelSpec spec = model_spec(mtp_model(2), 0, slices, {}, TensorPlan(rules));
+  for (const char* name : {"layers.3.mtp", "layers.4.mtp"})
+    EXPECT_EQ(std::ranges::find(spec.units, name, &UnitSpec::name)->mesh, UnitMesh::slices);
+  for (const BundleEntry& value : block_of(spec, "layers.3.mtp").inputs) EXPECT_TRUE(value.slice);
+  check_value_types(spec);
 }
 
 TEST(MtpLayers, AreRefusedInFamiliesWithoutThem) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/data/tokens_ahead.h"
 
 namespace stepforge::testing {
 namespace {
@@ -66,6 +67,29 @@ TEST(ContextPart, PartsHaveEveryTokenOnceWithItsLabelAndPosition) {
     const std::vector<int64_t> index = index_in_parts({0, 4, head_tail}, 3, 24);
     for (size_t i = 0; i < index.size(); ++i)
       EXPECT_EQ(tokens.at(static_cast<size_t>(index[i])), whole.tokens[i]) << i;
+  }
+}
+
+/// Also where a chunk ends: a rank gets the later tokens of others.
+TEST(ContextPart, PartsHaveTheTokensAndLabelsFurtherAheadOfWholeRows) {
+  Batch whole = numbered_rows();
+  add_tokens_ahead(whole, 2);
+  for (const bool head_tail : {true, false}) {
+    int64_t labels = 0;
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      const Batch part = take_part(whole, {rank, 4, head_tail});
+      ASSERT_EQ(part.ahead.size(), 2U);
+      for (size_t depth = 0; depth < 2; ++depth) {
+        for (size_t i = 0; i < part.tokens.size(); ++i) {
+          const auto at =
+              static_cast<size_t>(std::ranges::find(whole.tokens, part.tokens[i]) - whole.tokens.begin());
+          EXPECT_EQ(part.ahead[depth].tokens.at(i), whole.ahead[depth].tokens[at]);
+          EXPECT_EQ(part.ahead[depth].labels.at(i), whole.ahead[depth].labels[at]);
+        }
+      }
+      labels += part.ahead[1].valid_labels;
+    }
+    EXPECT_EQ(labels, whole.ahead[1].valid_labels);
   }
 }
 

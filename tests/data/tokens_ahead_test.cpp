@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/data/labels_ahead.h"
+#include "stepforge/data/tokens_ahead.h"
 
 #include <numeric>
 
@@ -12,7 +12,8 @@ namespace stepforge::testing {
 namespace {
 
 constexpr int32_t kNone = kIgnoredLabel;
-using Labels = std::vector<int32_t>;
+constexpr int32_t kEnd = kNoToken;
+using Numbers = std::vector<int32_t>;
 
 /// Tokens 0 to 8, of which the last one is only a label, with documents at these places.
 Row counting_row(std::vector<int32_t> document_starts) {
@@ -29,41 +30,50 @@ Batch batch_of(const std::vector<Row>& rows) {
   return batch;
 }
 
-TEST(LabelsAhead, AreThoseOfTheTokenSoMuchLaterInTheSameDocument) {
-  const Batch batch = batch_of({counting_row({3}), counting_row({})});
-  EXPECT_EQ(labels_ahead(batch, 0).labels, batch.labels);
-  const Batch one = labels_ahead(batch, 1);
-  // The row's first document ends after token 2; its second one goes on, and so does the second row's.
-  EXPECT_EQ(one.labels, (Labels{2, kNone, kNone, 5, 6, 7, 8, kNone, 2, 3, 4, 5, 6, 7, 8, kNone}));
-  EXPECT_EQ(one.valid_labels, 12);
-  const Batch three = labels_ahead(batch, 3);
-  EXPECT_EQ(three.labels, (Labels{kNone, kNone, kNone, 7, 8, kNone, kNone, kNone,  //
-                                  4, 5, 6, 7, 8, kNone, kNone, kNone}));
-  EXPECT_EQ(three.valid_labels, 7);
-  EXPECT_EQ(one.tokens, batch.tokens);
-  EXPECT_EQ(one.positions, batch.positions);
-  EXPECT_EQ(labels_ahead(batch, 100).valid_labels, 0);
+Batch at_depth(Batch batch, int64_t depth) {
+  add_tokens_ahead(batch, depth);
+  EXPECT_EQ(std::ssize(batch.ahead), depth);
+  return batch.ahead.back();
 }
 
-TEST(LabelsAhead, CountIfTheyCountWhereTheyAreTheNextToken) {
+TEST(TokensAhead, AreThoseSoMuchLaterInTheSameDocumentWithTheirLabels) {
+  const Batch batch = batch_of({counting_row({3}), counting_row({})});
+  const Batch one = at_depth(batch, 1);
+  // The row's first document ends after token 2; its second one goes on, and so does the second row's.
+  EXPECT_EQ(one.tokens, (Numbers{1, 2, kEnd, 4, 5, 6, 7, kEnd, 1, 2, 3, 4, 5, 6, 7, kEnd}));
+  EXPECT_EQ(one.labels, (Numbers{2, kNone, kNone, 5, 6, 7, 8, kNone, 2, 3, 4, 5, 6, 7, 8, kNone}));
+  EXPECT_EQ(one.valid_labels, 12);
+  const Batch three = at_depth(batch, 3);
+  EXPECT_EQ(three.tokens, (Numbers{kEnd, kEnd, kEnd, 6, 7, kEnd, kEnd, kEnd,  //
+                                   3, 4, 5, 6, 7, kEnd, kEnd, kEnd}));
+  EXPECT_EQ(three.labels, (Numbers{kNone, kNone, kNone, 7, 8, kNone, kNone, kNone,  //
+                                   4, 5, 6, 7, 8, kNone, kNone, kNone}));
+  EXPECT_EQ(three.valid_labels, 7);
+  EXPECT_EQ(one.positions, batch.positions);
+  EXPECT_EQ(at_depth(batch, 100).valid_labels, 0);
+}
+
+TEST(TokensAhead, HaveLabelsThatCountIfTheyCountWhereTheyAreTheNextToken) {
   Row row = counting_row({});
   row.counted = {1, 1, 1, 0, 0, 1, 1, 1, 1};
-  EXPECT_EQ(labels_ahead(batch_of({row}), 1).labels, (Labels{2, kNone, kNone, 5, 6, 7, 8, kNone}));
+  const Batch ahead = at_depth(batch_of({row}), 1);
+  EXPECT_EQ(ahead.labels, (Numbers{2, kNone, kNone, 5, 6, 7, 8, kNone}));
+  EXPECT_EQ(ahead.tokens, (Numbers{1, 2, 3, 4, 5, 6, 7, kEnd}));
 }
 
-TEST(LabelsAhead, HaveTheWeightsThatTheyHaveAsNextTokens) {
+TEST(TokensAhead, HaveLabelsWithTheWeightsOfNextTokens) {
   Batch batch = batch_of({counting_row({3})});
   weigh_labels(LabelWeights::sample, batch);
-  const Batch ahead = labels_ahead(batch, 1);
+  const Batch ahead = at_depth(batch, 1);
   const std::vector<float> expected = {0.5F, 0.0F, 0.0F, 0.2F, 0.2F, 0.2F, 0.2F, 0.0F};
   EXPECT_EQ(ahead.weights, expected);
   EXPECT_NEAR(ahead.loss_weight(), 1.3, 1e-6);
 }
 
-TEST(LabelsAhead, OfAPartOfARowAreRefused) {
+TEST(TokensAhead, OfAPartOfARowAreRefused) {
   Batch batch = batch_of({counting_row({})});
   batch.part.degree = 2;
-  EXPECT_CONTAINS(message_of<Error>([&] { labels_ahead(batch, 1); }), "only a part of each row");
+  EXPECT_CONTAINS(message_of<Error>([&] { add_tokens_ahead(batch, 1); }), "only a part of each row");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/data/tokens_ahead.h"
 #include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/tensorfile/safetensors.h"
@@ -79,7 +80,8 @@ TEST(Golden, GradientsOfMultiTokenPredictionMatchTransformers) {
   Config config;
   config.model = hf_model_config(folder);
   ASSERT_EQ(config.model.n_mtp_layers, 2);
-  const Batch batch = read_token_rows(folder / "tokens.safetensors", config.model.vocab_size);
+  Batch batch = read_token_rows(folder / "tokens.safetensors", config.model.vocab_size);
+  add_tokens_ahead(batch, config.model.n_mtp_layers);
   config.training.seq_len = batch.seq_len;
   config.training.local_batch_size = config.training.global_batch_size = batch.rows;
   const ModelSpec spec = plan_model(config);

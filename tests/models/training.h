@@ -10,6 +10,7 @@
 #include <ATen/ops/cat.h>
 
 #include "stepforge/config/load.h"
+#include "stepforge/data/tokens_ahead.h"
 #include "stepforge/optim/param_groups.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/train/train_step.h"
@@ -58,6 +59,7 @@ class Job {
       }
       append_row(rows[i], first_row + i, batches.back());
     }
+    for (Batch& batch : batches) add_tokens_ahead(batch, spec.ahead);
     return batches;
   }
 

@@ -11,6 +11,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/data/context_part.h"
+#include "stepforge/data/tokens_ahead.h"
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/equal_ranks.h"
 #include "tests/nn/tiny_model.h"
@@ -267,19 +268,28 @@ TEST(EmbeddingCost, QueuedBytesAreTheTokensAndTheGradientOfTheirRows) {
   install_cpu_allocator();
   TinyModel tiny(tiny_config());
   constexpr int64_t kTokens = 2 * 24;
-  const BatchTensors batch(made_up_batch(2, 24, tiny.config.vocab_size));
-  Context context;
-  context.batch = &batch;
-  GradientQueue pending;
-  const std::vector<int> units = {0};
-  const int64_t before = cpu_memory().live_bytes;
-  queued_backward(tiny.store, units, pending, [&] {
-    torch::autograd::backward(tiny.model.blocks.at(0)->forward({}, context),
-                              {random_tensor({kTokens, tiny.config.dim}, 1)});
-  });
-  const BlockCost cost = block_cost(tiny.spec.blocks.at(0).regions, {.tokens = kTokens});
-  EXPECT_EQ(cpu_memory().live_bytes - before, cost.queued_bytes);
-  EXPECT_EQ(cost.queued_bytes, kTokens * (4 + tiny.config.dim * 4));
+  for (const int64_t ahead : {0, 2}) {
+    Batch rows = made_up_batch(2, 24, tiny.config.vocab_size);
+    add_tokens_ahead(rows, ahead);
+    const BatchTensors batch(std::move(rows));
+    Context context;
+    context.batch = &batch;
+    GradientQueue pending;
+    const std::vector<int> units = {0};
+    const int64_t before = cpu_memory().live_bytes;
+    queued_backward(tiny.store, units, pending, [&] {
+      const Bundle made = tiny.model.blocks.at(0)->forward({}, context);
+      Bundle gradients;
+      for (size_t i = 0; i < made.size(); ++i)
+        gradients.push_back(random_tensor({kTokens, tiny.config.dim}, static_cast<int>(i)));
+      torch::autograd::backward(made, gradients);
+    });
+    const LayerSpec layer =
+        embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, ahead);
+    const BlockCost cost = block_cost({layer.region}, {.tokens = kTokens});
+    EXPECT_EQ(cpu_memory().live_bytes - before, cost.queued_bytes);
+    EXPECT_EQ(cost.queued_bytes, (1 + ahead) * kTokens * (4 + tiny.config.dim * 4));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, BlockCostTest, ::testing::ValuesIn(cost_cases()),

@@ -2,11 +2,14 @@
 // What layers of multi-token prediction take, against plain fp64 operations; its cost against the allocator.
 #include "stepforge/nn/mtp.h"
 
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/catalog/mtp_layers.h"
+#include "stepforge/data/tokens_ahead.h"
+#include "stepforge/nn/layers.h"
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
@@ -27,10 +30,11 @@ Batch ragged_batch(int64_t vocab) {
   Batch batch = empty_batch(kSeqLen, 2);
   append_row(made_up_row(0, kSeqLen, vocab, {1, 7}), 0, batch);
   append_row(made_up_row(1, kSeqLen, vocab), 1, batch);
+  add_tokens_ahead(batch, 60);
   return batch;
 }
 
-/// Of token i, row i + ahead of x if that token is in the same document, one by one.
+/// Of token i, the row of token i + ahead in x if that token is in the same document, one by one.
 at::Tensor later_rows(const at::Tensor& x, const Batch& batch, int64_t ahead) {
   std::vector<at::Tensor> rows;
   for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
@@ -59,22 +63,23 @@ class Mtp : public ::testing::TestWithParam<int64_t> {
   Context context;
 };
 
-TEST_P(Mtp, LaterRowsAreOfTheSameDocumentInForwardAndBackward) {
+TEST_P(Mtp, EmbeddingsOfLaterTokensAreOfTheSameDocumentInForwardAndBackward) {
   const int64_t ahead = GetParam();
-  const at::Tensor later = random_tensor({2 * kSeqLen, 5}, 1).set_requires_grad(true);
-  const at::Tensor own = random_tensor({2 * kSeqLen, 5}, 2).set_requires_grad(true);
-  const at::Tensor later64 = leaf64(later);
-  const at::Tensor own64 = leaf64(own);
-  const at::Tensor cotangent = random_tensor({2 * kSeqLen, 10}, 3);
-  const at::Tensor joined = join_later(later, own, batch, ahead);
-  const at::Tensor expected = at::cat({later_rows(later64, batch.host, ahead), own64}, 1);
-  EXPECT_TRUE(at::equal(joined.detach().to(at::kDouble), expected.detach()));
-  torch::autograd::backward({joined}, {cotangent});
+  Parameter& table = tiny.parameter("embedding.weight");
+  const at::Tensor table64 = leaf64(table.value());
+  const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 3);
+  const Bundle made = EmbeddingBlock(table).forward({}, context);
+  ASSERT_EQ(made.size(), 61U);
+  const at::Tensor expected =
+      later_rows(at::embedding(table64, batch.tokens.to(at::kLong)), batch.host, ahead);
+  EXPECT_TRUE(at::equal(made.at(static_cast<size_t>(ahead)).detach().to(at::kDouble), expected.detach()));
+  torch::autograd::backward({made.at(static_cast<size_t>(ahead))}, {cotangent});
+  if (!expected.requires_grad()) {  // no document is so long
+    EXPECT_TRUE(at::equal(table.gradient(), at::zeros_like(table.gradient())));
+    return;
+  }
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
-  // Without a document that is so long, nothing is a later token.
-  const at::Tensor wanted = later64.grad().defined() ? later64.grad() : at::zeros_like(later64);
-  EXPECT_TRUE(at::equal(later.grad().to(at::kDouble), wanted));
-  EXPECT_TRUE(at::equal(own.grad().to(at::kDouble), own64.grad()));
+  expect_near(table.gradient(), table64.grad(), 1e-6, "table");
 }
 
 INSTANTIATE_TEST_SUITE_P(Depths, Mtp, ::testing::Values(1, 2, 6, 23, 24, 60));
@@ -85,7 +90,7 @@ TEST_F(Mtp, EachDepthNormsWhatItTakesByTheHeadOfTheDepthBefore) {
     const std::string prefix = mtp_name(tiny.config, depth) + ".mtp";
     const std::vector<std::string> names = {prefix + ".embedding_norm", mtp_norm(tiny.config, depth - 1),
                                             prefix + ".hidden_norm", prefix + ".projection"};
-    MtpBlock block(tiny.store.lookup(), prefix, names[1], {.eps = eps}, depth);
+    MtpBlock block(tiny.store.lookup(), prefix, names[1], {.eps = eps});
     const at::Tensor hidden = random_tensor({2 * kSeqLen, tiny.config.dim}, 4).set_requires_grad(true);
     const at::Tensor embedded = random_tensor({2 * kSeqLen, tiny.config.dim}, 5).set_requires_grad(true);
     const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 6);
@@ -97,7 +102,7 @@ TEST_F(Mtp, EachDepthNormsWhatItTakesByTheHeadOfTheDepthBefore) {
     const at::Tensor hidden64 = leaf64(hidden);
     const at::Tensor embedded64 = leaf64(embedded);
     const at::Tensor normed = reference_norm(reference_norm(hidden64, weights[1], eps), weights[2], eps);
-    const at::Tensor later = later_rows(reference_norm(embedded64, weights[0], eps), batch.host, depth);
+    const at::Tensor later = reference_norm(embedded64, weights[0], eps);
     const at::Tensor expected = at::matmul(at::cat({later, normed}, 1), weights[3].t());
     torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
     constexpr double kTolerance = 2e-6;
@@ -120,7 +125,7 @@ MeasuredMtp measure_mtp(TinyModel& tiny, const BatchTensors& batch, DType comput
   Context context;
   context.batch = &batch;
   const std::string prefix = mtp_name(tiny.config, 1) + ".mtp";
-  MtpBlock block(tiny.store.lookup(), prefix, "head.norm", {.eps = tiny.config.norm_eps}, 1);
+  MtpBlock block(tiny.store.lookup(), prefix, "head.norm", {.eps = tiny.config.norm_eps});
   MeasuredMtp measured;
   for (int round = 0; round < 2; ++round) {  // libtorch allocates more in its first call
     const auto input = [&](int seed) {

@@ -16,50 +16,71 @@
 namespace stepforge::testing {
 namespace {
 
-using ExactMtp = ExactRuns;
-
 struct MtpCase {
   int ranks;
   Strings args;
 };
 
-/// Six layers in a pipeline.
-Strings six_layers(const PipelineCase& pipeline) {
+Strings mtp_stages(const PipelineCase& pipeline) {
   return overrides_of(pipeline) +
          Strings{"parallelism.pipeline_parallel_layers_per_stage=0", "model.n_layers=6"};
 }
 
-const std::vector<MtpCase> kMtpLayouts = {
-    {1, {"training.local_batch_size=4", "activation_checkpoint.mode=full"}},
-    {1, {"training.reduction=ordered"}},
-    {2, {"parallelism.fsdp_partition=by_tensor", "activation_checkpoint.mode=every_n"}},
-    {3, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
-    {4, overrides_of({4, 1, 1, 2, {}})},
-    {4, overrides_of({4, 1, 2, 1, {}})},
-    {2, {"parallelism.fsdp_cpu_offload=true"}},
-    {2, six_layers({"1F1B", 2, 1})},
-    {4, six_layers({"Interleaved1F1B", 2, 2}) + Strings{"activation_checkpoint.mode=full"}},
-    {2, six_layers({"ZBVZeroBubble", 2, 2}) + Strings{"training.local_batch_size=2"}},
-    {1, six_layers({"ZBVZeroBubble", 1, 2})}};
+Strings mtp_spread(int ranks) {
+  return {format("parallelism.expert_parallel_degree={}", ranks)};
+}
 
-const Strings kEpTwo{"parallelism.expert_parallel_degree=2"};
+const Strings kMtpContext{"parallelism.context_parallel_degree=2"};
+const Strings kMtpTensor{"parallelism.tensor_parallel_degree=2"};
 
-/// Of a model whose MTP layer has experts too.
-const std::vector<MtpCase> kMtpExpertLayouts = {
-    {1, {"training.local_batch_size=4", "activation_checkpoint.mode=full"}},
-    {2, overrides_of({2, 1, 2, 1, {}})},
-    {2, kEpTwo},
-    {4, kEpTwo + Strings{"activation_checkpoint.mode=full"}},
-    {4, kEpTwo + six_layers({"ZBVZeroBubble", 2, 2}) + Strings{"parallelism.expert_parallel_overlap=true"}}};
+/// Of a later token, the embedding is made by the rank that has the token itself, also where a part of a row or a slice of
+/// the tokens ends.
+std::vector<MtpCase> mtp_cases(ExactModel model) {
+  const Strings two_stages = mtp_stages({"1F1B", 2, 1});
+  if (model == ExactModel::mtp_experts)
+    return {{1, {"training.local_batch_size=4", "activation_checkpoint.mode=full"}},
+            {2, overrides_of({2, 1, 2, 1, {}}) + kAllTokens},
+            {2, mtp_spread(2)},
+            {4, mtp_spread(2) + Strings{"activation_checkpoint.mode=full"}},
+            {4, mtp_spread(2) + mtp_stages({"ZBVZeroBubble", 2, 2}) +
+                    Strings{"parallelism.expert_parallel_overlap=true"}},
+            {2, kMtpTensor + mtp_spread(2)},
+            {6, kMtpTensor + mtp_spread(6)},
+            {4, kMtpTensor + mtp_spread(2) + kMtpContext},
+            {4, kMtpTensor + Strings{"parallelism.expert_tensor_parallel_degree=2"} + mtp_spread(2)},
+            {4, kMtpTensor + mtp_spread(2) + mtp_stages({"ZBVZeroBubble", 2, 2})}};
+  return {
+      {1, {"training.local_batch_size=4", "activation_checkpoint.mode=full"}},
+      {1, {"training.reduction=ordered"}},
+      {2, {"parallelism.fsdp_partition=by_tensor", "activation_checkpoint.mode=every_n"}},
+      {3, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
+      {4, overrides_of({4, 1, 1, 2, {}})},
+      {4, overrides_of({4, 1, 2, 1, {}}) + kAllTokens},
+      {2, {"parallelism.fsdp_cpu_offload=true"}},
+      {2, two_stages},
+      {4, mtp_stages({"Interleaved1F1B", 2, 2}) + Strings{"activation_checkpoint.mode=full"}},
+      {2, mtp_stages({"ZBVZeroBubble", 2, 2}) + Strings{"training.local_batch_size=2"}},
+      {1, mtp_stages({"ZBVZeroBubble", 1, 2})},
+      {2, kMtpContext},
+      {4, Strings{"parallelism.context_parallel_degree=4", "parallelism.context_parallel_load_balance=none"}},
+      {4, Strings{"parallelism.context_parallel_degree=4"} + kRing},
+      {4, kMtpContext + two_stages},
+      {2, kMtpTensor},
+      {2, kMtpTensor + kAsync + Strings{"activation_checkpoint.mode=full"}},
+      {4, kMtpTensor + kMtpContext + kUlysses},
+      {4, kMtpTensor + mtp_stages({"ZBVZeroBubble", 2, 2})},
+      {4, kMtpTensor + kOffloaded}};
+}
+
+using ExactMtp = ExactRuns;
 
 TEST_P(ExactMtp, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
-  const Strings job = kAllTokens + Strings{"training.seq_len=16", "model.n_layers=6"};
+  const Strings job{"training.seq_len=16", "model.n_layers=6"};
   const Records one = run_one(folder / "one", job);
   const auto expected = saved_tensors(folder / "one", 10);
   EXPECT_NE(one.front().loss, one.back().loss);
-  const std::vector<MtpCase>& cases = has_experts(GetParam()) ? kMtpExpertLayouts : kMtpLayouts;
-  for (const MtpCase& layout : cases) {
+  for (const MtpCase& layout : mtp_cases(GetParam())) {
     const std::string name = format("{} ranks, {}", layout.ranks, join(layout.args, " "));
     const Strings args = exact_job(folder / "many") + Strings{"checkpoint.enable=true"} + job + layout.args;
     expect_same_steps(run_many(layout.ranks, args), one, name);
@@ -69,13 +90,15 @@ TEST_P(ExactMtp, EveryLayoutGivesTheBitsOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExactMtp, ::testing::Values(ExactModel::mtp, ExactModel::mtp_experts),
-                         [](const auto& model) { return has_experts(model.param) ? "experts" : "plain"; });
+                         [](const auto& model) {
+                           return model.param == ExactModel::mtp ? "mtp" : "experts";
+                         });
 
 /// Two depths, in rows of documents that are shorter than a depth, or longer.
 Strings mtp_job(const std::filesystem::path& run_dir) {
   return odd_job(run_dir, "deepseek_v3", 20,
                  setting_overrides("deepseek_v3") +
-                     Strings{"model.first_dense_layers=1", "model.n_mtp_layers=2",
+                     Strings{"training.seq_len=20", "model.first_dense_layers=1", "model.n_mtp_layers=2",
                              "training.global_batch_size=4", "model.router_bias_update_speed=0.001",
                              "model.router_z_loss_weight=0.01", "model.router_aux_loss_weight=0.05"});
 }
@@ -111,6 +134,11 @@ void expect_near(const Curve& actual, const Curve& expected, size_t first, const
 }
 
 // Finds what went wrong in Megatron-LM#7452, #2417, #3159 and #1532 (the loss of a depth divided by labels of one rank).
+const Strings kMtpDivided =
+    kMtpTensor + Strings{"parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"};
+/// Of which a slice consists.
+const Strings kMtpRows{"training.local_batch_size=2"};
+
 TEST(MtpTraining, LossesOfEveryLayoutAreThoseOfOneRank) {
   const TempFolder folder;
   const Curve one = run_of(folder / "one", 1, kNoCheckpoint);
@@ -128,9 +156,14 @@ TEST(MtpTraining, LossesOfEveryLayoutAreThoseOfOneRank) {
       {4,
        {"parallelism.pipeline_parallel_degree=2", "parallelism.expert_parallel_degree=2",
         "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"}},
-      {2, kAllTokens +
-              Strings{"parallelism.tensor_parallel_degree=2",
-                      "parallelism.tensor_parallel_plan=[{pattern=\"attention\",style=\"replicate\"}]"}}};
+      {2, kAllTokens + kMtpDivided},
+      {2, kMtpDivided + kMtpRows},
+      {4, kMtpDivided + kMtpRows + kAsync + Strings{"activation_checkpoint.mode=full"}},
+      {2, kMtpDivided + kMtpRows + mtp_spread(2)},
+      {4, kMtpDivided + kMtpRows + mtp_spread(2)},
+      {4, kMtpDivided + kMtpRows + mtp_spread(2) +
+              Strings{"parallelism.pipeline_parallel_degree=2",
+                      "parallelism.pipeline_parallel_microbatch_size=2"}}};
   for (size_t i = 0; i < cases.size(); ++i) {
     const std::string name = format("{} ranks, {}", cases[i].ranks, join(cases[i].args, " "));
     expect_near(run_of(folder / format("case{}", i), cases[i].ranks, kNoCheckpoint + cases[i].args), one, 0,
@@ -144,6 +177,32 @@ TEST(MtpTraining, AResumedRunOnOtherRanksContinuesTheCurve) {
   const Strings saved{"checkpoint.enable=true", "checkpoint.interval=10"};
   run_of(folder / "many", 2, saved, 10);
   expect_near(run_of(folder / "many", 1, saved), one, 10, "resumed");
+}
+
+/// Only training has values of later tokens; what passes between stages is counted.
+TEST(MtpTraining, ValidationInAPipelineIsThatOfOneRank) {
+  const TempFolder folder;
+  const Strings validated = kNoCheckpoint + Strings{"data.validation=[{format=\"synthetic\"}]",
+                                                    "data.synthetic_tokens=4000", "validation.freq=2"};
+  TestRun one(mtp_job(folder / "one") + validated);
+  one.run(2);
+  const EvaluationResult expected = one.trainer().last_validation;
+  EXPECT_GT(expected.valid_labels, 1000);
+  RankThreads threads(2);
+  std::vector<EvaluationResult> results(2);
+  threads.run(
+      [&](int) {
+        return mtp_job(folder / "many") + validated + Strings{"parallelism.pipeline_parallel_degree=2"};
+      },
+      [&](TestRun& run, int rank) {
+        run.trainer().add_callback(std::make_unique<CallAtValidation>(
+            [&results, rank](Trainer& at) { results[static_cast<size_t>(rank)] = at.last_validation; }));
+      },
+      2);
+  for (const EvaluationResult& result : results) {
+    EXPECT_NEAR(result.loss, expected.loss, 1e-5);
+    EXPECT_EQ(result.valid_labels, expected.valid_labels);
+  }
 }
 
 /// The loss of the further depths changes gradients, by its weight, and not the reported loss.

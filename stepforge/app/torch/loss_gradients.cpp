@@ -8,6 +8,7 @@
 
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/checkpoint/shard_slices.h"
+#include "stepforge/data/tokens_ahead.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/training_services.h"
@@ -46,6 +47,7 @@ void write_gradients(const std::filesystem::path& output, Config config, LoadedM
   Executor executor(program, forward, *model.store);
   std::vector<Batch> rows;
   for (int64_t row = 0; row < batch.rows; ++row) rows.push_back(one_row(batch, row));
+  for (Batch& row : rows) add_tokens_ahead(row, model.spec.ahead);
   const StepScalars scalars = step_scalars(program, *model.store);
   TrainingServices services(config.training, rows, *model.store, /*optimizer=*/nullptr, scalars);
   StepInputs inputs;
