@@ -95,7 +95,9 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
       {4, kMtp + Strings{"parallelism.tensor_parallel_degree=4",
                          "parallelism.tensor_parallel_plan=[{pattern=\"attention\", style=\"replicate\"}]",
                          "parallelism.enable_sequence_parallel=false"}},
-      {8, kMtp + Strings{"parallelism.expert_parallel_degree=4", "parallelism.pipeline_parallel_degree=2"}}};
+      {8, kMtp + Strings{"parallelism.expert_parallel_degree=4", "parallelism.pipeline_parallel_degree=2"}},
+      {2, {"model.n_mtp_layers=2", "parallelism.context_parallel_degree=2"}},
+      {8, kSpreadExperts + Strings{"model.n_mtp_layers=1", "parallelism.tensor_parallel_degree=2"}}};
   for (const auto& [ranks, args] : jobs) {
     const LayoutProof proof = prove_layout_of(config_of(args), ranks);
     EXPECT_EQ(proof.difference, "") << join(args, " ");
