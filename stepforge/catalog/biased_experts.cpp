@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/biased_experts.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <utility>
-#include <vector>
 
 namespace stepforge {
 
@@ -11,61 +10,71 @@ namespace {
 
 constexpr double kStackedStd = 0.02;
 
+/// Of the tensor `hf_name` what `held`, a range of each dimension of `shape`, says.
 ParameterSpec stacked(const std::string& name, const std::string& hf_name, std::vector<int64_t> shape,
-                      double std, ParameterTag tag = ParameterTag::matrix) {
+                      const std::vector<ShardRange>& held, double std) {
   const Initializer init =
       std > 0 ? Initializer{Initializer::Kind::truncated_normal, std, 3.0} : Initializer{};
-  const int64_t rows = shape.at(0);
-  return {name, std::move(shape), {{"weight", hf_name, rows, init}}, tag};
+  ParameterSpec made{name, {}, {}, std > 0 ? ParameterTag::matrix : ParameterTag::bias};
+  SubTensor tensor{.name = "weight", .hf_name = hf_name, .init = init};
+  for (const ShardRange& range : held) {
+    made.shape.push_back(range.size());
+    tensor.offsets.push_back(range.begin);
+  }
+  tensor.rows = made.shape.at(0);
+  if (made.shape == shape)
+    tensor.offsets.clear();
+  else
+    tensor.tensor_shape = std::move(shape);
+  made.sub_tensors = {std::move(tensor)};
+  return made;
+}
+
+/// Adds the biases among `parameters` to the call that reads them; their gradients are made whole by `computes`.
+void add_biases(const std::vector<ParameterSpec>& parameters, CallSpec& reads, CallSpec& computes,
+                bool beside_weights) {
+  for (const ParameterSpec& parameter : parameters) {
+    if (parameter.tag != ParameterTag::bias) continue;
+    reads.weights.push_back(parameter.name);
+    computes.queued.fixed_fp32 += parameter.elements();
+    computes.backward_workspace.fixed_fp32 += parameter.elements();
+    if (beside_weights) computes.weight_workspace.fixed_fp32 += parameter.elements();
+  }
 }
 
 }  // namespace
 
-LayerSpec biased_expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
-                              double depth_std, bool dropout) {
-  // Norm, router and cost are those of experts without biases.
-  ExpertDims routed = dims;
-  routed.shared_hidden = 0;
-  ExpertNames names = qwen_expert_names();
-  names.router = "mlp.router.weight";
-  LayerSpec layer = expert_layer(prefix, hf_prefix, routed, names, depth_std, dropout);
+ParameterSpec router_bias(const std::string& prefix, const std::string& hf_name, int64_t experts) {
+  return stacked(prefix + ".router_bias", hf_name, {experts}, {{0, experts}}, 0);
+}
 
-  layer.parameters.resize(2);  // norm, router
-  const auto add = [&](const char* name, const char* hf_name, std::vector<int64_t> shape, double std,
-                       ParameterTag tag) {
-    layer.parameters.push_back(stacked(prefix + name, hf_prefix + hf_name, std::move(shape), std, tag));
-  };
-  const auto add_of_experts = [&](const char* name, const char* hf_name, std::vector<int64_t> shape,
-                                  double std, ParameterTag tag) {
-    add(name, hf_name, std::move(shape), std, tag);
-    layer.parameters.back().used_share = static_cast<double>(dims.chosen) / static_cast<double>(dims.experts);
-  };
+std::vector<ParameterSpec> stacked_parameters(const std::string& prefix, const std::string& hf_prefix,
+                                              const ExpertDims& dims, const ExpertNames& names,
+                                              double depth_std, const ExpertParallel& parallel) {
   const int64_t e = dims.experts;
-  add(".router_bias", "mlp.router.bias", {e}, 0, ParameterTag::bias);
-  add_of_experts(".expert_gate_up", "mlp.experts.gate_up_proj", {e, dims.width, 2 * dims.hidden}, kStackedStd,
-                 ParameterTag::matrix);
-  add_of_experts(".expert_gate_up_bias", "mlp.experts.gate_up_proj_bias", {e, 2 * dims.hidden}, 0,
-                 ParameterTag::bias);
-  add_of_experts(".expert_down", "mlp.experts.down_proj", {e, dims.hidden, dims.width}, depth_std,
-                 ParameterTag::matrix);
-  add_of_experts(".expert_down_bias", "mlp.experts.down_proj_bias", {e, dims.width}, 0, ParameterTag::bias);
+  const ShardRange own = parallel.part_of(e);
+  const ShardRange units = parallel.units_of(dims.hidden);
+  const ShardRange gate_up{2 * units.begin, 2 * units.end};  // columns of gate and up alternate
+  const ShardRange all{0, dims.width};
+  const std::string hf_gate_up = hf_prefix + names.gate;
+  const std::string hf_down = hf_prefix + names.down;
+  std::vector<ParameterSpec> parameters = {
+      stacked(prefix + ".expert_gate_up", hf_gate_up, {e, dims.width, 2 * dims.hidden}, {own, all, gate_up},
+              kStackedStd),
+      stacked(prefix + ".expert_gate_up_bias", hf_gate_up + "_bias", {e, 2 * dims.hidden}, {own, gate_up}, 0),
+      stacked(prefix + ".expert_down", hf_down, {e, dims.hidden, dims.width}, {own, units, all}, depth_std),
+      stacked(prefix + ".expert_down_bias", hf_down + "_bias", {e, dims.width},
+              {own, parallel.units_of(dims.width)}, 0)};
+  for (ParameterSpec& parameter : parameters)
+    parameter.used_share = static_cast<double>(dims.chosen) / static_cast<double>(dims.experts);
+  return parameters;
+}
 
-  for (CallSpec& call : layer.region.calls) {
-    if (call.name == "route") {
-      call.weights.push_back(prefix + ".router_bias");
-      call.queued.fixed_fp32 += e;
-      call.backward_workspace.fixed_fp32 += e;
-    } else if (call.name == "experts") {
-      const int64_t gradients = e * (2 * dims.hidden + dims.width);  // of the biases
-      call.queued.fixed_fp32 += gradients;
-      call.backward_workspace.fixed_fp32 += gradients;
-      call.weight_workspace.fixed_fp32 += gradients;
-    } else if (call.name == "experts_down") {
-      for (const char* name : {".expert_gate_up_bias", ".expert_down_bias"})
-        call.weights.push_back(prefix + name);
-    }
-  }
-  return layer;
+void add_bias_costs(ExpertParts& parts) {
+  CallSpec& route = parts.router.region.calls.back();
+  add_biases(parts.router.parameters, route, route, /*beside_weights=*/false);
+  std::vector<CallSpec>& experts = parts.experts.region.calls;
+  add_biases(parts.experts.parameters, experts.back(), experts.front(), /*beside_weights=*/true);
 }
 
 }  // namespace stepforge

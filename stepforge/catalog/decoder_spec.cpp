@@ -8,7 +8,6 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/catalog/biased_experts.h"
 #include "stepforge/catalog/expert_blocks.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/frozen_units.h"
@@ -112,11 +111,6 @@ void check_expert_parallel(const ModelConfig& model, const TensorParallel& tenso
   };
   if (family_of(model).expert_names == nullptr)
     refuse(format("models of the family \"{}\" have no experts; set it to 1", model.family));
-  if (family_of(model).traits.biased_experts)
-    refuse(
-        format("models of the family \"{}\" have the matrices of all experts in one tensor; set it to 1, and "
-               "shard them by FSDP",
-               model.family));
   if (model.n_experts % experts.owners() != 0)
     refuse(format("model.n_experts = {}: the degree must divide it", model.n_experts));
   if (expert_dims(model).hidden < experts.parts)
@@ -313,13 +307,10 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
                         expert_dims(model), experts);
       return;
     }
-    LayerSpec mlp =
-        traits.biased_experts
-            ? biased_expert_layer(name + ".mlp", hf_prefix, expert_dims(model), depth_std, dropout)
-        : traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
-                                        family_of(model).expert_names(), depth_std, dropout)
-                         : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits, depth_std,
-                                     dropout, parts.mlp.at(static_cast<size_t>(layer)));
+    LayerSpec mlp = traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
+                                                  family_of(model).expert_names(), depth_std, dropout)
+                                   : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits,
+                                               depth_std, dropout, parts.mlp.at(static_cast<size_t>(layer)));
     if (traits.experts) compute_on_slices(mlp, tensor);
     add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
               {std::move(attention), std::move(mlp)});

@@ -8,6 +8,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/biased_experts.h"
 #include "stepforge/catalog/tensor_costs.h"
 
 namespace stepforge {
@@ -213,6 +214,15 @@ ExpertNames deepseek_expert_names() {
   return names;
 }
 
+ExpertNames gpt_oss_expert_names() {
+  return {.router = "mlp.router.weight",
+          .experts = "mlp.experts.",
+          .gate = "gate_up_proj",
+          .up = "gate_up_proj",
+          .down = "down_proj",
+          .router_bias = "mlp.router.bias"};
+}
+
 ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
                          const ExpertNames& names, double depth_std, bool dropout,
                          const ExpertParallel& parallel) {
@@ -226,10 +236,14 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
       mlp.parameters.front(),
       parameter(prefix + ".router", dims.width,
                 {matrix("weight", hf_prefix + names.router, dims.experts, kProjectionStd)})};
+  if (dims.biased)
+    parts.router.parameters.push_back(router_bias(prefix, hf_prefix + names.router_bias, dims.experts));
   parts.router.region = {.name = "router", .calls = {mlp.region.calls.front(), route_call(prefix, dims)}};
   if (spread) end_block(parts.router.region.calls.back(), dims);
 
-  parts.experts.parameters = expert_parameters(prefix, hf_prefix, dims, names, depth_std, parallel);
+  parts.experts.parameters =
+      dims.biased ? stacked_parameters(prefix, hf_prefix + names.experts, dims, names, depth_std, parallel)
+                  : expert_parameters(prefix, hf_prefix, dims, names, depth_std, parallel);
   parts.experts.region.name = mlp.region.name;
   ExpertDims held = dims;
   held.hidden = parallel.units_of(dims.hidden).size();
@@ -237,6 +251,7 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
       spread ? dispatched_experts_call(prefix, held, parallel.rows_per_token(dims.experts, dims.chosen))
              : experts_call(prefix, dims),
       {.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".expert_down"}}};
+  add_bias_costs(parts);
 
   parts.shared.region.name = mlp.region.name;
   if (has_shared) {

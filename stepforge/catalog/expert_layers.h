@@ -30,10 +30,11 @@ struct ExpertDims {
   int64_t chosen = 0;         ///< experts per token
   int64_t shared_hidden = 0;  ///< 0: no shared expert
   bool shared_gate = false;
+  bool biased = false;  ///< experts and router have biases (biased_experts.h)
 };
 
 /// The names of a family's tensors in Hugging Face files, after "model.layers.3."; those of an expert after
-/// experts + "7.".
+/// experts + "7.", or after `experts` if those of all experts are one tensor.
 struct ExpertNames {
   std::string router;
   std::string experts;
@@ -43,12 +44,14 @@ struct ExpertNames {
   std::string shared = {};  ///< before "gate_proj.weight", "up_proj.weight", "down_proj.weight"
   std::string shared_gate = {};
   std::string correction = {};  ///< of the router
+  std::string router_bias = {};
 };
 
-/// Qwen2-MoE and Qwen3-MoE, of which the first has a gated shared expert; Mixtral; DeepSeek-V2 and V3.
+/// Qwen2-MoE and Qwen3-MoE, of which the first has a gated shared expert; Mixtral; DeepSeek-V2 and V3; gpt-oss.
 ExpertNames qwen_expert_names();
 ExpertNames mixtral_expert_names();
 ExpertNames deepseek_expert_names();
+ExpertNames gpt_oss_expert_names();
 
 /// norm, router, expert_gate_up [experts * 2 hidden, width] and expert_down [experts * width, hidden], each expert's
 /// matrices sub-tensors of their own), shared expert, residual add. `prefix` is "layers.3.mlp", `hf_prefix`
@@ -67,8 +70,8 @@ struct ExpertParts {
 };
 
 /// If the experts are spread over ranks, each part is that of a block of its own: what another one makes it does not keep.
-/// Of the experts the parameters list all, those of other ranks as empty slices, so that every rank knows the names; if
-/// experts are divided, their hidden units are those of this rank.
+/// Of the experts the parameters list all, those of other ranks as empty slices, so that every rank knows the names, or have this rank's
+/// as a slice of a tensor of all; if experts are divided, their hidden units are those of this rank.
 ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
                          const ExpertNames& names, double depth_std, bool dropout,
                          const ExpertParallel& parallel = {});

@@ -148,7 +148,7 @@ constexpr auto kFamilies = std::to_array<ModelFamily>({
      .hf_model_type = "gpt_oss",
      .hf_architecture = "GptOssForCausalLM",
      .traits = {.qkv_bias = true, .out_bias = true, .sinks = true, .biased_experts = true},
-     .expert_names = qwen_expert_names,
+     .expert_names = gpt_oss_expert_names,
      .normalized_experts = true,
      .hf_defaults = R"({"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "num_key_value_heads": 8,
                         "head_dim": 64, "sliding_window": 128, "num_local_experts": 128, "num_experts_per_tok": 4,
@@ -250,7 +250,8 @@ ExpertDims expert_dims(const ModelConfig& model) {
           .experts = model.n_experts,
           .chosen = model.experts_per_token,
           .shared_hidden = model.shared_expert_dim + model.n_shared_experts * hidden,
-          .shared_gate = model.shared_expert_dim > 0};
+          .shared_gate = model.shared_expert_dim > 0,
+          .biased = family_of(model).traits.biased_experts};
 }
 
 bool normalizes_experts(const ModelConfig& model) {

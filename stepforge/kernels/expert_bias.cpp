@@ -15,7 +15,10 @@ namespace stepforge {
 namespace {
 
 void check_expert_bias(const at::Tensor& rows, std::span<const int64_t> offsets, const at::Tensor& bias) {
-  check_shape(rows, "expert_bias rows", {rows.size(0), bias.size(1)});
+  if (rows.dim() != 2 || rows.size(1) != bias.size(1) || rows.stride(1) != 1) {
+    throw Error(format("expert_bias: rows of {} elements, but biases of {}; rows must be contiguous each",
+                       rows.size(-1), bias.size(1)));
+  }
   check_tensor(bias, "expert_bias bias", {std::ssize(offsets) - 1, bias.size(1)}, compute_type(rows));
   if (offsets.front() != 0 || offsets.back() != rows.size(0))
     throw Error(format("expert_bias: offsets from {} to {} for {} rows", offsets.front(), offsets.back(),

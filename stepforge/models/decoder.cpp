@@ -71,7 +71,8 @@ RouterOptions router_options(const ModelConfig& model, RouterKind kind) {
 RouterSettings router_of(const ModelConfig& config, const LayerTraits& traits) {
   return {.options = router_options(config, traits.router),
           .balance_weight = config.router_aux_loss_weight,
-          .z_weight = config.router_z_loss_weight};
+          .z_weight = config.router_z_loss_weight,
+          .biased = traits.biased_experts};
 }
 
 std::string mlp_prefix(int64_t layer) {
@@ -81,6 +82,11 @@ std::string mlp_prefix(int64_t layer) {
 at::Tensor correction_of(const LayerTraits& traits, const ParameterLookup& parameters,
                          const std::string& prefix) {
   return traits.corrected() ? parameters(prefix + ".correction").value() : at::Tensor();
+}
+
+ExpertFunction experts_of(const LayerTraits& traits, const ParameterLookup& parameters, int64_t layer) {
+  const std::string prefix = mlp_prefix(layer);
+  return traits.biased_experts ? biased_experts(parameters, prefix) : swiglu_experts(parameters, prefix);
 }
 
 ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits,
@@ -93,6 +99,7 @@ ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits
   return {parameters,
           prefix,
           router_of(config, traits),
+          experts_of(traits, parameters, layer),
           shared,
           config.norm_eps,
           layer,
@@ -100,14 +107,11 @@ ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits
           tensor};
 }
 
-using FeedForward = std::variant<MlpLayer, ExpertLayer, BiasedExpertLayer>;
+using FeedForward = std::variant<MlpLayer, ExpertLayer>;
 
 FeedForward feed_forward(const ModelConfig& config, const LayerTraits& traits,
                          const ParameterLookup& parameters, int64_t layer, const ForwardOptions& options) {
   const std::string prefix = mlp_prefix(layer);
-  if (traits.biased_experts)
-    return BiasedExpertLayer(parameters, prefix, router_of(config, traits), config.norm_eps, layer,
-                             options.tensor);
   if (traits.experts) return expert_layer_of(config, traits, parameters, prefix, layer, options.tensor);
   return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, options.tensor);
 }
@@ -211,17 +215,17 @@ class SharedExpertBlock : public Block {
 /// Of rows that ranks have sent, each with one expert.
 class ExpertsBlock : public Block {
  public:
-  ExpertsBlock(const ParameterLookup& parameters, int64_t layer) : experts_(parameters, mlp_prefix(layer)) {}
+  explicit ExpertsBlock(ExpertFunction experts) : experts_(std::move(experts)) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     const auto experts = [this](const std::vector<at::Tensor>& rows) {
-      return experts_.forward(rows[0], {rows[1], rows[2]});
+      return experts_(rows[0], {rows[1], rows[2]});
     };
     return {recompute_region(context, "mlp", experts, inputs)};
   }
 
  private:
-  RoutedExperts experts_;
+  ExpertFunction experts_;
 };
 
 class JoinBlock : public Block {
@@ -276,7 +280,7 @@ std::unique_ptr<Block> layer_block(const ModelConfig& config, const BlockSpec& b
     case LayerPart::shared:
       return std::make_unique<SharedExpertBlock>(parameters, block.layer, expert_dims(config).shared_gate);
     case LayerPart::experts:
-      return std::make_unique<ExpertsBlock>(parameters, block.layer);
+      return std::make_unique<ExpertsBlock>(experts_of(traits, parameters, block.layer));
     case LayerPart::join:
       return std::make_unique<JoinBlock>(block.layer, options.tensor);
   }

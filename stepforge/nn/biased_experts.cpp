@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/nn/biased_experts.h"
 
-#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -12,9 +11,7 @@
 #include "stepforge/kernels/expert_bias.h"
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/kernels/grouped_product.h"
-#include "stepforge/nn/expert_layer.h"
 #include "stepforge/nn/function_data.h"
-#include "stepforge/nn/functions.h"
 #include "stepforge/nn/wide_linear.h"
 
 namespace stepforge {
@@ -40,21 +37,21 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
   // The weights of an expert are [in, out], so a forward product is the gradient of the input by [out, in], and the
   // other way round.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weights,
-                            const at::Tensor& indices, const BiasedArguments* arguments) {
+                            const at::Tensor& indices, const at::Tensor& gate_up_weight,
+                            const at::Tensor& down_weight, const BiasedArguments* arguments) {
     const BiasedExperts& experts = arguments->experts;
-    const at::Tensor gate_up_weight = experts.gate_up.value().detach();
-    const at::Tensor down_weight = experts.down.value().detach();
     const ExpertRows rows = sort_by_expert(indices, down_weight.size(0));
     const at::Tensor buffer = rows_of(x, rows);  // what goes into the experts, then what comes out
     const at::Tensor gate_up = at::empty({rows.count(), gate_up_weight.size(2)}, x.options());
-    grouped_input_gradient(buffer, gate_up_weight, rows.offsets, gate_up);
+    grouped_input_gradient(buffer, gate_up_weight.detach(), rows.offsets, gate_up);
     add_expert_bias(gate_up, rows.offsets, widen(experts.gate_up_bias.value()), {});
     {
       const at::Tensor hidden = at::empty({rows.count(), down_weight.size(1)}, x.options());
       clamped_swiglu_forward(gate_up, weights, rows.slots, arguments->activation, hidden);
-      grouped_input_gradient(hidden, down_weight, rows.offsets, buffer);
+      grouped_input_gradient(hidden, down_weight.detach(), rows.offsets, buffer);
     }
-    add_expert_bias(buffer, rows.offsets, widen(experts.down_bias.value()), {weights, rows.slots});
+    add_expert_bias(biased_columns(buffer, experts), rows.offsets, widen(experts.down_bias.value()),
+                    {weights, rows.slots});
     at::Tensor out = at::empty_like(x);
     combine_rows(buffer, rows, out);
     ctx->save_for_backward(
@@ -84,9 +81,10 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
       // `hidden`: first its gradient, then what went into the down projection.
       clamped_swiglu_backward(hidden, gate_up, weights, rows.slots, arguments.activation, gate_up_gradient,
                               weights_gradient, hidden);
-      add_factor_gradients(of_rows, rows.offsets, widen(experts.down_bias.value()), rows.slots,
+      const at::Tensor biased = biased_columns(of_rows, experts);
+      add_factor_gradients(biased, rows.offsets, widen(experts.down_bias.value()), rows.slots,
                            weights_gradient);
-      add_bias_gradient(experts.down_bias, of_rows, rows, {weights, rows.slots});
+      add_bias_gradient(experts.down_bias, biased, rows, {weights, rows.slots});
     }
     add_bias_gradient(experts.gate_up_bias, gate_up_gradient, rows, {});
     if (experts.down.trained()) {
@@ -107,10 +105,16 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
       x_gradient = at::empty_like(gradient);
       combine_rows(of_rows, rows, x_gradient);
     }
-    return {x_gradient, weights_gradient, at::Tensor(), at::Tensor()};
+    return {x_gradient, weights_gradient, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 
  private:
+  /// Of results, or their gradients, those to which this rank adds a bias.
+  static at::Tensor biased_columns(const at::Tensor& results, const BiasedExperts& experts) {
+    const TensorSlice held = experts.down_bias.spec().slice_of(0);
+    return results.narrow(1, held.offsets.at(1), held.sizes.at(1));
+  }
+
   static void add_bias_gradient(Parameter& bias, const at::Tensor& of_rows, const ExpertRows& rows,
                                 const RowFactors& factors) {
     if (!bias.trained()) return;
@@ -125,29 +129,17 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
 at::Tensor run_biased_experts(const at::Tensor& x, const RoutedTokens& routed, const BiasedExperts& experts,
                               const ClampedSwiglu& activation) {
   const BiasedArguments arguments{experts, activation};
-  return BiasedExpertsFunction::apply(x, routed.weights, routed.indices, &arguments);
+  return BiasedExpertsFunction::apply(x, routed.weights, routed.indices, experts.gate_up.value(),
+                                      experts.down.value(), &arguments);
 }
 
-BiasedExpertLayer::BiasedExpertLayer(const ParameterLookup& parameters, const std::string& prefix,
-                                     const RouterSettings& router, double eps, int64_t layer,
-                                     TensorExchange tensor)
-    : norm_(parameters(prefix + ".norm")),
-      router_(parameters(prefix + ".router")),
-      router_bias_(parameters(prefix + ".router_bias")),
-      experts_{parameters(prefix + ".expert_gate_up"), parameters(prefix + ".expert_gate_up_bias"),
-               parameters(prefix + ".expert_down"), parameters(prefix + ".expert_down_bias")},
-      settings_(router),
-      eps_(eps),
-      layer_(layer),
-      tensor_(std::move(tensor)) {
-  check_router(settings_.options, router_.spec().shape.at(0));
-}
-
-at::Tensor BiasedExpertLayer::forward(const at::Tensor& x, const Context& context) {
-  auto [normed, residual] = pre_norm(x, norm_, {.eps = eps_});
-  const RoutedTokens routed = route(normed, router_, {}, settings_, layer_, context, &router_bias_);
-  const at::Tensor branch = run_biased_experts(normed, routed, experts_, ClampedSwiglu());
-  return join_experts(branch, {}, residual, layer_, context, tensor_);
+ExpertFunction biased_experts(const ParameterLookup& parameters, const std::string& prefix) {
+  const BiasedExperts experts{parameters(prefix + ".expert_gate_up"),
+                              parameters(prefix + ".expert_gate_up_bias"),
+                              parameters(prefix + ".expert_down"), parameters(prefix + ".expert_down_bias")};
+  return [experts](const at::Tensor& tokens, const RoutedTokens& routed) {
+    return run_biased_experts(tokens, routed, experts, ClampedSwiglu());
+  };
 }
 
 }  // namespace stepforge

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include <ATen/core/Tensor.h>
 
@@ -25,6 +26,7 @@ struct RouterSettings {
   RouterOptions options;
   double balance_weight = 0.0;
   double z_weight = 0.0;
+  bool biased = false;  ///< its logits have biases
 
   bool changes_gradients() const { return balance_weight != 0.0 || z_weight != 0.0; }
 };
@@ -40,6 +42,10 @@ struct RoutedTokens {
 RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& correction,
                    const RouterSettings& settings, int64_t layer, const Context& context,
                    Parameter* bias = nullptr);
+
+/// What experts do with tokens [N, D]: of each the sum over its experts, times their weights. Experts are numbered among those of this
+/// rank.
+using ExpertFunction = std::function<at::Tensor(const at::Tensor& tokens, const RoutedTokens& routed)>;
 
 /// sum_j down[e_j] (weights[n, j] * swiglu(gate_up[e_j] x[n])) over the experts e_j of each token. gate_up: [E 2F, D], of
 /// each expert the rows of its gate and of its up projection; down: [E D, F].

@@ -11,6 +11,7 @@ ExpertRouter::ExpertRouter(const ParameterLookup& parameters, const std::string&
                            const RouterSettings& settings, double eps, int64_t layer, at::Tensor correction)
     : norm_(parameters(prefix + ".norm")),
       router_(parameters(prefix + ".router")),
+      bias_(settings.biased ? &parameters(prefix + ".router_bias") : nullptr),
       settings_(settings),
       eps_(eps),
       layer_(layer),
@@ -20,13 +21,16 @@ ExpertRouter::ExpertRouter(const ParameterLookup& parameters, const std::string&
 
 ExpertTokens ExpertRouter::forward(const at::Tensor& x, const Context& context) {
   auto [normed, residual] = pre_norm(x, norm_, {.eps = eps_});
-  RoutedTokens routed = route(normed, router_, correction_, settings_, layer_, context);
+  RoutedTokens routed = route(normed, router_, correction_, settings_, layer_, context, bias_);
   return {std::move(residual), std::move(normed), std::move(routed)};
 }
 
-at::Tensor RoutedExperts::forward(const at::Tensor& tokens, const RoutedTokens& routed) {
-  const int64_t experts = down_.value().size(0) / tokens.size(1);
-  return run_experts(tokens, routed, experts, gate_up_, down_);
+ExpertFunction swiglu_experts(const ParameterLookup& parameters, const std::string& prefix) {
+  Parameter& gate_up = parameters(prefix + ".expert_gate_up");
+  Parameter& down = parameters(prefix + ".expert_down");
+  return [&gate_up, &down](const at::Tensor& tokens, const RoutedTokens& routed) {
+    return run_experts(tokens, routed, down.value().size(0) / tokens.size(1), gate_up, down);
+  };
 }
 
 SharedExpert::SharedExpert(const ParameterLookup& parameters, const std::string& prefix, bool gated)
@@ -49,10 +53,10 @@ at::Tensor join_experts(const at::Tensor& results, const SharedResult& shared, c
 }
 
 ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& prefix,
-                         const RouterSettings& router, Shared shared, double eps, int64_t layer,
-                         at::Tensor correction, TensorExchange tensor)
+                         const RouterSettings& router, ExpertFunction experts, Shared shared, double eps,
+                         int64_t layer, at::Tensor correction, TensorExchange tensor)
     : router_(parameters, prefix, router, eps, layer, std::move(correction)),
-      experts_(parameters, prefix),
+      experts_(std::move(experts)),
       layer_(layer),
       tensor_(std::move(tensor)) {
   if (shared != Shared::none) shared_.emplace(parameters, prefix, shared == Shared::gated);
@@ -60,7 +64,7 @@ ExpertLayer::ExpertLayer(const ParameterLookup& parameters, const std::string& p
 
 at::Tensor ExpertLayer::forward(const at::Tensor& x, const Context& context) {
   const ExpertTokens in = router_.forward(x, context);
-  const at::Tensor results = experts_.forward(in.tokens, in.routed);
+  const at::Tensor results = experts_(in.tokens, in.routed);
   const SharedResult shared = shared_ ? shared_->forward(in.tokens) : SharedResult();
   return join_experts(results, shared, in.residual, layer_, context, tensor_);
 }

@@ -23,7 +23,7 @@ struct ExpertTokens {
 /// Norm and router.
 class ExpertRouter {
  public:
-  /// `prefix` is "layers.3.mlp"; the parameters norm and router are looked up. `correction`: of the router, [E] fp32, or
+  /// `prefix` is "layers.3.mlp"; the parameters norm, router and, if it is biased, router_bias are looked up. `correction`: of the router, [E] fp32, or
   /// undefined; whoever balances the experts changes it between steps. Throws Error if the router does not fit `settings`.
   ExpertRouter(const ParameterLookup& parameters, const std::string& prefix, const RouterSettings& settings,
                double eps, int64_t layer, at::Tensor correction = {});
@@ -32,25 +32,15 @@ class ExpertRouter {
  private:
   Parameter& norm_;
   Parameter& router_;
+  Parameter* bias_;
   RouterSettings settings_;
   double eps_;
   int64_t layer_;
   at::Tensor correction_;
 };
 
-/// The experts that this rank has.
-class RoutedExperts {
- public:
-  /// Looks up expert_gate_up and expert_down.
-  RoutedExperts(const ParameterLookup& parameters, const std::string& prefix)
-      : gate_up_(parameters(prefix + ".expert_gate_up")), down_(parameters(prefix + ".expert_down")) {}
-  /// Of tokens [N, D] the sum over their experts, whose numbers are those among the experts of this rank.
-  at::Tensor forward(const at::Tensor& tokens, const RoutedTokens& routed);
-
- private:
-  Parameter& gate_up_;
-  Parameter& down_;
-};
+/// SwiGLU MLPs without biases (run_experts()). Looks up expert_gate_up and expert_down. Those with biases: biased_experts.h.
+ExpertFunction swiglu_experts(const ParameterLookup& parameters, const std::string& prefix);
 
 struct SharedResult {
   at::Tensor result;  ///< [N, D]
@@ -80,15 +70,15 @@ class ExpertLayer {
  public:
   enum class Shared : uint8_t { none, plain, gated };
 
-  /// Looks up what its parts do (catalog/expert_layers.h states their shapes), and throws what they throw.
+  /// Looks up what its parts do, besides `experts` (catalog/expert_layers.h states their shapes), and throws what they throw.
   ExpertLayer(const ParameterLookup& parameters, const std::string& prefix, const RouterSettings& router,
-              Shared shared, double eps, int64_t layer, at::Tensor correction = {},
+              ExpertFunction experts, Shared shared, double eps, int64_t layer, at::Tensor correction = {},
               TensorExchange tensor = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
   ExpertRouter router_;
-  RoutedExperts experts_;
+  ExpertFunction experts_;
   std::optional<SharedExpert> shared_;
   int64_t layer_;
   TensorExchange tensor_;

@@ -2,6 +2,7 @@
 #include "stepforge/plan/layout_text.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <utility>
 #include <vector>
@@ -69,14 +70,16 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + join(sizes, ", ") + "]";
 }
 
-/// "rows 64 to 127", "columns 0 to 2047", "all", "nothing"
+/// "rows 64 to 127", "columns 0 to 2047", "matrices 4 to 7" of a tensor of several, "all", "nothing"
 std::string slice_text(const TensorSlice& slice, const std::vector<int64_t>& shape) {
   if (slice.elements() == 0) return "nothing";
+  constexpr std::array<const char*, 3> kNames = {"matrices", "rows", "columns"};
+  const std::size_t first = shape.size() == 3 ? 0 : 1;
   std::vector<std::string> parts;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     if (slice.sizes[d] == shape[d]) continue;
-    parts.push_back(format("{} {} to {}", d == 0 ? "rows" : "columns", slice.offsets[d],
-                           slice.offsets[d] + slice.sizes[d] - 1));
+    parts.push_back(
+        format("{} {} to {}", kNames.at(first + d), slice.offsets[d], slice.offsets[d] + slice.sizes[d] - 1));
   }
   return parts.empty() ? "all" : join(parts, ", ");
 }

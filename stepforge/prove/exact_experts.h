@@ -2,10 +2,11 @@
 // The experts of an exact model (exact_model.h): a router, and linear experts of which each token takes some.
 #pragma once
 
-#include <cstdint>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/nn/block.h"
 #include "stepforge/nn/expert_functions.h"
 #include "stepforge/nn/parameter.h"
 
@@ -15,11 +16,10 @@ namespace stepforge {
 /// first counts among equals; the products are their weights too.
 RoutedTokens exact_route(const at::Tensor& x, Parameter& router);
 
-/// Of rows [R, D], each with one expert: down (up x) times its weight, of which only up x is rounded, so that the results of
-/// the parts of an expert add up to that of the whole one. `up` [E F, D] and `down` [E D, F] have this rank's experts.
-at::Tensor exact_results(const at::Tensor& rows, const RoutedTokens& routed, Parameter& up, Parameter& down);
-
-/// Of each token x [N, D] the sum of the results of its experts, which are all here.
-at::Tensor exact_experts(const at::Tensor& x, Parameter& router, Parameter& up, Parameter& down);
+/// Of each token the sum over its experts of down (up x + bias) + bias times the weight, of which only the hidden units are rounded, so
+/// that the results of the parts of an expert add up to that of the whole one. Looks up expert_gate_up, which is up, and expert_down,
+/// which have this rank's experts: [E F, D] and [E D, F], or `biased` as catalog/biased_experts.h has them, with two columns for each
+/// hidden unit.
+ExpertFunction exact_experts(const ParameterLookup& parameters, const std::string& name, bool biased);
 
 }  // namespace stepforge

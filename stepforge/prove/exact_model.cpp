@@ -141,12 +141,9 @@ ExactBranch hidden_branch(const ParameterLookup& parameters, const std::string& 
   };
 }
 
-ExactBranch expert_branch(const ParameterLookup& parameters, const std::string& name) {
-  Parameter& router = parameters(name + ".router");
-  Parameter& up = parameters(name + ".up");
-  Parameter& down = parameters(name + ".down");
-  return [&router, &up, &down](const at::Tensor& x, const Context&) {
-    return exact_experts(x, router, up, down);
+ExactBranch expert_branch(Parameter& router, ExpertFunction experts) {
+  return [&router, experts = std::move(experts)](const at::Tensor& x, const Context&) {
+    return experts(x, exact_route(x, router));
   };
 }
 
@@ -229,17 +226,16 @@ class ExactRouterBlock : public Block {
 
 class ExactExpertsBlock : public Block {
  public:
-  ExactExpertsBlock(Parameter& up, Parameter& down) : up_(up), down_(down) {}
+  explicit ExactExpertsBlock(ExpertFunction experts) : experts_(std::move(experts)) {}
   Bundle forward(const Bundle& inputs, const Context& context) override {
     const auto experts = [this](const std::vector<at::Tensor>& rows) {
-      return exact_results(rows[0], {rows[1], rows[2]}, up_, down_);
+      return experts_(rows[0], {rows[1], rows[2]});
     };
     return {recompute_region(context, "mlp", experts, inputs)};
   }
 
  private:
-  Parameter& up_;
-  Parameter& down_;
+  ExpertFunction experts_;
 };
 
 class ExactJoinBlock : public Block {
@@ -319,19 +315,21 @@ std::unique_ptr<Block> exact_layer_block(ExactModel model, const BlockSpec& bloc
                                          const ParameterLookup& parameters, const TensorExchange& tensor,
                                          const ContextExchange& exchange) {
   const std::string name = format("layers.{}", block.layer);
+  const auto experts = [&] { return exact_experts(parameters, name, model == ExactModel::biased); };
   const auto mixing = [&] { return ExactMixing(parameters, block.layer, tensor, exchange); };
   switch (block.part) {
     case LayerPart::router:
       return std::make_unique<ExactRouterBlock>(mixing(), parameters(name + ".router"));
     case LayerPart::experts:
-      return std::make_unique<ExactExpertsBlock>(parameters(name + ".up"), parameters(name + ".down"));
+      return std::make_unique<ExactExpertsBlock>(experts());
     case LayerPart::join:
       return std::make_unique<ExactJoinBlock>(block.layer, tensor);
     default:
-      return std::make_unique<ExactLayer>(
-          mixing(), block.layer,
-          has_experts(model) ? expert_branch(parameters, name) : hidden_branch(parameters, name, tensor),
-          tensor);
+      return std::make_unique<ExactLayer>(mixing(), block.layer,
+                                          has_experts(model)
+                                              ? expert_branch(parameters(name + ".router"), experts())
+                                              : hidden_branch(parameters, name, tensor),
+                                          tensor);
   }
 }
 

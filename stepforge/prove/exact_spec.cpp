@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/biased_experts.h"
 #include "stepforge/catalog/mtp_layers.h"
 #include "stepforge/catalog/tensor_costs.h"
 #include "stepforge/modelspec/expert_values.h"
@@ -127,17 +128,23 @@ struct ExpertCalls {
   CallSpec route;
   std::vector<CallSpec> experts;
 
-  explicit ExpertCalls(const std::string& layer) {
+  ExpertCalls(const std::string& layer, bool biased) {
     route = {.name = "route", .weights = {layer + ".router"}, .output = {0, 2 * kChosen}};
     route.saves = {kWidth, 2 * kExperts};
     route.gradient.compute = kWidth;
-    experts = {call(CallKind::linear, layer + ".up", 2 * kChosen * kExpertHidden, kChosen * kWidth),
-               call(CallKind::linear, layer + ".down", 2 * kChosen * kWidth, kChosen * kExpertHidden)};
+    experts = {
+        call(CallKind::linear, layer + ".expert_gate_up", 2 * kChosen * kExpertHidden, kChosen * kWidth),
+        call(CallKind::linear, layer + ".expert_down", 2 * kChosen * kWidth, kChosen * kExpertHidden)};
+    if (!biased) return;
+    for (CallSpec& product : experts) product.output.compute *= 2;  // and sums with biases
+    experts.push_back({.name = "biases",
+                       .kind = CallKind::memory,
+                       .weights = {layer + ".expert_gate_up_bias", layer + ".expert_down_bias"}});
   }
 };
 
-RegionSpec experts_region(const std::string& layer) {
-  ExpertCalls made(layer);
+RegionSpec experts_region(const std::string& layer, bool biased) {
+  ExpertCalls made(layer, biased);
   const Elements rows{kChosen * kWidth, 2 * kChosen};
   RegionSpec region{.name = "mlp", .calls = {std::move(made.route)}, .residual = true};
   region.calls.push_back({.name = "rows", .output = rows, .gradient = rows});
@@ -181,7 +188,7 @@ RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) 
 }
 
 /// Adds the blocks of a layer whose experts are spread over ranks. The tokens that go to them are the hidden state.
-void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, RegionSpec mixing,
+void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, RegionSpec mixing, bool biased,
                       const TensorParallel& tensor, const ExpertParallel& experts) {
   const std::string name = format("layers.{}", layer);
   const int64_t rows = experts.rows_per_token(kExperts, kChosen);
@@ -192,7 +199,7 @@ void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, Reg
   const int of_experts = units.back() + 1;
   ExpertValues values(stream, kChosen);
   values.tokens = stream;
-  ExpertCalls calls(name);
+  ExpertCalls calls(name, biased);
   const auto add = [&](LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
                        std::vector<BundleEntry> outputs, RegionSpec last) -> BlockSpec& {
     compute_on_slices(last, tensor);
@@ -210,31 +217,45 @@ void add_spread_layer(ModelSpec& spec, int layer, const BundleEntry& stream, Reg
   add(LayerPart::join, {}, {stream, values.combined()}, {stream}, join_region());
 }
 
+/// Each expert has matrices of its own.
+std::vector<ParameterSpec> tensors_of_each(const std::string& name, const ExpertParallel& experts) {
+  const ShardRange hidden = experts.units_of(kExpertHidden);
+  const ShardRange width{0, kWidth};
+  return {expert_matrices(name + ".expert_gate_up", kExpertHidden, kWidth, hidden, width, experts),
+          expert_matrices(name + ".expert_down", kWidth, kExpertHidden, width, hidden, experts)};
+}
+
+/// Those of all experts are one tensor, and they have biases.
+std::vector<ParameterSpec> one_tensor_each(const std::string& name, const ExpertParallel& experts) {
+  const ExpertDims dims{
+      .width = kWidth, .hidden = kExpertHidden, .experts = kExperts, .chosen = kChosen, .biased = true};
+  std::vector<ParameterSpec> made =
+      stacked_parameters(name, name + ".experts.", dims, gpt_oss_expert_names(), 1, experts);
+  for (ParameterSpec& one : made) one.sub_tensors.at(0).init = {Initializer::Kind::normal, 0.4};
+  return made;
+}
+
 /// The region of experts that are all on this rank.
-RegionSpec whole_experts_region(const std::string& layer, const TensorParallel& tensor) {
-  RegionSpec region = experts_region(layer);
+RegionSpec whole_experts_region(const std::string& layer, bool biased, const TensorParallel& tensor) {
+  RegionSpec region = experts_region(layer, biased);
   compute_on_slices(region, tensor);
   return region;
 }
 
 /// The units of the router and the experts of a layer, whose other parameters are those of `trained`.
-std::vector<UnitSpec> units_of_experts(UnitSpec trained, const TensorParallel& tensor,
+std::vector<UnitSpec> units_of_experts(UnitSpec trained, bool biased, const TensorParallel& tensor,
                                        const ExpertParallel& experts) {
   const std::string name = trained.name;
   ParameterSpec router = matrix(name + ".router", kExperts, kWidth);
   const UnitMesh mesh = tensor.sequence ? UnitMesh::slices : UnitMesh::rows;
-  const ShardRange hidden = experts.units_of(kExpertHidden);
-  const ShardRange width{0, kWidth};
   std::vector<UnitSpec> units = {std::move(trained)};
   if (tensor.sequence)
     units.push_back({.name = name + ".mlp", .parameters = {std::move(router)}, .mesh = mesh});
   else
     units.front().parameters.push_back(std::move(router));
-  units.push_back(
-      {.name = name + ".experts",
-       .parameters = {expert_matrices(name + ".up", kExpertHidden, kWidth, hidden, width, experts),
-                      expert_matrices(name + ".down", kWidth, kExpertHidden, width, hidden, experts)},
-       .mesh = experts.degree > 1 ? UnitMesh::experts : mesh});
+  units.push_back({.name = name + ".experts",
+                   .parameters = biased ? one_tensor_each(name, experts) : tensors_of_each(name, experts),
+                   .mesh = experts.degree > 1 ? UnitMesh::experts : mesh});
   return units;
 }
 
@@ -268,14 +289,17 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     const std::string name = format("layers.{}", layer);
     const TensorParallel mlp = plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"});
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {mixing_region(name + ".mix", tensor, context),
-                     has_experts(model) ? whole_experts_region(name, tensor) : hidden_region(name, mlp)};
+    const bool biased = model == ExactModel::biased;
+    block.regions = {
+        mixing_region(name + ".mix", tensor, context),
+        has_experts(model) ? whole_experts_region(name, biased, tensor) : hidden_region(name, mlp)};
     if (model == ExactModel::graph && layer % 2 == 1) {
       block.inputs.push_back(source);
       block.regions.insert(block.regions.begin(), join_region());
     }
     const bool is_cut = has_experts(model) && experts.degree > 1;
-    if (is_cut) add_spread_layer(spec, layer, stream, std::move(block.regions.front()), tensor, experts);
+    if (is_cut)
+      add_spread_layer(spec, layer, stream, std::move(block.regions.front()), biased, tensor, experts);
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
@@ -296,7 +320,8 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
       trained.parameters.push_back(std::move(mix));
     }
     if (has_experts(model))
-      for (UnitSpec& unit : units_of_experts(std::move(trained), tensor, experts)) add_unit(std::move(unit));
+      for (UnitSpec& unit : units_of_experts(std::move(trained), biased, tensor, experts))
+        add_unit(std::move(unit));
     else
       add_unit(std::move(trained));
     if (!is_cut) spec.blocks.push_back(std::move(block));

@@ -19,12 +19,14 @@ enum class ExactModel {
   shared,   ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
   graph,    ///< plain, but every second layer and a second head take what the embedding made too
   experts,  ///< plain, but with 6 experts in each layer, of which a token takes 2
+  biased,   ///< experts, with biases, whose matrices are one tensor
   mtp,  ///< plain, with a layer after the head that predicts the token after the next one, by the weights of the head
   mtp_experts  ///< the same with the layers of `experts`
 };
 
+/// Whether its layers have experts.
 constexpr bool has_experts(ExactModel model) {
-  return model == ExactModel::experts || model == ExactModel::mtp_experts;
+  return model == ExactModel::experts || model == ExactModel::biased || model == ExactModel::mtp_experts;
 }
 
 constexpr bool has_mtp(ExactModel model) {

@@ -14,6 +14,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/temporary_folder.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/plan/job_plan.h"
@@ -112,6 +113,7 @@ Config on_one_rank(Config job) {
 
 ExactModel exact_model_of(const Config& job) {
   const bool mtp = job.model.n_mtp_layers > 0;
+  if (family_of(job.model).traits.biased_experts) return ExactModel::biased;
   if (job.model.n_experts > 0) return mtp ? ExactModel::mtp_experts : ExactModel::experts;
   if (mtp) return ExactModel::mtp;
   return job.model.tie_embeddings ? ExactModel::shared : ExactModel::plain;
@@ -275,6 +277,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
   job.model.tie_embeddings =
       config.model.tie_embeddings && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
+  if (family_of(config.model).traits.biased_experts) job.model.family = config.model.family;
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
   ParallelDims dims = small_dims(layout.dims);

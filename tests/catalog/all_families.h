@@ -37,11 +37,6 @@ inline bool has_experts(const std::string& family) {
   return has_setting(find_family(family), "n_experts");
 }
 
-/// Whether they can be spread over ranks.
-inline bool can_spread_experts(const std::string& family) {
-  return has_experts(family) && !find_family(family).traits.biased_experts;
-}
-
 /// A window in even layers or in all, caps, a second rotary base, experts.
 inline void use_all_settings(ModelConfig& config) {
   const auto has = [&](const char* field) { return has_setting(family_of(config), field); };

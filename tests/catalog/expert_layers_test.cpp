@@ -120,6 +120,37 @@ TEST(ExpertLayer, PartsOfAnExpertAreItsHiddenUnitsOnNeighbouringRanks) {
   for (const auto& [name, begins] : found) EXPECT_EQ(begins, (std::vector<int64_t>{0, 6, 13})) << name;
 }
 
+/// Of experts with biases: also each column of the biases of results, which are added up over the parts of an expert.
+TEST(ExpertLayer, EachElementOfTensorsOfAllExpertsIsOnOneRank) {
+  const ModelConfig model = small_model("gpt_oss", 12, 6);
+  const ModelSpec whole = model_spec(model);
+  for (const int parts : {1, 2, 3}) {
+    std::map<std::string, std::vector<TensorSlice>> found;
+    for (int rank = 0; rank < 6; ++rank) {
+      const ModelSpec part =
+          model_spec(model, 0, {rank % parts, parts, true}, {}, {}, {rank, 6, false, parts});
+      for (const UnitSpec& unit : part.units)
+        for (const ParameterSpec& parameter : unit.parameters) {
+          EXPECT_EQ(parameter.name.find(".expert_") != std::string::npos, unit.mesh == UnitMesh::experts);
+          if (unit.mesh != UnitMesh::experts) continue;
+          EXPECT_EQ(parameter.tensor_shape(0), whole.find_parameter(parameter.name)->shape) << parameter.name;
+          found[parameter.sub_tensors.at(0).hf_name].push_back(parameter.slice_of(0));
+        }
+    }
+    EXPECT_EQ(found.size(), 8U);
+    for (const UnitSpec& unit : whole.units)
+      for (const ParameterSpec& parameter : unit.parameters) {
+        const std::vector<TensorSlice> slices = found[parameter.sub_tensors.at(0).hf_name];
+        int64_t elements = 0;
+        for (size_t i = 0; i < slices.size(); ++i) {
+          elements += slices[i].elements();
+          for (size_t j = 0; j < i; ++j) EXPECT_FALSE(intersection(slices[i], slices[j])) << parameter.name;
+        }
+        EXPECT_EQ(elements, slices.empty() ? 0 : parameter.elements()) << parameter.name;
+      }
+  }
+}
+
 TEST(ExpertLayer, CostsOfAllRowsAreThoseOfTheRowsThatCanCome) {
   const CostContext context{.tokens = 40, .document_length = 40};
   const auto cost = [&](const ExpertDims& dims, const ExpertParallel& parallel) {

@@ -213,7 +213,6 @@ TEST(ModelSpec, WhatTakesSlicesOfTheTokensInPlaceOfAnMlpIsAUnitOfItsOwn) {
         EXPECT_EQ(unit.mesh == UnitMesh::slices,
                   parameter.name.starts_with(unit.name + ".") && unit.name.ends_with(".mlp"))
             << parameter.name;
-    if (!can_spread_experts(family)) continue;
     const ModelSpec spread = model_spec(config, 0, {0, 2, true}, {}, plan, {0, 2});
     EXPECT_EQ(units_of_layer(spread, "layers.1", UnitMesh::slices),
               (std::vector<std::string>{"layers.1.mlp"}));

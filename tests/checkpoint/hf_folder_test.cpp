@@ -116,6 +116,60 @@ TEST(HfFolder, ImportThenExportGivesBitEqualTensors) {
   }
 }
 
+/// In place of a tensor [E, in, out] of random values: its blocks and scales, of random bits.
+void use_mxfp4(std::vector<FileTensor>& tensors) {
+  std::vector<FileTensor> made;
+  for (FileTensor& tensor : tensors) {
+    if (!tensor.spec.name.ends_with("_proj") || tensor.spec.shape.size() != 3) {
+      made.push_back(std::move(tensor));
+      continue;
+    }
+    const std::vector<int64_t>& shape = tensor.spec.shape;
+    FileTensor blocks{{tensor.spec.name + "_blocks", DType::u8, {shape[0], shape[2], shape[1] / 32, 16}}, ""};
+    FileTensor scales{{tensor.spec.name + "_scales", DType::u8, {shape[0], shape[2], shape[1] / 32}}, ""};
+    blocks.bytes = tensor.bytes.substr(0, static_cast<size_t>(blocks.spec.bytes()));
+    for (int64_t i = 0; i < scales.spec.bytes(); ++i)
+      scales.bytes += static_cast<char>(120 + mix_bits(static_cast<uint64_t>(i)) % 8);
+    made.push_back(std::move(blocks));
+    made.push_back(std::move(scales));
+  }
+  tensors = std::move(made);
+}
+
+/// Also of experts that are divided.
+TEST(HfFolder, EachRankImportsTheSlicesOfItsExperts) {
+  ModelConfig config = small_config("gpt_oss");
+  config.dim = 64;
+  config.ffn_dim = 32;
+  for (const bool mxfp4 : {false, true}) {
+    const TempFolder folder;
+    SmallModel whole(1, config);
+    std::vector<FileTensor> tensors = original_tensors(whole.spec, DType::bf16);
+    if (mxfp4) use_mxfp4(tensors);
+    write_tensors(folder / "model.safetensors", tensors);
+    import_hf(folder.path(), whole.spec, whole.store);
+    for (int rank = 0; rank < 6; ++rank) {
+      for (const int parts : {1, 2}) {
+        const ModelSpec part =
+            model_spec(config, 0, {rank % parts, parts, true}, {}, {}, {rank, 6, false, parts});
+        ModelStore store(part.units, rank_layout(part.units));
+        import_hf(folder.path(), whole.spec, store);
+        for (const UnitSpec& unit : part.units) {
+          if (unit.mesh != UnitMesh::experts) continue;
+          for (const ParameterSpec& parameter : unit.parameters) {
+            at::Tensor expected = whole.store.parameter(parameter.name).value();
+            const TensorSlice held = parameter.slice_of(0);
+            for (size_t d = 0; d < held.sizes.size(); ++d)
+              expected = expected.narrow(static_cast<int64_t>(d), held.offsets[d], held.sizes[d]);
+            EXPECT_TRUE(at::equal(store.parameter(parameter.name).value(), expected))
+                << parameter.name << " of rank " << rank << (mxfp4 ? " from MXFP4" : "");
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(HfFolder, ExportThenImportRestoresTheMastersAndTheModelSection) {
   const TempFolder folder;
   for (const std::string& family : family_names()) {

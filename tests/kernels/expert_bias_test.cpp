@@ -66,6 +66,29 @@ TEST(ExpertBias, ReferenceGradientsAreTheDerivatives) {
   expect_derivative([&](const at::Tensor& w) { return loss(bias, w); }, weights, r.grad_weights, "weights");
 }
 
+/// As of experts that are divided, each rank of which adds a part of the biases.
+TEST(ExpertBias, OfColumnsOfWiderRowsIsThatOfTheseColumns) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor rows = random_tensor({20, 3 * kBiasWidth}, 1).to(type);
+    const at::Tensor columns = rows.narrow(1, kBiasWidth + 2, kBiasWidth);
+    const at::Tensor bias = random_tensor({4, kBiasWidth}, 2).to(wide);
+    const at::Tensor weights = random_tensor({10, 2}, 3).to(wide);
+    const BiasResults alone = run_bias(columns.contiguous(), bias, weights);
+    const RowFactors factors{weights, bias_slots()};
+    const BiasResults within{at::Tensor(), at::empty(bias.sizes(), bias.options()),
+                             at::zeros({10, 2}, bias.options())};
+    expert_bias_gradient(columns, kBiasOffsets, factors, within.grad_bias);
+    add_factor_gradients(columns, kBiasOffsets, bias, factors.slots, within.grad_weights);
+    EXPECT_TRUE(within.grad_bias.equal(alone.grad_bias));
+    EXPECT_TRUE(within.grad_weights.equal(alone.grad_weights));
+    const at::Tensor expected = rows.clone();
+    expected.narrow(1, kBiasWidth + 2, kBiasWidth).copy_(alone.rows);
+    add_expert_bias(columns, kBiasOffsets, bias, factors);
+    EXPECT_TRUE(rows.equal(expected));
+  }
+}
+
 TEST(ExpertBias, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor rows = random_tensor({20, kBiasWidth}, 1);
   const at::Tensor bias = random_tensor({4, kBiasWidth}, 2);

@@ -259,7 +259,8 @@ TEST_F(Experts, FrozenWeightsPassGradientsOn) {
   const ParameterLookup lookup = [&](std::string_view name) -> Parameter& {
     return frozen.at(std::string(name));
   };
-  ExpertLayer layer(lookup, "layers.0.mlp", layer_case.router, layer_case.shared(), 1e-5, 0);
+  ExpertLayer layer(lookup, "layers.0.mlp", layer_case.router, swiglu_experts(lookup, "layers.0.mlp"),
+                    layer_case.shared(), 1e-5, 0);
   const at::Tensor x = leaf_copy(input());
   torch::autograd::backward({layer.forward(x, context)}, {cotangent()});
   EXPECT_TRUE(at::equal(x.grad(), expected.x_gradient));

@@ -65,7 +65,8 @@ struct ExpertModel {
         units({{"layers.0", spec.parameters}}),
         store(units, rank_layout(units, {.gather = compute})),
         correction(layer_case.correction ? random_tensor({layer_case.dims.experts}, 50) * 0.3 : at::Tensor()),
-        layer(store.lookup(), "layers.0.mlp", layer_case.router, layer_case.shared(), 1e-5, 0, correction) {
+        layer(store.lookup(), "layers.0.mlp", layer_case.router,
+              swiglu_experts(store.lookup(), "layers.0.mlp"), layer_case.shared(), 1e-5, 0, correction) {
     UnitStore& unit = store.unit(0);
     for (size_t i = 0; i < unit.parameters().size(); ++i) {
       at::Tensor master = unit.master_view(i);

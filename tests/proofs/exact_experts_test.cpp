@@ -182,8 +182,10 @@ TEST_P(ExactExperts, EveryOptimizerGivesTheBitsOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ExactExperts, ::testing::Values(ExactModel::experts),
-                         [](const auto&) { return "experts"; });
+INSTANTIATE_TEST_SUITE_P(Models, ExactExperts, ::testing::Values(ExactModel::experts, ExactModel::biased),
+                         [](const auto& model) {
+                           return model.param == ExactModel::experts ? "experts" : "biased";
+                         });
 
 }  // namespace
 }  // namespace stepforge::testing

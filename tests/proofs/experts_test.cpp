@@ -28,7 +28,6 @@ Strings spread(int ranks) {
   return {format("parallelism.expert_parallel_degree={}", ranks)};
 }
 const Strings kSpread2 = spread(2);
-constexpr const char* kOneTensor = "the matrices of all experts are one tensor";
 
 class ExpertTraining : public ::testing::TestWithParam<std::string> {
  protected:
@@ -114,7 +113,6 @@ TEST_P(ExpertTraining, LossesOfExpertsThatTakeSlicesOfTheTokensAreThoseOfOneRank
 
 /// The groups of experts are in tensor parallelism, or go beyond it.
 TEST_P(ExpertTraining, LossesOfSpreadExpertsThatTakeSlicesOfTheTokensAreThoseOfOneRank) {
-  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   compare(2, kZLoss, divided() + kSpread2);
   compare(2, kBalanced + kWholeRows + kRecomputed, divided() + kSpread2);
   compare(4, kZLoss, divided() + kSpread2 + kOffloaded);
@@ -137,7 +135,6 @@ TEST_P(ExpertTraining, LossesOfPartsOfRowsAreThoseOfOneRank) {
 
 /// Finds what went wrong in Megatron-LM#5047, #1652, #3768 and #3769 (losses of routers scale with the number of ranks).
 TEST_P(ExpertTraining, LossesOfSpreadExpertsAreThoseOfOneRank) {
-  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   compare(2, kBalanced, kSpread2);
   compare(3, kBalanced + Strings{"training.global_batch_size=6"}, spread(3));
   compare(4, kBalanced + kRecomputed + Strings{"model.n_experts=12"}, spread(4));
@@ -146,7 +143,6 @@ TEST_P(ExpertTraining, LossesOfSpreadExpertsAreThoseOfOneRank) {
 }
 
 TEST_P(ExpertTraining, LossesOfSpreadExpertsThatAreShardedAndReplicatedAreThoseOfOneRank) {
-  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   compare(4, kBalanced, kSpread2);
   compare(4, kBalanced, kSpread2 + kByDim);
   compare(4, kBalanced, kSpread2 + Strings{"parallelism.data_parallel_replicate_degree=2"});
@@ -156,7 +152,6 @@ TEST_P(ExpertTraining, LossesOfSpreadExpertsThatAreShardedAndReplicatedAreThoseO
 }
 
 TEST_P(ExpertTraining, LossesOfExpertsThatAreDividedAreThoseOfOneRank) {
-  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   const Strings parts = divided() + Strings{"parallelism.expert_tensor_parallel_degree=2"};
   compare(2, kZLoss, parts);
   compare(2, kBalanced + kWholeRows + kRecomputed, parts);
@@ -165,7 +160,6 @@ TEST_P(ExpertTraining, LossesOfExpertsThatAreDividedAreThoseOfOneRank) {
 }
 
 TEST_P(ExpertTraining, LossesOfSpreadExpertsInPipelinesAreThoseOfOneRank) {
-  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   const Strings two_stages = kSpread2 + Strings{"parallelism.pipeline_parallel_degree=2"};
   compare(4, kBalanced, two_stages);
   compare(4, kBalanced + kRecomputed,
@@ -174,7 +168,6 @@ TEST_P(ExpertTraining, LossesOfSpreadExpertsInPipelinesAreThoseOfOneRank) {
 
 /// Two micro-batches that take turns are added in the same order.
 TEST_P(ExpertTraining, TurnsOfMicroBatchesChangeNoBit) {
-  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   const auto compare_turns = [](int ranks, const Strings& args) {
     const TempFolder folder;
     const auto run = [&](const std::string& name, const Strings& more) {
@@ -196,7 +189,6 @@ TEST_P(ExpertTraining, TurnsOfMicroBatchesChangeNoBit) {
 }
 
 TEST_P(ExpertTraining, ARunOfSpreadExpertsIsResumedInAnyOtherLayout) {
-  if (!can_spread_experts(GetParam())) GTEST_SKIP() << kOneTensor;
   const TempFolder folder;
   const Strings saved{"checkpoint.enable=true", "checkpoint.interval=5"};
   const Strings common = kZLoss + saved;

@@ -10,7 +10,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/expert_layers.h"
-#include "stepforge/nn/expert_functions.h"
+#include "stepforge/nn/biased_experts.h"
+#include "stepforge/nn/expert_layer.h"
 #include "stepforge/storage/expert_parts.h"
 #include "stepforge/storage/group_communicators.h"
 #include "stepforge/storage/unit_store.h"
@@ -23,37 +24,51 @@ namespace {
 
 constexpr ExpertDims kSpreadDims{.width = 24, .hidden = 20, .experts = 6, .chosen = 2};
 
+constexpr ExpertDims kBiasedDims{.width = 24, .hidden = 20, .experts = 6, .chosen = 2, .biased = true};
+
 /// A unit of the experts of one rank, with the values of the whole.
 struct SpreadExperts {
-  explicit SpreadExperts(const ExpertParallel& parallel)
-      : units({UnitSpec{.name = "experts", .parameters = parameters(parallel)}}),
-        store(units, rank_layout(units)) {
-    // Of each expert gate and up, and down.
-    set(0, part_of(random_tensor({kSpreadDims.experts, 2, kSpreadDims.hidden, kSpreadDims.width}, 60), 2,
-                   parallel));
-    set(1, part_of(random_tensor({kSpreadDims.experts, kSpreadDims.width, kSpreadDims.hidden}, 61), 2,
-                   parallel));
+  SpreadExperts(const ExpertDims& of, const ExpertParallel& ranks)
+      : dims(of),
+        parallel(ranks),
+        units({UnitSpec{.name = "experts", .parameters = parameters()}}),
+        store(units, rank_layout(units)),
+        run(dims.biased ? biased_experts(store.lookup(), "mlp") : swiglu_experts(store.lookup(), "mlp")) {
+    for (size_t p = 0; p < units[0].parameters.size(); ++p) {
+      at::Tensor master = store.unit(0).master_view(p);
+      master.copy_(part_of(random_tensor(whole_shape(p), 60 + p), p).reshape(master.sizes()));
+    }
     store.unit(0).start_gradient();
   }
-  void set(size_t parameter, const at::Tensor& values) {
-    at::Tensor master = store.unit(0).master_view(parameter);
-    master.copy_(values.reshape(master.sizes()));
+  /// Of parameter `p`, by experts.
+  std::vector<int64_t> whole_shape(size_t p) const {
+    if (dims.biased) return units[0].parameters[p].tensor_shape(0);
+    if (p == 0) return {dims.experts, 2, dims.hidden, dims.width};
+    return {dims.experts, dims.width, dims.hidden};
   }
-  /// Of values of all experts those of the rank, whose hidden units are in dimension `hidden`.
-  static at::Tensor part_of(const at::Tensor& whole, int64_t hidden, const ExpertParallel& parallel) {
-    const ShardRange own = parallel.part_of(kSpreadDims.experts);
-    const ShardRange held = parallel.units_of(kSpreadDims.hidden);
-    return whole.narrow(0, own.begin, own.size()).narrow(hidden, held.begin, held.size());
+  /// Of values of all experts those of the rank.
+  at::Tensor part_of(at::Tensor whole, size_t p) const {
+    if (dims.biased) {
+      const TensorSlice held = units[0].parameters[p].slice_of(0);
+      for (size_t d = 0; d < held.sizes.size(); ++d)
+        whole = whole.narrow(static_cast<int64_t>(d), held.offsets[d], held.sizes[d]);
+      return whole;
+    }
+    const ShardRange own = parallel.part_of(dims.experts);
+    const ShardRange held = parallel.units_of(dims.hidden);
+    return whole.narrow(0, own.begin, own.size()).narrow(2, held.begin, held.size());
   }
-  static std::vector<ParameterSpec> parameters(const ExpertParallel& parallel) {
-    return expert_parts("mlp", "mlp.", kSpreadDims, qwen_expert_names(), 0.02, false, parallel)
-        .experts.parameters;
+  std::vector<ParameterSpec> parameters() const {
+    const ExpertNames names = dims.biased ? gpt_oss_expert_names() : qwen_expert_names();
+    return expert_parts("mlp", "mlp.", dims, names, 0.02, false, parallel).experts.parameters;
   }
-  Parameter& gate_up() { return store.parameter("mlp.expert_gate_up"); }
-  Parameter& down() { return store.parameter("mlp.expert_down"); }
+  at::Tensor gradient(size_t p) { return store.parameter(units[0].parameters[p].name).gradient(); }
 
+  ExpertDims dims;
+  ExpertParallel parallel;
   std::vector<UnitSpec> units;
   ModelStore store;
+  ExpertFunction run;
 };
 
 /// The tokens of a rank and the experts that they take.
@@ -82,8 +97,7 @@ struct SpreadResult {
 SpreadResult run_whole(const SpreadTokens& tokens, SpreadExperts& experts) {
   const at::Tensor x = tokens.x.clone().set_requires_grad(true);
   const at::Tensor weights = tokens.weights.clone().set_requires_grad(true);
-  const at::Tensor out =
-      run_experts(x, {weights, tokens.indices}, kSpreadDims.experts, experts.gate_up(), experts.down());
+  const at::Tensor out = experts.run(x, {weights, tokens.indices});
   torch::autograd::backward({out}, {tokens.gradient});
   return {out.detach(), x.grad(), weights.grad()};
 }
@@ -97,8 +111,7 @@ SpreadResult run_spread(const SpreadTokens& tokens, SpreadExperts& experts, int6
       dispatch_tokens(tokens.x, choice.weights, choice.indices, choice.experts, ranks);
   const at::Tensor rows = came.rows.detach().set_requires_grad(true);
   const at::Tensor weights = came.weights.detach().set_requires_grad(true);
-  const at::Tensor results = run_experts(rows, {weights, came.experts}, choice.experts / ranks.size(),
-                                         experts.gate_up(), experts.down());
+  const at::Tensor results = experts.run(rows, {weights, came.experts});
   at::Tensor out = combine_results(results.detach(), came.routes, ranks);
   torch::autograd::backward({results}, {combine_gradient(tokens.gradient, came.routes, ranks)});
   const TokenGradients gradients = dispatch_gradient(rows.grad(), weights.grad(), came.routes, ranks);
@@ -106,8 +119,9 @@ SpreadResult run_spread(const SpreadTokens& tokens, SpreadExperts& experts, int6
 }
 
 /// Runs the tokens of every rank on spread experts, and all of them on whole ones.
-void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens, int parts = 1) {
-  SpreadExperts whole{{}};
+void expect_spread_is_whole(const ExpertDims& dims, int degree, const std::vector<SpreadTokens>& tokens,
+                            int parts) {
+  SpreadExperts whole(dims, {});
   const auto joined = [&](at::Tensor SpreadTokens::* part) {
     std::vector<at::Tensor> parts;
     for (const SpreadTokens& of_rank : tokens) parts.push_back(of_rank.*part);
@@ -121,7 +135,7 @@ void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens,
                                           {world.rank(), world.size()});
     const GroupCommunicators groups(world, layout, {{layout.expert_group, Lane::exchange}});
     const ExpertParallel parallel{.rank = world.rank(), .degree = degree, .parts = parts};
-    SpreadExperts experts(parallel);
+    SpreadExperts experts(dims, parallel);
     const SpreadResult actual = run_spread(tokens.at(static_cast<size_t>(world.rank())), experts, parts,
                                            *groups.at(layout.expert_group, Lane::exchange));
     int64_t begin = 0;
@@ -130,16 +144,22 @@ void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens,
     expect_close(actual.out, of_rank(expected.out), 2e-6, "out");
     expect_close(actual.x, of_rank(expected.x), 2e-6, "gradient of x");
     expect_close(actual.weights, of_rank(expected.weights), 2e-6, "gradient of weights");
-    const auto expect_gradient = [&](const char* name, at::IntArrayRef by_expert) {
-      const at::Tensor own = experts.store.parameter(name).gradient();
-      const at::Tensor all = whole.store.parameter(name).gradient().view(by_expert);
-      expect_close(own, SpreadExperts::part_of(all, 2, parallel).reshape(own.sizes()), 4e-6, name);
-    };
-    expect_gradient("mlp.expert_gate_up", {kSpreadDims.experts, 2, kSpreadDims.hidden, kSpreadDims.width});
-    expect_gradient("mlp.expert_down", {kSpreadDims.experts, kSpreadDims.width, kSpreadDims.hidden});
+    for (size_t p = 0; p < experts.units[0].parameters.size(); ++p) {
+      const at::Tensor own = experts.gradient(p);
+      const at::Tensor all = whole.gradient(p).view(whole.whole_shape(p));
+      expect_close(own, experts.part_of(all, p).reshape(own.sizes()), 4e-6,
+                   experts.units[0].parameters[p].name.c_str());
+    }
     return "";
   };
   for (const std::string& result : as_threads().run(degree, body, {60, 60})) EXPECT_EQ(result, "");
+}
+
+void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens, int parts = 1) {
+  for (const ExpertDims& dims : {kSpreadDims, kBiasedDims}) {
+    SCOPED_TRACE(dims.biased ? "with biases" : "without biases");
+    expect_spread_is_whole(dims, degree, tokens, parts);
+  }
 }
 
 TEST(SpreadExperts, ResultsAndGradientsAreThoseOfWholeExperts) {

@@ -80,9 +80,10 @@ template <typename T>
 void add_bias_of_experts(const at::Tensor& rows, std::span<const int64_t> offsets, const float* bias,
                          const FactorOfRow& factor) {
   const int64_t width = rows.size(1);
+  const int64_t stride = rows.stride(0);
   T* data = rows.mutable_data_ptr<T>();
   for_each_row(offsets, width, [&](int64_t row, int64_t expert) {
-    add_scaled(data + row * width, bias + expert * width, factor(row), width);
+    add_scaled(data + row * stride, bias + expert * width, factor(row), width);
   });
 }
 
@@ -92,6 +93,7 @@ void sum_by_expert(const at::Tensor& grad, std::span<const int64_t> offsets, con
   const int64_t width = grad.size(1);
   const int64_t parts = (width + kBiasColumns - 1) / kBiasColumns;
   const auto experts = static_cast<int64_t>(offsets.size()) - 1;
+  const int64_t stride = grad.stride(0);
   const T* data = grad.const_data_ptr<T>();
   at::parallel_for(0, experts * parts, 1, [&](int64_t first, int64_t last) {
     for (int64_t task = first; task < last; ++task) {
@@ -101,7 +103,7 @@ void sum_by_expert(const at::Tensor& grad, std::span<const int64_t> offsets, con
       float* sum = sums + static_cast<int64_t>(expert) * width + column;
       std::fill_n(sum, columns, 0.0F);
       for (int64_t row = offsets[expert]; row < offsets[expert + 1]; ++row)
-        sum_scaled(data + row * width + column, factor(row), sum, columns);
+        sum_scaled(data + row * stride + column, factor(row), sum, columns);
     }
   });
 }
@@ -110,9 +112,10 @@ template <typename T>
 void add_dots(const at::Tensor& grad, std::span<const int64_t> offsets, const float* bias,
               const int32_t* slots, float* grad_weights) {
   const int64_t width = grad.size(1);
+  const int64_t stride = grad.stride(0);
   const T* data = grad.const_data_ptr<T>();
   for_each_row(offsets, width, [&](int64_t row, int64_t expert) {
-    grad_weights[slots[row]] += bias_dot(data + row * width, bias + expert * width, width);
+    grad_weights[slots[row]] += bias_dot(data + row * stride, bias + expert * width, width);
   });
 }
 
