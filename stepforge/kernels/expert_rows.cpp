@@ -4,9 +4,12 @@
 #include <algorithm>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
@@ -30,33 +33,56 @@ at::Tensor tokens_of(const ExpertRows& rows) {
   return rows.slots.to(at::kLong).div(rows.rows.size(1), "floor");
 }
 
-}  // namespace
-
-ExpertRows sort_by_expert(const at::Tensor& indices, int64_t experts) {
-  check_tensor(indices, "sort_by_expert indices", {indices.size(0), indices.size(1)}, at::kInt);
+/// Rows in `count` groups, inside a group by slot. place(slot, expert): the group of a slot's row; -1: it has none.
+template <typename Place>
+ExpertRows sort_slots(const at::Tensor& indices, int64_t count, const Place& place) {
   const at::Tensor host = indices.cpu();
   const int32_t* const expert = host.const_data_ptr<int32_t>();
   const int64_t slots = host.numel();
-  std::vector<int64_t> offsets(static_cast<size_t>(experts) + 1, 0);
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    if (expert[slot] < 0 || expert[slot] >= experts) {
-      throw Error(format("sort_by_expert: token {} takes expert {} of {}", slot / indices.size(1),
-                         expert[slot], experts));
-    }
-    ++offsets[static_cast<size_t>(expert[slot]) + 1];
-  }
-  for (size_t e = 1; e < offsets.size(); ++e) offsets[e] += offsets[e - 1];
+  std::vector<int64_t> offsets(static_cast<size_t>(count) + 1, 0);
+  for (int64_t slot = 0; slot < slots; ++slot)
+    if (const int64_t group = place(slot, expert[slot]); group >= 0)
+      ++offsets[static_cast<size_t>(group) + 1];
+  for (size_t g = 1; g < offsets.size(); ++g) offsets[g] += offsets[g - 1];
   std::vector<int64_t> next(offsets.begin(), offsets.end() - 1);
-  const at::Tensor slot_of = at::empty({slots}, host.options());
+  const at::Tensor slot_of = at::empty({offsets.back()}, host.options());
   const at::Tensor row_of = at::empty_like(host);
   int32_t* const to_slot = slot_of.mutable_data_ptr<int32_t>();
   int32_t* const to_row = row_of.mutable_data_ptr<int32_t>();
   for (int64_t slot = 0; slot < slots; ++slot) {
-    const int64_t row = next[static_cast<size_t>(expert[slot])]++;
+    const int64_t group = place(slot, expert[slot]);
+    to_row[slot] = -1;
+    if (group < 0) continue;
+    const int64_t row = next[static_cast<size_t>(group)]++;
     to_row[slot] = static_cast<int32_t>(row);
     to_slot[row] = static_cast<int32_t>(slot);
   }
   return {std::move(offsets), slot_of.to(indices.device()), row_of.to(indices.device())};
+}
+
+}  // namespace
+
+void require_experts(const at::Tensor& indices, int64_t experts) {
+  check_tensor(indices, "indices of experts", {indices.size(0), indices.size(1)}, at::kInt);
+  const at::Tensor host = indices.cpu();
+  const int32_t* const expert = host.const_data_ptr<int32_t>();
+  for (int64_t slot = 0; slot < host.numel(); ++slot)
+    if (expert[slot] < 0 || expert[slot] >= experts)
+      throw Error(format("token {} takes expert {} of {}", slot / indices.size(1), expert[slot], experts));
+}
+
+ExpertRows sort_by_expert(const at::Tensor& indices, int64_t experts) {
+  require_experts(indices, experts);
+  return sort_slots(indices, experts, [](int64_t, int32_t expert) { return expert; });
+}
+
+ExpertRows select_rows(const at::Tensor& indices, const ShardRange& own, int64_t ranks) {
+  check_tensor(indices, "select_rows indices", {indices.size(0), indices.size(1)}, at::kInt);
+  const int64_t slots_of_rank = indices.numel() / ranks;
+  return sort_slots(indices, ranks * own.size(), [&](int64_t slot, int32_t expert) {
+    return expert >= own.begin && expert < own.end ? slot / slots_of_rank * own.size() + expert - own.begin
+                                                   : -1;
+  });
 }
 
 at::Tensor count_tokens(const at::Tensor& indices, const at::Tensor& token_weights, int64_t experts) {
@@ -88,7 +114,9 @@ void gather_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at
 }
 
 void combine_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
-  const at::Tensor sorted = at::index_select(x, 0, rows.rows.flatten()).to(compute_type(x));
+  const at::Tensor nothing = at::zeros({1, x.size(1)}, x.options());
+  const at::Tensor places = at::where(rows.rows.lt(0), at::full_like(rows.rows, rows.count()), rows.rows);
+  const at::Tensor sorted = at::index_select(at::cat({x, nothing}), 0, places.flatten()).to(compute_type(x));
   out.copy_(sorted.view({rows.rows.size(0), rows.rows.size(1), x.size(1)}).sum(1));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/expert_rows.h"
 
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 
@@ -38,6 +39,31 @@ TEST(ExpertRows, OneExpertMayHaveAllTokens) {
 TEST(ExpertRows, RefuseAnExpertThatIsNotThere) {
   EXPECT_THROW(sort_by_expert(int_tensor({0, 4}).view({1, 2}), 4), Error);
   EXPECT_THROW(sort_by_expert(int_tensor({0, -1}).view({1, 2}), 4), Error);
+}
+
+TEST(ExpertRows, OfOwnExpertsAreSortedByRankThenByExpertThenBySlot) {
+  // Two ranks of two tokens; the last token of the second one only fills up.
+  const at::Tensor indices = int_tensor({2, 0, 1, 3, 2, 1, -1, -1}).view({4, 2});
+  const ExpertRows rows = select_rows(indices, {1, 3}, 2);
+  EXPECT_EQ(rows.offsets, (std::vector<int64_t>{0, 1, 2, 3, 4}));
+  EXPECT_TRUE(at::equal(rows.slots, int_tensor({2, 0, 5, 4})));
+  EXPECT_TRUE(at::equal(rows.rows, int_tensor({1, -1, 0, -1, 3, 2, -1, -1}).view({4, 2})));
+}
+
+TEST(ExpertRows, OfSomeExpertsAreGatheredAndSlotsWithoutARowAddNothing) {
+  const ExpertRows rows = select_rows(made_up_indices(), {1, 4}, 2);
+  for (const int64_t width : {1, 700}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+      const at::Tensor x = random_tensor({kRowTokens, width}, 1).to(type);
+      const at::Tensor gathered = at::empty({rows.count(), width}, x.options());
+      gather_rows(x, rows, gathered);
+      const at::Tensor sums = at::full_like(x, 7.0);
+      combine_rows(gathered, rows, sums);
+      const at::Tensor chosen = rows.rows.ge(0).sum(1, /*keepdim=*/true);
+      EXPECT_EQ(chosen.eq(0).any().item<bool>(), true);
+      EXPECT_TRUE(at::equal(sums, x * chosen.to(type)));
+    }
+  }
 }
 
 TEST(ExpertRows, CountsOnlyTokensThatHaveAWeight) {

@@ -14,15 +14,24 @@ namespace {
 /// Columns whose sums are in registers or the nearest cache.
 constexpr int64_t kColumns = 256;
 
+/// The sum of the rows of a token's slots, of which those below 0 are none.
 template <typename T>
 STEPFORGE_INLINE void sum_rows_body(const T* x, const int32_t* rows, int64_t count, int64_t width, T* out) {
+  int64_t first_slot = 0;
+  while (first_slot < count && rows[first_slot] < 0) ++first_slot;
+  if (first_slot == count) {
+#pragma omp simd
+    for (int64_t d = 0; d < width; ++d) store(out + d, 0.0F);
+    return;
+  }
   for (int64_t begin = 0; begin < width; begin += kColumns) {
     const int64_t columns = width - begin < kColumns ? width - begin : kColumns;
     float sums[kColumns];
-    const T* first = x + rows[0] * width + begin;
+    const T* first = x + rows[first_slot] * width + begin;
 #pragma omp simd
     for (int64_t d = 0; d < columns; ++d) sums[d] = load(first + d);
-    for (int64_t j = 1; j < count; ++j) {
+    for (int64_t j = first_slot + 1; j < count; ++j) {
+      if (rows[j] < 0) continue;
       const T* row = x + rows[j] * width + begin;
 #pragma omp simd
       for (int64_t d = 0; d < columns; ++d) sums[d] += load(row + d);
