@@ -166,6 +166,11 @@ constexpr ChoiceNames<4> choice_names(ContextParallelMethod) {
   return {"allgather", "ring", "ulysses", "hybrid"};
 }
 
+enum class ExpertDispatcher : uint8_t { alltoall, allgather };
+constexpr ChoiceNames<2> choice_names(ExpertDispatcher) {
+  return {"alltoall", "allgather"};
+}
+
 enum class TensorStyle : uint8_t { colwise, rowwise, replicate };
 constexpr ChoiceNames<3> choice_names(TensorStyle) {
   return {"colwise", "rowwise", "replicate"};
@@ -473,6 +478,7 @@ struct ParallelismConfig {
   LoadBalance context_parallel_load_balance = LoadBalance::head_tail;
   int64_t expert_parallel_degree = 1;
   int64_t expert_tensor_parallel_degree = 1;
+  ExpertDispatcher expert_parallel_dispatcher = ExpertDispatcher::alltoall;
   bool expert_parallel_overlap = false;
   int64_t pipeline_parallel_degree = 1;
   std::string pipeline_parallel_schedule = "1F1B";

@@ -226,6 +226,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"cp_comm_type", "parallelism.context_parallel_method",
      "\"allgather\", \"ring\", \"ulysses\" or \"hybrid\"", by_hand},
     {"expert_model_parallel_size", "parallelism.expert_parallel_degree"},
+    {"moe_token_dispatcher_type", "parallelism.expert_parallel_dispatcher", "\"alltoall\" or \"allgather\""},
     {"expert_tensor_parallel_size", "parallelism.expert_tensor_parallel_degree"},
     {"sequence_parallel", "parallelism.enable_sequence_parallel"},
     {"use_distributed_optimizer", "", "not needed: moments are always sharded", ignore},

@@ -93,6 +93,12 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "tensor_parallel_degree, with which expert_parallel_degree is a divisor of "
              "data_parallel_shard_degree times context_parallel_degree.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
+      .field(
+          "expert_parallel_dispatcher", &ParallelismConfig::expert_parallel_dispatcher,
+          "With expert parallelism: how tokens come to the ranks of their experts: each rank sends a row for "
+          "each choice to the rank that has the expert (alltoall), or all tokens go to all ranks of the "
+          "group, each of which takes the rows of its own experts, and sums come back (allgather), which "
+          "moves less if a token takes more experts than the group has ranks.")
       .field("expert_parallel_overlap", &ParallelismConfig::expert_parallel_overlap,
              "With expert parallelism: whether two micro-batches take turns, so that one computes while "
              "tokens of the other are on their way; needs memory for the activations of both, and two "

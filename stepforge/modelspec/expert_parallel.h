@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "stepforge/modelspec/dispatch_method.h"
 #include "stepforge/modelspec/flat_layout.h"
 
 namespace stepforge {
@@ -17,6 +18,7 @@ struct ExpertParallel {
   /// Costs are those of a rank to which all rows come that can, instead of those of even loads.
   bool all_rows = false;
   int parts = 1;  ///< of each expert; they divide the degree
+  DispatchMethod method = DispatchMethod::all_to_all;
 
   /// Ranks that have whole experts together.
   int owners() const { return degree / parts; }

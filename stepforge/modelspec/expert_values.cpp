@@ -16,7 +16,7 @@ ExpertValues::ExpertValues(const BundleEntry& hidden, int64_t chosen)
       experts{.name = "experts", .width = chosen, .slice = hidden.slice, .dtype = DType::i32} {}
 
 DispatchSpec ExpertValues::dispatch(int64_t count, const ExpertParallel& parallel) const {
-  return {count, parallel.parts, {tokens, weights, experts}, {combined()}};
+  return {count, parallel.parts, parallel.method, {tokens, weights, experts}, {combined()}};
 }
 
 BundleEntry ExpertValues::combined() const {

@@ -12,6 +12,7 @@
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/modelspec/cost.h"
+#include "stepforge/modelspec/dispatch_method.h"
 #include "stepforge/modelspec/parameter.h"
 
 namespace stepforge {
@@ -38,6 +39,7 @@ struct BundleEntry {
 struct DispatchSpec {
   int64_t experts = 0;  ///< of the layer, on all ranks
   int64_t parts = 1;    ///< of each expert: a row goes to the ranks of all
+  DispatchMethod method = DispatchMethod::all_to_all;
   /// Tokens [N, D], the weights of their experts [N, k] in fp32, and these experts [N, k] in int32. The block takes what
   /// comes: rows [R, D], their weights [R, 1], and their experts [R, 1] among those of the rank.
   std::vector<BundleEntry> sent;

@@ -63,7 +63,8 @@ class BlockTypes {
       if (is_dispatched(block.inputs)) place_.fail("takes rows for experts, but none are dispatched to it");
       return;
     }
-    const auto& [experts, parts, sent, returned] = *block.dispatch;
+    const auto& sent = block.dispatch->sent;
+    const auto& returned = block.dispatch->returned;
     constexpr std::size_t kSent = 3;  // tokens, weights, experts
     if (place_.model.degrees.at(static_cast<std::size_t>(BlockAxis::experts)) == 1)
       place_.fail("rows are dispatched to experts that one rank has");

@@ -424,7 +424,10 @@ ExpertParallel plan_experts(const Config& config, RankId rank) {
   const Mesh mesh(dims_of(config, rank.world_size), rank.world_size);
   return {.rank = mesh.coordinate(kExpertGroup, rank.rank),
           .degree = mesh.size(kExpertGroup),
-          .parts = static_cast<int>(mesh.dims().etp)};
+          .parts = static_cast<int>(mesh.dims().etp),
+          .method = config.parallelism.expert_parallel_dispatcher == ExpertDispatcher::allgather
+                        ? DispatchMethod::all_gather
+                        : DispatchMethod::all_to_all};
 }
 
 ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {

@@ -167,18 +167,22 @@ std::string exchanges_text(const std::vector<Exchange>& exchanges) {
   return texts.empty() ? "-" : join(texts, ", ");
 }
 
-/// Of the exchange before or after the experts of a block, whose result has type `made` over experts.
-std::vector<std::string> dispatch_cells(const BlockSpec& block, const char* exchange,
-                                        const std::vector<TypeAxis>& axes, ValueType made) {
-  std::vector<std::string> cells = {format("{}.{}", block.name, exchange)};
+/// Of the exchange to the experts of a block, or back, whose result has type `made` over experts. Backward is the other one.
+std::vector<std::string> dispatch_cells(const BlockSpec& block, bool back, const std::vector<TypeAxis>& axes,
+                                        ValueType made) {
+  std::vector<std::string> cells = {format("{}.{}", block.name, back ? "combine" : "dispatch")};
   for (const TypeAxis& axis : axes) {
     const bool slices = axis.axis == BlockAxis::tensor && block.dispatch->sent.front().slice;
     const ValueType type = axis.axis == BlockAxis::experts ? made : slices ? ValueType::tokens : axis.tokens;
     cells.push_back(format("{}, {}", type_name(type), type_name(type)));
   }
-  const std::string text =
-      format("{} over {}", exchange_name(ExchangeKind::all_to_all), axis_name(BlockAxis::experts));
-  cells.insert(cells.end(), {text, text});
+  const bool gathers = block.dispatch->method == DispatchMethod::all_gather;
+  for (const bool to_experts : {!back, back}) {
+    const ExchangeKind kind = !gathers     ? ExchangeKind::all_to_all
+                              : to_experts ? ExchangeKind::gather
+                                           : ExchangeKind::sum_slice;
+    cells.push_back(format("{} over {}", exchange_name(kind), axis_name(BlockAxis::experts)));
+  }
   return cells;
 }
 
@@ -192,7 +196,7 @@ std::string type_table(const ModelSpec& part) {
   headings.insert(headings.end(), {"forward exchanges", "backward exchanges"});
   Table table(headings);
   for (const BlockSpec& block : part.blocks) {
-    if (block.dispatch) table.add(dispatch_cells(block, "dispatch", axes, ValueType::channels));
+    if (block.dispatch) table.add(dispatch_cells(block, /*back=*/false, axes, ValueType::channels));
     std::vector<std::vector<CallTypes>> types;
     for (const TypeAxis& axis : axes) types.push_back(value_types(part, block, axis));
     for (std::size_t c = 0; c < types[0].size(); ++c) {
@@ -205,7 +209,7 @@ std::string type_table(const ModelSpec& part) {
       cells.push_back(exchanges_text(of.call->backward_exchanges));
       table.add(std::move(cells));
     }
-    if (block.dispatch) table.add(dispatch_cells(block, "combine", axes, ValueType::varying));
+    if (block.dispatch) table.add(dispatch_cells(block, /*back=*/true, axes, ValueType::varying));
   }
   return "\n" + table.text();
 }

@@ -81,6 +81,15 @@ void find_unread_of_rope(const LoadedConfig& loaded, Config& config, ErrorList& 
       errors);
 }
 
+void find_unread_of_experts(const LoadedConfig& loaded, Config& config, ErrorList& errors) {
+  ParallelismConfig& parallelism = config.parallelism;
+  if (parallelism.expert_parallel_degree > 1 || parallelism.expert_tensor_parallel_degree > 1) return;
+  find_unread(
+      loaded, *config_schema().find("parallelism")->table, &parallelism, "parallelism",
+      "parallelism.expert_parallel_degree = 1",
+      [](const std::string& option) { return option != "expert_parallel_dispatcher"; }, errors);
+}
+
 }  // namespace
 
 void refuse_unread_options(const LoadedConfig& loaded) {
@@ -89,6 +98,7 @@ void refuse_unread_options(const LoadedConfig& loaded) {
   find_unread_of_optimizer(loaded, config, errors);
   find_unread_of_schedule(loaded, config, errors);
   find_unread_of_rope(loaded, config, errors);
+  find_unread_of_experts(loaded, config, errors);
   errors.throw_if_any<UsageError>();
 }
 

@@ -208,6 +208,7 @@ class ValueWriter {
     ProgramBlock& added = element(program_.blocks, b);
     added.experts = block.dispatch->experts;
     added.parts = block.dispatch->parts;
+    added.method = block.dispatch->method;
     const auto add_all = [&](const std::vector<BundleEntry>& entries, int producer,
                              std::vector<int>& values) {
       for (const BundleEntry& entry : entries) {

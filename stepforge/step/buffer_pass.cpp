@@ -8,6 +8,7 @@
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/slot_layout.h"
 #include "stepforge/step/effects.h"
+#include "stepforge/step/exchange_cost.h"
 #include "stepforge/step/passes.h"
 
 namespace stepforge {
@@ -17,7 +18,6 @@ namespace {
 constexpr int64_t kMasterBytes = 4;      // masters that are trained, gradients and optimizer state are fp32
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
 constexpr int64_t kTallyBytes = 8;       // fp64; of each expert
-constexpr int64_t kRowCountBytes = 8;    // int64; of each expert
 constexpr int64_t kLabelCountBytes = 24;  // what the labels weigh, their number, how many ranks are to stop
 constexpr int64_t kAheadWeightBytes = 8;  // what the labels of one depth of multi-token prediction weigh
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank
@@ -158,8 +158,8 @@ class BufferWriter {
         return element(costs_, owner).queued_saved_bytes;
       case BufferKind::weight_queue:
         return element(costs_, owner).queued_bytes - element(costs_, owner).queued_saved_bytes;
-      case BufferKind::routes:  // of each row its slot, and the other way round
-        return 2 * element(program_.values, element(program_.blocks, owner).sent.back()).bytes();
+      case BufferKind::routes:
+        return routes_bytes(program_, element(program_.blocks, owner));
       case BufferKind::gather_slot:
         return element(units_, owner).gathered * dtype_bytes(element(layout_.units, owner).gather);
       case BufferKind::whole_gradient:
@@ -245,28 +245,16 @@ class BufferWriter {
     for (const int value : values) operation.bytes += element(program_.values, value).bytes();
   }
 
-  /// Rows of each token for each part of its experts, and what is beside them: with a dispatch their weights and, first, the
-  /// number of rows for each expert.
-  void set_exchange(Operation& operation) const {
-    const ProgramBlock& block = element(program_.blocks, operation.block);
-    const ProgramValue& tokens = element(program_.values, block.sent.at(0));
-    const ProgramValue& weights = element(program_.values, block.sent.at(1));
-    const int64_t rows = tokens.bytes() * weights.width * block.parts;
-    const bool combines = operation.kind == OpKind::combine || operation.kind == OpKind::combine_gradient;
-    operation.bytes = combines ? rows : rows + weights.bytes() * block.parts;
-    if (operation.kind == OpKind::dispatch) operation.bytes += block.experts * block.parts * kRowCountBytes;
-    operation.workspace = rows;  // in the order of the experts
-    if (operation.kind != OpKind::dispatch_gradient) return;
-    for (const int value : block.sent)  // what it adds to a gradient is made beside it
-      if (find_buffer(program_, operation.reads, BufferKind::bundle_gradient, value) >= 0)
-        operation.workspace += element(program_.values, value).bytes();
-  }
-
   /// `allocated`: bytes of the buffers that it allocates, which are part of the measured peaks.
   void set_cost_of_block(Operation& operation, int64_t allocated) const {
     const BlockCost& cost = element(costs_, operation.block);
     if (has_trait(operation.kind, kUsesUnits)) set_exchanges(operation, cost);
-    if (has_trait(operation.kind, kDispatches)) return set_exchange(operation);
+    if (has_trait(operation.kind, kDispatches)) {
+      const ExchangeCost exchange = exchange_cost(program_, operation);
+      operation.bytes = exchange.bytes;
+      operation.workspace = exchange.workspace;
+      return;
+    }
     int64_t peak = 0;  // bytes, buffers included
     operation.flops = cost.forward_flops;
     switch (operation.kind) {

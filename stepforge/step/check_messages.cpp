@@ -5,6 +5,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/step/check_rules.h"
+#include "stepforge/step/exchange_cost.h"
 
 namespace stepforge {
 
@@ -79,6 +80,9 @@ void compare(const StepProgram& first, const Collectives& theirs, const StepProg
     };
     if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b) || a.micro_batch != b.micro_batch)
       fail("differs from " + partner());
+    const std::string_view want = collective_of_exchange(first, a);
+    const std::string_view have = collective_of_exchange(program, b);
+    if (want != have) fail(format("is made by {}, but {} is made by {}", have, partner(), want));
     if (theirs[i].bytes != mine[i].bytes)
       fail(format("has {} bytes, but {} has {}", mine[i].bytes, partner(), theirs[i].bytes));
   }

@@ -5,6 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/step/exchange_cost.h"
 
 namespace stepforge {
 
@@ -83,6 +84,8 @@ std::string operation_text(const StepProgram& program, const Operation& operatio
                    operation.tag);
   } else if (operation.group >= 0)
     text += " over " + name_at(program.groups, operation.group);
+  if (const std::string_view name = collective_of_exchange(program, operation); !name.empty())
+    text += format(" by {}", name);
   const char* word = " over ";
   for (const GroupExchange& exchange : operation.exchanges) {
     if (exchange.group < 0) continue;

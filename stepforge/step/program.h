@@ -12,6 +12,7 @@
 #include "stepforge/base/dtype.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/cost.h"
+#include "stepforge/modelspec/dispatch_method.h"
 #include "stepforge/step/operations.h"
 
 namespace stepforge {
@@ -116,6 +117,7 @@ struct ProgramBlock {
   std::vector<int> kept;      ///< outputs that its backward reads
   int64_t experts = 0;        ///< of its layer, over ranks to which rows are dispatched; 0: nothing is
   int64_t parts = 1;          ///< of each expert, on ranks of their own
+  DispatchMethod method = DispatchMethod::all_to_all;
   std::vector<int> sent;      ///< values of which its inputs are dispatched
   std::vector<int> returned;  ///< values into which its outputs are combined
   bool trained_only = false;  ///< a head besides the first, or what only such heads take: it runs in training

@@ -11,14 +11,18 @@
 
 namespace stepforge {
 
+int64_t experts_per_rank(int64_t experts, int64_t parts, int64_t ranks) {
+  if (ranks % parts != 0 || experts % (ranks / parts) != 0) {
+    throw Error(format("{} experts{} cannot be spread evenly over {} ranks", experts,
+                       parts == 1 ? "" : format(" of {} parts", parts), ranks));
+  }
+  return experts / (ranks / parts);
+}
+
 PartChoice choose_parts(const at::Tensor& weights, const at::Tensor& indices, int64_t experts, int64_t parts,
                         int64_t ranks) {
-  if (ranks % parts != 0 || experts % (ranks / parts) != 0) {
-    throw Error(
-        format("{} experts of {} parts cannot be spread evenly over {} ranks", experts, parts, ranks));
-  }
+  const int64_t held = experts_per_rank(experts, parts, ranks);
   if (parts == 1) return {weights, indices, experts};
-  const int64_t held = experts / (ranks / parts);
   const at::Tensor whole = indices.to(at::kLong).unsqueeze(2);
   const at::Tensor owner = whole.floor_divide(held) * parts;
   const at::Tensor part = at::arange(parts, whole.options());

@@ -15,6 +15,10 @@ struct PartChoice {
   int64_t experts = 0;  ///< parts of all experts
 };
 
+/// The number of experts of which a rank has a part if `experts` are spread evenly over `ranks`, `parts` for the parts of each.
+/// Throws Error if they cannot be.
+int64_t experts_per_rank(int64_t experts, int64_t parts, int64_t ranks);
+
 /// weights and indices [N, k]: the choice among `experts` experts, which are spread evenly over `ranks` ranks. Ranks with the
 /// parts of the same experts are neighbours. With one part nothing is copied. Throws Error if they cannot be spread evenly.
 PartChoice choose_parts(const at::Tensor& weights, const at::Tensor& indices, int64_t experts, int64_t parts,

@@ -1,54 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of tokens on their way to the ranks that have their experts (dispatch), and results on their way back (combine). The
-// backward of each is the other one. All are collectives of the ranks of the experts.
+// backward of each is the other one. All are collectives of the ranks of the experts. How they move is a DispatchMethod: a
+// function that dispatches and a class of routes, which remember where the rows of a micro-batch went.
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/comm/communicator.h"
-#include "stepforge/kernels/expert_rows.h"
+#include "stepforge/modelspec/dispatch_method.h"
 
 namespace stepforge {
 
-/// Where the rows of a micro-batch went, and how many came. Outgoing rows are sorted by expert, so those for one rank are
-/// together; those that come are in the order of the ranks that sent them.
-struct TokenRoutes {
-  ExpertRows sent;                     ///< the rows of this rank's tokens
-  std::vector<int64_t> outgoing_rows;  ///< to each rank
-  std::vector<int64_t> incoming_rows;  ///< from each rank
-  int64_t received = 0;                ///< the sum of incoming_rows
+/// The tokens of a rank, and the experts that each of them takes.
+struct TokenChoice {
+  at::Tensor tokens;   ///< [N, D]; N may differ between ranks and be 0
+  at::Tensor weights;  ///< [N, k] fp32
+  at::Tensor indices;  ///< [N, k] int32
+  /// Of the layer. They are spread evenly over the ranks, in their order. Each has `parts`, which are on neighbouring ranks: the
+  /// result of an expert is the sum of those of its parts.
+  int64_t experts = 0;
+  int64_t parts = 1;
 };
-
-/// The rows that ranks have sent for this rank's experts.
-struct DispatchedRows {
-  at::Tensor rows;     ///< [R, D]
-  at::Tensor weights;  ///< [R, 1] fp32
-  at::Tensor experts;  ///< [R, 1] int32, among those of this rank
-  TokenRoutes routes;
-};
-
-/// Sends a row for each of the k experts of each token [N, D] to the rank that has the expert, with its weight of
-/// `weights` [N, k]. indices: [N, k] int32 of `experts` experts, which are spread evenly over `ranks` in their order. Throws
-/// PeerError, and Error if there is no such expert or they cannot be spread evenly.
-DispatchedRows dispatch_tokens(const at::Tensor& tokens, const at::Tensor& weights, const at::Tensor& indices,
-                               int64_t experts, Communicator& ranks);
-
-/// Returns results [R, D] of the rows that came: of each token the sum of its own, [N, D].
-at::Tensor combine_results(const at::Tensor& results, const TokenRoutes& routes, Communicator& ranks);
-
-/// The gradient of the results, [R, D], for that of the sums, [N, D].
-at::Tensor combine_gradient(const at::Tensor& gradient, const TokenRoutes& routes, Communicator& ranks);
 
 struct TokenGradients {
   at::Tensor tokens;   ///< [N, D]
   at::Tensor weights;  ///< [N, k]
 };
 
-/// The gradients of tokens and weights, for those of the rows that came, [R, D], and of their weights, [R, 1].
-TokenGradients dispatch_gradient(const at::Tensor& rows, const at::Tensor& weights, const TokenRoutes& routes,
-                                 Communicator& ranks);
+/// Where the rows of a micro-batch went. All functions throw PeerError.
+class TokenRoutes {
+ public:
+  TokenRoutes() = default;
+  virtual ~TokenRoutes() = default;
+  TokenRoutes(const TokenRoutes&) = delete;
+  TokenRoutes& operator=(const TokenRoutes&) = delete;
+
+  /// Returns results [R, D] of the rows that came: of each token the sum of its own, [N, D].
+  virtual at::Tensor combine(const at::Tensor& results, Communicator& ranks) const = 0;
+  /// The gradient of the results, [R, D], for that of the sums, [N, D].
+  virtual at::Tensor combine_gradient(const at::Tensor& gradient, Communicator& ranks) const = 0;
+  /// The gradients of tokens and weights, for those of the rows that came, [R, D], and of their weights, [R, 1].
+  virtual TokenGradients dispatch_gradient(const at::Tensor& rows, const at::Tensor& weights,
+                                           Communicator& ranks) const = 0;
+};
+
+/// The rows for this rank's experts: by the rank of their tokens, then by expert, then in the order of the choice.
+struct DispatchedRows {
+  at::Tensor rows;     ///< [R, D]
+  at::Tensor weights;  ///< [R, 1] fp32
+  at::Tensor experts;  ///< [R, 1] int32, among those of this rank
+  std::unique_ptr<TokenRoutes> routes;
+};
+
+/// Each token has a row for each of its k experts, on the rank that has the expert. Every method makes the same rows, in the
+/// same order. Throws PeerError, and Error if there is no such expert or they cannot be spread evenly.
+DispatchedRows dispatch_tokens(DispatchMethod method, const TokenChoice& choice, Communicator& ranks);
+
+/// The methods: each rank sends rows for its own tokens, all-to-all with uneven parts; all-gather and reduce-scatter of tokens.
+DispatchedRows dispatch_all_to_all(const TokenChoice& choice, Communicator& ranks);
+DispatchedRows dispatch_all_gather(const TokenChoice& choice, Communicator& ranks);
+
+/// For methods: of each row that comes its expert, [R, 1] int32, from the numbers of rows by rank and expert, [ranks, own] int64.
+at::Tensor experts_of_rows(const at::Tensor& counts);
 
 }  // namespace stepforge

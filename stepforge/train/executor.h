@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -120,7 +121,7 @@ class Executor {
     at::Tensor tensor;
     /// weight_queue
     GradientQueue queue;
-    TokenRoutes routes = {};
+    std::unique_ptr<TokenRoutes> routes;
   };
 
   void meter_waits() const;

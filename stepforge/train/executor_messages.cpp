@@ -7,7 +7,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include "stepforge/storage/expert_parts.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/executor.h"
 
@@ -37,9 +36,8 @@ void Executor::dispatch(const Operation& operation) {
   const at::NoGradGuard no_grad;
   const ProgramBlock& experts = program_block(operation);
   const auto sent = [&](size_t i) { return read(operation, BufferKind::bundle, experts.sent.at(i)).tensor; };
-  Communicator& ranks = *communicator(operation);
-  const PartChoice choice = choose_parts(sent(1), sent(2), experts.experts, experts.parts, ranks.size());
-  DispatchedRows came = dispatch_tokens(sent(0), choice.weights, choice.indices, choice.experts, ranks);
+  DispatchedRows came = dispatch_tokens(
+      experts.method, {sent(0), sent(1), sent(2), experts.experts, experts.parts}, *communicator(operation));
   const std::array<at::Tensor, 3> made = {came.rows, came.weights, came.experts};
   for (size_t i = 0; i < made.size(); ++i)
     allocate(operation, BufferKind::bundle, experts.inputs.at(i)).tensor = made.at(i);
@@ -50,16 +48,19 @@ void Executor::combine(const Operation& operation) {
   const at::NoGradGuard no_grad;
   const ProgramBlock& experts = program_block(operation);
   allocate(operation, BufferKind::bundle, experts.returned.at(0)).tensor =
-      combine_results(read(operation, BufferKind::bundle, experts.outputs.at(0)).tensor,
-                      read(operation, BufferKind::routes).routes, *communicator(operation));
+      read(operation, BufferKind::routes)
+          .routes->combine(read(operation, BufferKind::bundle, experts.outputs.at(0)).tensor,
+                           *communicator(operation));
 }
 
 void Executor::send_result_gradients(const Operation& operation) {
   const at::NoGradGuard no_grad;
   const ProgramBlock& experts = program_block(operation);
   allocate(operation, BufferKind::bundle_gradient, experts.outputs.at(0)).tensor =
-      combine_gradient(read(operation, BufferKind::bundle_gradient, experts.returned.at(0)).tensor,
-                       read(operation, BufferKind::routes).routes, *communicator(operation));
+      read(operation, BufferKind::routes)
+          .routes->combine_gradient(
+              read(operation, BufferKind::bundle_gradient, experts.returned.at(0)).tensor,
+              *communicator(operation));
 }
 
 void Executor::return_row_gradients(const Operation& operation) {
@@ -68,10 +69,9 @@ void Executor::return_row_gradients(const Operation& operation) {
   const auto of_input = [&](size_t i) {
     return read(operation, BufferKind::bundle_gradient, experts.inputs.at(i)).tensor;
   };
-  TokenGradients made = dispatch_gradient(
-      of_input(0), of_input(1), read(operation, BufferKind::routes).routes, *communicator(operation));
-  add_gradients(operation, experts.sent,
-                {std::move(made.tokens), sum_of_parts(made.weights, experts.parts), at::Tensor()});
+  TokenGradients made = read(operation, BufferKind::routes)
+                            .routes->dispatch_gradient(of_input(0), of_input(1), *communicator(operation));
+  add_gradients(operation, experts.sent, {std::move(made.tokens), std::move(made.weights), at::Tensor()});
 }
 
 }  // namespace stepforge

@@ -29,7 +29,7 @@ Config two_ranks(const std::string& family, const Strings& more) {
 TEST(CountedElements, AreAllElementsOnceInEveryFamily) {
   for (const std::string& family : family_names()) {
     std::vector<Strings> layouts = {{}, {"parallelism.enable_sequence_parallel=false"}};
-    if (can_spread_experts(family)) {
+    if (has_experts(family)) {
       layouts.push_back({"parallelism.expert_parallel_degree=2"});
       layouts.push_back({"parallelism.expert_tensor_parallel_degree=2"});
     }

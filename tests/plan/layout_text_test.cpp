@@ -9,8 +9,8 @@
 namespace stepforge::testing {
 namespace {
 
-std::string text_of(Config config, RankId rank) {
-  config.model.family = "qwen3";
+std::string text_of(Config config, RankId rank, const std::string& family = "qwen3") {
+  config.model.family = family;
   config.model.dim = 24;
   config.model.n_layers = 3;
   config.model.n_heads = 4;
@@ -117,6 +117,28 @@ TEST(LayoutText, StatesTheTypesOfValuesAndWhatCallsExchange) {
       "gather over context");
   EXPECT_CONTAINS(text, "sum over tensor (weights)");
   EXPECT_EQ(text_of({}, {}).find("gradient  "), text_of({}, {}).find("gradient  state"));
+}
+
+TEST(LayoutText, StatesHowTokensComeToTheirExperts) {
+  Config config;
+  config.model.n_experts = 4;
+  config.model.experts_per_token = 2;
+  config.model.moe_ffn_dim = 12;
+  config.parallelism.expert_parallel_degree = 2;
+  const auto lines = [&](ExpertDispatcher dispatcher) {
+    config.parallelism.expert_parallel_dispatcher = dispatcher;
+    return text_of(config, {0, 2}, "qwen3_moe");
+  };
+  const std::string rows = lines(ExpertDispatcher::alltoall);
+  EXPECT_CONTAINS(rows, "layers.*.experts.dispatch (each of 3)",
+                  "all-to-all over experts  all-to-all over experts");
+  const std::string tokens = lines(ExpertDispatcher::allgather);
+  EXPECT_CONTAINS(
+      tokens,
+      "layers.*.experts.dispatch (each of 3)        S(channels), S(channels)  gather over experts   "
+      "      sum of slices over experts",
+      "layers.*.experts.combine (each of 3)         V, V                      sum of slices over "
+      "experts  gather over experts");
 }
 
 }  // namespace

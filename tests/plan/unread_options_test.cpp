@@ -32,6 +32,18 @@ std::string refusal_of(const std::string& text, const Strings& settings = {},
   return "";
 }
 
+TEST(UnreadOptions, ADispatcherNeedsExpertsThatAreSpread) {
+  const std::string chosen = "parallelism.expert_parallel_dispatcher=allgather";
+  EXPECT_EQ(refusal_of("", {chosen}),
+            "command line: parallelism.expert_parallel_dispatcher = \"allgather\": "
+            "parallelism.expert_parallel_degree = 1 does not read it; remove it");
+  EXPECT_EQ(refusal_of("", {chosen, "parallelism.expert_parallel_degree=2"}), "");
+  EXPECT_EQ(refusal_of("", {chosen, "parallelism.expert_tensor_parallel_degree=2",
+                            "parallelism.tensor_parallel_degree=2"}),
+            "");
+  EXPECT_EQ(refusal_of("", {"parallelism.expert_parallel_dispatcher=alltoall"}), "");
+}
+
 TEST(UnreadOptions, AreRefusedWithTheirPlaceAndWhatDoesNotReadThem) {
   EXPECT_EQ(
       refusal_of("[optimizer]\nmomentum = 0.5\n"),

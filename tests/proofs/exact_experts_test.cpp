@@ -28,6 +28,8 @@ const Strings kDualV = kTwoStages + Strings{"parallelism.pipeline_parallel_sched
 
 const Strings kTurns{"parallelism.expert_parallel_overlap=true", "training.local_batch_size=1"};
 
+const Strings kGathered{"parallelism.expert_parallel_dispatcher=allgather"};
+
 const std::vector<SpreadLayout> kSpreadLayouts = {
     {2, 1},
     {2, 2},
@@ -82,6 +84,19 @@ const std::vector<SpreadLayout> kSpreadLayouts = {
     {4, 2, 1, 1, kInterleaved, 1, false, kTurns},
     {4, 2, 1, 1, {}, 2, false, kTurns},
     {4, 2, 1, 1, {}, 2, true, kTurns},
+    {2, 2, 1, 1, {}, 1, false, kGathered},
+    {6, 6, 1, 1, {}, 1, false, kGathered},
+    {6, 3, 1, 2, {}, 1, false, kGathered},
+    {8, 2, 1, 2, {}, 1, false, kGathered},
+    {4, 2, 2, 1, {}, 1, false, kGathered},
+    {4, 2, 1, 1, kVStages, 1, false, kGathered},
+    {8, 2, 1, 2, kDualV, 1, false, kGathered},
+    {4, 2, 1, 1, {}, 2, false, kGathered},
+    {8, 2, 1, 1, kInterleaved, 2, false, kGathered},
+    {2, 1, 1, 1, {}, 2, true, kGathered},
+    {6, 2, 1, 1, {}, 3, true, kGathered},
+    {8, 2, 2, 1, {}, 2, true, kGathered},
+    {4, 2, 1, 1, {}, 2, true, kGathered + kTurns},
     {.ranks = 2, .experts = 1, .tensor = 2, .all_tokens = true},
     {.ranks = 4, .experts = 1, .tensor = 2, .all_tokens = true},
     {.ranks = 4, .experts = 1, .replicas = 2, .tensor = 2, .all_tokens = true},
@@ -143,6 +158,7 @@ TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
                                              {4, 2, 1, 1, {}, 4},
                                              {8, 2, 2, 1, kTwoStages, 2},
                                              {4, 2, 1, 1, {}, 2, true},
+                                             {2, 2, 1, 1, {}, 1, false, kGathered},
                                              {6, 6, 2}};
   for (size_t i = 0; i < layouts.size(); ++i)
     run_many(layouts[i].ranks, job(folder / "many") + args_of(layouts[i]),

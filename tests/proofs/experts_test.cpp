@@ -142,6 +142,14 @@ TEST_P(ExpertTraining, LossesOfSpreadExpertsAreThoseOfOneRank) {
   compare(2, kBalanced + kRegions, kSpread2 + Strings{"training.local_batch_size=2"});
 }
 
+TEST_P(ExpertTraining, LossesOfSpreadExpertsWhoseTokensAreGatheredAreThoseOfOneRank) {
+  const Strings gathered = kSpread2 + Strings{"parallelism.expert_parallel_dispatcher=allgather"};
+  compare(2, kBalanced, gathered);
+  compare(4, kBalanced + kRecomputed, gathered + Strings{"parallelism.data_parallel_replicate_degree=2"});
+  compare(2, kZLoss, divided() + gathered);
+  compare(4, kBalanced, gathered + Strings{"parallelism.pipeline_parallel_degree=2"});
+}
+
 TEST_P(ExpertTraining, LossesOfSpreadExpertsThatAreShardedAndReplicatedAreThoseOfOneRank) {
   compare(4, kBalanced, kSpread2);
   compare(4, kBalanced, kSpread2 + kByDim);

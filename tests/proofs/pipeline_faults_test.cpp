@@ -52,7 +52,12 @@ Strings spread_experts(const std::filesystem::path& run_dir, int ranks) {
                  format("training.global_batch_size={}", 2 * ranks)};
 }
 
-/// The same with slices of the tokens: pairs of ranks read the same rows.
+/// The same with tokens that are gathered.
+Strings gathered_experts(const std::filesystem::path& run_dir, int ranks) {
+  return spread_experts(run_dir, ranks) + Strings{"parallelism.expert_parallel_dispatcher=allgather"};
+}
+
+/// Spread experts with slices of the tokens: pairs of ranks read the same rows.
 Strings spread_experts_of_slices(const std::filesystem::path& run_dir, int ranks) {
   return spread_experts(run_dir, ranks) + Strings{"parallelism.tensor_parallel_degree=2",
                                                   "training.seq_len=20",
@@ -128,7 +133,9 @@ TEST_F(PipelineFaults, AKilledRankWithExpertsOfOthersEndsAllWhichNameIt) {
       {{2, OpKind::dispatch_gradient, 0}, spread_experts},
       {{1, OpKind::forward, 0}, spread_experts_of_slices},
       {{2, OpKind::dispatch, 1}, spread_experts_of_slices},
-      {{3, OpKind::dispatch_gradient, 0}, spread_experts_of_slices}};
+      {{3, OpKind::dispatch_gradient, 0}, spread_experts_of_slices},
+      {{2, OpKind::dispatch, 1}, gathered_experts},
+      {{1, OpKind::dispatch_gradient, 0}, gathered_experts}};
   for (const auto& [moment, job] : deaths) {
     const auto results = run_with(moment, 4, {60, 60}, [] { kill(getpid(), SIGKILL); }, job);
     for (int rank = 0; rank < 4; ++rank) {

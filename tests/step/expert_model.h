@@ -18,7 +18,7 @@ inline constexpr int kExpertsBlock = 3;
 inline constexpr int kJoinBlock = 4;
 inline constexpr int kLayerBlocks = 4;
 
-inline ModelSpec expert_model(int layers = 2) {
+inline ModelSpec expert_model(int layers = 2, DispatchMethod method = DispatchMethod::all_to_all) {
   constexpr int64_t kExperts = 4;
   constexpr int64_t kChosen = 2;
   const ModelSpec plain = small_model(layers);
@@ -51,7 +51,7 @@ inline ModelSpec expert_model(int layers = 2) {
     add(LayerPart::shared, {unit}, {values.tokens}, {{"shared", 8}}, call("linear", 8, 16, 8));
     add(LayerPart::experts, {unit + 1}, values.inputs(kChosen), {values.results(kChosen)},
         call("experts", 16, 32, 16))
-        .dispatch = values.dispatch(kExperts, {});
+        .dispatch = values.dispatch(kExperts, {.method = method});
     add(LayerPart::join, {}, {hidden, {"combined", 8}, {"shared", 8}}, {hidden}, call("sum", 8, 0, 0));
   }
   return model;

@@ -27,6 +27,11 @@ Programs of_four(const RankOptions& options) {
   return spread(options, {.ep = 2}, 4);
 }
 
+/// The same with tokens that are gathered.
+Programs of_four_gathered(const RankOptions& options) {
+  return spread(options, {.ep = 2}, 4, expert_model(2, DispatchMethod::all_gather));
+}
+
 /// The same twice: replicas {0, 4} and so on.
 Programs of_eight(const RankOptions& options) {
   return spread(options, {.dp_replicate = 2, .ep = 2}, 8);
@@ -308,6 +313,24 @@ std::vector<Fault> exchange_faults() {
   };
 }
 
+/// Of exchanges by all-gather and reduce-scatter: those of all-to-all, and ranks that exchange in different ways. The method
+/// is one of the block, so a rank with another one differs in its first exchange.
+std::vector<Fault> gathered_faults() {
+  std::vector<Fault> faults = exchange_faults();
+  for (Fault& fault : faults) fault.programs = of_four_gathered;
+  const RankOptions plain = two_micro_batches();
+  const auto by = [](DispatchMethod method) -> Damage {
+    return [=](StepProgram& p) { element(p.blocks, kExpertsBlock).method = method; };
+  };
+  faults.push_back({"OneRankSendsRowsToOneThatGathersTokens", of_four_gathered, plain, 1,
+                    by(DispatchMethod::all_to_all), 1, "dispatch layers.0.experts m0",
+                    "is made by all_to_all, but rank 0"});
+  faults.push_back({"OneRankGathersTokensOfOneThatSendsRows", of_four, plain, 3,
+                    by(DispatchMethod::all_gather), 3, "dispatch layers.0.experts m0",
+                    "is made by all_gather, but rank 2"});
+  return faults;
+}
+
 class PlantedExpertFault : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(PlantedExpertFault, IsFound) {
@@ -318,6 +341,41 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedExpertFault, ::testing::ValuesIn(expert_
                          [](const auto& fault) { return fault.param.name; });
 INSTANTIATE_TEST_SUITE_P(Exchanges, PlantedExpertFault, ::testing::ValuesIn(exchange_faults()),
                          [](const auto& fault) { return fault.param.name; });
+INSTANTIATE_TEST_SUITE_P(Gathered, PlantedExpertFault, ::testing::ValuesIn(gathered_faults()),
+                         [](const auto& fault) { return fault.param.name; });
+
+/// The method changes what is exchanged, and neither the operations nor their order.
+TEST(ExpertPrograms, OfGatheredTokensHaveTheOperationsOfDispatchedRows) {
+  const StepProgram rows = of_four(two_micro_batches()).at(0);
+  const StepProgram tokens = of_four_gathered(two_micro_batches()).at(0);
+  ASSERT_EQ(tokens.operations.size(), rows.operations.size());
+  for (std::size_t i = 0; i < rows.operations.size(); ++i) {
+    EXPECT_EQ(tokens.operations[i].kind, rows.operations[i].kind) << i;
+    EXPECT_EQ(tokens.operations[i].needs, rows.operations[i].needs) << i;
+  }
+  const auto text = [&](OpKind kind) {
+    return operation_text(tokens, tokens.operations[find(tokens, {kind, -1, kExpertsBlock, 0})]);
+  };
+  EXPECT_EQ(text(OpKind::dispatch), "dispatch layers.0.experts m0 over ep by all_gather");
+  EXPECT_EQ(text(OpKind::combine), "combine layers.0.experts m0 over ep by reduce_scatter");
+  EXPECT_EQ(text(OpKind::combine_gradient), "combine_gradient layers.0.experts m0 over ep by all_gather");
+  EXPECT_EQ(text(OpKind::dispatch_gradient),
+            "dispatch_gradient layers.0.experts m0 over ep by reduce_scatter");
+}
+
+/// All sizes of gathered tokens are known: of the tokens of two ranks, their weights and experts, and how many they are.
+TEST(ExpertPrograms, OfGatheredTokensMoveThoseOfAllRanks) {
+  const StepProgram program = of_four_gathered(two_micro_batches()).at(0);
+  const ProgramBlock& block = element(program.blocks, kExpertsBlock);
+  const auto of = [&](std::size_t i) { return 2 * element(program.values, block.sent.at(i)).bytes(); };
+  const auto bytes = [&](OpKind kind) {
+    return program.operations[find(program, {kind, -1, kExpertsBlock, 0})].bytes;
+  };
+  EXPECT_EQ(bytes(OpKind::dispatch), of(0) + of(1) + of(2) + 2 * 8);
+  EXPECT_EQ(bytes(OpKind::combine), of(0));
+  EXPECT_EQ(bytes(OpKind::combine_gradient), of(0));
+  EXPECT_EQ(bytes(OpKind::dispatch_gradient), of(0) + of(1));
+}
 
 /// Whatever else the programs do.
 TEST(ExpertPrograms, AreSoundWithEveryOption) {
@@ -335,8 +393,8 @@ TEST(ExpertPrograms, AreSoundWithEveryOption) {
             options.recompute.regions = {"mlp"};
           }
           options.reduce.each_micro_batch = each;
-          for (const auto& programs :
-               {of_two(options), of_four(options), of_eight(options), of_slices(options)})
+          for (const auto& programs : {of_two(options), of_four(options), of_four_gathered(options),
+                                       of_eight(options), of_slices(options)})
             EXPECT_NO_THROW(check_programs(programs));
         }
       }

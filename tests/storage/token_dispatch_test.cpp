@@ -102,25 +102,30 @@ SpreadResult run_whole(const SpreadTokens& tokens, SpreadExperts& experts) {
   return {out.detach(), x.grad(), weights.grad()};
 }
 
-/// Forward and backward as the operations of a step.
-SpreadResult run_spread(const SpreadTokens& tokens, SpreadExperts& experts, int64_t parts,
+constexpr DispatchMethod kMethods[] = {DispatchMethod::all_to_all, DispatchMethod::all_gather};
+
+DispatchedRows dispatch(DispatchMethod method, const SpreadTokens& tokens, int64_t parts,
                         Communicator& ranks) {
-  const PartChoice choice =
-      choose_parts(tokens.weights, tokens.indices, kSpreadDims.experts, parts, ranks.size());
-  const DispatchedRows came =
-      dispatch_tokens(tokens.x, choice.weights, choice.indices, choice.experts, ranks);
+  return dispatch_tokens(method, {tokens.x, tokens.weights, tokens.indices, kSpreadDims.experts, parts},
+                         ranks);
+}
+
+/// Forward and backward as the operations of a step.
+SpreadResult run_spread(DispatchMethod method, const SpreadTokens& tokens, SpreadExperts& experts,
+                        int64_t parts, Communicator& ranks) {
+  const DispatchedRows came = dispatch(method, tokens, parts, ranks);
   const at::Tensor rows = came.rows.detach().set_requires_grad(true);
   const at::Tensor weights = came.weights.detach().set_requires_grad(true);
   const at::Tensor results = experts.run(rows, {weights, came.experts});
-  at::Tensor out = combine_results(results.detach(), came.routes, ranks);
-  torch::autograd::backward({results}, {combine_gradient(tokens.gradient, came.routes, ranks)});
-  const TokenGradients gradients = dispatch_gradient(rows.grad(), weights.grad(), came.routes, ranks);
-  return {std::move(out), gradients.tokens, sum_of_parts(gradients.weights, parts)};
+  at::Tensor out = came.routes->combine(results.detach(), ranks);
+  torch::autograd::backward({results}, {came.routes->combine_gradient(tokens.gradient, ranks)});
+  const TokenGradients gradients = came.routes->dispatch_gradient(rows.grad(), weights.grad(), ranks);
+  return {std::move(out), gradients.tokens, gradients.weights};
 }
 
 /// Runs the tokens of every rank on spread experts, and all of them on whole ones.
-void expect_spread_is_whole(const ExpertDims& dims, int degree, const std::vector<SpreadTokens>& tokens,
-                            int parts) {
+void expect_spread_is_whole(DispatchMethod method, const ExpertDims& dims, int degree,
+                            const std::vector<SpreadTokens>& tokens, int parts) {
   SpreadExperts whole(dims, {});
   const auto joined = [&](at::Tensor SpreadTokens::* part) {
     std::vector<at::Tensor> parts;
@@ -136,8 +141,8 @@ void expect_spread_is_whole(const ExpertDims& dims, int degree, const std::vecto
     const GroupCommunicators groups(world, layout, {{layout.expert_group, Lane::exchange}});
     const ExpertParallel parallel{.rank = world.rank(), .degree = degree, .parts = parts};
     SpreadExperts experts(dims, parallel);
-    const SpreadResult actual = run_spread(tokens.at(static_cast<size_t>(world.rank())), experts, parts,
-                                           *groups.at(layout.expert_group, Lane::exchange));
+    const SpreadResult actual = run_spread(method, tokens.at(static_cast<size_t>(world.rank())), experts,
+                                           parts, *groups.at(layout.expert_group, Lane::exchange));
     int64_t begin = 0;
     for (int rank = 0; rank < world.rank(); ++rank) begin += tokens[static_cast<size_t>(rank)].x.size(0);
     const auto of_rank = [&](const at::Tensor& all) { return all.narrow(0, begin, actual.out.size(0)); };
@@ -158,7 +163,46 @@ void expect_spread_is_whole(const ExpertDims& dims, int degree, const std::vecto
 void expect_spread_is_whole(int degree, const std::vector<SpreadTokens>& tokens, int parts = 1) {
   for (const ExpertDims& dims : {kSpreadDims, kBiasedDims}) {
     SCOPED_TRACE(dims.biased ? "with biases" : "without biases");
-    expect_spread_is_whole(dims, degree, tokens, parts);
+    for (const DispatchMethod method : kMethods) expect_spread_is_whole(method, dims, degree, tokens, parts);
+  }
+}
+
+/// What a rank gets of tokens, results and gradients that are small integers, so that all sums are exact.
+std::vector<at::Tensor> exchanged(DispatchMethod method, const SpreadTokens& tokens, int64_t parts,
+                                  Communicator& ranks) {
+  const DispatchedRows came = dispatch(method, tokens, parts, ranks);
+  const auto rounded = [](const at::Tensor& values) { return values.mul(16).round(); };
+  const at::Tensor results = rounded(came.rows).add_(ranks.rank());
+  const TokenGradients gradients =
+      came.routes->dispatch_gradient(results.neg(), rounded(came.weights), ranks);
+  return {came.rows,
+          came.weights,
+          came.experts,
+          came.routes->combine(results, ranks),
+          came.routes->combine_gradient(tokens.gradient, ranks),
+          gradients.tokens,
+          gradients.weights};
+}
+
+TEST(SpreadExperts, EveryMethodExchangesTheSameBits) {
+  for (const auto& [degree, parts] : {std::pair{2, 1}, std::pair{3, 1}, std::pair{6, 3}, std::pair{4, 2}}) {
+    const auto body = [parts = parts, degree = degree](World& world) -> std::string {
+      std::vector<int> members;
+      for (int rank = 0; rank < degree; ++rank) members.push_back(rank);
+      const auto ranks = world.group("ep", members);
+      // Ranks with different numbers of tokens, one of which has none.
+      const SpreadTokens tokens = tokens_of(world.rank(), 5 * world.rank(), [&](int64_t slot) {
+        return static_cast<int32_t>((slot * slot + world.rank() + slot % 2) % kSpreadDims.experts);
+      });
+      const auto expected = exchanged(DispatchMethod::all_to_all, tokens, parts, *ranks);
+      const auto actual = exchanged(DispatchMethod::all_gather, tokens, parts, *ranks);
+      std::string differ;
+      for (size_t i = 0; i < expected.size(); ++i)
+        if (!at::equal(actual[i], expected[i])) differ += format(" {}", i);
+      return differ;
+    };
+    for (const std::string& differ : as_threads().run(degree, body, {60, 60}))
+      EXPECT_EQ(differ, "") << degree << " ranks, " << parts << " parts";
   }
 }
 
@@ -211,16 +255,29 @@ TEST(SpreadExperts, ARankWithoutTokensWorks) {
 
 TEST(SpreadExperts, ExpertsThatCannotBeSpreadEvenlyAreRefused) {
   const SpreadTokens tokens = tokens_of(0, 4, [](int64_t) { return 0; });
-  const auto refused = as_threads().run(
-      4,
-      [&](World& world) {
-        const auto ranks = world.group("ep", {0, 1, 2, 3});
-        return message_of<Error>(
-            [&] { dispatch_tokens(tokens.x, tokens.weights, tokens.indices, kSpreadDims.experts, *ranks); });
-      },
-      {60, 60});
-  for (const std::string& message : refused)
-    EXPECT_CONTAINS(message, "6 experts cannot be spread evenly over 4 ranks");
+  for (const DispatchMethod method : kMethods) {
+    const auto refused =
+        as_threads().run(4,
+                         [&](World& world) {
+                           const auto ranks = world.group("ep", {0, 1, 2, 3});
+                           return message_of<Error>([&] { dispatch(method, tokens, 1, *ranks); });
+                         },
+                         {60, 60});
+    for (const std::string& message : refused)
+      EXPECT_CONTAINS(message, "6 experts cannot be spread evenly over 4 ranks");
+  }
+}
+
+TEST(SpreadExperts, AChoiceOfNoExpertIsRefused) {
+  for (const int32_t expert : {-1, 6}) {
+    const SpreadTokens tokens = tokens_of(0, 4, [&](int64_t slot) { return slot == 5 ? expert : 0; });
+    for (const DispatchMethod method : kMethods) {
+      const auto world = single_world();
+      const auto ranks = world->group("ep", {0});
+      EXPECT_CONTAINS(message_of<Error>([&] { dispatch(method, tokens, 1, *ranks); }),
+                      format("token 2 takes expert {} of 6", expert));
+    }
+  }
 }
 
 }  // namespace

@@ -58,6 +58,14 @@ Strings context(const char* method) {
           std::string("parallelism.context_parallel_method=") + method};
 }
 
+/// However uneven the loads are.
+const Strings kGatheredTokens{"model.family=qwen3_moe",
+                              "model.n_experts=4",
+                              "model.experts_per_token=2",
+                              "model.moe_ffn_dim=48",
+                              "parallelism.expert_parallel_degree=2",
+                              "parallelism.expert_parallel_dispatcher=allgather"};
+
 INSTANTIATE_TEST_SUITE_P(
     Of, CommunicationMetrics,
     ::testing::Values(
@@ -73,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
         AxisCase{
             "recomputed", {"parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=full"}, "tp"},
         AxisCase{"gathered", context("allgather"), "cp"}, AxisCase{"ring", context("ring"), "cp"},
-        AxisCase{"heads", context("ulysses"), "cp"},
+        AxisCase{"heads", context("ulysses"), "cp"}, AxisCase{"tokens", kGatheredTokens, "ep"},
         AxisCase{"stages",
                  {"parallelism.pipeline_parallel_degree=2", "training.local_batch_size=1",
                   "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"},

@@ -92,6 +92,7 @@ const std::string kStages4 = "parallelism.pipeline_parallel_degree=4";
 const std::string kOffloadState = "parallelism.fsdp_cpu_offload=true";
 
 const std::string kSpread = "parallelism.expert_parallel_degree=2";
+const std::string kGathered = "parallelism.expert_parallel_dispatcher=allgather";
 const Strings kExperts = {"model.family=qwen3_moe", "model.n_experts=4", "model.experts_per_token=4",
                           "model.moe_ffn_dim=48"};
 
@@ -134,6 +135,10 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"context_by_heads", 2, {kContext, "parallelism.context_parallel_method=ulysses"}},
         // Each token takes all experts, so that the rows that come are as many as those that go.
         MemoryLayout{"experts", 2, kExperts + Strings{kSpread}},
+        MemoryLayout{"experts_gathered", 2, kExperts + Strings{kSpread, kGathered}},
+        MemoryLayout{"divided_experts_gathered", 4,
+                     kExperts + Strings{kTensor, kGathered, "parallelism.expert_tensor_parallel_degree=2",
+                                        "parallelism.expert_parallel_degree=2"}},
         MemoryLayout{"experts_recomputed", 4, kExperts + Strings{kSpread, "activation_checkpoint.mode=full"}},
         MemoryLayout{"experts_and_a_shared_one", 2,
                      kExperts + Strings{kSpread, "model.family=qwen2_moe", "model.shared_expert_dim=64"}},

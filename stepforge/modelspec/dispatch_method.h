@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// How rows of tokens come to the ranks that have their experts, and results back. A device that has a way of its own adds a
+// method here, its sizes to step/exchange_cost.cpp and its TokenRoutes to storage/token_dispatch.h.
+#pragma once
+
+#include <cstdint>
+
+namespace stepforge {
+
+enum class DispatchMethod : uint8_t {
+  /// Each rank sends a row for each choice of its tokens to the rank of the expert (GShard, arXiv:2006.16668).
+  all_to_all,
+  /// All tokens and choices go to all ranks, which take the rows of their own experts. Each sums the results of every token,
+  /// and a reduce-scatter adds up these sums.
+  all_gather
+};
+
+}  // namespace stepforge
