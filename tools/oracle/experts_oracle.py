@@ -5,8 +5,8 @@
     pip install torch==2.11.0 transformers safetensors numpy
     tools/oracle/experts_oracle.py STEPFORGE
 
-The peer's ranks are processes of this script, which train expert_model.py on their rows from the same Hugging Face folder. The loop of
-transformers is one process with all rows. The comparison and its tolerances are those of train_oracle.py. Exit code 1 with the
+The peer's ranks are processes of this script, which train expert_model.py (Qwen3-MoE without a pipeline) on their rows from the same
+Hugging Face folder. The loop of transformers, for every layout, is one process with all rows. The comparison and its tolerances are those of train_oracle.py. Exit code 1 with the
 differences.
 """
 import functools
@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from expert_model import ExpertModel, Experts
+from export_oracle import SIZES
 from fsdp_oracle import MICRO_BATCHES, ROWS, launch_steps, run_oracle, run_processes
 from safetensors.torch import load_file, save_file
 from train_oracle import MAX_NORM, adamw, compare, make_letters, pytorch_steps, tokens_of_step, write_inputs
@@ -26,9 +27,11 @@ from train_oracle import MAX_NORM, adamw, compare, make_letters, pytorch_steps, 
 # Rounding could make the other choice between experts whose logits differ by less.
 LEAST_GAP = 2e-5
 SEED = 1  # of the weights: no difference is below 6e-5 in any step
-SIZES = {"num_experts": 8, "num_experts_per_tok": 3}
-# (ranks, ranks over which experts are spread)
-LAYOUTS = [(2, 2), (4, 4), (4, 2)]
+# (model, ranks, ranks over which experts are spread, stages of a pipeline)
+LAYOUTS = [
+    ("qwen3_moe", 2, 2, 1), ("qwen3_moe", 4, 4, 1), ("qwen3_moe", 4, 2, 1), ("qwen3_moe", 4, 2, 2), ("mixtral", 4, 4, 1),
+    ("qwen2_moe", 4, 4, 1), ("qwen2_moe", 4, 2, 2), ("deepseek_v3", 4, 2, 2),
+]  # fmt: skip
 
 
 def watch_gaps(model):
@@ -78,19 +81,21 @@ def peer(folder, degree, rates):
     dist.destroy_process_group()
 
 
-def check(program, _, ranks, degree):
+def check(program, _, name, ranks, degree, stages):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model, letters = write_inputs(folder, "qwen3_moe", SEED, ROWS, **SIZES)
+        model, letters = write_inputs(folder, name, SEED, ROWS, num_experts_per_tok=3, **SIZES[name])
         steps, weights = launch_steps(program, folder, ranks, [
-            f"training.local_batch_size={ROWS // ranks // MICRO_BATCHES}", f"parallelism.expert_parallel_degree={degree}",
+            f"training.local_batch_size={ROWS * stages // ranks // MICRO_BATCHES}", f"parallelism.expert_parallel_degree={degree}",
+            f"parallelism.pipeline_parallel_degree={stages}",
         ])  # fmt: skip
         rates = [step["lr"] for step in steps]
-        label = f"{ranks} ranks, ep {degree}"
-        good = [
-            compare(label, steps, weights, *run_processes(__file__, folder, ranks, degree, rates)),
-            compare(label + ", transformers", steps, weights, *pytorch_steps(model.train(), letters, rates, ROWS), model.state_dict()),
-        ]
+        label = f"{name}, {ranks} ranks, ep {degree}" + (f", pp {stages}" if stages > 1 else "")
+        good = []
+        if name == "qwen3_moe" and stages == 1:
+            good.append(compare(label, steps, weights, *run_processes(__file__, folder, ranks, degree, rates)))
+        peers = *pytorch_steps(model.train(), letters, rates, ROWS), model.state_dict()
+        good.append(compare(label + ", transformers", steps, weights, *peers))
         return good.count(False)
 
 
