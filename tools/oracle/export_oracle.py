@@ -27,6 +27,7 @@ WHOLE_ATTENTION = 'parallelism.tensor_parallel_plan=[{ pattern = "attention", st
 SIZES = {
     "qwen3_moe": {"num_experts": 8}, "qwen2_moe": {"num_experts": 8}, "mixtral": {"num_local_experts": 8},
     "deepseek_v2": {"n_routed_experts": 8}, "deepseek_v3": {"n_routed_experts": 12},
+    "gpt_oss": {"num_local_experts": 8},
 }  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def layouts_of(config):
     if config.model_type in SIZES:
         yield "ep 2 x pp 2", degrees(expert=2, pipeline=2)
         yield "ep 4", degrees(expert=4)
+        yield "ep 4, tokens gathered", [*degrees(expert=4), "parallelism.expert_parallel_dispatcher=allgather"]
 
 
 def compare_answers(label, program, trained, export):
