@@ -36,7 +36,7 @@ TEST(UnreadOptions, ADispatcherNeedsExpertsThatAreSpread) {
   const std::string chosen = "parallelism.expert_parallel_dispatcher=allgather";
   EXPECT_EQ(refusal_of("", {chosen}),
             "command line: parallelism.expert_parallel_dispatcher = \"allgather\": "
-            "parallelism.expert_parallel_degree = 1 does not read it; remove it");
+            "with parallelism.expert_parallel_degree = 1 it is not read; remove it");
   EXPECT_EQ(refusal_of("", {chosen, "parallelism.expert_parallel_degree=2"}), "");
   EXPECT_EQ(refusal_of("", {chosen, "parallelism.expert_tensor_parallel_degree=2",
                             "parallelism.tensor_parallel_degree=2"}),

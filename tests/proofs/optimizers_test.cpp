@@ -257,7 +257,7 @@ TEST(Muon, RefusesMatricesThatAreDividedAndNamesTheRemedy) {
   };
   EXPECT_CONTAINS(failure({}), "set parallelism.fsdp_partition = \"by_tensor\"");
   EXPECT_CONTAINS(failure(Strings{"parallelism.tensor_parallel_degree=2"} + kAllTokens),
-                  "set parallelism.tensor_parallel_degree = 1");
+                  "but parallelism.tensor_parallel_degree divides layers.0.attention.qkv; set it to 1");
 }
 
 }  // namespace

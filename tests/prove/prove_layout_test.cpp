@@ -96,8 +96,8 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
                          "parallelism.tensor_parallel_plan=[{pattern=\"attention\", style=\"replicate\"}]",
                          "parallelism.enable_sequence_parallel=false"}},
       {8, kMtp + Strings{"parallelism.expert_parallel_degree=4", "parallelism.pipeline_parallel_degree=2"}},
-      {2, {"model.n_mtp_layers=2", "parallelism.context_parallel_degree=2"}},
-      {8, kSpreadExperts + Strings{"model.n_mtp_layers=1", "parallelism.tensor_parallel_degree=2"}}};
+      {8, kMtp + Strings{"parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=4",
+                         "parallelism.tensor_parallel_plan=[{pattern=\"attention\", style=\"replicate\"}]"}}};
   for (const auto& [ranks, args] : jobs) {
     const LayoutProof proof = prove_layout_of(config_of(args), ranks);
     EXPECT_EQ(proof.difference, "") << join(args, " ");
@@ -177,7 +177,7 @@ TEST(ProveLayout, WhatTrainingRefusesIsRefusedWithItsMessage) {
       kSpreadExperts + all_tokens +
           Strings{"parallelism.expert_parallel_degree=1", "parallelism.expert_tensor_parallel_degree=2"},
       "expert_tensor_parallel_degree = 2, but parallelism.tensor_parallel_degree = 2 without");
-  expect_refused(kMtp + Strings{"parallelism.context_parallel_degree=2"}, "model.n_mtp_layers = 2, but");
+  expect_refused(kMtp + Strings{"parallelism.context_parallel_degree=2"}, "has latent attention, whose keys");
 }
 
 /// Sums of rounded gradients depend on the layout.
