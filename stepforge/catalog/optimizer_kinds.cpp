@@ -39,8 +39,9 @@ std::vector<SlotSpec> muon_momentum(const OptimizerConfig& /*settings*/) {
   return {{"momentum_buffer"}};
 }
 
+/// Or a stack of matrices, of experts.
 bool is_matrix(const ParameterSpec& parameter) {
-  return parameter.tag == ParameterTag::matrix && parameter.shape.size() == 2;
+  return parameter.tag == ParameterTag::matrix && parameter.shape.size() >= 2;
 }
 
 /// In the whole tensors, so that every layout quantizes the same parameters.
@@ -115,9 +116,9 @@ int64_t OptimizerChoice::workspace(const UnitSpec& unit, int64_t shard_size) con
     const OptimizerKind& kind = of(parameter);
     if (kind.workspace == nullptr) continue;
     if (!kind.by_matrix) largest = std::max(largest, kind.workspace(settings_, 1, shard_size));
-    for (const SubTensor& matrix : parameter.sub_tensors) {
-      if (kind.by_matrix)
-        largest = std::max(largest, kind.workspace(settings_, matrix.rows, parameter.row_elements()));
+    for (const SubTensor& tensor : parameter.sub_tensors) {
+      const MatrixShape matrix = parameter.matrix_of(tensor);
+      if (kind.by_matrix) largest = std::max(largest, kind.workspace(settings_, matrix.rows, matrix.columns));
     }
   }
   return largest;

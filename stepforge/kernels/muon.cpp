@@ -33,8 +33,12 @@ at::Tensor orthogonalize(const at::Tensor& matrix, int64_t iterations, at::Scala
 void muon_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& momentum,
                  const MuonOptions& options, const UpdateScalars& scalars) {
   if (parameter.dim() != 2) throw Error("muon updates matrices only");
-  check_tensor(grad, "muon grad", parameter.sizes(), parameter.scalar_type());
-  check_tensor(momentum, "muon momentum", parameter.sizes(), parameter.scalar_type());
+  const auto in_memory = [&](const at::Tensor& matrix) {
+    return parameter.is_contiguous() ? matrix : matrix.t();
+  };
+  const at::Tensor stored = in_memory(parameter);
+  check_tensor(in_memory(grad), "muon grad", stored.sizes(), stored.scalar_type());
+  check_tensor(in_memory(momentum), "muon momentum", stored.sizes(), stored.scalar_type());
   // Selected, not multiplied: 0 times a value that is not finite is not 0.
   const at::Tensor updates = scalars.finite.ne(0.0);
   const auto rows = static_cast<double>(parameter.size(0));

@@ -34,7 +34,8 @@ struct MuonOptions {
 /// singular values to about 0.7 to 1.2.
 at::Tensor orthogonalize(const at::Tensor& matrix, int64_t iterations, at::ScalarType compute);
 
-/// Updates a matrix. All tensors are fp32 or fp64 [rows, columns]. Throws Error otherwise.
+/// Updates a matrix. All tensors are fp32 or fp64 [rows, columns], contiguous or all transposed in memory. Throws Error
+/// otherwise.
 void muon_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& momentum,
                  const MuonOptions& options, const UpdateScalars& scalars);
 

@@ -38,6 +38,19 @@ bool ParameterSpec::is_sliced() const {
   return std::ranges::any_of(sub_tensors, &SubTensor::is_slice);
 }
 
+MatrixShape ParameterSpec::matrix_of(const SubTensor& tensor) const {
+  if (shape.size() == 3) return {shape[2], shape[1], true};
+  return {tensor.rows, row_elements(), false};
+}
+
+bool ParameterSpec::has_parts_of_matrices() const {
+  const bool stacked = shape.size() == 3;
+  return std::ranges::any_of(sub_tensors, [&](const SubTensor& tensor) {
+    if (!tensor.is_slice() || tensor.rows == 0) return false;
+    return !stacked || !std::equal(shape.begin() + 1, shape.end(), tensor.tensor_shape.begin() + 1);
+  });
+}
+
 int64_t UnitSpec::elements() const {
   int64_t sum = 0;
   for (const ParameterSpec& parameter : parameters) sum += parameter.elements();

@@ -38,6 +38,13 @@ struct SubTensor {
   bool is_slice() const { return !tensor_shape.empty(); }
 };
 
+/// Of the matrices of a sub-tensor: itself, or all of a stack [matrices, inputs, outputs].
+struct MatrixShape {
+  int64_t rows = 0;         ///< outputs
+  int64_t columns = 0;      ///< inputs
+  bool transposed = false;  ///< in memory, as those of a stack are
+};
+
 struct ParameterSpec {
   std::string name;  ///< "layers.0.attention.qkv"
   std::vector<int64_t> shape;
@@ -57,6 +64,9 @@ struct ParameterSpec {
   std::vector<int64_t> tensor_shape(size_t index) const;
   /// Whether it holds slices of tensors that are divided over ranks.
   bool is_sliced() const;
+  MatrixShape matrix_of(const SubTensor& tensor) const;
+  /// Whether it holds parts of matrices that are divided over ranks, not only some of a stack.
+  bool has_parts_of_matrices() const;
   /// Whether weight decay applies by default: not to norms and biases.
   bool decays() const { return tag != ParameterTag::norm && tag != ParameterTag::bias; }
 };

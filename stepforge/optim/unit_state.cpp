@@ -37,34 +37,40 @@ void UnitState::update(size_t first, size_t last, const at::Tensor& gradient, co
                        bool by_matrix, const UpdateScalars& scalars) {
   if (!by_matrix) {
     const ShardRange range = unit_->local_range(first, last);
-    return update_range(range, first, gradient, rule, scalars, {range.size()});
+    return update_range(range, first, gradient, rule, scalars,
+                        [](const at::Tensor& values) { return values; });
   }
   for (size_t i = first; i < last; ++i) {
     const ParameterSpec& parameter = unit_->spec().parameters[i];
     int64_t row = 0;
-    for (const SubTensor& matrix : parameter.sub_tensors) {
-      for (const ShardSlice& held : unit_->slices(i, row, row + matrix.rows)) {
-        const std::vector<int64_t> shape = {matrix.rows, parameter.row_elements()};
-        if (held.slice.sizes != shape)
-          throw Error(
-              format("{} is divided over ranks, but its update needs the whole matrix", matrix.hf_name));
-        update_range({held.local, held.local + held.elements()}, i, gradient, rule, scalars, shape);
+    for (const SubTensor& tensor : parameter.sub_tensors) {
+      const MatrixShape matrix = parameter.matrix_of(tensor);
+      const auto as_matrix = [&](const at::Tensor& values) {
+        return matrix.transposed ? values.view({matrix.columns, matrix.rows}).t()
+                                 : values.view({matrix.rows, matrix.columns});
+      };
+      const int64_t each = matrix.transposed ? 1 : tensor.rows;
+      const int64_t end = row + tensor.rows;
+      for (; row < end; row += each) {
+        for (const ShardSlice& held : unit_->slices(i, row, row + each)) {
+          if (held.elements() != matrix.rows * matrix.columns)
+            throw Error(
+                format("{} is divided over ranks, but its update needs whole matrices", tensor.hf_name));
+          update_range({held.local, held.local + held.elements()}, i, gradient, rule, scalars, as_matrix);
+        }
       }
-      row += matrix.rows;
     }
   }
 }
 
 void UnitState::update_range(const ShardRange& range, size_t first, const at::Tensor& gradient,
-                             const UpdateRule& rule, const UpdateScalars& scalars,
-                             const std::vector<int64_t>& shape) {
+                             const UpdateRule& rule, const UpdateScalars& scalars, const Shaped& shaped) {
   if (range.size() == 0) return;
-  const auto part = [&](const at::Tensor& flat) {
-    return flat.narrow(0, range.begin, range.size()).view(shape);
-  };
+  const auto part = [&](const at::Tensor& flat) { return shaped(flat.narrow(0, range.begin, range.size())); };
   std::vector<at::Tensor> slots;
   for (const int slot : layout_.of(first))
-    slots.push_back(view_of(working_.at(static_cast<size_t>(slot)), slot, first, range.begin, shape));
+    slots.push_back(
+        shaped(view_of(working_.at(static_cast<size_t>(slot)), slot, first, range.begin, {range.size()})));
   rule({part(unit_->working_master()), part(gradient), slots, scalars});
 }
 

@@ -2,6 +2,7 @@
 // The state of an optimizer for the parameters of one unit, and their update.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -38,8 +39,11 @@ class UnitState {
   void offload();
 
  private:
+  /// Makes of a flat tensor the view that an update takes.
+  using Shaped = std::function<at::Tensor(const at::Tensor&)>;
+
   void update_range(const ShardRange& range, size_t first, const at::Tensor& gradient, const UpdateRule& rule,
-                    const UpdateScalars& scalars, const std::vector<int64_t>& shape);
+                    const UpdateScalars& scalars, const Shaped& shaped);
   /// The values of `shape`d elements from `local` of the shard on, in `flat`, the memory of `slot`.
   at::Tensor view_of(const at::Tensor& flat, int slot, size_t parameter, int64_t local,
                      const std::vector<int64_t>& shape) const;

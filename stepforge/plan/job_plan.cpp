@@ -185,8 +185,7 @@ void require_whole_matrices(const OptimizerChoice& optimizer, const UnitSpec& un
   for (const ParameterSpec& parameter : unit.parameters) {
     const OptimizerKind& kind = optimizer.of(parameter);
     if (!unit.trainable || !kind.by_matrix) continue;
-    const auto is_part = [](const SubTensor& tensor) { return tensor.is_slice() && tensor.rows > 0; };
-    if (std::ranges::any_of(parameter.sub_tensors, is_part)) {
+    if (parameter.has_parts_of_matrices()) {
       throw UsageError(
           format("optimizer.name = \"{}\" updates whole matrices, but {} divides {}; set it to 1, or another "
                  "optimizer",

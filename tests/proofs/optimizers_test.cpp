@@ -201,6 +201,8 @@ at::Tensor matrix_of(const std::string& bytes, int64_t rows) {
   return at::from_blob(values.data(), {rows, std::ssize(values) / rows}, at::kFloat).to(at::kDouble);
 }
 
+constexpr int64_t kWidth = 37;  ///< of the models of odd_job
+
 /// Newton-Schulz as in the paper, for one matrix.
 at::Tensor nearly_orthogonal(const at::Tensor& matrix) {
   at::Tensor x = matrix / matrix.norm();
@@ -213,35 +215,57 @@ at::Tensor nearly_orthogonal(const at::Tensor& matrix) {
 }
 
 /// The last update, from the weights before it and the momentum after it.
-TEST(Muon, UpdatesTheMatrixOfEachSpreadExpertByItself) {
+at::Tensor updated_by_muon(const at::Tensor& weight, const at::Tensor& momentum) {
+  const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(weight.size(0), weight.size(1))));
+  return weight * (1 - 0.01 * 0.1) - 0.01 * scale * nearly_orthogonal(momentum);
+}
+
+constexpr int64_t kExperts = 6;  ///< of setting_overrides
+
+class MuonOfExperts : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MuonOfExperts, UpdatesTheMatrixOfEachSpreadExpertByItself) {
   const TempFolder folder;
   const Strings args =
-      odd_job(folder / "run", "qwen3_moe", 2,
+      odd_job(folder / "run", GetParam(), 2,
               {"model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=6", "training.global_batch_size=4",
                "optimizer.name=muon", "optimizer.muon_compute=fp32", "optimizer.nesterov=false",
                "optimizer.muon_scale=rms", "optimizer.lr=0.01", "optimizer.weight_decay=0.1",
                "lr_scheduler.warmup_steps=0", "lr_scheduler.min_lr_factor=1.0", "checkpoint.enable=true",
                "parallelism.fsdp_partition=by_tensor", "parallelism.expert_parallel_degree=2"}) +
-      setting_overrides("qwen3_moe", /*windows=*/false);
+      setting_overrides(GetParam(), /*windows=*/false);
   RankThreads(2).run(args, 1);
   const auto before = saved_tensors(folder / "run", 1);
   RankThreads(2).run(args, 2);
   const auto after = saved_tensors(folder / "run", 2);
   int compared = 0;
   for (const auto& [name, bytes] : before) {
-    if (!name.starts_with("model.") || !contains(name, ".mlp.experts.")) continue;
+    if (!name.starts_with("model.") || !contains(name, ".mlp.experts.") || contains(name, "bias")) continue;
+    // [outputs, inputs], or those of all experts [experts, inputs, outputs]
     const bool down = contains(name, "down_proj");
-    const int64_t rows = down ? 37 : std::ssize(bytes) / 4 / 37;
-    const at::Tensor momentum = matrix_of(after.at(format("optim.state.{}.momentum_buffer", name)), rows);
-    const at::Tensor weight = matrix_of(bytes, rows);
-    const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(weight.size(0), weight.size(1))));
-    const at::Tensor expected = weight * (1 - 0.01 * 0.1) - 0.01 * scale * nearly_orthogonal(momentum);
-    EXPECT_GT((expected - weight).abs().max().item<double>(), 1e-3) << name;
-    EXPECT_LT((matrix_of(after.at(name), rows) - expected).abs().max().item<double>(), 1e-5) << name;
+    const bool stacked = std::string_view(GetParam()) == "gpt_oss";
+    const int64_t matrices = stacked ? kExperts : 1;
+    const int64_t hidden = std::ssize(bytes) / 4 / kWidth / matrices;
+    const int64_t rows = matrices * (down == stacked ? hidden : kWidth);
+    const auto matrices_of = [&](const std::string& values) {
+      return matrix_of(values, rows).chunk(matrices);
+    };
+    const std::vector<at::Tensor> weights = matrices_of(bytes);
+    const std::vector<at::Tensor> actual = matrices_of(after.at(name));
+    const std::vector<at::Tensor> momenta =
+        matrices_of(after.at(format("optim.state.{}.momentum_buffer", name)));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const at::Tensor expected = updated_by_muon(weights[i], momenta[i]);
+      EXPECT_GT((expected - weights[i]).abs().max().item<double>(), 1e-3) << name;
+      EXPECT_LT((actual[i] - expected).abs().max().item<double>(), 1e-5) << name << " " << i;
+    }
     ++compared;
   }
   EXPECT_GT(compared, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, MuonOfExperts, ::testing::Values("qwen3_moe", "gpt_oss"),
+                         [](const auto& family) { return std::string(family.param); });
 
 TEST(Muon, RefusesMatricesThatAreDividedAndNamesTheRemedy) {
   const TempFolder folder;
