@@ -12,6 +12,7 @@
 #include "stepforge/config/convert.h"
 #include "stepforge/config/presets.h"
 #include "stepforge/config/schema_docs.h"
+#include "stepforge/plan/unread_options.h"
 
 namespace stepforge {
 
@@ -53,8 +54,14 @@ int config_presets_command() {
 }
 
 int config_convert_command(const std::filesystem::path& file) {
-  const ConvertedConfig converted = convert_config(read_file(file, kMaxFileBytes), file.string());
-  std::cout << format("# From {}.\n", file.string()) << converted.toml;
+  ConvertedConfig converted = convert_config(read_file(file, kMaxFileBytes), file.string());
+  const std::string text = format("# From {}.\n{}", file.string(), converted.toml);
+  std::cout << text;
+  try {
+    refuse_unread_options(parse_config(text, "the result"));
+  } catch (const UsageError& unread) {
+    converted.lost.emplace_back(unread.what());
+  }
   if (converted.lost.empty()) return 0;
   std::cout << "\n# Not translated:\n";
   for (const std::string& line : converted.lost) {

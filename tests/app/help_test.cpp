@@ -213,6 +213,17 @@ TEST(ConfigConvert, PrintsTomlAndListsUntranslatedSettings) {
       << result.out;
 }
 
+TEST(ConfigConvert, NamesOptionsThatHaveNoEffect) {
+  const TempFolder folder;
+  write_text(folder / "moe.yaml", "num_layers: 4\nmoe_token_dispatcher_type: allgather\n");
+  const ProgramResult result = run_program({"config", "convert", (folder / "moe.yaml").string()});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.out,
+                       "parallelism.expert_parallel_dispatcher = \"allgather\": with "
+                       "parallelism.expert_parallel_degree = 1 it is not read; remove it"))
+      << result.out;
+}
+
 TEST(ConfigSchema, ComesAsTextMarkdownAndJson) {
   EXPECT_TRUE(contains(output_of({"config", "schema"}), "[training]"));
   const std::string section = output_of({"config", "schema", "optimizer"});
