@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How rows of tokens come to the ranks that have their experts, and results back. A device that has a way of its own adds a
-// method here, its sizes to step/exchange_cost.cpp and its TokenRoutes to storage/token_dispatch.h.
+// method here and to ExpertDispatcher of the configuration, its sizes to step/exchange_cost.cpp, its line to
+// plan/layout_text.cpp and its TokenRoutes to storage/token_dispatch.h.
 #pragma once
 
 #include <cstdint>

@@ -9,6 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/plan/job_plan.h"
 
 namespace stepforge {
@@ -172,6 +173,20 @@ std::string memory_verdict(const Config& config, const ModelSpec& model, RankId 
   return text;
 }
 
+namespace {
+
+/// ": model.router_aux_loss_weight evens out the loads", of what the job can set.
+std::string balancing_hint(const Config& config) {
+  std::vector<std::string> settings;
+  if (config.parallelism.context_parallel_degree == 1) settings.emplace_back("model.router_aux_loss_weight");
+  if (family_of(config.model).traits.router == RouterKind::sigmoid_groups)
+    settings.emplace_back("model.router_bias_update_speed");
+  if (settings.empty()) return "";
+  return format(": {} {} out the loads", join(settings, " and "), settings.size() == 1 ? "evens" : "even");
+}
+
+}  // namespace
+
 std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryAccount& even,
                                 const MemoryAccount& largest, const MemoryBudget& budget) {
   const auto rows = [&](bool all) {
@@ -191,11 +206,8 @@ std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryA
   const auto spare = static_cast<double>(budget.bytes - needed_bytes(even, budget));
   if (spare < 0.0) return text + "does not fit";
   const double load = 1.0 + (most - 1.0) * spare / static_cast<double>(needed - needed_bytes(even, budget));
-  return text + format(
-                    "does not fit\n  Keep router/max_rank_load below about {:.3g}: "
-                    "model.router_bias_update_speed and "
-                    "model.router_aux_loss_weight even out the loads",
-                    load);
+  return text + format("does not fit\n  Keep router/max_rank_load below about {:.3g}{}", load,
+                       balancing_hint(config));
 }
 
 void with_predicted_peak(const MemoryAccount& memory, const MemoryBudget& budget,

@@ -277,7 +277,8 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
   job.model.tie_embeddings =
       config.model.tie_embeddings && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
-  if (family_of(config.model).traits.biased_experts) job.model.family = config.model.family;
+  // A plug-in's family is not known to the small job.
+  if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
   ParallelDims dims = small_dims(layout.dims);

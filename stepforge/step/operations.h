@@ -43,9 +43,9 @@ enum class OpKind : uint8_t {
   receive,                ///< receives the input of block b from `peer`, the stage before
   send_gradient,          ///< sends the gradient of the input of block b to the stage before
   receive_gradient,       ///< receives the gradient of the output of block b from the next stage
-  dispatch,           ///< sends rows of tokens to the ranks that have their experts: the inputs of block b
+  dispatch,           ///< brings rows of tokens to the ranks that have their experts: the inputs of block b
   combine,            ///< returns the outputs of block b, results of rows, and adds those of each token
-  combine_gradient,   ///< sends the gradients of results to where the rows went
+  combine_gradient,   ///< brings the gradients of results to where the rows went
   dispatch_gradient,  ///< returns the gradients of the inputs of block b to the tokens
   gradient_norm,      ///< norm of the gradients of all trainable units over the shard group
   join_norm,          ///< joins the norms of the parts of divided tensors

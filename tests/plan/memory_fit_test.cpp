@@ -151,7 +151,8 @@ TEST(MemoryFit, NamesTheLoadOfExpertsWithWhichTheBudgetIsReached) {
   EXPECT_CONTAINS(verdict(high), "(router/max_rank_load 4)");
   EXPECT_TRUE(verdict(high).ends_with(": it fits"));
   EXPECT_CONTAINS(verdict(low + (high - low) / 3 + 1),
-                  "it does not fit\n  Keep router/max_rank_load below about 2:");
+                  "it does not fit\n  Keep router/max_rank_load below about 2: model.router_aux_loss_weight "
+                  "evens out the loads");
   EXPECT_TRUE(verdict(low - 1).ends_with(": it does not fit"));
 }
 
