@@ -53,23 +53,39 @@ int config_presets_command() {
   return 0;
 }
 
-int config_convert_command(const std::filesystem::path& file) {
-  ConvertedConfig converted = convert_config(read_file(file, kMaxFileBytes), file.string());
-  const std::string text = format("# From {}.\n{}", file.string(), converted.toml);
-  std::cout << text;
-  try {
-    refuse_unread_options(parse_config(text, "the result"));
-  } catch (const UsageError& unread) {
-    converted.lost.emplace_back(unread.what());
-  }
-  if (converted.lost.empty()) return 0;
-  std::cout << "\n# Not translated:\n";
-  for (const std::string& line : converted.lost) {
+namespace {
+
+/// Lines of TOML comments.
+void print_comments(const char* heading, const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  std::cout << format("\n# {}:\n", heading);
+  for (const std::string& line : lines) {
     std::string comment = "# " + line;
     for (size_t at = 0; (at = comment.find('\n', at)) != std::string::npos; ++at)
       comment.insert(at + 1, "# ");
     std::cout << comment << '\n';
   }
+}
+
+/// What training would refuse in a translated configuration, because nothing reads it.
+std::vector<std::string> unread_options(const std::string& toml) {
+  try {
+    refuse_unread_options(parse_config(toml, "the result"));
+    return {};
+  } catch (const UsageError& unread) {
+    return {unread.what()};
+  }
+}
+
+}  // namespace
+
+int config_convert_command(const std::filesystem::path& file) {
+  const ConvertedConfig converted = convert_config(read_file(file, kMaxFileBytes), file.string());
+  const std::string toml = format("# From {}.\n{}", file.string(), converted.toml);
+  std::cout << toml;
+  print_comments("Not translated", converted.lost);
+  print_comments("Without effect", unread_options(toml));
+  if (converted.lost.empty()) return 0;
   std::cerr << format("{} of the settings of {} could not be translated; they are listed at the end\n",
                       converted.lost.size(), file.string());
   return 0;

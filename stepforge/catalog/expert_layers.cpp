@@ -218,7 +218,6 @@ ExpertNames gpt_oss_expert_names() {
   return {.router = "mlp.router.weight",
           .experts = "mlp.experts.",
           .gate = "gate_up_proj",
-          .up = "gate_up_proj",
           .down = "down_proj",
           .router_bias = "mlp.router.bias"};
 }

@@ -39,7 +39,7 @@ struct ExpertNames {
   std::string router;
   std::string experts;
   std::string gate;
-  std::string up;
+  std::string up = {};  ///< empty if gate and up are one tensor
   std::string down;
   std::string shared = {};  ///< before "gate_proj.weight", "up_proj.weight", "down_proj.weight"
   std::string shared_gate = {};
@@ -70,8 +70,8 @@ struct ExpertParts {
 };
 
 /// If the experts are spread over ranks, each part is that of a block of its own: what another one makes it does not keep.
-/// Of the experts the parameters list all, those of other ranks as empty slices, so that every rank knows the names, or have this rank's
-/// as a slice of a tensor of all; if experts are divided, their hidden units are those of this rank.
+/// Of the experts the parameters list all, those of other ranks as empty slices, so that every rank knows the names, or have
+/// this rank's as a slice of a tensor of all; if experts are divided, their hidden units are those of this rank.
 ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
                          const ExpertNames& names, double depth_std, bool dropout,
                          const ExpertParallel& parallel = {});

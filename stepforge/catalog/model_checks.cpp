@@ -169,8 +169,7 @@ void check_rope_factors(const ModelConfig& model) {
   }
 }
 
-}  // namespace
-
+/// Throws UsageError for the weight of a loss that the model does not have.
 void check_mtp(const ModelConfig& model) {
   if (model.n_mtp_layers > 0 || model.mtp_loss_weight == ModelConfig().mtp_loss_weight) return;
   throw UsageError(
@@ -178,6 +177,8 @@ void check_mtp(const ModelConfig& model) {
              "weight, or set model.n_mtp_layers",
              model.mtp_loss_weight));
 }
+
+}  // namespace
 
 void check_model(const ModelConfig& model) {
   check_sizes(model);

@@ -22,8 +22,8 @@ struct TokenRange {
 /// so each rank has the same work (Llama 3, arXiv:2407.21783, section 3.3.2).
 std::vector<TokenRange> token_ranges(const ContextPart& part, int64_t row_length);
 
-/// This rank's tokens, positions and labels of each row, and of those further ahead. Document boundaries stay those of the whole rows.
-/// Throws Error if the length of a row is not a multiple of part.granularity().
+/// This rank's tokens, positions and labels of each row, and of those further ahead. Document boundaries stay those of the
+/// whole rows. Throws Error if the length of a row is not a multiple of part.granularity().
 Batch take_part(Batch whole, const ContextPart& part);
 
 /// Of each token of the whole rows: its index in the parts of all ranks, rank after rank.

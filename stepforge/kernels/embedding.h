@@ -13,8 +13,8 @@ namespace stepforge {
 inline constexpr int32_t kNoEmbedding = -1;
 
 /// tokens: int32 [N]; weight: [V, D]; out: [N, D] of weight's type. Throws Error on a token outside the
-/// vocabulary, unless it is kNoEmbedding. If weight is a part of the table, rows of tokens of other parts are 0, so that the sum over all
-/// parts is the result. No autograd.
+/// vocabulary, unless it is kNoEmbedding. If weight is a part of the table, rows of tokens of other parts are 0, so that the
+/// sum over all parts is the result. No autograd.
 void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
                        const VocabularyPart& part = {}, double factor = 1.0);
 

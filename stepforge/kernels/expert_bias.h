@@ -20,8 +20,8 @@ struct RowFactors {
   at::Tensor slots = {};
 };
 
-/// In place. rows: [R, W], or these columns of a wider tensor, fp32, bf16 or fp64; bias: [E, W] of the compute type; offsets: E + 1 numbers from 0 to R that
-/// do not decrease. No autograd.
+/// In place. rows: [R, W], or these columns of a wider tensor, fp32, bf16 or fp64; bias: [E, W] of the compute type; offsets:
+/// E + 1 numbers from 0 to R that do not decrease. No autograd.
 void add_expert_bias(const at::Tensor& rows, std::span<const int64_t> offsets, const at::Tensor& bias,
                      const RowFactors& factors);
 

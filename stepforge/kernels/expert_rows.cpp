@@ -109,6 +109,18 @@ void combine_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor&
   }
 }
 
+at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows) {
+  at::Tensor out = at::empty({rows.count(), x.size(1)}, x.options());
+  gather_rows(x, rows, out);
+  return out;
+}
+
+at::Tensor combine_rows(const at::Tensor& x, const ExpertRows& rows) {
+  at::Tensor out = at::empty({rows.rows.size(0), x.size(1)}, x.options());
+  combine_rows(x, rows, out);
+  return out;
+}
+
 void gather_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
   out.copy_(at::index_select(x, 0, tokens_of(rows)));
 }

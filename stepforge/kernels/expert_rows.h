@@ -46,6 +46,10 @@ void gather_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& 
 /// x: [R, D], out: [N, D], written. With bf16 the sum is fp32, rounded once.
 void combine_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
 
+/// The same as new tensors.
+at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows);
+at::Tensor combine_rows(const at::Tensor& x, const ExpertRows& rows);
+
 void gather_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
 void combine_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
 

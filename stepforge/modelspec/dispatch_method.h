@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How rows of tokens come to the ranks that have their experts, and results back. A device that has a way of its own adds a
-// method here and to ExpertDispatcher of the configuration, its sizes to step/exchange_cost.cpp, its line to
-// plan/layout_text.cpp and its TokenRoutes to storage/token_dispatch.h.
+// method here and to ExpertDispatcher of the configuration, and its TokenRoutes to storage/token_dispatch.h; compilers
+// then name each switch that has no case for it.
 #pragma once
 
 #include <cstdint>

@@ -21,13 +21,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// The rows of x for the experts: [N k, D].
-at::Tensor rows_of(const at::Tensor& x, const ExpertRows& rows) {
-  at::Tensor out = at::empty({rows.count(), x.size(1)}, x.options());
-  gather_rows(x, rows, out);
-  return out;
-}
-
 struct BiasedArguments {
   BiasedExperts experts;
   ClampedSwiglu activation;
@@ -41,7 +34,7 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
                             const at::Tensor& down_weight, const BiasedArguments* arguments) {
     const BiasedExperts& experts = arguments->experts;
     const ExpertRows rows = sort_by_expert(indices, down_weight.size(0));
-    const at::Tensor buffer = rows_of(x, rows);  // what goes into the experts, then what comes out
+    const at::Tensor buffer = gather_rows(x, rows);  // what goes into the experts, then what comes out
     const at::Tensor gate_up = at::empty({rows.count(), gate_up_weight.size(2)}, x.options());
     grouped_input_gradient(buffer, gate_up_weight.detach(), rows.offsets, gate_up);
     add_expert_bias(gate_up, rows.offsets, widen(experts.gate_up_bias.value()), {});
@@ -76,7 +69,7 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
     const at::Tensor gate_up_gradient = at::empty_like(gate_up);
     const at::Tensor weights_gradient = at::empty_like(weights);
     {
-      const at::Tensor of_rows = rows_of(gradient, rows);
+      const at::Tensor of_rows = gather_rows(gradient, rows);
       grouped_product(of_rows, experts.down.value().detach(), rows.offsets, hidden);
       // `hidden`: first its gradient, then what went into the down projection.
       clamped_swiglu_backward(hidden, gate_up, weights, rows.slots, arguments.activation, gate_up_gradient,
@@ -89,13 +82,13 @@ struct BiasedExpertsFunction : torch::autograd::Function<BiasedExpertsFunction> 
     add_bias_gradient(experts.gate_up_bias, gate_up_gradient, rows, {});
     if (experts.down.trained()) {
       experts.down.write([gradient, rows, hidden](const at::Tensor& target, bool accumulate) {
-        grouped_weight_gradient(hidden, rows_of(gradient, rows), rows.offsets, target, accumulate);
+        grouped_weight_gradient(hidden, gather_rows(gradient, rows), rows.offsets, target, accumulate);
       });
     }
     hidden.reset();
     if (experts.gate_up.trained()) {
       experts.gate_up.write([x, rows, gate_up_gradient](const at::Tensor& target, bool accumulate) {
-        grouped_weight_gradient(rows_of(x, rows), gate_up_gradient, rows.offsets, target, accumulate);
+        grouped_weight_gradient(gather_rows(x, rows), gate_up_gradient, rows.offsets, target, accumulate);
       });
     }
     at::Tensor x_gradient;

@@ -10,9 +10,9 @@
 
 namespace stepforge {
 
-/// The weights of the experts of this rank, [E, in, out]: the layout of gpt-oss in Hugging Face files. Columns of gate and up alternate.
-/// If experts are divided, a rank has some of their hidden units, and adds down_bias in some of the D columns, which its slice says: so
-/// each bias is added once.
+/// The weights of the experts of this rank, [E, in, out]: the layout of gpt-oss in Hugging Face files. Columns of gate and up
+/// alternate. If experts are divided, a rank has some of their hidden units, and adds down_bias in some of the D columns,
+/// which its slice says: so each bias is added once.
 struct BiasedExperts {
   Parameter& gate_up;       ///< [E, D, 2 F]
   Parameter& gate_up_bias;  ///< [E, 2 F]

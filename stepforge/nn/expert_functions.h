@@ -43,8 +43,8 @@ RoutedTokens route(const at::Tensor& x, Parameter& weight, const at::Tensor& cor
                    const RouterSettings& settings, int64_t layer, const Context& context,
                    Parameter* bias = nullptr);
 
-/// What experts do with tokens [N, D]: of each the sum over its experts, times their weights. Experts are numbered among those of this
-/// rank.
+/// What experts do with tokens [N, D]: of each the sum over its experts, times their weights. Experts are numbered among
+/// those of this rank.
 using ExpertFunction = std::function<at::Tensor(const at::Tensor& tokens, const RoutedTokens& routed)>;
 
 /// sum_j down[e_j] (weights[n, j] * swiglu(gate_up[e_j] x[n])) over the experts e_j of each token. gate_up: [E 2F, D], of

@@ -23,8 +23,9 @@ struct ExpertTokens {
 /// Norm and router.
 class ExpertRouter {
  public:
-  /// `prefix` is "layers.3.mlp"; the parameters norm, router and, if it is biased, router_bias are looked up. `correction`: of the router, [E] fp32, or
-  /// undefined; whoever balances the experts changes it between steps. Throws Error if the router does not fit `settings`.
+  /// `prefix` is "layers.3.mlp"; the parameters norm, router and, if it is biased, router_bias are looked up. `correction`:
+  /// of the router, [E] fp32, or undefined; whoever balances the experts changes it between steps. Throws Error if the router
+  /// does not fit `settings`.
   ExpertRouter(const ParameterLookup& parameters, const std::string& prefix, const RouterSettings& settings,
                double eps, int64_t layer, at::Tensor correction = {});
   ExpertTokens forward(const at::Tensor& x, const Context& context);

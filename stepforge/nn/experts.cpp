@@ -27,13 +27,6 @@ at::Tensor by_expert(const at::Tensor& packed, const ExpertRows& rows) {
   return packed.view({static_cast<int64_t>(rows.offsets.size()) - 1, -1, packed.size(1)});
 }
 
-/// The rows of x for the experts: [N k, D].
-at::Tensor gathered(const at::Tensor& x, const ExpertRows& rows) {
-  at::Tensor out = at::empty({rows.count(), x.size(1)}, x.options());
-  gather_rows(x, rows, out);
-  return out;
-}
-
 struct ExpertsArguments {
   Parameter* gate_up;
   Parameter* down;
@@ -45,7 +38,7 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
                             const at::Tensor& indices, const at::Tensor& gate_up_weight,
                             const at::Tensor& down_weight, const ExpertsArguments* arguments) {
     const ExpertRows rows = sort_by_expert(indices, arguments->experts);
-    const at::Tensor buffer = gathered(x, rows);  // what goes into the experts, then what comes out
+    const at::Tensor buffer = gather_rows(x, rows);  // what goes into the experts, then what comes out
     const at::Tensor gate_up = at::empty({rows.count(), 2 * down_weight.size(1)}, x.options());
     grouped_product(buffer, by_expert(gate_up_weight.detach(), rows), rows.offsets, gate_up);
     {
@@ -75,7 +68,7 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
     const at::Tensor gradient = gradients[0].contiguous();
 
     at::Tensor hidden = at::empty({rows.count(), down_weight.value().size(1)}, gate_up.options());
-    grouped_input_gradient(gathered(gradient, rows), by_expert(down_weight.value().detach(), rows),
+    grouped_input_gradient(gather_rows(gradient, rows), by_expert(down_weight.value().detach(), rows),
                            rows.offsets, hidden);
     const at::Tensor gate_up_gradient = at::empty_like(gate_up);
     const at::Tensor weights_gradient = at::empty_like(weights);
@@ -102,7 +95,7 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
   static void add_products(Parameter& weight, const at::Tensor& tokens, const ExpertRows& rows,
                            const at::Tensor& of_rows, bool gather_left) {
     weight.write([tokens, rows, of_rows, gather_left](const at::Tensor& target, bool accumulate) {
-      const at::Tensor made = gathered(tokens, rows);
+      const at::Tensor made = gather_rows(tokens, rows);
       grouped_weight_gradient(gather_left ? made : of_rows, gather_left ? of_rows : made, rows.offsets,
                               by_expert(target, rows), accumulate);
     });

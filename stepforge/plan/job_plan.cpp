@@ -419,14 +419,26 @@ TensorParallel plan_tensor(const Config& config, RankId rank) {
   return tensor;
 }
 
+namespace {
+
+DispatchMethod method_of(ExpertDispatcher dispatcher) {
+  switch (dispatcher) {
+    case ExpertDispatcher::alltoall:
+      return DispatchMethod::all_to_all;
+    case ExpertDispatcher::allgather:
+      return DispatchMethod::all_gather;
+  }
+  return {};
+}
+
+}  // namespace
+
 ExpertParallel plan_experts(const Config& config, RankId rank) {
   const Mesh mesh(dims_of(config, rank.world_size), rank.world_size);
   return {.rank = mesh.coordinate(kExpertGroup, rank.rank),
           .degree = mesh.size(kExpertGroup),
           .parts = static_cast<int>(mesh.dims().etp),
-          .method = config.parallelism.expert_parallel_dispatcher == ExpertDispatcher::allgather
-                        ? DispatchMethod::all_gather
-                        : DispatchMethod::all_to_all};
+          .method = method_of(config.parallelism.expert_parallel_dispatcher)};
 }
 
 ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {

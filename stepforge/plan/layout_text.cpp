@@ -167,6 +167,16 @@ std::string exchanges_text(const std::vector<Exchange>& exchanges) {
   return texts.empty() ? "-" : join(texts, ", ");
 }
 
+ExchangeKind exchange_of(DispatchMethod method, bool to_experts) {
+  switch (method) {
+    case DispatchMethod::all_to_all:
+      return ExchangeKind::all_to_all;
+    case DispatchMethod::all_gather:
+      return to_experts ? ExchangeKind::gather : ExchangeKind::sum_slice;
+  }
+  return {};
+}
+
 /// Of the exchange to the experts of a block, or back, whose result has type `made` over experts. Backward is the other one.
 std::vector<std::string> dispatch_cells(const BlockSpec& block, bool back, const std::vector<TypeAxis>& axes,
                                         ValueType made) {
@@ -176,11 +186,8 @@ std::vector<std::string> dispatch_cells(const BlockSpec& block, bool back, const
     const ValueType type = axis.axis == BlockAxis::experts ? made : slices ? ValueType::tokens : axis.tokens;
     cells.push_back(format("{}, {}", type_name(type), type_name(type)));
   }
-  const bool gathers = block.dispatch->method == DispatchMethod::all_gather;
   for (const bool to_experts : {!back, back}) {
-    const ExchangeKind kind = !gathers     ? ExchangeKind::all_to_all
-                              : to_experts ? ExchangeKind::gather
-                                           : ExchangeKind::sum_slice;
+    const ExchangeKind kind = exchange_of(block.dispatch->method, to_experts);
     cells.push_back(format("{} over {}", exchange_name(kind), axis_name(BlockAxis::experts)));
   }
   return cells;

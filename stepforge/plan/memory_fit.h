@@ -45,8 +45,8 @@ std::string memory_verdict(const Config& config, const ModelSpec& model, RankId 
 
 /// Of experts that are spread over ranks: "Experts: memory and time are those of even loads (router/max_rank_load 1); a rank
 /// whose experts all tokens take (router/max_rank_load 4) needs 2.1 GiB: it fits", or "... does not fit" and a line with the
-/// load up to which it does and the settings that even out the loads. `even` and `largest` are the memory of these two loads; between them it grows
-/// with the load.
+/// load up to which it does and the settings that even out the loads. `even` and `largest` are the memory of these two loads;
+/// between them it grows with the load.
 std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryAccount& even,
                                 const MemoryAccount& largest, const MemoryBudget& budget);
 

@@ -7,8 +7,8 @@
 
 namespace stepforge {
 
-/// Throws UsageError that lists the options of [optimizer], [lr_scheduler], [model.rope_scaling] and [parallelism] that the user has set
-/// (LoadedConfig::chosen), differ from the default, and are not read.
+/// Throws UsageError that lists the options of [optimizer], [lr_scheduler], [model.rope_scaling] and [parallelism] that the
+/// user has set (LoadedConfig::chosen), differ from the default, and are not read.
 void refuse_unread_options(const LoadedConfig& loaded);
 
 }  // namespace stepforge

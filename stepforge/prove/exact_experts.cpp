@@ -104,7 +104,7 @@ struct AddBiasByExpert : torch::autograd::Function<AddBiasByExpert> {
   }
 };
 
-/// The parameters of the experts that this rank has; biases may be null.
+/// The parameters of the experts that this rank has. Biases are null if it has the matrices of each expert by themselves.
 struct ExactExperts {
   Parameter* up;
   Parameter* up_bias;
@@ -114,7 +114,7 @@ struct ExactExperts {
 
 /// Of rows [R, D] the results of their experts, without weights.
 at::Tensor results_of(const at::Tensor& rows, const at::Tensor& indices, const ExactExperts& experts) {
-  const bool stacked = experts.down->value().dim() == 3;
+  const bool stacked = experts.down_bias != nullptr;
   const int64_t held = experts.down->value().size(0) / (stacked ? 1 : rows.size(1));
   const auto layer = [&](const at::Tensor& in, Parameter& weight, Parameter* bias, int64_t first) {
     at::Tensor sums = ProductByExpert::apply(in, indices, weight.value(), &weight, held);

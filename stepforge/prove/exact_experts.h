@@ -16,10 +16,10 @@ namespace stepforge {
 /// first counts among equals; the products are their weights too.
 RoutedTokens exact_route(const at::Tensor& x, Parameter& router);
 
-/// Of each token the sum over its experts of down (up x + bias) + bias times the weight, of which only the hidden units are rounded, so
-/// that the results of the parts of an expert add up to that of the whole one. Looks up expert_gate_up, which is up, and expert_down,
-/// which have this rank's experts: [E F, D] and [E D, F], or `biased` as catalog/biased_experts.h has them, with two columns for each
-/// hidden unit.
+/// Of each token the sum over its experts of down (up x + bias) + bias times the weight, of which only the hidden units are
+/// rounded, so that the results of the parts of an expert add up to that of the whole one. Looks up expert_gate_up, which is
+/// up, and expert_down, which have this rank's experts: [E F, D] and [E D, F], or `biased` as catalog/biased_experts.h has
+/// them, with two columns for each hidden unit.
 ExpertFunction exact_experts(const ParameterLookup& parameters, const std::string& name, bool biased);
 
 }  // namespace stepforge

@@ -27,8 +27,8 @@ constexpr int64_t exact_rows(int64_t parts) {
 
 /// Makes a trainer train an exact model of model.n_layers layers: its specification, forward code and labels,
 /// and the rounding after each update. Call it before the trainer is built. A step has kExactRows rows or more,
-/// each of at least 7 tokens, or 16 if has_mtp(model), whose number is no multiple of 5. A step with another number of valid labels
-/// throws Error.
+/// each of at least 7 tokens, or 16 if has_mtp(model), whose number is no multiple of 5. A step with another number of valid
+/// labels throws Error.
 void use_exact_model(Trainer& trainer, ExactModel model);
 
 }  // namespace stepforge

@@ -19,6 +19,7 @@ constexpr int64_t kMasterBytes = 4;      // masters that are trained, gradients 
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
 constexpr int64_t kTallyBytes = 8;       // fp64; of each expert
 constexpr int64_t kLabelCountBytes = 24;  // what the labels weigh, their number, how many ranks are to stop
+constexpr int64_t kTokenBytes = 4;        // int32; a batch has those further ahead, which the embedding takes
 constexpr int64_t kAheadWeightBytes = 8;  // what the labels of one depth of multi-token prediction weigh
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank
 
@@ -147,7 +148,8 @@ class BufferWriter {
   int64_t bytes_of(BufferKind kind, int owner) const {
     switch (kind) {
       case BufferKind::batch:
-        return options_.cost.tokens * options_.batch_bytes_per_token * (1 + program_.ahead);
+        return options_.cost.tokens *
+               (options_.batch_bytes_per_token * (1 + program_.ahead) + kTokenBytes * program_.ahead);
       case BufferKind::bundle:
       case BufferKind::bundle_gradient:
         return element(program_.values, owner).bytes();

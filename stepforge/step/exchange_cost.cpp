@@ -48,14 +48,22 @@ ExchangeCost of_all_gather(const Sent& sent, OpKind kind, int64_t ranks) {
   return cost;
 }
 
+ExchangeCost of_method(const StepProgram& program, const ProgramBlock& block, OpKind kind) {
+  const Sent sent(program, block);
+  switch (block.method) {
+    case DispatchMethod::all_to_all:
+      return of_all_to_all(block, sent, kind);
+    case DispatchMethod::all_gather:
+      return of_all_gather(sent, kind, ranks_of_experts(program));
+  }
+  return {};
+}
+
 }  // namespace
 
 ExchangeCost exchange_cost(const StepProgram& program, const Operation& operation) {
   const ProgramBlock& block = element(program.blocks, operation.block);
-  const Sent sent(program, block);
-  ExchangeCost cost = block.method == DispatchMethod::all_gather
-                          ? of_all_gather(sent, operation.kind, ranks_of_experts(program))
-                          : of_all_to_all(block, sent, operation.kind);
+  ExchangeCost cost = of_method(program, block, operation.kind);
   if (operation.kind != OpKind::dispatch_gradient) return cost;
   for (const int value : block.sent)  // what it adds to a gradient is made beside it
     if (find_buffer(program, operation.reads, BufferKind::bundle_gradient, value) >= 0)
@@ -65,19 +73,26 @@ ExchangeCost exchange_cost(const StepProgram& program, const Operation& operatio
 
 int64_t routes_bytes(const StepProgram& program, const ProgramBlock& block) {
   const int64_t slots = element(program.values, block.sent.at(2)).bytes();
-  if (block.method ==
-      DispatchMethod::all_gather)  // of each slot of all ranks its row, and of each own row its slot
-    return ranks_of_experts(program) * slots + element(program.values, block.inputs.at(2)).bytes();
-  return 2 * slots * block.parts;  // of each row its slot, and the other way round
+  switch (block.method) {
+    case DispatchMethod::all_to_all:
+      return 2 * slots * block.parts;  // of each row its slot, and the other way round
+    case DispatchMethod::all_gather:   // of each slot of all ranks its row, and of each own row its slot
+      return ranks_of_experts(program) * slots + element(program.values, block.inputs.at(2)).bytes();
+  }
+  return 0;
 }
 
 std::string_view collective_of_exchange(const StepProgram& program, const Operation& operation) {
   if (!has_trait(operation.kind, kDispatches)) return {};
   if (operation.block < 0 || operation.block >= std::ssize(program.blocks)) return {};
-  if (element(program.blocks, operation.block).method == DispatchMethod::all_to_all)
-    return collective_name(CollectiveKind::all_to_all);
   const bool to_experts = operation.kind == OpKind::dispatch || operation.kind == OpKind::combine_gradient;
-  return collective_name(to_experts ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter);
+  switch (element(program.blocks, operation.block).method) {
+    case DispatchMethod::all_to_all:
+      return collective_name(CollectiveKind::all_to_all);
+    case DispatchMethod::all_gather:
+      return collective_name(to_experts ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter);
+  }
+  return {};
 }
 
 }  // namespace stepforge

@@ -56,10 +56,10 @@ class AllGatherRoutes : public TokenRoutes {
   AllGatherRoutes(const GatheredTokens& tokens, ExpertRows own) : tokens_(tokens), own_(std::move(own)) {}
 
   at::Tensor combine(const at::Tensor& results, Communicator& ranks) const override {
-    return tokens_.sum(sums_of(results.contiguous()), ranks);
+    return tokens_.sum(combine_rows(results.contiguous(), own_), ranks);
   }
   at::Tensor combine_gradient(const at::Tensor& gradient, Communicator& ranks) const override {
-    return rows_of(tokens_.gather(gradient, ranks));
+    return gather_rows(tokens_.gather(gradient, ranks), own_);
   }
   TokenGradients dispatch_gradient(const at::Tensor& rows, const at::Tensor& weights,
                                    Communicator& ranks) const override {
@@ -69,13 +69,8 @@ class AllGatherRoutes : public TokenRoutes {
     return {std::move(tokens), tokens_.sum(slots.view(own_.rows.sizes()), ranks)};
   }
 
-  /// Of values of the tokens of all ranks those of the rows of own experts.
-  at::Tensor rows_of(const at::Tensor& all) const {
-    at::Tensor rows = at::empty({own_.count(), all.size(1)}, all.options());
-    gather_rows(all, own_, rows);
-    return rows;
-  }
-  /// The same of values of slots [tokens of all ranks, k]: [R, 1].
+  const ExpertRows& own() const { return own_; }
+  /// Of values of slots [tokens of all ranks, k] those of own rows, [R, 1].
   at::Tensor slots_of(const at::Tensor& all) const { return all.view({-1, 1}).index_select(0, own_.slots); }
   /// The numbers of rows by rank and expert, [ranks, own] int64.
   at::Tensor counts(int64_t ranks) const {
@@ -87,13 +82,6 @@ class AllGatherRoutes : public TokenRoutes {
   }
 
  private:
-  /// Of each token of all ranks the sum of results of its rows here.
-  at::Tensor sums_of(const at::Tensor& rows) const {
-    at::Tensor sums = at::empty({own_.rows.size(0), rows.size(1)}, rows.options());
-    combine_rows(rows, own_, sums);
-    return sums;
-  }
-
   GatheredTokens tokens_;
   ExpertRows own_;
 };
@@ -112,7 +100,7 @@ DispatchedRows dispatch_all_gather(const TokenChoice& choice, Communicator& rank
   DispatchedRows made;
   made.experts = experts_of_rows(routes->counts(ranks.size()));
   made.weights = routes->slots_of(gathered.gather(choice.weights, ranks));
-  made.rows = routes->rows_of(gathered.gather(choice.tokens, ranks));
+  made.rows = gather_rows(gathered.gather(choice.tokens, ranks), routes->own());
   made.routes = std::move(routes);
   return made;
 }

@@ -32,18 +32,6 @@ at::Tensor exchange_rows(const at::Tensor& outgoing, std::span<const int64_t> ou
   return incoming;
 }
 
-at::Tensor rows_of(const at::Tensor& tokens, const ExpertRows& sent) {
-  at::Tensor rows = at::empty({sent.count(), tokens.size(1)}, tokens.options());
-  gather_rows(tokens, sent, rows);
-  return rows;
-}
-
-at::Tensor sums_of(const at::Tensor& rows, const ExpertRows& sent) {
-  at::Tensor sums = at::empty({sent.rows.size(0), rows.size(1)}, rows.options());
-  combine_rows(rows, sent, sums);
-  return sums;
-}
-
 /// Outgoing rows are sorted by expert, so those for one rank are together; those that come are in the order of the ranks that
 /// sent them. A part of an expert counts as an expert.
 class AllToAllRoutes : public TokenRoutes {
@@ -52,15 +40,15 @@ class AllToAllRoutes : public TokenRoutes {
       : sent_(sort_by_expert(indices, experts)), parts_(parts) {}
 
   at::Tensor combine(const at::Tensor& results, Communicator& ranks) const override {
-    return sums_of(to_tokens(results.contiguous(), ranks), sent_);
+    return combine_rows(to_tokens(results.contiguous(), ranks), sent_);
   }
   at::Tensor combine_gradient(const at::Tensor& gradient, Communicator& ranks) const override {
-    return to_experts(rows_of(gradient.contiguous(), sent_), ranks);
+    return to_experts(gather_rows(gradient.contiguous(), sent_), ranks);
   }
   TokenGradients dispatch_gradient(const at::Tensor& rows, const at::Tensor& weights,
                                    Communicator& ranks) const override {
     TokenGradients made;
-    made.tokens = sums_of(to_tokens(rows.contiguous(), ranks), sent_);
+    made.tokens = combine_rows(to_tokens(rows.contiguous(), ranks), sent_);
     const at::Tensor of_rows = to_tokens(weights.contiguous(), ranks);
     const at::Tensor& slots = sent_.rows;
     made.weights = sum_of_parts(of_rows.index_select(0, slots.view({-1})).view(slots.sizes()), parts_);
@@ -118,7 +106,7 @@ DispatchedRows dispatch_all_to_all(const TokenChoice& choice, Communicator& rank
   auto routes = std::make_unique<AllToAllRoutes>(parts.indices, parts.experts, choice.parts);
   DispatchedRows made;
   made.experts = experts_of_rows(routes->exchange_counts(ranks));
-  made.rows = routes->to_experts(rows_of(choice.tokens, routes->sent()), ranks);
+  made.rows = routes->to_experts(gather_rows(choice.tokens, routes->sent()), ranks);
   const at::Tensor slots = parts.weights.contiguous().view({-1, 1});
   made.weights = routes->to_experts(slots.index_select(0, routes->sent().slots), ranks);
   made.routes = std::move(routes);

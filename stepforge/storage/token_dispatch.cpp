@@ -8,8 +8,13 @@
 namespace stepforge {
 
 DispatchedRows dispatch_tokens(DispatchMethod method, const TokenChoice& choice, Communicator& ranks) {
-  return method == DispatchMethod::all_gather ? dispatch_all_gather(choice, ranks)
-                                              : dispatch_all_to_all(choice, ranks);
+  switch (method) {
+    case DispatchMethod::all_to_all:
+      return dispatch_all_to_all(choice, ranks);
+    case DispatchMethod::all_gather:
+      return dispatch_all_gather(choice, ranks);
+  }
+  return {};
 }
 
 at::Tensor experts_of_rows(const at::Tensor& counts) {

@@ -64,8 +64,14 @@ void TrainingServices::count_labels(Communicator& ranks) {
 }
 
 BatchTensors TrainingServices::load_batch(int micro_batch, int ahead) {
-  const Batch& batch = batches_.at(static_cast<size_t>(micro_batch));
-  return BatchTensors(at_depth(batch, static_cast<size_t>(ahead)));
+  Batch batch = at_depth(batches_.at(static_cast<size_t>(micro_batch)), static_cast<size_t>(ahead));
+  // The rest of them is loaded for the blocks of their depth.
+  for (Batch& later : batch.ahead) {
+    Batch tokens;
+    tokens.tokens = std::move(later.tokens);
+    later = std::move(tokens);
+  }
+  return BatchTensors(std::move(batch));
 }
 
 std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch, int ahead) {

@@ -218,6 +218,8 @@ TEST(ConfigConvert, NamesOptionsThatHaveNoEffect) {
   write_text(folder / "moe.yaml", "num_layers: 4\nmoe_token_dispatcher_type: allgather\n");
   const ProgramResult result = run_program({"config", "convert", (folder / "moe.yaml").string()});
   EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.out, "\n# Without effect:\n")) << result.out;
+  EXPECT_FALSE(contains(result.out, "Not translated")) << result.out;
   EXPECT_TRUE(contains(result.out,
                        "parallelism.expert_parallel_dispatcher = \"allgather\": with "
                        "parallelism.expert_parallel_degree = 1 it is not read; remove it"))

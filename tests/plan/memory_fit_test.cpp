@@ -156,6 +156,24 @@ TEST(MemoryFit, NamesTheLoadOfExpertsWithWhichTheBudgetIsReached) {
   EXPECT_TRUE(verdict(low - 1).ends_with(": it does not fit"));
 }
 
+TEST(MemoryFit, OnlySettingsThatTheJobCanHaveAreNamedToEvenOutLoads) {
+  const auto verdict = [](const std::vector<std::string>& settings) {
+    const Config config = load_config({}, settings).config;
+    MemoryAccount even;
+    even.peak_bytes = 1;
+    MemoryAccount largest;
+    largest.peak_bytes = 9;
+    return uneven_load_verdict(config, {0, 4}, even, largest, {5, "are free", false});
+  };
+  const std::string ep = "parallelism.expert_parallel_degree=2";
+  EXPECT_TRUE(
+      verdict({"preset=deepseek-v3", ep})
+          .ends_with("below about 1.5: model.router_aux_loss_weight and model.router_bias_update_speed "
+                     "even out the loads"));
+  EXPECT_TRUE(verdict({"preset=qwen3-30b-a3b", ep, "parallelism.context_parallel_degree=2"})
+                  .ends_with("below about 1.5"));
+}
+
 TEST(MemoryFit, MemoryGrowsWithTheRowsOfTheRankWithMost) {
   Config config = spread_experts();
   // Every token takes all experts: even loads are the largest.

@@ -2,7 +2,6 @@
 // Runs of several ranks compared with that of one: steps, and the tensors of checkpoints.
 #pragma once
 
-#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -95,17 +94,6 @@ inline void expect_same_steps(const std::vector<Records>& ranks, const Records& 
       EXPECT_EQ(records[step].grad_norm, one[step].grad_norm) << name << ", step " << step;
     }
   }
-}
-
-/// The lines with samples of a log.
-inline std::string samples_of(const std::filesystem::path& log) {
-  std::string all;
-  std::ifstream lines(log);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t at = line.find("sample at step");
-    if (at != std::string::npos) all += line.substr(at) + "\n";
-  }
-  return all;
 }
 
 /// 20 steps in this layout have the losses and norms of one rank, in real arithmetic; equal ones on all ranks.

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +19,17 @@
 namespace stepforge::testing {
 
 using Records = std::vector<StepRecord>;
+
+/// The lines with samples of a log.
+inline std::string samples_of(const std::filesystem::path& log) {
+  std::string all;
+  std::ifstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find("sample at step");
+    if (at != std::string::npos) all += line.substr(at) + "\n";
+  }
+  return all;
+}
 
 /// Runs a job on `ranks` ranks, each a thread with a trainer. `prepare` may change a trainer before it is
 /// built. `failures` holds the error message of each rank, "" if it succeeded.

@@ -119,21 +119,12 @@ TEST(Ranks, WriteTheSamplesOfOneRank) {
   const TempFolder folder;
   const Strings sampling{"training.reduction=ordered", "sampling.freq=2", "sampling.prompt=Once",
                          "sampling.max_tokens=12"};
-  const auto samples = [&](const std::filesystem::path& log) {
-    std::string all;
-    std::ifstream lines(log);
-    for (std::string line; std::getline(lines, line);) {
-      const size_t at = line.find("sample at step");
-      if (at != std::string::npos) all += line.substr(at) + "\n";
-    }
-    return all;
-  };
   TestRun(job(folder, "one", sampling)).run();
   RankThreads(2).run(job(folder, "many", sampling));
-  const std::string expected = samples(folder / "one" / "log.txt");
+  const std::string expected = samples_of(folder / "one" / "log.txt");
   EXPECT_NE(expected, "");
-  EXPECT_EQ(samples(folder / "many" / "log.txt"), expected);
-  EXPECT_EQ(samples(folder / "many" / "logs" / "rank-1.txt"), expected);
+  EXPECT_EQ(samples_of(folder / "many" / "log.txt"), expected);
+  EXPECT_EQ(samples_of(folder / "many" / "logs" / "rank-1.txt"), expected);
 }
 
 TEST(Ranks, DelaysOfCollectivesChangeNoBit) {

@@ -24,8 +24,8 @@ struct BlockProduct {
   int64_t depth = 0;
   bool accumulate = false;
   FetchAhead* ahead = nullptr;  ///< used by `rows_ahead` only, which moves it on
-  /// Whether pair_product() writes c around the caches; c and its rows must begin at multiples of 64 bytes.
-  bool past_caches = false;
+  /// Whether pair_product() writes c by non-temporal stores; c and its rows must begin at multiples of 64 bytes.
+  bool non_temporal = false;
 };
 
 /// One function per layout of a. Each element of c is summed over depth in order, whatever the tiles.

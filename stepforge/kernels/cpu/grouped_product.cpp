@@ -39,8 +39,8 @@ class OneThread {
   int before_;
 };
 
-/// Gradients of so many elements have left the caches before anything reads them.
-constexpr int64_t kElementsPastCaches = 16 << 20;
+/// Gradients of so many elements have left the caches before anything reads them: they are written by non-temporal stores.
+constexpr int64_t kNonTemporalElements = 16 << 20;
 
 /// Rows [begin, end) of what is divided: tokens of an expert, or rows of its weight.
 struct Tile {
@@ -114,7 +114,7 @@ void transpose_gradients(const at::Tensor& grad_out, const Tile& tile, int64_t b
 
 /// Rows [tile.begin, tile.end) of the gradient of a weight, `target`, from tokens [begin, end).
 void multiply_gradients(const at::Tensor& grad_out, const at::Tensor& x, const Tile& tile, int64_t begin,
-                        int64_t end, const at::Tensor& target, bool accumulate, bool past_caches) {
+                        int64_t end, const at::Tensor& target, bool accumulate, bool non_temporal) {
   alignas(64) float left[kGroupWeightRows * kPanelDepth];
   const bool pairs = x.scalar_type() == at::kBFloat16;
   const int64_t most = pairs ? 2 * kPanelDepth : kPanelDepth;
@@ -132,7 +132,7 @@ void multiply_gradients(const at::Tensor& grad_out, const at::Tensor& x, const T
          .c = {target.mutable_data_ptr<float>(), nullptr, x.size(1), tile.end - tile.begin, x.size(1)},
          .accumulate = accumulate || n > begin,
          .next = tokens,
-         .past_caches = past_caches && n + part == end},
+         .non_temporal = non_temporal && n + part == end},
         pairs);
   }
 }
@@ -161,7 +161,7 @@ void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
                              bool accumulate) {
   // Of rows of the weights, each summed over all tokens of its expert. Small weights are divided too.
   const int64_t tile_rows = grouped_weight_rows(grad_weights.size(0) * grad_weights.size(1));
-  const bool past_caches = grad_weights.numel() >= kElementsPastCaches;
+  const bool non_temporal = grad_weights.numel() >= kNonTemporalElements;
   std::vector<Tile> tiles;
   for (int64_t e = 0; e < grad_weights.size(0); ++e) add_tiles(tiles, e, 0, grad_weights.size(1), tile_rows);
   // libtorch has no bf16 product with an fp32 result.
@@ -177,7 +177,7 @@ void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
       return;
     }
     if (!narrow) {
-      multiply_gradients(grad_out, x, tile, begin, end, target, accumulate, past_caches);
+      multiply_gradients(grad_out, x, tile, begin, end, target, accumulate, non_temporal);
       return;
     }
     const at::Tensor left = grad_out.slice(0, begin, end).slice(1, tile.begin, tile.end).t();

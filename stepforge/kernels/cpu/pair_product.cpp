@@ -48,7 +48,7 @@ STEPFORGE_BF16 STEPFORGE_INLINE void pair_tile(const BlockProduct& p, int64_t ro
     }
   }
   *p.ahead = ahead;
-  if (p.past_caches) {
+  if (p.non_temporal) {
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
@@ -86,7 +86,7 @@ STEPFORGE_BF16 void multiply_pairs(const BlockProduct& p) {
   int64_t column = 0;
   for (; column + 4 * kPairLanes <= p.columns; column += 4 * kPairLanes) pair_column(p, column, 4);
   for (; column < p.columns; column += kPairLanes) pair_column(p, column, 1);
-  if (p.past_caches) _mm_sfence();
+  if (p.non_temporal) _mm_sfence();
 }
 
 #undef STEPFORGE_BF16

@@ -139,8 +139,8 @@ void multiply_panels(const PanelProduct& p, bool pairs) {
              .depth = panel.depth,
              .accumulate = adds,
              .ahead = &ahead,
-             .past_caches =
-                 p.past_caches && direct && panel.k + panel.depth == depth && is_aligned(target, c.row)});
+             .non_temporal =
+                 p.non_temporal && direct && panel.k + panel.depth == depth && is_aligned(target, c.row)});
     if (ragged) copy_rows(edge, kPanelColumns, target, c.row, c.rows, panel.columns);
     if (target != nullptr || panel.k + panel.depth < depth) continue;
     for (int64_t r = 0; r < c.rows; ++r)

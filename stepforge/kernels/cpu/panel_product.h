@@ -47,9 +47,9 @@ struct PanelProduct {
   RightFactor b;
   int64_t depth;
   PanelResult c;
-  bool accumulate;           ///< c += a b
-  RightFactor next;          ///< the right factor of the next product
-  bool past_caches = false;  ///< c is fp32, and read again only when no cache has it any more
+  bool accumulate;            ///< c += a b
+  RightFactor next;           ///< the right factor of the next product
+  bool non_temporal = false;  ///< c is fp32, and read again only when no cache has it any more
 };
 
 /// Each element of c is a sum over depth in order: it does not depend on what else is computed. `pairs`: of bf16, which need
