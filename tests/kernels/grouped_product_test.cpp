@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/grouped_product.h"
 
+#include <limits>
 #include <utility>
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
@@ -59,12 +61,12 @@ TEST(GroupedProduct, AgreesWithTheFp64Reference) {
 
 /// Widths that fill no tile, and some.
 TEST(GroupedProduct, AgreesWithTheFp64ReferenceBeyondATile) {
-  const std::vector<int64_t> offsets = {0, 5, 905, 905, 931};
+  const std::vector<int64_t> offsets = {0, 5, 1105, 1105, 1131};
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1000, 70}, {64, 900}, {131, 129}}) {
-      const at::Tensor x = random_tensor({931, in}, 1).to(type);
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1100, 70}, {64, 900}, {131, 129}}) {
+      const at::Tensor x = random_tensor({1131, in}, 1).to(type);
       const at::Tensor weights = random_tensor({4, out, in}, 2).to(type);
-      const at::Tensor grad_out = random_tensor({931, out}, 3).to(type);
+      const at::Tensor grad_out = random_tensor({1131, out}, 3).to(type);
       const Products actual = run_grouped(x, weights, grad_out, offsets, /*accumulate=*/true);
       const Products expected = run_grouped(x.to(at::kDouble), weights.to(at::kDouble),
                                             grad_out.to(at::kDouble), offsets, /*accumulate=*/true);
@@ -86,6 +88,25 @@ TEST(GroupedProduct, ARowHasTheSameResultWhateverRowsItsExpertHas) {
         run_grouped(x.slice(0, begin, end), weights, grad_out.slice(0, begin, end), {0, end - begin});
     EXPECT_TRUE(some.out.equal(all.out.slice(0, begin, end))) << begin;
     EXPECT_TRUE(some.grad_x.equal(all.grad_x.slice(0, begin, end))) << begin;
+  }
+}
+
+/// Sums of small integers are exact in fp32, so that only the last rounding remains; many are ties.
+TEST(GroupedProduct, Bf16ResultsAreRoundedToNearestOnce) {
+  const std::vector<int64_t> offsets = {0, 40, 75};
+  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{96, 64}, {1200, 70}}) {
+    const auto integers = [](at::IntArrayRef shape, uint64_t seed) {
+      return (random_tensor(shape, seed) * 4).round().to(at::kBFloat16);
+    };
+    at::Tensor x = integers({75, in}, 1);
+    at::Tensor grad_out = integers({75, out}, 3);
+    x[70].fill_(std::numeric_limits<float>::infinity());  // sums of the row: infinite, or not a number
+    const at::Tensor weights = integers({2, out, in}, 2);
+    const Products actual = run_grouped(x, weights, grad_out, offsets);
+    const Products exact =
+        run_grouped(x.to(at::kDouble), weights.to(at::kDouble), grad_out.to(at::kDouble), offsets);
+    EXPECT_TRUE(at::allclose(actual.out, exact.out.to(at::kBFloat16), 0.0, 0.0, /*equal_nan=*/true)) << in;
+    EXPECT_TRUE(at::equal(actual.grad_x, exact.grad_x.to(at::kBFloat16))) << in;
   }
 }
 

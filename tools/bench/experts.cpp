@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times grouped products over experts against dense products of the same total: `bench_experts [rounds [part of a name]]`. Least processor
-// time of the rounds, which alternate between the two, or of those that fit in some seconds; the ratio is the share of the
-// dense product's speed that is reached.
+// Times grouped products over experts against dense products of the same total: `bench_experts [rounds [part of a name]]`.
+// Least time of the rounds, which alternate between the two, or of those that fit in some seconds; the ratio is the share of
+// the dense product's speed that is reached. Not processor time: that of other threads is counted at timer ticks only.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,17 +28,10 @@ namespace {
 /// No round begins after so many seconds: some processors take seconds for one product of bf16.
 constexpr double kMostSeconds = 3.0;
 
-double processor_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-/// Of each thread, so that what else the machine does counts less.
 double seconds_of(const std::function<void()>& body) {
-  const double start = processor_seconds();
+  const auto start = std::chrono::steady_clock::now();
   body();
-  return (processor_seconds() - start) / at::get_num_threads();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// Which of them, and how often.

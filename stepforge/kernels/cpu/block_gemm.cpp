@@ -153,18 +153,28 @@ STEPFORGE_INLINE void transpose_square(const float* from, int64_t from_row, floa
   for (int r = 0; r < kLanes; ++r) std::memcpy(to + r * to_row, &rows[r], sizeof(Vector));
 }
 
+/// The squares that cover [0, size) begin at these multiples of kLanes, the last one so that it ends at `size`.
+template <typename Isa>
+STEPFORGE_INLINE int64_t square_begin(int64_t multiple, int64_t size) {
+  return multiple + Isa::kLanes <= size ? multiple : size - Isa::kLanes;
+}
+
 template <typename Isa>
 STEPFORGE_INLINE void transpose_block(const float* from, int64_t from_row, int64_t rows, int64_t columns,
                                       float* to, int64_t to_row) {
-  const int64_t even_rows = rows / Isa::kLanes * Isa::kLanes;
-  const int64_t even_columns = columns / Isa::kLanes * Isa::kLanes;
-  for (int64_t r = 0; r < even_rows; r += Isa::kLanes) {
-    for (int64_t c = 0; c < even_columns; c += Isa::kLanes)
-      transpose_square<Isa>(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+  if (rows < Isa::kLanes || columns < Isa::kLanes) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) to[c * to_row + r] = from[r * from_row + c];
+    }
+    return;
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = r < even_rows ? even_columns : 0; c < columns; ++c)
-      to[c * to_row + r] = from[r * from_row + c];
+  // Elements of two squares are written twice.
+  for (int64_t i = 0; i < rows; i += Isa::kLanes) {
+    const int64_t r = square_begin<Isa>(i, rows);
+    for (int64_t j = 0; j < columns; j += Isa::kLanes) {
+      const int64_t c = square_begin<Isa>(j, columns);
+      transpose_square<Isa>(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+    }
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include <c10/util/BFloat16.h>
+
 #include "stepforge/kernels/cpu/fetch_ahead.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 
@@ -26,6 +28,9 @@ struct BlockProduct {
   FetchAhead* ahead = nullptr;  ///< used by `rows_ahead` only, which moves it on
   /// Whether pair_product() writes c by non-temporal stores; c and its rows must begin at multiples of 64 bytes.
   bool non_temporal = false;
+  /// If not null, pair_product() rounds c to it, rows `rounded_row` elements apart, and does not write c.
+  c10::BFloat16* rounded = nullptr;
+  int64_t rounded_row = 0;
 };
 
 /// One function per layout of a. Each element of c is summed over depth in order, whatever the tiles.

@@ -42,6 +42,9 @@ class OneThread {
 /// Gradients of so many elements have left the caches before anything reads them: they are written by non-temporal stores.
 constexpr int64_t kNonTemporalElements = 16 << 20;
 
+/// Distance of rows of gradients: not a power of two, so that a column of them is not in one set of a cache.
+constexpr int64_t kLeftRow = kPanelDepth + 16;
+
 /// Rows [begin, end) of what is divided: tokens of an expert, or rows of its weight.
 struct Tile {
   int64_t expert;
@@ -103,19 +106,19 @@ void transpose_gradients(const at::Tensor& grad_out, const Tile& tile, int64_t b
   const int64_t rows = tile.end - tile.begin;
   if (grad_out.scalar_type() == at::kFloat) {
     block_gemm().transpose(grad_out.const_data_ptr<float>() + begin * width + tile.begin, width, end - begin,
-                           rows, to, kPanelDepth);
+                           rows, to, kLeftRow);
     return;
   }
   alignas(64) float pairs[kPanelDepth * kGroupWeightRows];
   pair_all_rows(grad_out.const_data_ptr<BFloat16>() + begin * width + tile.begin, width, end - begin, rows,
                 pairs, kGroupWeightRows);
-  block_gemm().transpose(pairs, kGroupWeightRows, (end - begin + 1) / 2, rows, to, kPanelDepth);
+  block_gemm().transpose(pairs, kGroupWeightRows, (end - begin + 1) / 2, rows, to, kLeftRow);
 }
 
 /// Rows [tile.begin, tile.end) of the gradient of a weight, `target`, from tokens [begin, end).
 void multiply_gradients(const at::Tensor& grad_out, const at::Tensor& x, const Tile& tile, int64_t begin,
                         int64_t end, const at::Tensor& target, bool accumulate, bool non_temporal) {
-  alignas(64) float left[kGroupWeightRows * kPanelDepth];
+  alignas(64) float left[kGroupWeightRows * kLeftRow];
   const bool pairs = x.scalar_type() == at::kBFloat16;
   const int64_t most = pairs ? 2 * kPanelDepth : kPanelDepth;
   for (int64_t n = begin; n < end; n += most) {
@@ -126,7 +129,7 @@ void multiply_gradients(const at::Tensor& grad_out, const at::Tensor& x, const T
     const RightFactor tokens{right, pairs ? RightOrder::bf16_rows : RightOrder::rows, x.size(1)};
     multiply_panels(
         {.a = left,
-         .a_row = kPanelDepth,
+         .a_row = kLeftRow,
          .b = tokens,
          .depth = part,
          .c = {target.mutable_data_ptr<float>(), nullptr, x.size(1), tile.end - tile.begin, x.size(1)},

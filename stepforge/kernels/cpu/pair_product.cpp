@@ -48,6 +48,18 @@ STEPFORGE_BF16 STEPFORGE_INLINE void pair_tile(const BlockProduct& p, int64_t ro
     }
   }
   *p.ahead = ahead;
+  if (p.rounded != nullptr) {
+    c10::BFloat16* to = p.rounded + row * p.rounded_row + column;
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + r * p.rounded_row + v * kPairLanes),
+                            (__m256i)_mm512_cvtneps_pbh(sum[r][v]));
+      }
+    }
+    return;
+  }
   if (p.non_temporal) {
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) {

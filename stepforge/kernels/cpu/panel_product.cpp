@@ -82,7 +82,8 @@ FetchAhead fetch_of(const RightFactor& b, const Panel& panel, int64_t rows, int6
   return ahead;
 }
 
-void copy_rows(const float* from, int64_t from_row, float* to, int64_t to_row, int64_t rows,
+template <typename Element>
+void copy_rows(const Element* from, int64_t from_row, Element* to, int64_t to_row, int64_t rows,
                int64_t columns) {
   for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * from_row, columns, to + r * to_row);
 }
@@ -91,11 +92,6 @@ void copy_rows(const float* from, int64_t from_row, float* to, int64_t to_row, i
 bool is_aligned(const float* rows, int64_t stride) {
   constexpr uintptr_t kLine = 64;
   return reinterpret_cast<uintptr_t>(rows) % kLine == 0 && static_cast<uintptr_t>(stride) % 16 == 0;
-}
-
-STEPFORGE_SIMD_CLONES void round_row(const float* from, int64_t columns, BFloat16* to) {
-#pragma omp simd
-  for (int64_t c = 0; c < columns; ++c) store(to + c, from[c]);
 }
 
 }  // namespace
@@ -111,8 +107,9 @@ void pair_all_rows(const BFloat16* from, int64_t stride, int64_t rows, int64_t c
 
 void multiply_panels(const PanelProduct& p, bool pairs) {
   alignas(64) float packed[kPanelDepth * kPanelColumns];
-  alignas(64) float
-      edge[kPanelProductRows * kPanelColumns];  // columns of c that do not fill a vector, or are rounded
+  // Sums of columns that do not fill a vector, or that are rounded later; the former, rounded.
+  alignas(64) float edge[kPanelProductRows * kPanelColumns];
+  alignas(64) BFloat16 rounded_edge[kPanelProductRows * kPanelColumns];
   const auto product = pairs ? pair_product() : block_gemm().rows_ahead;
   const int64_t depth = pairs ? (p.depth + 1) / 2 : p.depth;
   const PanelResult& c = p.c;
@@ -120,10 +117,12 @@ void multiply_panels(const PanelProduct& p, bool pairs) {
   for (size_t i = 0; i < panels.size(); ++i) {
     const Panel& panel = panels[i];
     const bool adds = p.accumulate || panel.k > 0;
+    const bool ragged = panel.columns % kColumnUnit != 0;
+    const bool rounds = c.narrow != nullptr && panel.k + panel.depth == depth;
     float* const target = c.narrow != nullptr ? nullptr : c.data + panel.column;
-    const bool ragged = target != nullptr && panel.columns % kColumnUnit != 0;
     const bool direct = target != nullptr && !ragged;
-    if (ragged && adds) copy_rows(target, c.row, edge, kPanelColumns, c.rows, panel.columns);
+    if (target != nullptr && ragged && adds)
+      copy_rows(target, c.row, edge, kPanelColumns, c.rows, panel.columns);
     pack_panel(p.b, panel, p.depth, packed);
     // Weights are read once for each tile: the next panel is in no cache.
     const bool last = i + 1 == panels.size();
@@ -140,11 +139,14 @@ void multiply_panels(const PanelProduct& p, bool pairs) {
              .accumulate = adds,
              .ahead = &ahead,
              .non_temporal =
-                 p.non_temporal && direct && panel.k + panel.depth == depth && is_aligned(target, c.row)});
-    if (ragged) copy_rows(edge, kPanelColumns, target, c.row, c.rows, panel.columns);
-    if (target != nullptr || panel.k + panel.depth < depth) continue;
-    for (int64_t r = 0; r < c.rows; ++r)
-      round_row(edge + r * kPanelColumns, panel.columns, c.narrow + r * c.row + panel.column);
+                 p.non_temporal && direct && panel.k + panel.depth == depth && is_aligned(target, c.row),
+             .rounded = !rounds  ? nullptr
+                        : ragged ? rounded_edge
+                                 : c.narrow + panel.column,
+             .rounded_row = ragged ? kPanelColumns : c.row});
+    if (!ragged) continue;
+    if (target != nullptr) copy_rows(edge, kPanelColumns, target, c.row, c.rows, panel.columns);
+    if (rounds) copy_rows(rounded_edge, kPanelColumns, c.narrow + panel.column, c.row, c.rows, panel.columns);
   }
 }
 

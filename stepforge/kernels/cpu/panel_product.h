@@ -14,7 +14,7 @@
 namespace stepforge::cpu {
 
 /// The most steps of depth in a panel.
-inline constexpr int64_t kPanelDepth = 384;
+inline constexpr int64_t kPanelDepth = 512;
 /// The most rows of a product.
 inline constexpr int64_t kPanelProductRows = kGroupRows > kGroupWeightRows ? kGroupRows : kGroupWeightRows;
 
@@ -26,28 +26,28 @@ enum class RightOrder : uint8_t {
 
 /// [depth, columns]
 struct RightFactor {
-  const void* data;
-  RightOrder order;
-  int64_t stride;
+  const void* data = nullptr;
+  RightOrder order = RightOrder::rows;
+  int64_t stride = 0;
 };
 
 /// [rows, columns], rows `row` elements apart. Written to `data`, or rounded to `narrow`.
 struct PanelResult {
-  float* data;
-  c10::BFloat16* narrow;
-  int64_t row;
-  int64_t rows;
-  int64_t columns;
+  float* data = nullptr;
+  c10::BFloat16* narrow = nullptr;
+  int64_t row = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
 };
 
 /// A product over `depth` numbers.
 struct PanelProduct {
-  const float* a;  ///< [c.rows, depth], rows `a_row` elements apart, c.rows <= kPanelProductRows
-  int64_t a_row;
+  const float* a = nullptr;  ///< [c.rows, depth], rows `a_row` elements apart, c.rows <= kPanelProductRows
+  int64_t a_row = 0;
   RightFactor b;
-  int64_t depth;
+  int64_t depth = 0;
   PanelResult c;
-  bool accumulate;            ///< c += a b
+  bool accumulate = false;    ///< c += a b
   RightFactor next;           ///< the right factor of the next product
   bool non_temporal = false;  ///< c is fp32, and read again only when no cache has it any more
 };
