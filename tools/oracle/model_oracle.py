@@ -4,7 +4,7 @@
 
     pip install torch==2.11.0 transformers safetensors numpy
     tools/oracle/model_oracle.py STEPFORGE
-    tools/oracle/model_oracle.py --record FOLDER      writes tests/golden/models: tiny models, tokens, the outputs of transformers
+    tools/oracle/model_oracle.py --record FOLDER      writes tests/golden/models: tiny models, tokens, outputs and gradients of transformers
 
 Models are random and tiny. Each runs on whole rows, and on rows packed with several documents, which transformers gets one at a
 time. Logits and losses may differ by 2e-5 of the largest |logit|, the gradient of each tensor by 1e-4 of its largest element. Then each folder goes through `stepforge import` and
@@ -393,6 +393,8 @@ def record(target):
         tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), documents_of(model, rows, length)
         save_file({"tokens": tokens, "cu_seqlens": borders}, folder / "tokens.safetensors")
         save_file(transformers_outputs(model, tokens, borders), folder / "expected.safetensors")
+        with tempfile.TemporaryDirectory() as temporary:
+            save_file(transformers_gradients(model, tokens, borders, Path(temporary)), folder / "gradients.safetensors")
         print(f"{folder}: {sum(file.stat().st_size for file in folder.iterdir()):,} bytes")
 
 
