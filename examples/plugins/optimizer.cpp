@@ -20,11 +20,11 @@ struct Adagrad {
   }
 };
 
-static std::vector<SlotSpec> slots(const OptimizerConfig&) {
+static std::vector<SlotSpec> slots(const OptimizerConfig&, const Extensions&) {
   return {{"sum"}};
 }
 
-static int64_t workspace(const OptimizerConfig&, int64_t rows, int64_t columns) {
+static int64_t workspace(const OptimizerConfig&, const Extensions&, int64_t rows, int64_t columns) {
   return 12 * rows * columns;  // the gradient, and two temporary tensors
 }
 

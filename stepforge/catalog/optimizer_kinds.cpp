@@ -11,31 +11,32 @@ namespace stepforge {
 
 namespace {
 
-std::vector<SlotSpec> moments(const OptimizerConfig& /*settings*/) {
+std::vector<SlotSpec> moments(const OptimizerConfig& /*settings*/, const Extensions& /*extensions*/) {
   return {{"exp_avg"}, {"exp_avg_sq"}};
 }
 
-std::vector<SlotSpec> bf16_moments(const OptimizerConfig& /*settings*/) {
+std::vector<SlotSpec> bf16_moments(const OptimizerConfig& /*settings*/, const Extensions& /*extensions*/) {
   return {{"exp_avg", DType::bf16}, {"exp_avg_sq", DType::bf16}};
 }
 
-std::vector<SlotSpec> eight_bit_moments(const OptimizerConfig& /*settings*/) {
+std::vector<SlotSpec> eight_bit_moments(const OptimizerConfig& /*settings*/,
+                                        const Extensions& /*extensions*/) {
   return {{"exp_avg", DType::u8},
           {"exp_avg_sq", DType::u8},
           {"exp_avg_scale", DType::f32, kQuantizedBlock},
           {"exp_avg_sq_scale", DType::f32, kQuantizedBlock}};
 }
 
-std::vector<SlotSpec> first_moment(const OptimizerConfig& /*settings*/) {
+std::vector<SlotSpec> first_moment(const OptimizerConfig& /*settings*/, const Extensions& /*extensions*/) {
   return {{"exp_avg"}};
 }
 
-std::vector<SlotSpec> momentum(const OptimizerConfig& settings) {
+std::vector<SlotSpec> momentum(const OptimizerConfig& settings, const Extensions& /*extensions*/) {
   if (settings.momentum == 0) return {};
   return {{"momentum_buffer"}};
 }
 
-std::vector<SlotSpec> muon_momentum(const OptimizerConfig& /*settings*/) {
+std::vector<SlotSpec> muon_momentum(const OptimizerConfig& /*settings*/, const Extensions& /*extensions*/) {
   return {{"momentum_buffer"}};
 }
 
@@ -55,7 +56,8 @@ bool has_rows_of_blocks(const ParameterSpec& parameter) {
 }
 
 /// The update and the scaled gradient in fp32; the iterate and its successor; three products of its shorter side.
-int64_t muon_workspace(const OptimizerConfig& settings, int64_t rows, int64_t columns) {
+int64_t muon_workspace(const OptimizerConfig& settings, const Extensions& /*extensions*/, int64_t rows,
+                       int64_t columns) {
   const int64_t shorter = std::min(rows, columns);
   const int64_t element = dtype_bytes(settings.muon_compute);
   return rows * columns * (8 + 2 * element) + 3 * shorter * shorter * element;
@@ -84,9 +86,10 @@ std::span<const OptimizerKind> builtin_optimizers() {
   return kOptimizers;
 }
 
-OptimizerChoice::OptimizerChoice(const OptimizerConfig& settings, const Registry& registry)
+OptimizerChoice::OptimizerChoice(const OptimizerConfig& settings, const Extensions& extensions)
     : settings_(settings),
-      kind_(find_item<OptimizerKind>(settings.name, kOptimizers, registry, "optimizer.name")) {}
+      extensions_(extensions),
+      kind_(find_item<OptimizerKind>(settings.name, kOptimizers, extensions.registry(), "optimizer.name")) {}
 
 const OptimizerKind& OptimizerChoice::of(const ParameterSpec& parameter) const {
   const bool takes = kind_.takes == nullptr || kind_.takes(parameter);
@@ -100,7 +103,7 @@ bool OptimizerChoice::reads(std::string_view option) const {
 
 std::vector<SlotSpec> OptimizerChoice::slots(const ParameterSpec& parameter) const {
   const OptimizerKind& kind = of(parameter);
-  return kind.slots == nullptr ? std::vector<SlotSpec>() : kind.slots(settings_);
+  return kind.slots == nullptr ? std::vector<SlotSpec>() : kind.slots(settings_, extensions_);
 }
 
 UnitSlots OptimizerChoice::slots(const UnitSpec& unit) const {
@@ -115,10 +118,11 @@ int64_t OptimizerChoice::workspace(const UnitSpec& unit, int64_t shard_size) con
   for (const ParameterSpec& parameter : unit.parameters) {
     const OptimizerKind& kind = of(parameter);
     if (kind.workspace == nullptr) continue;
-    if (!kind.by_matrix) largest = std::max(largest, kind.workspace(settings_, 1, shard_size));
+    if (!kind.by_matrix) largest = std::max(largest, kind.workspace(settings_, extensions_, 1, shard_size));
     for (const SubTensor& tensor : parameter.sub_tensors) {
       const MatrixShape matrix = parameter.matrix_of(tensor);
-      if (kind.by_matrix) largest = std::max(largest, kind.workspace(settings_, matrix.rows, matrix.columns));
+      if (kind.by_matrix)
+        largest = std::max(largest, kind.workspace(settings_, extensions_, matrix.rows, matrix.columns));
     }
   }
   return largest;

@@ -25,7 +25,7 @@ struct OptimizerKind {
   std::string_view name;
   /// The slots of a parameter, in the order in which an update takes them; filled with zeros at the start. They are saved as
   /// "optim.state.<parameter>.<slot>". Null: it has none.
-  std::vector<SlotSpec> (*slots)(const OptimizerConfig& settings) = nullptr;
+  std::vector<SlotSpec> (*slots)(const OptimizerConfig& settings, const Extensions& extensions) = nullptr;
   /// Which parameters it updates; AdamW updates the others. Null: all.
   bool (*takes)(const ParameterSpec& parameter) = nullptr;
   /// The fields of [optimizer] that it reads besides lr, weight_decay and decay_all, separated by spaces: "beta1 eps". Others
@@ -35,7 +35,8 @@ struct OptimizerKind {
   /// On several ranks it needs parallelism.fsdp_partition = "by_tensor".
   bool by_matrix = false;
   /// Bytes that an update of a matrix allocates and frees; of an interval, rows is 1. Null: none.
-  int64_t (*workspace)(const OptimizerConfig& settings, int64_t rows, int64_t columns) = nullptr;
+  int64_t (*workspace)(const OptimizerConfig& settings, const Extensions& extensions, int64_t rows,
+                       int64_t columns) = nullptr;
   /// How it updates, for parameters with these options; `extensions` is for the section of a plug-in. Null in the rows of the
   /// program, whose rules are in the library of libtorch.
   UpdateRule (*rule)(const UpdateOptions& options, const Extensions& extensions) = nullptr;
@@ -47,8 +48,8 @@ std::span<const OptimizerKind> builtin_optimizers();
 /// The optimizer of a run: which kind updates each parameter, and what it needs.
 class OptimizerChoice {
  public:
-  /// Throws UsageError if neither the program nor `registry` has settings.name.
-  explicit OptimizerChoice(const OptimizerConfig& settings, const Registry& registry = {});
+  /// Throws UsageError if neither the program nor a plug-in has settings.name.
+  explicit OptimizerChoice(const OptimizerConfig& settings, const Extensions& extensions = {});
 
   const OptimizerKind& of(const ParameterSpec& parameter) const;
   /// Whether the kind reads this field of [optimizer], or the AdamW that updates what it does not take.
@@ -61,6 +62,7 @@ class OptimizerChoice {
 
  private:
   OptimizerConfig settings_;
+  Extensions extensions_;
   OptimizerKind kind_;
 };
 

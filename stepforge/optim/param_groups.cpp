@@ -66,7 +66,7 @@ int index_of(std::vector<ParamGroup>& groups, const ParamGroup& group) {
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model,
                                  const Extensions& extensions) {
   std::vector<Pattern> patterns = compile(optimizer);
-  ParamGroups result{.optimizer = OptimizerChoice(optimizer, extensions.registry())};
+  ParamGroups result{.optimizer = OptimizerChoice(optimizer, extensions)};
   for (const UnitSpec& unit : model.units) {
     auto& intervals = result.intervals.emplace_back();
     for (size_t i = 0; i < unit.parameters.size(); ++i) {

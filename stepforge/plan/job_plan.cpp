@@ -237,8 +237,7 @@ StepOptions common_options(const Config& config, ProgramKind kind, const ModelSp
     options.micro_batches = static_cast<int>(batch.micro_batches());
     options.pipeline.overlap_exchanges = config.parallelism.expert_parallel_overlap;
     options.update_state = config.model.router_bias_update_speed > 0.0;
-    set_optimizer_options(options, OptimizerChoice(config.optimizer, config.extensions.registry()), model,
-                          layout);
+    set_optimizer_options(options, OptimizerChoice(config.optimizer, config.extensions), model, layout);
     options.recompute = plan_recomputation(config.activation_checkpoint);
   }
   if (pipeline.ranks() > 1) keep_names_of_part(options, pipeline.model, model);

@@ -76,8 +76,9 @@ Schedule schedule_of(const Config& config, const ModelSpec& whole, const StagePl
   const int micro_batches = plan_micro_batches(config, rank);
   if (!parallelism.pipeline_parallel_schedule_csv.empty())
     return schedule_of_file(parallelism, micro_batches);
-  Schedule schedule = make_schedule(kind_of(config), static_cast<int>(parallelism.pipeline_parallel_degree),
-                                    stages_per_rank_of(config, whole, plan), micro_batches);
+  Schedule schedule =
+      make_schedule(kind_of(config), static_cast<int>(parallelism.pipeline_parallel_degree),
+                    stages_per_rank_of(config, whole, plan), micro_batches, config.extensions);
   check_schedule(schedule);
   return schedule;
 }
@@ -125,7 +126,7 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
   context.parts = parts;
   const RecomputePolicy policy = plan_recomputation(config.activation_checkpoint);
   const std::vector<bool> recomputed = recomputed_blocks(whole, policy);
-  const OptimizerChoice optimizer(config.optimizer, config.extensions.registry());
+  const OptimizerChoice optimizer(config.optimizer, config.extensions);
   StageMemory memory;
   for (std::size_t b = 0; b < whole.blocks.size(); ++b) {
     const BlockSpec& block = whole.blocks[b];

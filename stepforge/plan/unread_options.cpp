@@ -35,8 +35,7 @@ constexpr std::string_view kOfAllDecays = "warmup_steps warmup_ratio total_steps
 constexpr std::string_view kOfFallingRates = "decay_ratio min_lr_factor";
 
 void find_unread_of_optimizer(const LoadedConfig& loaded, Config& config, ErrorList& errors) {
-  const Registry& registry = config.extensions.registry();
-  const OptimizerChoice optimizer(config.optimizer, registry);
+  const OptimizerChoice optimizer(config.optimizer, config.extensions);
   const std::string of_optimizer = format("optimizer.name = \"{}\"", config.optimizer.name);
   const TableSchema& section = *config_schema().find("optimizer")->table;
   find_unread(

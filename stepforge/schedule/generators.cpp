@@ -171,8 +171,10 @@ ScheduleKind find_schedule(std::string_view name, const Registry& registry) {
                           name, join(names, ", ")));
 }
 
-Schedule make_schedule(const ScheduleKind& kind, int ranks, int stages_per_rank, int micro_batches) {
-  const Shape shape = {.ranks = ranks, .chunks = stages_per_rank, .micro_batches = micro_batches};
+Schedule make_schedule(const ScheduleKind& kind, int ranks, int stages_per_rank, int micro_batches,
+                       const Extensions& extensions) {
+  const Shape shape = {
+      .ranks = ranks, .chunks = stages_per_rank, .micro_batches = micro_batches, .extensions = extensions};
   check_shape(kind, shape);
   Schedule schedule;
   schedule.micro_batches = micro_batches;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stepforge/base/registry.h"
+#include "stepforge/config/extensions.h"
 #include "stepforge/schedule/schedule.h"
 
 namespace stepforge {
@@ -19,6 +20,7 @@ struct ScheduleShape {
   int ranks = 1;
   int chunks = 1;  ///< stages per rank
   int micro_batches = 1;
+  Extensions extensions = {};  ///< for the section of a plug-in
 
   /// The stage of a rank's chunk, unless the stages lie in the shape of a V.
   int stage(int chunk, int rank) const { return chunk * ranks + rank; }
@@ -61,6 +63,7 @@ ScheduleKind find_schedule(std::string_view name, const Registry& registry = {})
 
 /// Throws UsageError if `ranks` or `micro_batches` is less than 1, or `stages_per_rank` does not fit the
 /// schedule. A schedule of a plug-in need not be possible: check_schedule tells.
-Schedule make_schedule(const ScheduleKind& kind, int ranks, int stages_per_rank, int micro_batches);
+Schedule make_schedule(const ScheduleKind& kind, int ranks, int stages_per_rank, int micro_batches,
+                       const Extensions& extensions = {});
 
 }  // namespace stepforge

@@ -236,7 +236,7 @@ TEST_F(Package, AnExamplePluginAddsAModelFamilyThatIsTrainedExportedAndImported)
 TEST_F(Package, AnExamplePluginAddsAPipelineScheduleThatTwoRanksTrainWith) {
   const TempFolder folder;
   const Strings pipeline = {"parallelism.pipeline_parallel_degree=2",
-                            "parallelism.pipeline_parallel_schedule=NewestFirst"};
+                            "parallelism.pipeline_parallel_schedule=NewestFirst", "newest_first.group=2"};
   const ProgramResult planned = run_with(
       {"schedule"}, Strings{"plan", "--compare", "--world-size", "2"} + small_run(folder / "run") + pipeline);
   EXPECT_EQ(planned.exit_code, 0) << planned.err;

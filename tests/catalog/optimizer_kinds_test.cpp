@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/optimizer_kinds.h"
 
+#include <memory>
+
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/config/config_section.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -69,16 +72,26 @@ TEST(OptimizerKinds, StateOfFewerBitsIsSmallerInTheAccount) {
   EXPECT_EQ(bytes("adamw_8bit"), 2 * 2048 + 2 * 4 * 8);
 }
 
-TEST(OptimizerKinds, OfAPluginAreFoundAndOthersRefused) {
-  Registry registry;
-  registry.add(OptimizerKind{
+struct Rank {
+  int64_t rank = 3;
+};
+
+TEST(OptimizerKinds, OfAPluginAreFoundReadItsSectionAndOthersRefused) {
+  auto registry = std::make_shared<Registry>();
+  registry->add(config_section(
+      "rank", SchemaOf<Rank>().field("rank", &Rank::rank, "Rank.", {.min = 1, .max = 9}), "Rank."));
+  registry->add(OptimizerKind{
       .name = "mine",
-      .slots = [](const OptimizerConfig&) { return std::vector<SlotSpec>{{"sum"}}; },
-      .workspace = [](const OptimizerConfig&, int64_t rows, int64_t columns) { return 4 * rows * columns; }});
-  const OptimizerChoice mine(named("mine"), registry);
+      .slots =
+          [](const OptimizerConfig&, const Extensions& extensions) {
+            return std::vector<SlotSpec>{{"sum" + std::to_string(extensions.section<Rank>().rank)}};
+          },
+      .workspace = [](const OptimizerConfig&, const Extensions& extensions, int64_t rows,
+                      int64_t columns) { return 4 * rows * columns * extensions.section<Rank>().rank; }});
+  const OptimizerChoice mine(named("mine"), Extensions(make_config_shape(registry)));
   const UnitSpec unit{.name = "u", .parameters = {parameter_of(ParameterTag::norm, {7})}};
-  EXPECT_EQ(mine.slots(unit), (UnitSlots{{{"sum"}}}));
-  EXPECT_EQ(mine.workspace(unit, 1024), 4096);
+  EXPECT_EQ(mine.slots(unit), (UnitSlots{{{"sum3"}}}));
+  EXPECT_EQ(mine.workspace(unit, 1024), 3 * 4096);
   UnitSpec frozen = unit;
   frozen.trainable = false;
   EXPECT_EQ(mine.slots(frozen), UnitSlots(1));
