@@ -2,6 +2,7 @@
 #include "stepforge/catalog/frozen_units.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "stepforge/base/error.h"
@@ -12,66 +13,128 @@ namespace stepforge {
 
 namespace {
 
-/// A pattern of model.freeze, and whether it has matched.
-struct FreezePattern {
-  std::string text;
-  NamePattern whole;
-  bool used = false;
-
-  bool matches(const std::string& name) {
-    const bool found = whole.matches(name);
-    used = used || found;
-    return found;
-  }
-};
-
-std::vector<FreezePattern> patterns_of(std::span<const std::string> texts) {
-  std::vector<FreezePattern> patterns;
-  for (const std::string& text : texts) {
-    try {
-      patterns.push_back({text, NamePattern("^(?:" + text + ")$")});
-    } catch (const FormatError& fault) {
-      throw UsageError(format("model.freeze: \"{}\" is {}", text, fault.what()));
+/// The patterns of model.freeze, and which of them have matched.
+class FreezePatterns {
+ public:
+  explicit FreezePatterns(std::span<const std::string> texts) {
+    for (const std::string& text : texts) {
+      try {
+        patterns_.push_back({text, NamePattern("^(?:" + text + ")$")});
+      } catch (const FormatError& fault) {
+        throw UsageError(format("model.freeze: \"{}\" is {}", text, fault.what()));
+      }
     }
   }
-  return patterns;
+
+  /// By its own name, that of its unit, or those of all its tensors.
+  bool freeze(const UnitSpec& unit, const ParameterSpec& parameter) {
+    const bool of_unit = match(unit.name);
+    const bool of_parameter = match(parameter.name);
+    const SubTensor* frozen = nullptr;
+    const SubTensor* trained = nullptr;
+    for (const SubTensor& tensor : parameter.sub_tensors)
+      (match(tensor.hf_name) ? frozen : trained) = &tensor;
+    if (of_unit || of_parameter) return true;
+    if (frozen != nullptr && trained != nullptr) {
+      throw UsageError(
+          format("model.freeze freezes {} but not {}: both are part of the parameter {}, which is trained or "
+                 "frozen as a whole; freeze that, or none of its tensors",
+                 frozen->hf_name, trained->hf_name, parameter.name));
+    }
+    return frozen != nullptr;
+  }
+
+  /// The first that has matched nothing, or null.
+  const std::string* find_unused() const {
+    const auto unused = std::ranges::find(patterns_, false, &Pattern::used);
+    return unused == patterns_.end() ? nullptr : &unused->text;
+  }
+
+ private:
+  struct Pattern {
+    std::string text;
+    NamePattern whole;
+    bool used = false;
+  };
+
+  /// All patterns are tried, so that each that matches counts as used.
+  bool match(const std::string& name) {
+    bool found = false;
+    for (Pattern& pattern : patterns_) {
+      if (!pattern.whole.matches(name)) continue;
+      found = pattern.used = true;
+    }
+    return found;
+  }
+
+  std::vector<Pattern> patterns_;
+};
+
+/// What is trained and what is frozen of a unit: itself, or a unit of each.
+std::vector<UnitSpec> parts_of(UnitSpec unit, FreezePatterns& patterns, DType master) {
+  UnitSpec frozen = unit;
+  frozen.trainable = false;
+  if (!frozen.state) frozen.master = master;
+  const auto is_frozen = [&](const ParameterSpec& parameter) { return patterns.freeze(unit, parameter); };
+  const auto begin = std::ranges::stable_partition(frozen.parameters, is_frozen).begin();
+  unit.parameters.assign(begin, frozen.parameters.end());
+  frozen.parameters.erase(begin, frozen.parameters.end());
+  if (frozen.parameters.empty()) return {std::move(unit)};
+  if (unit.parameters.empty()) return {std::move(frozen)};
+  frozen.name += ".frozen";
+  return {std::move(unit), std::move(frozen)};
+}
+
+bool uses(const BlockSpec& block, const UnitSpec& unit) {
+  const auto has = [&](const std::string& weight) {
+    return std::ranges::find(unit.parameters, weight, &ParameterSpec::name) != unit.parameters.end();
+  };
+  return std::ranges::any_of(block.regions, [&](const RegionSpec& region) {
+    return std::ranges::any_of(region.calls,
+                               [&](const CallSpec& call) { return std::ranges::any_of(call.weights, has); });
+  });
+}
+
+void require_matches(const ModelSpec& model, const FreezePatterns& patterns) {
+  const std::string* unused = patterns.find_unused();
+  if (unused == nullptr) return;
+  std::vector<std::string> names;
+  for (const UnitSpec& unit : model.units) names.push_back(unit.name);
+  const ParameterSpec& parameter = model.units.front().parameters.front();
+  throw UsageError(format(
+      "model.freeze: \"{}\" matches no unit, no parameter and no tensor of Hugging Face files; the units "
+      "are {}; the parameters have names such as {} and {}",
+      *unused, join(names, ", "), parameter.name, parameter.sub_tensors.front().hf_name));
 }
 
 }  // namespace
 
 void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType master) {
   if (texts.empty()) return;
-  std::vector<FreezePattern> patterns = patterns_of(texts);
-  const auto any_matches = [&](const std::string& name) {
-    bool found = false;
-    for (FreezePattern& pattern : patterns) found = pattern.matches(name) || found;
-    return found;
-  };
-  for (UnitSpec& unit : model.units) {
-    const bool whole = any_matches(unit.name);
-    std::string frozen;
-    std::string trained;
-    for (const ParameterSpec& parameter : unit.parameters)
-      (any_matches(parameter.name) ? frozen : trained) = parameter.name;
-    if (!whole && !frozen.empty() && !trained.empty()) {
-      throw UsageError(
-          format("model.freeze freezes {} but not {}: both are in the unit {}, which is trained or frozen as "
-                 "a whole; name the unit",
-                 frozen, trained, unit.name));
+  FreezePatterns patterns(texts);
+  std::vector<UnitSpec> units;
+  std::vector<std::vector<int>> numbers;  // of each unit: those of its parts
+  for (const UnitSpec& unit : model.units) {
+    std::vector<int>& of_unit = numbers.emplace_back();
+    for (UnitSpec& part : parts_of(unit, patterns, master)) {
+      of_unit.push_back(static_cast<int>(units.size()));
+      units.push_back(std::move(part));
     }
-    if (!whole && (!trained.empty() || frozen.empty())) continue;
-    unit.trainable = false;
-    if (!unit.state) unit.master = master;
   }
-  for (const FreezePattern& pattern : patterns) {
-    if (pattern.used) continue;
-    std::vector<std::string> names;
-    for (const UnitSpec& unit : model.units) names.push_back(unit.name);
-    throw UsageError(format("model.freeze: \"{}\" matches no unit and no parameter; the units are {}",
-                            pattern.text, join(names, ", ")));
-  }
-  if (std::ranges::none_of(model.units, &UnitSpec::trainable))
+  require_matches(model, patterns);
+  if (std::ranges::none_of(units, &UnitSpec::trainable))
     throw UsageError("model.freeze freezes every unit: there is nothing to train; leave out at least one");
+  for (BlockSpec& block : model.blocks) {
+    std::vector<int> of_block;
+    for (const int unit : block.units) {
+      const std::vector<int>& parts = numbers.at(static_cast<size_t>(unit));
+      // A block may use one part of a unit that it has in common with others.
+      for (const int part : parts)
+        if (parts.size() == 1 || uses(block, units.at(static_cast<size_t>(part)))) of_block.push_back(part);
+    }
+    block.units = std::move(of_block);
+  }
+  model.units = std::move(units);
 }
 
 }  // namespace stepforge

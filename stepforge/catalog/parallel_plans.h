@@ -19,8 +19,8 @@ struct ParallelPlanKind {
   /// Rules of tensor parallelism, as in parallelism.tensor_parallel_plan, whose rules come before these. What they do not
   /// name is divided as in all models. Null: none.
   std::vector<TensorPlanRule> (*tensor_rules)(const Config& config) = nullptr;
-  /// Whether FSDP frees the gathered weights of a unit ("layers.3"; with experts also "layers.3.mlp" and "layers.3.experts", as
-  /// `plan` lists them) after each use, if
+  /// Whether FSDP frees the gathered weights of a unit ("layers.3"; with experts also "layers.3.mlp" and "layers.3.experts";
+  /// with frozen parameters also "layers.3.frozen"; as `plan` lists them) after each use, if
   /// parallelism.fsdp_reshard_after_forward is "default". Null: those of all units, but in pipelines of none.
   bool (*reshards)(const Config& config, std::string_view unit) = nullptr;
 };

@@ -231,9 +231,9 @@ SchemaOf<ModelConfig> model_section() {
              "Maximum context length of the model; training.seq_len must not exceed it.",
              {.unit = "tokens", .min = 1, .max = 1 << 30})
       .field("freeze", &ModelConfig::freeze,
-             "Regular expressions of weights that are not trained: each must match the whole name of a unit, "
-             "such as "
-             "embedding or layers.0, or the names of all its parameters.",
+             "Regular expressions of weights that are not trained: each must match the whole name of a unit "
+             "(embedding, layers.0), of a parameter (layers.0.mlp.down) or of a tensor in Hugging Face "
+             "files.",
              {.non_empty = true})
       .field("frozen_dtype", &ModelConfig::frozen_dtype,
              "Data type in which frozen weights are kept; bf16 halves their memory, and is exact if the "

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/frozen_units.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "tests/catalog/all_families.h"
 #include "tests/support/strings.h"
 #include "tests/support/throws.h"
 
@@ -34,14 +37,90 @@ TEST(FrozenUnits, AreThoseWhoseNameOrParametersMatchAsAWhole) {
   EXPECT_EQ(frozen_by({"layers\\.3\\.attention\\..*", "layers\\.3\\.mlp\\..*"}), Strings{"layers.3"});
 }
 
-TEST(FrozenUnits, PartOfAUnitIsRefusedByName) {
-  EXPECT_CONTAINS(message_of<UsageError>([] { frozen_by({"layers\\.3\\.mlp\\..*"}); }), "layers.3.mlp.",
-                  "not layers.3.attention.", "both are in the unit layers.3", "name the unit");
+/// Those of the unit `name`.
+Strings parameters_of(const ModelSpec& model, const std::string& name) {
+  Strings names;
+  for (const UnitSpec& unit : model.units)
+    if (unit.name == name)
+      for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
+  return names;
+}
+
+Strings units_of(const ModelSpec& model, const std::string& block) {
+  Strings names;
+  for (const int unit : std::ranges::find(model.blocks, block, &BlockSpec::name)->units)
+    names.push_back(model.units.at(static_cast<size_t>(unit)).name);
+  return names;
+}
+
+ModelSpec frozen_model(const Strings& patterns) {
+  ModelConfig model;
+  model.n_layers = 2;
+  model.vocab_size = 256;
+  model.freeze = patterns;
+  model.frozen_dtype = DType::bf16;
+  return model_spec(model);
+}
+
+TEST(FrozenUnits, AUnitWithFrozenAndTrainedParametersBecomesTwo) {
+  const Strings norms{"layers.0.attention.norm", "layers.0.mlp.norm"};
+  const ModelSpec model = frozen_model({"layers\\.0\\..*norm"});
+  EXPECT_EQ(parameters_of(model, "layers.0.frozen"), norms);
+  EXPECT_EQ(parameters_of(model, "layers.0"), (Strings{"layers.0.attention.qkv", "layers.0.attention.out",
+                                                       "layers.0.mlp.gate_up", "layers.0.mlp.down"}));
+  EXPECT_EQ(units_of(model, "embedding"), Strings{"embedding"});
+  EXPECT_EQ(units_of(model, "layers.0"), (Strings{"layers.0", "layers.0.frozen"}));
+  EXPECT_EQ(units_of(model, "layers.1"), Strings{"layers.1"});
+  EXPECT_EQ(units_of(model, "head"), Strings{"head"});
+  for (const UnitSpec& unit : model.units) {
+    EXPECT_EQ(unit.trainable, unit.name != "layers.0.frozen");
+    EXPECT_EQ(unit.master, unit.trainable ? DType::f32 : DType::bf16);
+  }
+  EXPECT_EQ(model.parameter_count(), frozen_model({}).parameter_count());
+}
+
+TEST(FrozenUnits, ParametersAreNamedAsInHuggingFaceFiles) {
+  const Strings outputs{"layers.1.attention.out"};
+  EXPECT_EQ(parameters_of(frozen_model({"model.layers.1.*o_proj.*"}), "layers.1.frozen"), outputs);
+  const Strings packed{"layers.1.attention.qkv"};
+  EXPECT_EQ(
+      parameters_of(frozen_model({".*1.self_attn.[qk]_proj.*", ".*1.self_attn.v_proj.*"}), "layers.1.frozen"),
+      packed);
+}
+
+TEST(FrozenUnits, PartOfAParameterIsRefusedByName) {
+  EXPECT_CONTAINS(
+      message_of<UsageError>([] { frozen_model({".*layers.1.*q_proj.*"}); }),
+      "freezes model.layers.1.self_attn.q_proj.weight but not model.layers.1.self_attn.v_proj.weight",
+      "part of the parameter layers.1.attention.qkv", "freeze that");
+  EXPECT_EQ(
+      parameters_of(frozen_model({".*layers.1.*q_proj.*", "layers.1.attention.qkv"}), "layers.1.frozen"),
+      Strings{"layers.1.attention.qkv"});
+}
+
+/// Router and shared expert are in one unit, which two blocks use.
+TEST(FrozenUnits, ABlockHasThePartsThatItUses) {
+  ModelConfig model;
+  model.family = "qwen2_moe";
+  model.n_layers = 1;
+  model.vocab_size = 256;
+  use_all_settings(model);
+  const auto frozen = [&](const Strings& patterns) {
+    model.freeze = patterns;
+    return model_spec(model, 0, {}, {}, {}, {.degree = 2});
+  };
+  const ModelSpec router = frozen({".*router"});
+  EXPECT_EQ(units_of(router, "layers.0"), (Strings{"layers.0", "layers.0.frozen"}));
+  EXPECT_EQ(units_of(router, "layers.0.shared"), Strings{"layers.0"});
+  EXPECT_EQ(units_of(router, "layers.0.experts"), Strings{"layers.0.experts"});
+  const ModelSpec shared = frozen({".*shared.*"});
+  EXPECT_EQ(units_of(shared, "layers.0"), Strings{"layers.0"});
+  EXPECT_EQ(units_of(shared, "layers.0.shared"), Strings{"layers.0.frozen"});
 }
 
 TEST(FrozenUnits, APatternThatMatchesNothingOrEverythingIsRefused) {
   EXPECT_CONTAINS(message_of<UsageError>([] { frozen_by({"embeding"}); }), "\"embeding\" matches no unit",
-                  "the units are embedding, layers.0");
+                  "the units are embedding, layers.0", "model.embed_tokens.weight");
   EXPECT_CONTAINS(message_of<UsageError>([] { frozen_by({".*"}); }), "freezes every unit");
   EXPECT_CONTAINS(message_of<UsageError>([] { frozen_by({"("}); }), "\"(\" is not a regular expression");
 }

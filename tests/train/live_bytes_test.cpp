@@ -98,6 +98,10 @@ const Strings kExperts = {"model.family=qwen3_moe", "model.n_experts=4", "model.
 
 const Strings kFrozen = {"model.freeze=embedding,layers.0,layers.1", "model.frozen_dtype=bf16"};
 
+/// Of weights whose inputs are kept in any case.
+const std::string kPartlyFrozen =
+    R"(model.freeze=embedding,layers\.[01]\..*norm,layers\.[01]\.attention\.out)";
+
 std::string schedule(const std::string& name) {
   return "parallelism.pipeline_parallel_schedule=" + name;
 }
@@ -117,6 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"frozen_in_bf16", 2, kFrozen},
         MemoryLayout{"frozen_in_bf16_whole", 1, kFrozen + Strings{"precision.compute=bf16"}},
         MemoryLayout{"frozen_in_bf16_offloaded", 2, kFrozen + Strings{kOffloadState}},
+        MemoryLayout{"partly_frozen", 2, {kPartlyFrozen}},
         MemoryLayout{"sgd", 1, {"optimizer.name=sgd", "optimizer.momentum=0"}},
         MemoryLayout{"replicas", 2, {kReplicated}}, MemoryLayout{"hsdp", 4, {kReplicated}},
         MemoryLayout{"context_gathered", 2, {kContext}}, MemoryLayout{"tensor", 2, {kTensor}},
