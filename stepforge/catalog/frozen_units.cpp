@@ -26,15 +26,16 @@ class FreezePatterns {
     }
   }
 
-  /// By its own name, that of its unit, or those of all its tensors.
-  bool freeze(const UnitSpec& unit, const ParameterSpec& parameter) {
-    const bool of_unit = match(unit.name);
+  /// By its own name, that of its unit or layer, or those of all its tensors.
+  bool freeze(const std::string& unit, const std::string& layer, const ParameterSpec& parameter) {
+    const bool of_unit = match(unit);
+    const bool of_layer = match(layer);
     const bool of_parameter = match(parameter.name);
     const SubTensor* frozen = nullptr;
     const SubTensor* trained = nullptr;
     for (const SubTensor& tensor : parameter.sub_tensors)
       (match(tensor.hf_name) ? frozen : trained) = &tensor;
-    if (of_unit || of_parameter) return true;
+    if (of_unit || of_layer || of_parameter) return true;
     if (frozen != nullptr && trained != nullptr) {
       throw UsageError(
           format("model.freeze freezes {} but not {}: both are part of the parameter {}, which is trained or "
@@ -70,12 +71,29 @@ class FreezePatterns {
   std::vector<Pattern> patterns_;
 };
 
+/// Of each unit the name of its layer, or its own. The units of a layer depend on the layout: experts that are spread over
+/// ranks have one of their own, and what takes slices of the tokens.
+std::vector<std::string> layers_of(const ModelSpec& model) {
+  std::vector<std::string> names;
+  for (const UnitSpec& unit : model.units) names.push_back(unit.name);
+  std::string layer;
+  for (const BlockSpec& block : model.blocks) {
+    if (block.kind != BlockKind::layer) continue;
+    if (block.begins_layer()) layer = block.name;
+    for (const int unit : block.units) names.at(static_cast<size_t>(unit)) = layer;
+  }
+  return names;
+}
+
 /// What is trained and what is frozen of a unit: itself, or a unit of each.
-std::vector<UnitSpec> parts_of(UnitSpec unit, FreezePatterns& patterns, DType master) {
+std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, FreezePatterns& patterns,
+                               DType master) {
   UnitSpec frozen = unit;
   frozen.trainable = false;
   if (!frozen.state) frozen.master = master;
-  const auto is_frozen = [&](const ParameterSpec& parameter) { return patterns.freeze(unit, parameter); };
+  const auto is_frozen = [&](const ParameterSpec& parameter) {
+    return patterns.freeze(unit.name, layer, parameter);
+  };
   const auto begin = std::ranges::stable_partition(frozen.parameters, is_frozen).begin();
   unit.parameters.assign(begin, frozen.parameters.end());
   frozen.parameters.erase(begin, frozen.parameters.end());
@@ -114,9 +132,10 @@ void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType ma
   FreezePatterns patterns(texts);
   std::vector<UnitSpec> units;
   std::vector<std::vector<int>> numbers;  // of each unit: those of its parts
-  for (const UnitSpec& unit : model.units) {
+  const std::vector<std::string> layers = layers_of(model);
+  for (size_t u = 0; u < layers.size(); ++u) {
     std::vector<int>& of_unit = numbers.emplace_back();
-    for (UnitSpec& part : parts_of(unit, patterns, master)) {
+    for (UnitSpec& part : parts_of(model.units[u], layers[u], patterns, master)) {
       of_unit.push_back(static_cast<int>(units.size()));
       units.push_back(std::move(part));
     }

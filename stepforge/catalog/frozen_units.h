@@ -10,9 +10,9 @@
 
 namespace stepforge {
 
-/// Freezes every parameter of which a pattern matches the whole name ("layers\.[01]\.mlp\..*"), or that of its unit
-/// ("layers\.[01]"), or of which patterns match the names of all tensors in Hugging Face files. Of a unit with trained and
-/// frozen parameters it makes two, that of the frozen ones "layers.0.frozen", and gives a block those parts that it uses.
+/// Freezes every parameter of which a pattern matches the whole name ("layers\.[01]\.mlp\..*"), or that of its unit or
+/// layer ("layers\.[01]"), or of which patterns match the names of all tensors in Hugging Face files. Of a unit with trained
+/// and frozen parameters it makes two, that of the frozen ones "layers.0.frozen", and gives a block those parts that it uses.
 /// Frozen weights are stored as `master`. Throws UsageError if a part of a parameter would be frozen, if a pattern matches
 /// nothing or is no regular expression, or if nothing is left to train.
 void freeze_units(ModelSpec& model, std::span<const std::string> patterns, DType master);

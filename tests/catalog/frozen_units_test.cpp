@@ -98,24 +98,37 @@ TEST(FrozenUnits, PartOfAParameterIsRefusedByName) {
       Strings{"layers.1.attention.qkv"});
 }
 
-/// Router and shared expert are in one unit, which two blocks use.
-TEST(FrozenUnits, ABlockHasThePartsThatItUses) {
+/// With a shared expert; the experts are spread over two ranks.
+ModelSpec spread_model(const Strings& patterns, int64_t layers = 1, const TensorParallel& tensor = {}) {
   ModelConfig model;
   model.family = "qwen2_moe";
-  model.n_layers = 1;
+  model.n_layers = layers;
   model.vocab_size = 256;
   use_all_settings(model);
-  const auto frozen = [&](const Strings& patterns) {
-    model.freeze = patterns;
-    return model_spec(model, 0, {}, {}, {}, {.degree = 2});
-  };
-  const ModelSpec router = frozen({".*router"});
+  model.freeze = patterns;
+  return model_spec(model, 0, tensor, {}, {}, {.degree = 2});
+}
+
+/// Router and shared expert are in one unit, which two blocks use.
+TEST(FrozenUnits, ABlockHasThePartsThatItUses) {
+  const ModelSpec router = spread_model({".*router"});
   EXPECT_EQ(units_of(router, "layers.0"), (Strings{"layers.0", "layers.0.frozen"}));
   EXPECT_EQ(units_of(router, "layers.0.shared"), Strings{"layers.0"});
   EXPECT_EQ(units_of(router, "layers.0.experts"), Strings{"layers.0.experts"});
-  const ModelSpec shared = frozen({".*shared.*"});
+  const ModelSpec shared = spread_model({".*shared.*"});
   EXPECT_EQ(units_of(shared, "layers.0"), Strings{"layers.0"});
   EXPECT_EQ(units_of(shared, "layers.0.shared"), Strings{"layers.0.frozen"});
+}
+
+TEST(FrozenUnits, TheNameOfALayerFreezesTheSameInEveryLayout) {
+  const TensorParallel slices{.rank = 0, .degree = 2, .sequence = true};
+  for (const TensorParallel& tensor : {TensorParallel(), slices}) {
+    Strings frozen;
+    for (const UnitSpec& unit : spread_model({"layers.0"}, 2, tensor).units)
+      if (!unit.trainable) frozen.push_back(unit.name);
+    EXPECT_EQ(frozen, tensor.degree == 1 ? (Strings{"layers.0", "layers.0.experts"})
+                                         : (Strings{"layers.0", "layers.0.mlp", "layers.0.experts"}));
+  }
 }
 
 TEST(FrozenUnits, APatternThatMatchesNothingOrEverythingIsRefused) {
