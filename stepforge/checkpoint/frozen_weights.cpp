@@ -2,6 +2,7 @@
 #include "stepforge/checkpoint/frozen_weights.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -10,8 +11,8 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
-#include "stepforge/checkpoint/mxfp4.h"
 #include "stepforge/checkpoint/native.h"
+#include "stepforge/checkpoint/stored_weight.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/checkpoint/weight_reader.h"
 #include "stepforge/storage/tensor_parts.h"
@@ -50,8 +51,7 @@ std::string hash_share(const std::function<TensorFolder()>& open, const std::vec
     const TensorFolder folder = open();
     Json hashes = Json::object();
     for (size_t i = rank; i < names.size(); i += ranks) {
-      if (folder.find(names[i]) == nullptr && !is_mxfp4(folder, names[i]))
-        return Json{{"fault", format("{} is missing", names[i])}}.dump();
+      if (!holds_weight(folder, names[i])) return Json{{"fault", format("{} is missing", names[i])}}.dump();
       hashes[names[i]] = hash_of(folder, names[i]);
     }
     return Json{{"hashes", hashes}}.dump();
@@ -128,13 +128,10 @@ void require_equal_hashes(const Json& expected, const Json& found, const std::st
 }
 
 void add_frozen_weights(TensorFolder& folder, const FrozenWeights& frozen) {
-  std::vector<std::string> stored;
-  for (const std::string& name : frozen.names()) {
-    stored.push_back(name);
-    stored.push_back(mxfp4_blocks(name));
-    stored.push_back(mxfp4_scales(name));
-  }
-  folder.adopt(open_weights(frozen.from), stored);
+  std::set<std::string> stored;  // one tensor may hold several weights
+  for (const std::string& name : frozen.names())
+    for (std::string& of_weight : stored_names(name)) stored.insert(std::move(of_weight));
+  folder.adopt(open_weights(frozen.from), {stored.begin(), stored.end()});
 }
 
 }  // namespace stepforge

@@ -23,6 +23,7 @@
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/shard_slices.h"
+#include "stepforge/checkpoint/stored_weight.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/checkpoint/weight_reader.h"
@@ -131,13 +132,13 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
 TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
                              const HfImportOptions& options = {}) {
   TensorComparison comparison(folder);
-  for (const NamedTensor& tensor : named_tensors(model)) {
-    std::vector<int64_t> shape = tensor.shape;
+  std::vector<NamedTensor> tensors = named_tensors(model);
+  for (NamedTensor& tensor : tensors) {
     if (options.stored_vocabulary > 0 &&
         is_vocabulary(model.units.at(tensor.unit).parameters[tensor.parameter]))
-      shape.at(0) = options.stored_vocabulary;
-    expect_weight(comparison, folder, tensor.name, shape);
+      tensor.shape.at(0) = options.stored_vocabulary;
   }
+  expect_weights(comparison, folder, tensors);
   const auto allow_copy = [&](const std::string& hf_name, const std::string& parameter, const char* why) {
     comparison.allow(hf_name, [&](const StoredTensor& copy) {
       return fault_of_copy(folder, copy, model.find_parameter(parameter)->sub_tensors.front().hf_name, why);

@@ -28,8 +28,9 @@ struct HfImportOptions {
 };
 
 /// Loads what `store` holds, this rank's part of the fp32 masters, from tensors with Hugging Face names, whole
-/// or sharded over ranks. F32, BF16, F16 and MXFP4 (mxfp4.h) become fp32 exactly. A second copy of a tied tensor, or of embedding and head for multi-token prediction, must equal the
-/// first bit for bit; "rotary_emb.inv_freq" buffers of older exports, optimizer state and left_out() are ignored. `model`
+/// or sharded over ranks. F32, BF16, F16 and MXFP4 (mxfp4.h) become fp32 exactly; experts may be stacked
+/// (catalog/stacked_experts.h). A second copy of a tied tensor, or of embedding and head for multi-token prediction, must equal
+/// the first bit for bit; "rotary_emb.inv_freq" buffers of older exports, optimizer state and left_out() are ignored. `model`
 /// is the whole model (this rank's parts of its tensors do as well), with which the weights are compared, also
 /// in what other ranks hold. Throws Error listing every tensor that is missing, unexpected, or of a different
 /// shape or type, the same on all ranks, and then changes nothing.

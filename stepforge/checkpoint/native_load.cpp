@@ -12,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/checkpoint/shard_slices.h"
+#include "stepforge/checkpoint/stored_weight.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/checkpoint/weight_reader.h"
@@ -128,9 +129,10 @@ TensorComparison require_fit(const FoundCheckpoint& checkpoint, const TensorFold
   static constexpr std::array<DType, 1> kMasters = {DType::f32};
   TensorComparison comparison(folder);
   std::set<std::string> slots;
+  std::vector<NamedTensor> frozen;
   for (const NamedTensor& tensor : named_tensors(model)) {
     if (checkpoint.frozen.contains(tensor.name)) {
-      expect_weight(comparison, folder, tensor.name, tensor.shape);
+      frozen.push_back(tensor);
     } else {
       comparison.expect(tensor.name, tensor.shape, kMasters);
     }
@@ -142,6 +144,7 @@ TensorComparison require_fit(const FoundCheckpoint& checkpoint, const TensorFold
       slots.insert(slot_text(slot.name, slot.dtype));
     }
   }
+  expect_weights(comparison, folder, frozen);
   if (optimizer != nullptr) require_slots(checkpoint, folder, slots);
   comparison.finish(
       format("{} is a checkpoint of another model", checkpoint.path.string()),

@@ -12,21 +12,25 @@
 
 namespace stepforge {
 
-WeightReader::WeightReader(const TensorFolder& folder, const std::string& name)
-    : folder_(folder), tensor_(folder.find(name)) {
-  if (is_mxfp4(folder, name)) mxfp4_.emplace(folder, name);
+WeightReader::WeightReader(const TensorFolder& folder, const std::string& name) : folder_(folder) {
+  if (is_mxfp4(folder, name)) {
+    mxfp4_.emplace(folder, name);
+  } else {
+    place_ = find_weight(folder, name).value();
+  }
 }
 
 void WeightReader::read_stored(const TensorSlice& slice, int64_t begin, const at::Tensor& target) {
   if (mxfp4_) {
     mxfp4_->read(slice, begin, {target.mutable_data_ptr<float>(), static_cast<size_t>(target.numel())});
   } else {
-    folder_.read(tensor_->name, slice, begin, begin + target.numel(), bytes_of(target));
+    folder_.read(place_.tensor->name, place_.slice_of(slice), begin, begin + target.numel(),
+                 bytes_of(target));
   }
 }
 
 void WeightReader::read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) {
-  const at::ScalarType stored = mxfp4_ ? at::kFloat : scalar_type(tensor_->dtype);
+  const at::ScalarType stored = mxfp4_ ? at::kFloat : scalar_type(place_.tensor->dtype);
   if (target.scalar_type() == stored) return read_stored(slice, begin, target);
   if (!chunk_.defined())
     chunk_ = at::empty({std::min(kWeightChunk, whole_slice(shape()).elements())}, stored);
@@ -35,15 +39,6 @@ void WeightReader::read(const TensorSlice& slice, int64_t begin, const at::Tenso
     read_stored(slice, begin + done, values);
     target.narrow(0, done, values.numel()).copy_(values);
   }
-}
-
-void expect_weight(TensorComparison& comparison, const TensorFolder& folder, const std::string& name,
-                   const std::vector<int64_t>& shape) {
-  if (!is_mxfp4(folder, name)) return comparison.expect(name, shape, kWeightTypes);
-  const std::string fault = fault_of_mxfp4(folder, name, shape);
-  comparison.allow(mxfp4_blocks(name), [&](const StoredTensor&) { return fault; });
-  comparison.allow(mxfp4_scales(name), [](const StoredTensor&) { return ""; });
-  if (fault.empty()) comparison.accept(name, shape);
 }
 
 void load_masters(const TensorFolder& folder, const TensorComparison& comparison, ModelStore& store) {

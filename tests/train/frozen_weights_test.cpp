@@ -2,6 +2,8 @@
 // Frozen weights in bf16, and checkpoints that leave frozen weights to the model that the run started from.
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
+#include "tests/catalog/all_families.h"
+#include "tests/checkpoint/stacked_files.h"
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
@@ -11,10 +13,11 @@ namespace fs = std::filesystem;
 
 /// A Hugging Face folder with weights in `dtype`, of a model that was trained for some steps.
 fs::path base_model(const TempFolder& folder, const std::string& name = "base",
-                    const std::string& dtype = "bf16") {
-  TestRun(trainer_run(folder / name) + Strings{"training.steps=2", "checkpoint.last_save_in_hf=true",
-                                               "checkpoint.export_dtype=" + dtype,
-                                               "training.seed=" + std::to_string(name.size())})
+                    const std::string& dtype = "bf16", const Strings& more = {}) {
+  TestRun(trainer_run(folder / name) +
+          Strings{"training.steps=2", "checkpoint.last_save_in_hf=true", "checkpoint.export_dtype=" + dtype,
+                  "training.seed=" + std::to_string(name.size())} +
+          more)
       .run();
   return folder / name / "hf" / "step-2";
 }
@@ -157,6 +160,35 @@ TEST(ExcludeFrozen, ACheckpointIsOpenedWithTheWeightsThatItLeavesOut) {
   TestRun(frozen_run(folder, "next", first, kLeftOut)).run(2);
   TestRun next(frozen_run(folder, "next", first, kLeftOut));
   EXPECT_EQ(next.build().left_out.from, base);
+}
+
+/// Of experts, the folder that has the frozen weights may hold them stacked or not, and be replaced by one of the other kind.
+TEST(ExcludeFrozen, StackedExpertsAreTheSameWeights) {
+  const TempFolder folder;
+  const Strings experts = setting_overrides("mixtral", /*windows=*/false);
+  const fs::path single = base_model(folder, "base", "bf16", experts);
+  const fs::path stacked = folder / "stacked";
+  fs::create_directory(stacked);
+  fs::copy_file(single / "config.json", stacked / "config.json");
+  write_tensors(stacked / "model.safetensors", stack_experts(tensors_of(single)));
+  const Strings frozen = experts + Strings{"model.freeze=layers.0,embedding,layers.1.mlp.expert_down"};
+  const Records whole = TestRun(frozen_run(folder, "whole", single, frozen)).run();
+  const auto exported = [&](const std::string& run) {
+    const FoundCheckpoint found = verify_checkpoint(folder / run / "checkpoint" / "step-4");
+    const Config config = known_checkpoint(found.path).config;
+    export_hf(folder / run / "out", config.model, plan_model(config), checkpoint_tensors(found), nullptr);
+    return read_file(folder / run / "out" / "model.safetensors");
+  };
+  const std::string expected = exported("whole");
+  int number = 0;
+  for (const auto& [first, then] : {std::pair{stacked, stacked}, {stacked, single}, {single, stacked}}) {
+    const std::string run = format("run-{}", ++number);
+    TestRun(frozen_run(folder, run, first, frozen + kLeftOut)).run(2);
+    const Records rest = TestRun(frozen_run(folder, run, then, frozen + kLeftOut)).run();
+    ASSERT_EQ(rest.size(), 2U);
+    EXPECT_EQ(rest.back(), whole.back()) << run;
+    EXPECT_TRUE(exported(run) == expected) << run;
+  }
 }
 
 TEST(ExcludeFrozen, OtherFrozenWeightsAreRefused) {
