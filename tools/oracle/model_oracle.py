@@ -8,7 +8,8 @@
 
 Models are random and tiny. Each runs on whole rows, and on rows packed with several documents, which transformers gets one at a
 time. Logits and losses may differ by 2e-5 of the largest |logit|, the gradient of each tensor by 1e-4 of its largest element. Then each folder goes through `stepforge import` and
-`stepforge export`, whose tensors must be bit-equal. Exit code 1 with the differences.
+`stepforge export`, whose tensors must be bit-equal. A folder with stacked experts must give the same bits as one with a tensor for each.
+Exit code 1 with the differences.
 """
 import json
 import subprocess
@@ -258,8 +259,8 @@ def transformers_gradients(model, tokens, borders, folder):
     return {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if name not in state}
 
 
-def save_model(model, folder):
-    model.save_pretrained(folder)
+def save_model(model, folder, **options):
+    model.save_pretrained(folder, **options)
     # Models were published with older rope keys, which must be read too.
     config_file = Path(folder) / "config.json"
     config = json.loads(config_file.read_text())
@@ -309,14 +310,28 @@ def compare_gradients(name, expected, got):
     return 0 if good else 1
 
 
-def compare_export(program, name, folder, work):
+def compare_export(program, name, folder, work, expected=None):
+    """Whether an export of the imported folder has the tensors of `expected`, by default its own."""
     run, export = work / "run", work / "export"
     subprocess.run([program, "import", folder, run], check=True, capture_output=True)
     subprocess.run([program, "export", run / "checkpoint" / "step-0", export], check=True, capture_output=True)
-    before, after = load_file(folder / "model.safetensors"), load_file(export / "model.safetensors")
+    before, after = load_file((expected or folder) / "model.safetensors"), load_file(export / "model.safetensors")
     wrong = sorted(set(before) ^ set(after)) + [key for key in set(before) & set(after) if not torch.equal(before[key], after[key])]
     print(f"{'DIFFER' if wrong else 'equal '}  {name + ', imported and exported':48} {len(before)} tensors {' '.join(wrong)}")
     return 1 if wrong else 0
+
+
+def compare_stacked(program, name, model, folder, tokens, borders, results):
+    """Experts as transformers keeps them in memory, all of a layer in two tensors. `results`: of the same weights in `folder`."""
+    stacked = folder.parent / "stacked"
+    save_model(model, stacked, save_original_format=False)
+    if not any(key.endswith("mlp.experts.gate_up_proj") for key in load_file(stacked / "model.safetensors")):
+        print(f"DIFFER  {name}: transformers has not stacked the experts")
+        return 1
+    again = stepforge_outputs(program, stacked, tokens, borders, stacked)
+    good = all(a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a) for a, b in zip(again, results))
+    print(f"{'equal ' if good else 'DIFFER'}  {name + ', stacked experts':48} logits, losses and gradients")
+    return (0 if good else 1) + compare_export(program, name + ", stacked experts", stacked, stacked, folder)
 
 
 def compare_mxfp4(program, name, folder, work):
@@ -374,6 +389,8 @@ def check(program):
             expected = transformers_outputs(model, tokens, borders)
             outputs, gradients = stepforge_outputs(program, folder, tokens, borders, work)
             faults += compare(name + ", packed", expected, outputs)
+            if hasattr(model.config, "num_experts_per_tok") and model.config.model_type != "gpt_oss":
+                faults += compare_stacked(program, name, model, folder, tokens, borders, (outputs, gradients))
             faults += compare_gradients(name, transformers_gradients(model, tokens, borders, work / "gradients"), gradients)
             faults += compare_export(program, name, folder, work)
             if model.config.model_type == "gpt_oss" and model.config.hidden_size % 32 == 0 and model.config.intermediate_size % 32 == 0:
