@@ -260,6 +260,8 @@ class CommandLine {
                "Number format of the weights");
     command->add_option("--max-shard-gib", exported->max_shard_gib, "Largest size of one weight file in GiB")
         ->check(number(0));
+    command->add_flag("--stacked-experts", exported->stacked_experts,
+                      "Write the experts of a layer in two tensors, as transformers 5 can");
     on(command, [=, this] { return run_with_torch(*exported, registry_); });
   }
 

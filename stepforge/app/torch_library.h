@@ -71,6 +71,7 @@ struct ExportOptions {
   std::filesystem::path output;
   DType dtype = DType::f32;
   double max_shard_gib = 5.0;
+  bool stacked_experts = false;
 };
 
 struct ImportOptions {

@@ -22,6 +22,7 @@
 #include "stepforge/base/json.h"
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/catalog/stacked_experts.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/stored_weight.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
@@ -165,25 +166,41 @@ void require_in_range(const std::string& name, const at::Tensor& wide, const at:
   }
 }
 
-/// A tensor of an export.
+/// A tensor of an export, and those of the model that follow each other in it.
 struct ExportedTensor {
   std::string name;
-  NamedTensor source;
+  std::vector<int64_t> shape;
+  std::vector<NamedTensor> sources;
 };
 
-/// All of the model, and the copies that its files have of some under other names.
-std::vector<ExportedTensor> exported_tensors(const ModelSpec& model) {
+/// All of the model, and the copies that its files have of some under other names. Those of a stacked tensor follow each
+/// other in their parameter, in its order.
+std::vector<ExportedTensor> exported_tensors(const ModelSpec& model, bool stacked_experts) {
   std::vector<ExportedTensor> tensors;
-  for (NamedTensor& tensor : named_tensors(model)) tensors.push_back({tensor.name, std::move(tensor)});
+  for (NamedTensor& tensor : named_tensors(model)) {
+    const auto place = stacked_experts ? stacked_place(tensor.name) : std::nullopt;
+    const std::string& name = place ? place->tensor : tensor.name;
+    if (tensors.empty() || tensors.back().name != name) tensors.push_back({name, {}, {}});
+    tensors.back().shape = place ? place->shape_up_to(tensor.shape) : tensor.shape;
+    tensors.back().sources.push_back(std::move(tensor));
+  }
   for (const CopySpec& copy : model.copies) {
     const std::string& original = model.find_parameter(copy.parameter)->sub_tensors.front().hf_name;
     const auto source = std::ranges::find(tensors, original, &ExportedTensor::name);
-    tensors.push_back({copy.hf_name, source->source});
+    tensors.push_back({copy.hf_name, source->shape, source->sources});
   }
   return tensors;
 }
 
-/// Writes one tensor as `dtype`.
+void require_stackable(const ModelSpec& model) {
+  for (const NamedTensor& tensor : named_tensors(model))
+    if (stacked_place(tensor.name)) return;
+  throw UsageError(
+      format("--stacked-experts: the family \"{}\" has one layout in Hugging Face files; leave it out",
+             model.family));
+}
+
+/// Writes one tensor as `dtype`, or the next part of tensor `name`.
 void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, const std::string& name,
                     const NamedTensor& tensor, DType dtype) {
   WeightReader reader(weights, tensor.name);
@@ -204,11 +221,11 @@ void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, cons
 /// State of blocks, such as the correction of a router, stays fp32.
 void write_weights(const fs::path& folder, const ModelSpec& model, const TensorFolder& weights,
                    const HfExportOptions& options) {
-  const std::vector<ExportedTensor> tensors = exported_tensors(model);
+  const std::vector<ExportedTensor> tensors = exported_tensors(model, options.stacked_experts);
   std::vector<TensorSpec> specs;
   for (const ExportedTensor& tensor : tensors) {
-    const DType dtype = model.units.at(tensor.source.unit).state ? DType::f32 : options.dtype;
-    specs.push_back({tensor.name, dtype, tensor.source.shape});
+    const bool state = model.units.at(tensor.sources.front().unit).state;
+    specs.push_back({tensor.name, state ? DType::f32 : options.dtype, tensor.shape});
   }
   const std::vector<ShardPlan> shards = plan_shards(specs, options.max_shard_bytes);
   for (const ShardPlan& shard : shards) {
@@ -216,8 +233,10 @@ void write_weights(const fs::path& folder, const ModelSpec& model, const TensorF
     for (const size_t i : shard.tensors) shard_specs.push_back(specs[i]);
     // transformers refuses files without this entry.
     SafetensorsWriter writer(folder / shard.file_name, shard_specs, {{"format", "pt"}});
-    for (const size_t i : shard.tensors)
-      write_narrowed(writer, weights, tensors[i].name, tensors[i].source, specs[i].dtype);
+    for (const size_t i : shard.tensors) {
+      for (const NamedTensor& source : tensors[i].sources)
+        write_narrowed(writer, weights, tensors[i].name, source, specs[i].dtype);
+    }
     writer.finish();
   }
   if (shards.size() > 1) write_hf_index(folder / kIndexFileName, index_of_shards(specs, shards));
@@ -259,6 +278,7 @@ void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpe
   if (std::find(kWeightTypes.begin(), kWeightTypes.end(), options.dtype) == kWeightTypes.end()) {
     throw UsageError(format("weights are exported as fp32, bf16 or fp16, not {}", dtype_name(options.dtype)));
   }
+  if (options.stacked_experts) require_stackable(model);
   require_fit(weights, model);
   StagedFolder staged(folder);
   write_weights(staged.staging(), model, weights, options);

@@ -61,6 +61,38 @@ TEST(StackedWeights, OfAFolderAreExportedByExpert) {
   }
 }
 
+/// The bytes that transformers writes, from either layout.
+TEST(StackedWeights, AreExportedOnRequest) {
+  for (const std::string& family : stackable_families()) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      for (const int64_t shard_bytes : {kDefaultShardBytes, int64_t{3000}}) {
+        SCOPED_TRACE(family + " " + std::string(dtype_name(dtype)));
+        const BothLayouts files(small_config(family), dtype);
+        HfExportOptions options = {.dtype = dtype, .max_shard_bytes = shard_bytes};
+        options.stacked_experts = true;
+        for (const char* layout : {"single", "stacked"}) {
+          const fs::path out = files.folder / (std::string("from-") + layout);
+          export_hf(out, small_config(family), files.spec, open_hf_weights(files.folder / layout), nullptr,
+                    options);
+          expect_equal(files.stacked, tensors_of(out));
+        }
+      }
+    }
+  }
+}
+
+TEST(StackedWeights, AreNotExportedOfAModelWithOneLayout) {
+  for (const std::string& family : {std::string("llama"), std::string("gpt_oss")}) {
+    const TempFolder folder;
+    const SmallModel model(1, small_config(family));
+    HfExportOptions options;
+    options.stacked_experts = true;
+    EXPECT_CONTAINS(message_of<UsageError>([&] { export_model(folder / "out", model, nullptr, options); }),
+                    "--stacked-experts: the family \"" + family + "\" has one layout");
+    EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{});
+  }
+}
+
 /// Also of layers of multi-token prediction.
 TEST(StackedWeights, MayBeInAnyFileAndOnlySomeOfThem) {
   ModelConfig config = small_config("deepseek_v3");

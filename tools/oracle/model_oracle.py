@@ -310,15 +310,19 @@ def compare_gradients(name, expected, got):
     return 0 if good else 1
 
 
+def compare_tensors(name, expected, folder):
+    before, after = load_file(expected / "model.safetensors"), load_file(folder / "model.safetensors")
+    wrong = sorted(set(before) ^ set(after)) + [key for key in set(before) & set(after) if not torch.equal(before[key], after[key])]
+    print(f"{'DIFFER' if wrong else 'equal '}  {name:48} {len(before)} tensors {' '.join(wrong)}")
+    return 1 if wrong else 0
+
+
 def compare_export(program, name, folder, work, expected=None):
     """Whether an export of the imported folder has the tensors of `expected`, by default its own."""
     run, export = work / "run", work / "export"
     subprocess.run([program, "import", folder, run], check=True, capture_output=True)
     subprocess.run([program, "export", run / "checkpoint" / "step-0", export], check=True, capture_output=True)
-    before, after = load_file((expected or folder) / "model.safetensors"), load_file(export / "model.safetensors")
-    wrong = sorted(set(before) ^ set(after)) + [key for key in set(before) & set(after) if not torch.equal(before[key], after[key])]
-    print(f"{'DIFFER' if wrong else 'equal '}  {name + ', imported and exported':48} {len(before)} tensors {' '.join(wrong)}")
-    return 1 if wrong else 0
+    return compare_tensors(name + ", imported and exported", expected or folder, export)
 
 
 def compare_stacked(program, name, model, folder, tokens, borders, results):
@@ -331,7 +335,10 @@ def compare_stacked(program, name, model, folder, tokens, borders, results):
     again = stepforge_outputs(program, stacked, tokens, borders, stacked)
     good = all(a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a) for a, b in zip(again, results))
     print(f"{'equal ' if good else 'DIFFER'}  {name + ', stacked experts':48} logits, losses and gradients")
-    return (0 if good else 1) + compare_export(program, name + ", stacked experts", stacked, stacked, folder)
+    faults = compare_export(program, name + ", stacked experts", stacked, stacked, folder)
+    command = [program, "export", "--stacked-experts", stacked / "run/checkpoint/step-0", stacked / "again"]
+    subprocess.run(command, check=True, capture_output=True)
+    return (0 if good else 1) + faults + compare_tensors(name + ", exported with stacked experts", stacked, stacked / "again")
 
 
 def compare_mxfp4(program, name, folder, work):

@@ -92,7 +92,7 @@ int run(const ExportOptions& options, const CommandContext& context) {
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
   const auto tokenizer = model.known.load_tokenizer();
   export_hf(options.output, model.config().model, model.spec, model.weights, tokenizer.get(),
-            {options.dtype, shard, model.generation});
+            {options.dtype, shard, model.generation, options.stacked_experts});
   context.log.info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
                    options.output.string());
   return 0;
