@@ -123,6 +123,8 @@ def run_test(test, mutant, note):
         os.killpg(process.pid, 9)
         process.communicate()
         return "hung", test["filter"]
+    if "] 0 tests from" in output:
+        return "no test", test["filter"]
     if process.returncode == 0:
         return None, None
     failed = re.findall(r"^\[  FAILED  \] ([^ ,]+)", output, re.MULTILINE)
