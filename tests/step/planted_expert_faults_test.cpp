@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/step/effects.h"
 #include "tests/step/expert_model.h"
 #include "tests/step/planted_fault.h"
 
@@ -450,6 +451,20 @@ TEST(ExpertPrograms, BlocksThatDoNotNeedTheRowsAreListedBesideTheExchange) {
   EXPECT_TRUE(before(place(OpKind::dispatch, kExpertsBlock), place(OpKind::forward, kExpertsBlock)));
   EXPECT_FALSE(before(place(OpKind::combine_gradient, kExpertsBlock), place(OpKind::backward, kSharedBlock)));
   EXPECT_TRUE(before(place(OpKind::combine_gradient, kExpertsBlock), place(OpKind::backward, kExpertsBlock)));
+}
+
+/// The choice of experts passes from the router to the experts, and nothing comes back for it.
+TEST(ExpertPrograms, IntegersHaveNoGradients) {
+  const StepProgram program = of_four(small_options(1)).at(0);
+  EXPECT_FALSE(std::ranges::all_of(program.values, &ProgramValue::has_gradient));
+  ProgramEffects effects(program);
+  for (const Operation& operation : program.operations) {
+    for (const InstanceEffect& effect : effects.of(operation)) {
+      if (effect.instance.resource != Resource::value_gradient) continue;
+      const ProgramValue& value = program.values.at(static_cast<std::size_t>(effect.instance.owner));
+      EXPECT_TRUE(value.has_gradient()) << value.name;
+    }
+  }
 }
 
 /// A recomputed block takes its inputs again, so no row travels twice.
