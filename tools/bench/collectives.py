@@ -48,6 +48,8 @@ def peer():
             if dist.get_rank() == 0:
                 print(json.dumps({"collective": kind, "bytes": size, "ms": statistics.median(times[WARMUP:])}))
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # as in ranks_peer.py
 
 
 def run(options, engine, ranks, run_id):

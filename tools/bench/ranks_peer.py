@@ -156,6 +156,9 @@ def main():
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps({"step_seconds": seconds, "first_end": first_end, "peak_bytes": peak}))
     dist.destroy_process_group()
+    # Without PyTorch's static destructors, which abort now and then once threads of Gloo have run.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,10 @@ def run_oracle(usage, peer, check, layouts):
     """The main function of an oracle of several ranks: `check(program, seed, *layout)` for each layout, or one of its peers."""
     logging.disable_progress_bar()
     if len(sys.argv) == 5 and sys.argv[1] == "--peer":
-        return peer(Path(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4]))
+        peer(Path(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4]))
+        # Without PyTorch's static destructors, which abort now and then once threads of Gloo have run.
+        sys.stdout.flush()
+        os._exit(0)
     if len(sys.argv) != 2:
         sys.exit(usage)
     program = Path(sys.argv[1]).resolve()
