@@ -2,7 +2,12 @@
 #include "stepforge/text/unigram_model.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -16,7 +21,34 @@ namespace {
 /// How much less likely than the rarest token an unknown character is.
 constexpr double kUnknownPenalty = 10.0;
 
+/// Of at most 308, exact to the last bit.
+double power_of_ten(int exponent) {
+  const std::string text = format("1e{}", exponent);
+  double power = 0;
+  std::from_chars(text.data(), text.data() + text.size(), power);
+  return power;
+}
+
 }  // namespace
+
+double twice_rounded(double exact) {
+  std::array<char, 32> text{};
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), std::abs(exact), std::chars_format::scientific)
+          .ptr;
+  const char* const power = std::find(text.data(), end, 'e');
+  uint64_t digits = 0;
+  int exponent = std::atoi(power + 1);
+  for (const char* place = text.data(); place < power; ++place) {
+    if (*place == '.') continue;
+    digits = 10 * digits + static_cast<uint64_t>(*place - '0');
+    if (place > text.data()) --exponent;
+  }
+  if (std::abs(exponent) > 308) return exact;
+  const auto whole = static_cast<double>(digits);
+  const double read = exponent < 0 ? whole / power_of_ten(-exponent) : whole * power_of_ten(exponent);
+  return std::copysign(read, exact);
+}
 
 UnigramModel::UnigramModel(const JsonReader& model) {
   model.only_keys({"type", "unk_id", "vocab", "byte_fallback"});
@@ -30,7 +62,7 @@ UnigramModel::UnigramModel(const JsonReader& model) {
     if (entry.size() != 2) entry.refuse("a token and its score are expected");
     if (entry.at(0).text().empty()) entry.refuse("an empty token");
     pieces.push_back(entry.at(0).text());
-    scores_.push_back(entry.at(1).number());
+    scores_.push_back(twice_rounded(entry.at(1).number()));
     lowest = std::min(lowest, scores_.back());
   }
   unk_score_ = lowest - kUnknownPenalty;

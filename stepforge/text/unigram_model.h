@@ -13,6 +13,11 @@
 
 namespace stepforge {
 
+/// A score as Hugging Face's reader (serde_json) makes it from the shortest decimal text of `exact`: the digits as one number,
+/// then a product with or quotient by a power of ten, each rounded. Differs from `exact` in the last bit at times, which decides
+/// between sums that are equal otherwise.
+double twice_rounded(double exact);
+
 /// Between equal sums the order of Hugging Face's additions in double precision decides.
 class UnigramModel final : public Model {
  public:
