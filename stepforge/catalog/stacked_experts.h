@@ -4,7 +4,7 @@
 //
 //   model.layers.3.mlp.experts.gate_up_proj  [experts, 2 hidden, width], of each expert first gate, then up
 //   model.layers.3.mlp.experts.down_proj     [experts, width, hidden]
-//   model.layers.3.mlp.gate.weight           the router, also of Mixtral, whose other files call it block_sparse_moe.gate.weight
+//   model.layers.3.mlp.gate.weight           the router; in other files Mixtral's is block_sparse_moe.gate.weight
 //
 // Stepforge's names are those of the first layout. (gpt-oss has only stacked tensors, of another order, under their own names.)
 #pragma once

@@ -47,8 +47,8 @@ struct HfExportOptions {
   DType dtype = DType::f32;  ///< f32, bf16 or f16, rounded to nearest even
   int64_t max_shard_bytes = kDefaultShardBytes;
   Json generation = {};  ///< read_generation_config(); ids that it lacks come from the tokenizer
-  bool stacked_experts =
-      false;  ///< those of a layer in one tensor (catalog/stacked_experts.h), not by expert
+  /// Those of a layer in two tensors instead of some for each (catalog/stacked_experts.h).
+  bool stacked_experts = false;
 };
 
 /// Writes a folder for transformers: config.json, generation_config.json, the weights as one file or as
@@ -56,8 +56,8 @@ struct HfExportOptions {
 /// under their Hugging Face names as F32, BF16 or F16, whole or sharded over ranks: a checkpoint or another
 /// model folder; optimizer state in it is ignored. Tensors are streamed, so a few MiB of memory are enough
 /// for any model. The folder appears when it is complete. Throws UsageError if `folder` exists, the dtype
-/// is not f32, bf16 or f16 or the model has no experts to stack, Error if the weights do not fit the model, writing fails or a value is beyond
-/// fp16's range.
+/// is not f32, bf16 or f16 or the model has no experts to stack, Error if the weights do not fit the model,
+/// writing fails or a value is beyond fp16's range.
 void export_hf(const std::filesystem::path& folder, const ModelConfig& config, const ModelSpec& model,
                const TensorFolder& weights, const Tokenizer* tokenizer, const HfExportOptions& options = {});
 

@@ -13,9 +13,9 @@
 
 namespace stepforge {
 
-/// A score as Hugging Face's reader (serde_json) makes it from the shortest decimal text of `exact`: the digits as one number,
-/// then a product with or quotient by a power of ten, each rounded. Differs from `exact` in the last bit at times, which decides
-/// between sums that are equal otherwise.
+/// A score as Hugging Face's reader (serde_json) makes it from the shortest decimal text of `exact`: the digits as one
+/// number, then a product with or quotient by a power of ten, each rounded. At times it differs from `exact` in the last bit,
+/// which decides between sums that are equal otherwise.
 double twice_rounded(double exact);
 
 /// Between equal sums the order of Hugging Face's additions in double precision decides.

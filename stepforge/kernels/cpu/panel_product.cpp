@@ -107,7 +107,7 @@ void pair_all_rows(const BFloat16* from, int64_t stride, int64_t rows, int64_t c
 
 void multiply_panels(const PanelProduct& p, bool pairs) {
   alignas(64) float packed[kPanelDepth * kPanelColumns];
-  // Sums of columns that do not fill a vector, or that are rounded later; the former, rounded.
+  // Sums that have no place in c: of columns that do not fill a vector, and those that c takes rounded.
   alignas(64) float edge[kPanelProductRows * kPanelColumns];
   alignas(64) BFloat16 rounded_edge[kPanelProductRows * kPanelColumns];
   const auto product = pairs ? pair_product() : block_gemm().rows_ahead;
