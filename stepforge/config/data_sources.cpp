@@ -24,6 +24,32 @@ std::vector<DataSourceAt> leaf_sources(std::string_view place, const std::vector
   return entries;
 }
 
+namespace {
+
+/// By its format: conversations or instructions, as LLaMA-Factory's lists of data sets have them too.
+bool is_conversations(const DataSourceConfig& source) {
+  switch (source.format) {
+    case DataFormat::messages:
+    case DataFormat::sharegpt:
+    case DataFormat::alpaca:
+    case DataFormat::prompt_completion:
+    case DataFormat::preference:
+      return true;
+    default:
+      return !source.dataset.empty();
+  }
+}
+
+}  // namespace
+
+DataPacking packing_of(const DataConfig& data) {
+  if (data.packing != DataPacking::automatic) return data.packing;
+  const bool has_conversations =
+      std::ranges::any_of(leaf_sources("data.sources", data.sources),
+                          [](const DataSourceAt& entry) { return is_conversations(*entry.source); });
+  return has_conversations ? DataPacking::best_fit : DataPacking::concat;
+}
+
 bool has_exact_epoch(const std::vector<DataSourceConfig>& sources) {
   const auto is_exact = [](const DataSourceConfig& source) {
     if (source.combine == SourceCombine::mix)

@@ -340,7 +340,8 @@ SchemaOf<DataConfig> data_section() {
           "packing", &DataConfig::packing,
           "Which documents share a row: concat puts all end to end and cuts them into rows, hard the same in "
           "a shuffled order, soft and best_fit put whole documents together, budget does so in their order, "
-          "none gives each a row of its own, preset reads it from files.",
+          "none gives each a row of its own, preset reads it from files. auto is best_fit if a source is "
+          "conversations or instructions, which concat would cut at the ends of rows, else concat.",
           {}, guarded(Guard::data))
       .field("preset", &DataConfig::preset,
              "Folder with the rows of packing preset, which stepforge data pack writes.", {},
