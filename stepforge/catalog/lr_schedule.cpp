@@ -83,7 +83,7 @@ LearningRateSchedule::LearningRateSchedule(const LrSchedulerConfig& lr_scheduler
 }
 
 double LearningRateSchedule::factor(int64_t step) const {
-  step = std::min(step, total_ - 1);
+  step = std::min(step, total_);  // step `total_` and those after it have the rate at the end
   if (step < warmup_) return static_cast<double>(step + 1) / static_cast<double>(warmup_);
   if (step < warmup_ + flat_ || decay_ == 0) return 1.0;
   const DecayStep decay = {.k = step + 1 - warmup_ - flat_,

@@ -49,7 +49,7 @@ const DecayKind& find_decay(std::string_view name, const Registry& registry);
 ///   1 - sqrt(p) (sqrt), (1 + cos(pi (c p mod 1))) / 2 for c = cycles (cosine), (1 - p)^power (polynomial),
 ///   sqrt(U / (U + k)) with U = W or, without warm-up, 10,000 (inverse_sqrt), or 1 (constant), as in transformers
 ///   (optimization.py).
-/// After T steps it stays at its last value.
+/// After T steps it stays at the end of the decay, k = D, which is m for decays that fall to 0.
 class LearningRateSchedule {
  public:
   /// `training_steps` is used if config.total_steps is 0. Throws UsageError if there is no such decay_type.

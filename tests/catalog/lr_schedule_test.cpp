@@ -79,6 +79,20 @@ TEST(Schedule, OtherDecaysFollowTheirFormulas) {
   expect_factors(scheduler(2, -1.0, "constant", 0.1), 10, {0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0});
 }
 
+TEST(Schedule, AfterItsEndTheRateIsThatOfTheEndOfTheDecay) {
+  for (const char* type : {"linear", "sqrt", "cosine", "polynomial"}) {
+    for (const double minimum : {0.0, 0.1}) {
+      const LearningRateSchedule schedule(scheduler(2, 0.5, type, minimum), 10);
+      EXPECT_GT(schedule.factor(9), minimum) << type;
+      for (const int64_t step : {10, 11, 1000}) EXPECT_NEAR(schedule.factor(step), minimum, 1e-12) << type;
+    }
+  }
+  EXPECT_EQ(LearningRateSchedule(scheduler(2, 0.0), 10).factor(20), 1.0);
+  EXPECT_EQ(LearningRateSchedule(scheduler(20), 10).factor(20), 1.0) << "a warm-up without a decay";
+  EXPECT_NEAR(LearningRateSchedule(scheduler(2, -1.0, "inverse_sqrt"), 10).factor(20), std::sqrt(2.0 / 10.0),
+              1e-12);
+}
+
 TEST(Schedule, TheConfigurationNamesTheBuiltInDecays) {
   const auto& choices = config_schema().find("lr_scheduler")->table->find("decay_type")->rules.choices;
   ASSERT_EQ(choices.size(), builtin_decays().size());
