@@ -132,7 +132,6 @@ class TextFileSearch {
   void add_folder(const fs::path& folder) {
     std::error_code failure;
     std::vector<fs::path> found;
-    std::vector<fs::path> arrow_tables;
     std::set<fs::path> mds_folders;
     std::vector<fs::path> skipped;
     for (fs::recursive_directory_iterator entry(folder, failure), end; !failure && entry != end;
@@ -145,7 +144,11 @@ class TextFileSearch {
       if (is_wanted(path) && is_mds(path)) {
         mds_folders.insert(path.parent_path());  // a link that leads nowhere is refused with its index
       } else if (entry->is_regular_file() && !describes_data_set(path)) {
-        (!is_wanted(path) ? skipped : is_arrow_name(path) ? arrow_tables : found).push_back(path);
+        if (is_wanted(path) && is_card_or_licence(path)) {
+          cards_.push_back(path);
+        } else {
+          (is_wanted(path) ? found : skipped).push_back(path);
+        }
       }
     }
     if (failure) throw Error(format("cannot read the folder {}: {}", folder.string(), failure.message()));
@@ -153,14 +156,14 @@ class TextFileSearch {
       for (fs::path& shard : index_of(mds_folder).files()) found.push_back(std::move(shard));
       std::erase(skipped, mds_folder / kMdsIndexFile);
     }
-    const TableChoice choice = choose_tables(folder, arrow_tables);
-    found.insert(found.end(), choice.chosen.begin(), choice.chosen.end());
+    FolderChoice choice = choose_files(folder, found);
+    found = std::move(choice.chosen);
     skipped.insert(skipped.end(), choice.left_out.begin(), choice.left_out.end());
     if (!choice.note.empty()) notes_.push_back(choice.note);
     skipped_.insert(skipped_.end(), skipped.begin(), skipped.end());
     if (found.empty()) {
       throw UsageError(format("the folder {} contains no {} file: {}", folder.string(), wanted_names(),
-                              skipped_.empty() ? "it is empty" : describe_skipped()));
+                              skipped_.empty() && cards_.empty() ? "it is empty" : describe_skipped()));
     }
     std::sort(found.begin(), found.end());
     for (const auto& path : found) add_file(path);
@@ -219,23 +222,37 @@ class TextFileSearch {
     return is_array ? TextFileKind::json_array : TextFileKind::json_lines;
   }
 
-  std::string describe_skipped() const {
+  /// Names of the first files.
+  static std::string names_of(const std::vector<fs::path>& paths) {
     constexpr size_t kNamed = 5;
-    if (skipped_.empty()) return join(notes_, "; ");
     std::vector<std::string> names;
-    std::string remedy;
+    for (const fs::path& path : paths)
+      if (names.size() < kNamed) names.push_back(path.filename().string());
+    if (names.size() < paths.size()) names.emplace_back("...");
+    return join(names, ", ");
+  }
+
+  std::string describe_skipped() const {
+    std::vector<std::string> parts = notes_;
+    if (!cards_.empty()) {
+      parts.push_back(
+          format("cards and licences are not read, unless their path is given: {}", names_of(cards_)));
+    }
+    if (skipped_.empty()) return join(parts, "; ");
+    // What to do about files of each type, once.
+    std::vector<std::string> remedies;
+    std::set<std::string> types;
     int64_t bytes = 0;
     for (const fs::path& path : skipped_) {
-      if (names.size() < kNamed) names.push_back(path.filename().string());
-      if (remedy.empty()) remedy = remedy_for(path, format_);
       bytes += file_bytes(path);
+      const std::string remedy = remedy_for(path, format_);
+      if (!remedy.empty() && types.insert(lower_extension(unpacked_name(path))).second)
+        remedies.push_back(remedy);
     }
-    if (names.size() < skipped_.size()) names.emplace_back("...");
-    std::vector<std::string> parts = notes_;
     parts.push_back(format("{} file{} ({}) {} not read: {}{}", skipped_.size(),
                            skipped_.size() == 1 ? "" : "s", human_bytes(bytes),
-                           skipped_.size() == 1 ? "is" : "are", join(names, ", "),
-                           remedy.empty() ? remedy : "; " + remedy));
+                           skipped_.size() == 1 ? "is" : "are", names_of(skipped_),
+                           remedies.empty() ? "" : "; " + join(remedies, "; ")));
     return join(parts, "; ");
   }
 
@@ -243,6 +260,7 @@ class TextFileSearch {
   TextFiles result_;
   std::vector<fs::path> skipped_;
   std::vector<std::string> notes_;        ///< which splits are read
+  std::vector<fs::path> cards_;           ///< cards and licences, which are not read
   std::map<fs::path, MdsIndex> indexes_;  ///< by their folders
 };
 

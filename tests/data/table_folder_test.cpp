@@ -15,7 +15,7 @@ class TableFolder : public ::testing::Test {
  protected:
   void add(const std::string& name) { tables_.push_back(folder_.write(name, "")); }
 
-  TableChoice choose() const { return choose_tables(folder_.path(), tables_); }
+  FolderChoice choose() const { return choose_files(folder_.path(), tables_); }
   /// Names of the tables that are chosen, below the folder.
   std::vector<std::string> chosen() const {
     std::vector<std::string> names;
@@ -45,9 +45,46 @@ TEST(SplitOf, IsFoundInTheNamesOfTheHubAndTheCache) {
 }
 
 TEST(SplitOf, OtherNamesHaveNone) {
-  for (const char* name : {"books.parquet", "part-0001.parquet", "training.parquet", "-of-.parquet",
-                           "a-0000-of-00001.parquet", "train-00000-of-1.parquet", "protest.parquet"})
+  for (const char* name :
+       {"books.parquet", "part-0001.parquet", "-of-.parquet", "a-0000-of-00001.parquet", "protest.parquet",
+        "books-00000-of-00002.jsonl", "unit-test.txt", "dev-guide.md", "attest.jsonl"})
     EXPECT_EQ(split_of(name), "") << name;
+}
+
+TEST(SplitOf, IsTheSameInEveryFormat) {
+  for (const char* name :
+       {"test.jsonl", "test.jsonl.gz", "mmlu_test.csv", "Test-00000-of-00001.jsonl.zst", "test_001.parquet",
+        "testing.jsonl", "test.txt", "data/test/a.md", "test-2.tsv", "test.en.jsonl"})
+    EXPECT_EQ(split_of(name), "test") << name;
+  for (const char* name : {"training.parquet", "train_1.jsonl", "train.md", "train/eval-notes.txt"})
+    EXPECT_EQ(split_of(name), "train") << name;
+}
+
+TEST_F(TableFolder, OtherFormatsFollowTheSameRule) {
+  add("data/dev.jsonl");
+  add("data/test-00000-of-00001.jsonl");
+  add("data/train-00000-of-00001.jsonl");
+  add("data/validation.csv.gz");
+  EXPECT_EQ(chosen(), Names{"data/train-00000-of-00001.jsonl"});
+  EXPECT_CONTAINS(choose().note, "(others: dev, test, validation)");
+}
+
+TEST_F(TableFolder, BesideFilesWithoutASplitHeldOutOnesAreNotRead) {
+  add("corpus.jsonl");
+  add("test.jsonl");
+  add("eval/a.jsonl");
+  EXPECT_EQ(chosen(), Names{"corpus.jsonl"});
+  EXPECT_CONTAINS(choose().note, "that name no split are read (splits: eval, test)");
+}
+
+TEST_F(TableFolder, CardsAndLicencesAreKnownByNameOrHeader) {
+  for (const char* name : {"README.md", "readme_zh.md", "README.txt", "LICENSE.txt", "licence.md",
+                           "LICENSE-APACHE.txt", "COPYING.txt", "sub/README.md"})
+    EXPECT_TRUE(is_card_or_licence(folder_.write(name, "x"))) << name;
+  EXPECT_TRUE(is_card_or_licence(folder_.write("card.md", "---\nlicense: mit\n---\n# A")));
+  EXPECT_FALSE(is_card_or_licence(folder_.write("post.md", "---\ntitle: A day\n---\n# A")));
+  EXPECT_FALSE(is_card_or_licence(folder_.write("readme.jsonl", "{}")));
+  EXPECT_FALSE(is_card_or_licence(folder_.write("licensed.md", "x")));
 }
 
 TEST_F(TableFolder, TakesAllTablesWithoutSplits) {

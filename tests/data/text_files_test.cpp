@@ -117,5 +117,30 @@ TEST(TextFiles, KnowsTheWordsOfTheFormats) {
   EXPECT_CONTAINS(message_of<UsageError>([] { parse_text_format("xml"); }), "\"xml\" is not a text format");
 }
 
+TEST(TextFiles, OfAFolderOfTheHubAreItsTrainingSplitWithoutCardAndLicence) {
+  const TempFolder folder;
+  const auto train = folder.write("data/train-00000-of-00001.jsonl", "{}");
+  const auto test = folder.write("data/test-00000-of-00001.jsonl", "{}");
+  const auto card = folder.write("README.md", "---\nlicense: mit\n---\n");
+  folder.write("LICENSE.txt", "MIT");
+  const TextFiles found = find_text_files({folder.path()}, TextFormat::automatic);
+  ASSERT_EQ(found.files.size(), 1U);
+  EXPECT_EQ(found.files[0].path, train);
+  EXPECT_CONTAINS(found.skipped, "the split \"train\" of ", "(others: test)", "test-00000-of-00001.jsonl");
+  EXPECT_CONTAINS(found.skipped, "cards and licences are not read", "README.md", "LICENSE.txt");
+  // A path that is given is read.
+  EXPECT_EQ(find_text_files({test, card}, TextFormat::automatic).files.size(), 2U);
+  EXPECT_EQ(find_text_files({folder / "data/test*"}, TextFormat::automatic).files.size(), 1U);
+  EXPECT_EQ(find_text_files({folder / "*.md"}, TextFormat::automatic).files.size(), 1U);
+}
+
+TEST(TextFiles, EachTypeThatIsNotReadHasItsRemedyOnce) {
+  const TempFolder folder;
+  for (const char* name : {"a.txt", "b.pdf", "c.pdf", "d.zip"}) folder.write(name, "x");
+  const std::string skipped = find_text_files({folder.path()}, TextFormat::automatic).skipped;
+  EXPECT_CONTAINS(skipped, "pdftotext", "unzip");
+  EXPECT_EQ(skipped.find("pdftotext"), skipped.rfind("pdftotext"));
+}
+
 }  // namespace
 }  // namespace stepforge::testing
