@@ -69,17 +69,31 @@ void append_row(const Row& row, uint64_t row_id, Batch& batch) {
   const auto seq_len = static_cast<int32_t>(batch.seq_len);
   if (begin < seq_len) append_part(row, begin, seq_len, /*document_ends=*/false, batch);
   batch.row_ids.push_back(row_id);
+  batch.row_tokens.push_back(static_cast<int32_t>(batch.seq_len - row.padding));
+  batch.real_tokens += batch.seq_len - row.padding;
   ++batch.rows;
 }
 
 void append_padding(int64_t seq_len, Row& row) {
   const auto wanted = static_cast<size_t>(seq_len) + 1;
+  row.padding = std::max<int64_t>(0, seq_len - std::ssize(row.tokens));
   if (row.counted.empty()) row.counted.assign(row.tokens.size(), 1);
   for (size_t start = row.tokens.size(); start < wanted; start += static_cast<size_t>(kPaddingDocument)) {
     if (start > 0) row.document_starts.push_back(static_cast<int32_t>(start));
   }
   row.tokens.resize(wanted, 0);
   row.counted.resize(wanted, 0);
+}
+
+Batch padding_batch(int64_t seq_len, int64_t rows) {
+  Batch batch = empty_batch(seq_len, rows);
+  for (int64_t number = 0; number < rows; ++number) {
+    Row row;
+    append_padding(seq_len, row);
+    append_row(row, static_cast<uint64_t>(number), batch);
+    batch.sources.push_back(kNoSource);
+  }
+  return batch;
 }
 
 }  // namespace stepforge

@@ -54,6 +54,9 @@ struct Batch {
   /// from no stream.
   std::vector<int32_t> sources = {};
   int64_t valid_labels = 0;  ///< labels that are not kIgnoredLabel
+  /// [rows], the tokens of each whole row before its padding; empty if the rows come from no stream.
+  std::vector<int32_t> row_tokens = {};
+  int64_t real_tokens = 0;  ///< of `tokens`, those that are no padding
   /// [rows * seq_len], what each label weighs in the loss, 0 if it is ignored (data/loss_weights.h); empty if all
   /// others weigh 1.
   std::vector<float> weights;
@@ -74,6 +77,7 @@ struct Row {
   std::vector<int32_t> document_starts;
   /// [seq_len + 1], 1 if the token counts in the loss where it is the label, else 0; empty if all count.
   std::vector<uint8_t> counted;
+  int64_t padding = 0;  ///< of the first seq_len tokens, those at the end that append_padding has added
 };
 
 /// What attention over a row of `seq_len` tokens costs: the sum of the squared lengths of its documents, which
@@ -93,5 +97,8 @@ inline constexpr int64_t kPaddingDocument = 256;
 /// Fills `row` up to seq_len + 1 tokens with documents of at most kPaddingDocument tokens of id 0, so that they cost
 /// little attention; none of them counts.
 void append_padding(int64_t seq_len, Row& row);
+
+/// A batch of padding only.
+Batch padding_batch(int64_t seq_len, int64_t rows);
 
 }  // namespace stepforge

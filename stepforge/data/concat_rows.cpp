@@ -12,12 +12,12 @@
 namespace stepforge {
 
 ConcatRows::ConcatRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
-                       std::optional<int64_t> text_bytes)
+                       std::optional<int64_t> text_bytes, const std::string& source)
     : dataset_(std::move(dataset)),
       seq_len_(seq_len),
       vocab_size_(vocab_size),
       text_bytes_(text_bytes),
-      name_(dataset_->name()) {
+      name_(source.empty() ? dataset_->name() : source) {
   const int64_t count = dataset_->index().tokens();
   if (seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", seq_len));
   if (count <= seq_len) {
@@ -27,6 +27,8 @@ ConcatRows::ConcatRows(std::shared_ptr<const IndexedDataset> dataset, int64_t se
                name_, count, seq_len));
   }
   rows_ = (count - 1) / seq_len;
+  account_ = account_of_concat(*dataset_, rows_, seq_len);
+  require_labels(account_, name_, dataset_->index().documents(), seq_len);
   fingerprint_ = content_hash(format("packed {} {}", dataset_->content_key(), seq_len));
 }
 
@@ -61,7 +63,20 @@ RowRange::RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_
     : whole_(std::move(whole)),
       first_(first),
       count_(count),
-      fingerprint_(content_hash(format("rows {} {} of {}", first, count, whole_->fingerprint()))) {}
+      fingerprint_(content_hash(format("rows {} {} of {}", first, count, whole_->fingerprint()))) {
+  const RowAccount* const all = whole_->account();
+  if (all == nullptr) return;
+  const auto part = [&](int64_t of_all) {
+    return std::llround(static_cast<double>(of_all) * static_cast<double>(count) /
+                        static_cast<double>(whole_->rows()));
+  };
+  account_ = {.rows = count,
+              .documents = part(all->documents),
+              .tokens = part(all->tokens),
+              .predicted = part(all->predicted),
+              .labels = part(all->labels)};
+  account_->padding = count * seq_len() - account_->tokens;
+}
 
 int64_t RowRange::documents() const {
   const double share = static_cast<double>(count_) / static_cast<double>(whole_->rows());

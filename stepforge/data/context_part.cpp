@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/context_part.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -28,6 +29,7 @@ Batch take_part(Batch whole, const ContextPart& part) {
   batch.max_document_length = whole.max_document_length;
   batch.row_ids = whole.row_ids;
   batch.sources = whole.sources;
+  batch.row_tokens = whole.row_tokens;
   const std::vector<TokenRange> held = token_ranges(part, whole.seq_len);
   for (int64_t row = 0; row < whole.rows; ++row) {
     for (const TokenRange& range : held) {
@@ -39,6 +41,9 @@ Batch take_part(Batch whole, const ContextPart& part) {
       append(batch.positions, whole.positions);
       append(batch.labels, whole.labels);
       if (!whole.weights.empty()) append(batch.weights, whole.weights);
+      if (!whole.row_tokens.empty())
+        batch.real_tokens +=
+            std::clamp<int64_t>(whole.row_tokens[static_cast<size_t>(row)] - range.begin, 0, range.size);
     }
   }
   for (const int32_t label : batch.labels) batch.valid_labels += label == kIgnoredLabel ? 0 : 1;

@@ -13,6 +13,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/data/concat_rows.h"
+#include "stepforge/data/conversation.h"
 #include "stepforge/data/dataset_cache.h"
 #include "stepforge/data/dataset_description.h"
 #include "stepforge/data/packed_rows.h"
@@ -72,7 +73,9 @@ class SourceOpener {
         entry.entries = open_all(spec.sources, fraction, use, held_out);
       } else {
         entry.name = unique(entry.name);
+        report_ = {};
         OpenedSource opened = open(spec, fraction, use);
+        reports.push_back(std::move(report_));
         entry.source = std::move(opened.train);
         if (opened.validation)
           held_out.validation.push_back({.name = entry.name, .source = std::move(opened.validation)});
@@ -88,6 +91,7 @@ class SourceOpener {
   std::vector<std::string> notes;
   /// Of the sources opened by open_all, in order.
   std::vector<std::string> paths;
+  std::vector<TokenizeResult> reports;  ///< the same; empty ones of sources that are no text
   /// How many of them have each name.
   std::map<std::string, int> names;
 
@@ -150,6 +154,10 @@ class SourceOpener {
           format("{} is a finished dataset, of which long documents can only be cut: set data.too_long = "
                  "\"cut\", or name the source that it was built from",
                  spec.path));
+    if (names_pair_beside_folder(spec.path)) {
+      notes.push_back(
+          format("{}: the pair of this name is read; \"{}/\" would be the folder", name_of(spec), spec.path));
+    }
     auto dataset = open_finished_dataset(spec.path, spec.format, end_of_text());
     const auto description = read_description(*dataset);
     if (description && tokenizer_ != nullptr &&
@@ -162,7 +170,7 @@ class SourceOpener {
     std::optional<int64_t> text_bytes;
     if (description) text_bytes = description->statistics.text_bytes;
     if (use == RowUse::training && plan_.split) return split_documents(spec, dataset, text_bytes);
-    return {rows_of(std::move(dataset), text_bytes, use)};
+    return {rows_of(spec, std::move(dataset), text_bytes, use)};
   }
 
   OpenedSource split_documents(const SourceSpec& spec, const std::shared_ptr<const IndexedDataset>& dataset,
@@ -178,7 +186,7 @@ class SourceOpener {
       }
       const auto part = dataset->part(bounds[i], bounds[i + 1]);
       const auto bytes = bytes_of_part(text_bytes, part->index().tokens(), dataset->index().tokens());
-      parts[i] = rows_of(part, bytes, i == 0 ? RowUse::training : RowUse::validation);
+      parts[i] = rows_of(spec, part, bytes, i == 0 ? RowUse::training : RowUse::validation);
     }
     return {parts[0], parts[1], parts[2]};
   }
@@ -202,13 +210,14 @@ class SourceOpener {
       return open_cached_dataset(source, *records.format, tokenizing, plan_.cache_dir, progress_);
     };
     const CachedDataset split = cached(fraction);
+    report_ = split.report;
     for (const std::string& note : loss_notes(split.report))
       notes.push_back(format("{}: {}", spec.path, note));
     if (fraction == 0.0) return {packed(spec, split, use)};
     if (!makes_a_row(split.train_statistics) || !makes_a_row(split.validation_statistics))
       return hold_out_rows(packed(spec, cached(0.0), use), spec, fraction);
     return {packed(spec, split, use),
-            rows_of(split.validation, split.validation_statistics.text_bytes, RowUse::validation)};
+            rows_of(spec, split.validation, split.validation_statistics.text_bytes, RowUse::validation)};
   }
 
   static OpenedSource last_rows_held_out(const std::shared_ptr<const RowSource>& all, int64_t held_out) {
@@ -244,7 +253,7 @@ class SourceOpener {
           "more text or a smaller training.seq_len",
           spec.path, statistics.documents, statistics.tokens, plan_.seq_len));
     }
-    return rows_of(cached.train, statistics.text_bytes, use);
+    return rows_of(spec, cached.train, statistics.text_bytes, use);
   }
 
   /// Whether documents of these sizes fill, or with padding make, at least one row.
@@ -253,26 +262,35 @@ class SourceOpener {
     return is_cut ? sizes.tokens > plan_.seq_len : sizes.documents > 0;
   }
 
-  std::shared_ptr<const RowSource> rows_of(std::shared_ptr<const IndexedDataset> dataset,
+  std::shared_ptr<const RowSource> rows_of(const SourceSpec& spec,
+                                           std::shared_ptr<const IndexedDataset> dataset,
                                            std::optional<int64_t> text_bytes, RowUse use) {
-    if (plan_.packing == Packing::concat)
-      return std::make_shared<ConcatRows>(std::move(dataset), plan_.seq_len, vocab_size(), text_bytes);
-    if (plan_.packing == Packing::preset && use == RowUse::training)
-      return preset_rows(std::move(dataset), text_bytes);
-    // A preset describes the training data only.
-    const Packing packing = plan_.packing == Packing::preset ? Packing::best_fit : plan_.packing;
-    auto rows = std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), packing,
-                                             plan_.seed, text_bytes);
-    if (const PackTable& table = *rows->pack_table(); table.cut_documents > 0) {
-      notes.push_back(
-          format("{}: {} documents are longer than a row of {} tokens and were cut; {} tokens are not used",
-                 rows->name(), with_thousands(table.cut_documents), plan_.seq_len,
-                 with_thousands(table.unused_tokens)));
-    }
+    std::shared_ptr<const RowSource> rows = packed_rows(spec, std::move(dataset), text_bytes, use);
+    for (const std::string& note : account_notes(*rows->account(), noun_of(spec), plan_.seq_len))
+      notes.push_back(format("{}: {}", name_of(spec), note));
     return rows;
   }
 
-  std::shared_ptr<const RowSource> preset_rows(std::shared_ptr<const IndexedDataset> dataset,
+  std::shared_ptr<const RowSource> packed_rows(const SourceSpec& spec,
+                                               std::shared_ptr<const IndexedDataset> dataset,
+                                               std::optional<int64_t> text_bytes, RowUse use) {
+    if (plan_.packing == Packing::concat)
+      return std::make_shared<ConcatRows>(std::move(dataset), plan_.seq_len, vocab_size(), text_bytes,
+                                          name_of(spec));
+    if (plan_.packing == Packing::preset && use == RowUse::training)
+      return preset_rows(spec, std::move(dataset), text_bytes);
+    // A preset describes the training data only.
+    const Packing packing = plan_.packing == Packing::preset ? Packing::best_fit : plan_.packing;
+    return std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), packing, plan_.seed,
+                                        text_bytes, name_of(spec));
+  }
+
+  static std::string_view noun_of(const SourceSpec& spec) {
+    return holds_conversations(spec) ? "conversation" : "document";
+  }
+
+  std::shared_ptr<const RowSource> preset_rows(const SourceSpec& spec,
+                                               std::shared_ptr<const IndexedDataset> dataset,
                                                std::optional<int64_t> text_bytes) {
     PackTable table = read_pack_table(plan_.preset, document_lengths(dataset->index()), plan_.seq_len);
     if (table.unused_tokens > 0) {
@@ -282,10 +300,11 @@ class SourceOpener {
     const std::string identity = "preset " + content_hash(std::as_bytes(std::span(table.row_begins))) +
                                  content_hash(std::as_bytes(std::span(table.pieces)));
     return std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), std::move(table),
-                                        identity, text_bytes);
+                                        identity, text_bytes, name_of(spec));
   }
 
   const DataPlan& plan_;
+  TokenizeResult report_;  ///< of the source that is being opened
   const Tokenizer* tokenizer_;
   const TokenizeProgressFunction& progress_;
 };
@@ -312,8 +331,12 @@ void check(const DataPlan& plan) {
 bool is_indexed(const SourceSpec& spec) {
   if (spec.format != "auto") return is_token_format(spec.format);
   const std::string extension = fs::path(spec.path).extension().string();
-  return extension == ".bin" || extension == ".idx" ||
+  return extension == ".bin" || extension == ".idx" || names_pair_beside_folder(spec.path) ||
          (!fs::exists(spec.path) && fs::exists(idx_path(spec.path)));
+}
+
+bool holds_conversations(const SourceSpec& spec) {
+  return !spec.dataset.empty() || find_chat_layout(spec.format).has_value();
 }
 
 std::vector<SourceSpec> leaves_of(const std::vector<SourceSpec>& sources) {
@@ -345,6 +368,7 @@ DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
   const std::vector<SourceEntry> train =
       opener.open_all(plan.sources, plan.validation_fraction, RowUse::training, held_out);
   const std::vector<std::string> paths = std::move(opener.paths);
+  const std::vector<TokenizeResult> reports = std::move(opener.reports);
   if (!plan.validation_sources.empty()) {
     HeldOut none;
     opener.names.clear();
@@ -359,6 +383,10 @@ DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                                    .temperature = plan.temperature},
                                   plan.steps);
   data.sources = source_statistics(*data.train, paths);
+  for (size_t i = 0; i < data.sources.size(); ++i) {
+    data.sources[i].dropped = reports.at(i).dropped;
+    data.sources[i].cut = reports.at(i).cut;
+  }
   if (!held_out.validation.empty()) data.validation = RowStream::one_pass(held_out.validation);
   if (!held_out.test.empty()) data.test = RowStream::one_pass(held_out.test);
   return data;

@@ -43,6 +43,9 @@ struct SourceSpec {
 /// Whether the source is a finished data set: by its format, or for "auto" by its name.
 bool is_indexed(const SourceSpec& spec);
 
+/// Whether its documents are conversations or instructions, by its format.
+bool holds_conversations(const SourceSpec& spec);
+
 /// The sources of a list, in the order of the tree, without the groups.
 std::vector<SourceSpec> leaves_of(const std::vector<SourceSpec>& sources);
 

@@ -65,6 +65,11 @@ fs::path idx_path(const fs::path& prefix) {
   return with_suffix(prefix, ".idx");
 }
 
+bool names_pair_beside_folder(const fs::path& path) {
+  return path.has_filename() && fs::is_directory(path) && fs::exists(idx_path(path)) &&
+         fs::exists(bin_path(path));
+}
+
 namespace {
 
 /// Checks the bytes of an .idx. Accessors may only be called for offsets that have been checked.
@@ -297,9 +302,20 @@ void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
 std::string IndexedDataset::content_key() const {
   std::string parts = format("{}:{}", index_hash_, tokens_->sample());
   if (mask_) parts += ":" + sample_of(mask_->file());
+  return content_hash(parts + range_of_part());
+}
+
+std::string IndexedDataset::content(const HashOfFile& hash_of) const {
+  std::string parts = index_hash_;
+  for (const fs::path& file : tokens_->paths()) parts += ":" + hash_of(file);
+  if (mask_) parts += ":" + hash_of(mask_->file().path());
+  return content_hash(parts + range_of_part());
+}
+
+/// "" if it has all documents of its files.
+std::string IndexedDataset::range_of_part() const {
   const bool whole = first_token_ == 0 && index_.tokens() == tokens_->tokens();
-  if (!whole) parts += format(":documents {} to {}", first_document_, first_document_ + index_.documents());
-  return content_hash(parts);
+  return whole ? "" : format(":documents {} to {}", first_document_, first_document_ + index_.documents());
 }
 
 }  // namespace stepforge

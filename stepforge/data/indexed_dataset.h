@@ -19,6 +19,7 @@
 #include "stepforge/data/batch.h"
 #include "stepforge/data/loss_mask.h"
 #include "stepforge/data/token_files.h"
+#include "stepforge/data/whole_hash.h"
 
 namespace stepforge {
 
@@ -30,6 +31,9 @@ TokenType token_type_for(int64_t vocab_size);
 
 /// `path` itself, or without its extension if it names the .bin or the .idx.
 std::filesystem::path dataset_prefix(const std::filesystem::path& path);
+/// Whether `path` is a folder beside which a pair has its name, such as the folder of a run that is named like its data. The pair
+/// is meant; "books/" means the folder.
+bool names_pair_beside_folder(const std::filesystem::path& path);
 std::filesystem::path bin_path(const std::filesystem::path& prefix);
 std::filesystem::path idx_path(const std::filesystem::path& prefix);
 
@@ -84,9 +88,12 @@ class IndexedDataset {
   void read_counted(int64_t first_token, std::span<uint8_t> out) const;
   /// Hash of where the documents begin, the sizes of the token files and of the .mask and a sample of their bytes.
   std::string content_key() const;
+  /// The same of the whole token files and .mask, by `hash_of`.
+  std::string content(const HashOfFile& hash_of) const;
 
  private:
   IndexedDataset(std::filesystem::path prefix, const std::string& idx, FileReader bin);
+  std::string range_of_part() const;
   void check_ids(int64_t first_token, std::span<const int32_t> ids, int64_t vocab_size) const;
 
   std::filesystem::path prefix_;

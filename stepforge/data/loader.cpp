@@ -37,10 +37,17 @@ Loader::Loader(std::shared_ptr<const RowStream> stream, const BatchLayout& layou
     : stream_(std::move(stream)), layout_(checked(layout)), cursor_(layout, 0) {}
 
 Batch Loader::read(const BatchCursor& cursor) const {
-  Batch batch = stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch);
+  return prepared(stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch));
+}
+
+Batch Loader::prepared(Batch batch) const {
   weigh_labels(layout_.label_weights, batch);
   add_tokens_ahead(batch, layout_.ahead);
   return take_part(std::move(batch), layout_.part);
+}
+
+Batch Loader::blank() const {
+  return prepared(padding_batch(layout_.seq_len, layout_.rows_per_micro_batch));
 }
 
 Batch Loader::next() {

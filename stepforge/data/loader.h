@@ -49,6 +49,8 @@ class Loader {
 
   /// The next micro-batch. Throws what reading the rows throws.
   virtual Batch next();
+  /// A micro-batch of padding, for a rank that has to take part in a step without rows.
+  Batch blank() const;
   /// Where to resume: unchanged within a step, advanced by rows_per_step with its last micro-batch.
   LoaderState state() const { return {cursor_.rows_consumed(), stream_->fingerprint()}; }
   /// Continues from `state`, at the beginning of a step. Throws UsageError if it belongs to other data,
@@ -62,6 +64,8 @@ class Loader {
 
  protected:
   Batch read(const BatchCursor& cursor) const;
+  /// What this rank makes of whole rows.
+  Batch prepared(Batch rows) const;
 
   std::shared_ptr<const RowStream> stream_;
   BatchLayout layout_;

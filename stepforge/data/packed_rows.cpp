@@ -18,29 +18,57 @@ std::vector<int64_t> document_lengths(const DatasetIndex& index) {
   return lengths;
 }
 
+namespace {
+
+/// Packs the documents that have a label. `hard` keeps all: where they are divided shows only in the rows.
+PackTable pack_labelled(const IndexedDataset& dataset, int64_t seq_len, Packing packing, uint64_t seed) {
+  std::vector<int64_t> lengths = document_lengths(dataset.index());
+  if (packing == Packing::hard) return pack_documents(lengths, seq_len, packing, seed);
+  const std::vector<int64_t> labels = labels_of_documents(dataset, seq_len);
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    if (labels[i] > 0 || lengths[i] == 0) continue;
+    ++documents;
+    tokens += std::exchange(lengths[i], 0);
+  }
+  PackTable table = pack_documents(lengths, seq_len, packing, seed);
+  table.unlabelled_documents = documents;
+  table.unlabelled_tokens = tokens;
+  return table;
+}
+
+}  // namespace
+
 PackedRows::PackedRows(const std::shared_ptr<const IndexedDataset>& dataset, int64_t seq_len,
-                       int64_t vocab_size, Packing packing, uint64_t seed, std::optional<int64_t> text_bytes)
-    : PackedRows(dataset, seq_len, vocab_size,
-                 pack_documents(document_lengths(dataset->index()), seq_len, packing, seed),
-                 format("{} {}", static_cast<int>(packing), static_cast<uint32_t>(seed)), text_bytes) {}
+                       int64_t vocab_size, Packing packing, uint64_t seed, std::optional<int64_t> text_bytes,
+                       const std::string& source)
+    : PackedRows(dataset, seq_len, vocab_size, pack_labelled(*dataset, seq_len, packing, seed),
+                 format("{} {}", static_cast<int>(packing), static_cast<uint32_t>(seed)), text_bytes,
+                 source) {}
 
 PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
-                       PackTable table, std::string_view identity, std::optional<int64_t> text_bytes)
+                       PackTable table, std::string_view identity, std::optional<int64_t> text_bytes,
+                       const std::string& source)
     : dataset_(std::move(dataset)),
       seq_len_(seq_len),
       vocab_size_(vocab_size),
       text_bytes_(text_bytes),
       table_(std::move(table)),
-      name_(dataset_->name()) {
-  if (table_.rows() == 0) {
+      account_(account_of(*dataset_, table_, seq_len)),
+      name_(source.empty() ? dataset_->name() : source) {
+  if (table_.rows() == 0 && table_.unlabelled_documents == 0) {
     throw UsageError(
         format("{} holds {} tokens, too few for one row of {} tokens: use more data or a smaller "
                "training.seq_len",
                name_, dataset_->index().tokens(), seq_len));
   }
-  for (const Piece& piece : table_.pieces) used_tokens_ += piece.end - piece.begin;
-  text_bytes_ = bytes_of_part(text_bytes_, used_tokens_, dataset_->index().tokens());
-  fingerprint_ = content_hash(format("rows {} {} {}", dataset_->content_key(), seq_len, identity));
+  require_labels(account_, name_, dataset_->index().documents(), seq_len);
+  text_bytes_ = bytes_of_part(text_bytes_, account_.tokens, dataset_->index().tokens());
+  // Rows without such documents are the same as in versions that did not leave them out.
+  const char* const labelled = table_.unlabelled_documents > 0 ? " with labels" : "";
+  fingerprint_ =
+      content_hash(format("rows {} {} {}{}", dataset_->content_key(), seq_len, identity, labelled));
 }
 
 int64_t PackedRows::attention_cost(int64_t number) const {

@@ -22,12 +22,16 @@ std::vector<int64_t> document_lengths(const DatasetIndex& index);
 /// next token of that is the last label. Padding follows (append_padding).
 class PackedRows : public RowSource {
  public:
-  /// `text_bytes`: UTF-8 bytes that the dataset was made from, if known. Throws UsageError if there is no row.
+  /// Documents without a label are left out, unless `packing` divides documents. `text_bytes`: UTF-8 bytes that the
+  /// dataset was made from, if known. `source`: what messages call it, if not by the name of the dataset. Throws
+  /// UsageError if there is no row, or no token has a label.
   PackedRows(const std::shared_ptr<const IndexedDataset>& dataset, int64_t seq_len, int64_t vocab_size,
-             Packing packing, uint64_t seed, std::optional<int64_t> text_bytes);
+             Packing packing, uint64_t seed, std::optional<int64_t> text_bytes,
+             const std::string& source = "");
   /// Rows of a table that fits the dataset. `identity`: equal for equal tables.
   PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
-             PackTable table, std::string_view identity, std::optional<int64_t> text_bytes);
+             PackTable table, std::string_view identity, std::optional<int64_t> text_bytes,
+             const std::string& source = "");
 
   const std::string& name() const override { return name_; }
   int64_t rows() const override { return table_.rows(); }
@@ -35,11 +39,16 @@ class PackedRows : public RowSource {
   void read(int64_t number, Row& row) const override;
   int64_t attention_cost(int64_t number) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
+  std::string content(const HashOfFile& hash_of) const override {
+    return fingerprint_ + dataset_->content(hash_of);
+  }
   /// Of the pieces, without padding.
-  int64_t tokens() const override { return used_tokens_; }
-  int64_t documents() const override { return dataset_->index().documents(); }
+  int64_t tokens() const override { return account_.tokens; }
+  /// Without those that are left out.
+  int64_t documents() const override { return dataset_->index().documents() - account_.unlabelled_documents; }
   std::optional<int64_t> text_bytes() const override { return text_bytes_; }
   const PackTable* pack_table() const override { return &table_; }
+  const RowAccount* account() const override { return &account_; }
 
  private:
   void append_piece(const Piece& piece, Row& row) const;
@@ -50,7 +59,7 @@ class PackedRows : public RowSource {
   int64_t vocab_size_;
   std::optional<int64_t> text_bytes_;
   PackTable table_;
-  int64_t used_tokens_ = 0;
+  RowAccount account_;
   std::string name_;
   std::string fingerprint_;
 };

@@ -38,6 +38,8 @@ struct PackTable {
   std::vector<int64_t> row_begins = {0};  ///< [rows + 1] into `pieces`
   int64_t cut_documents = 0;              ///< longer than a row, of which only the first L tokens are used
   int64_t unused_tokens = 0;              ///< of cut documents and after the last full row
+  int64_t unlabelled_documents = 0;       ///< left out, because nothing could be learned from them
+  int64_t unlabelled_tokens = 0;          ///< of these
 
   int64_t rows() const { return static_cast<int64_t>(row_begins.size()) - 1; }
   std::span<const Piece> row(int64_t number) const;

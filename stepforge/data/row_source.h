@@ -8,6 +8,8 @@
 
 #include "stepforge/data/batch.h"
 #include "stepforge/data/packing.h"
+#include "stepforge/data/row_account.h"
+#include "stepforge/data/whole_hash.h"
 
 namespace stepforge {
 
@@ -38,6 +40,11 @@ class RowSource {
   }
   /// Equal for sources with equal rows.
   virtual const std::string& fingerprint() const = 0;
+  /// The same of all contents, of which fingerprint() may have a sample: `hash_of` hashes the files.
+  virtual std::string content(const HashOfFile& hash_of) const {
+    static_cast<void>(hash_of);
+    return fingerprint();
+  }
   /// All tokens of the source, including those after the last full row.
   virtual int64_t tokens() const = 0;
   /// Documents of the source: one a row, unless the source counts them.
@@ -46,6 +53,14 @@ class RowSource {
   virtual std::optional<int64_t> text_bytes() const = 0;
   /// Which documents its rows hold; null unless a table says so.
   virtual const PackTable* pack_table() const { return nullptr; }
+  /// What its rows hold and what was left out; null if the source does not count it.
+  virtual const RowAccount* account() const { return nullptr; }
+  /// The tokens of an average row, without padding.
+  double tokens_per_row() const {
+    const RowAccount* const counted = account();
+    return counted == nullptr ? static_cast<double>(seq_len())
+                              : static_cast<double>(counted->tokens) / static_cast<double>(rows());
+  }
 };
 
 }  // namespace stepforge

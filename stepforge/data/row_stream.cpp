@@ -131,6 +131,12 @@ std::vector<std::string> RowStream::source_names() const {
   return names;
 }
 
+std::string RowStream::content(const HashOfFile& hash_of) const {
+  std::string contents = fingerprint_;
+  for (const SourceTree::Leaf& leaf : sources()) contents += "\n" + leaf.source->content(hash_of);
+  return content_hash(contents);
+}
+
 std::optional<RowRef> RowStream::locate(int64_t number) const {
   return locate_unbalanced(balanced_ ? (*balanced_)(number) : number);
 }
@@ -164,6 +170,7 @@ Batch RowStream::rows(int64_t first_row, int64_t count) const {
   Row row;
   for (int64_t number = first_row; number < end; ++number) {
     int32_t source = kNoSource;
+    row.padding = 0;
     if (const std::optional<RowRef> found = locate(number)) {
       source = static_cast<int32_t>(found->source);
       sources()[static_cast<size_t>(found->source)].source->read(found->running, row);
@@ -177,14 +184,37 @@ Batch RowStream::rows(int64_t first_row, int64_t count) const {
   return batch;
 }
 
+double RowStream::mean_of_rows(const std::function<double(const RowSource&)>& of_row) const {
+  double sum = 0.0;
+  for (const SourceTree::Leaf& leaf : sources()) sum += leaf.rows * of_row(*leaf.source);
+  // Rows that fill an epoch have neither tokens nor labels.
+  const double filled = static_cast<double>(tree_.rows_per_epoch()) / static_cast<double>(padded_rows_);
+  return sum / tree_.total_rows() * filled;
+}
+
+double RowStream::tokens_per_row() const {
+  return mean_of_rows([](const RowSource& source) { return source.tokens_per_row(); });
+}
+
+std::optional<double> RowStream::labels_per_row() const {
+  const auto counts = [](const SourceTree::Leaf& leaf) { return leaf.source->account() != nullptr; };
+  if (!std::ranges::all_of(sources(), counts)) return std::nullopt;
+  return mean_of_rows([](const RowSource& source) {
+    return static_cast<double>(source.account()->labels) / static_cast<double>(source.rows());
+  });
+}
+
 std::optional<double> RowStream::bytes_per_token() const {
   double bytes = 0.0;
   double tokens = 0.0;
   for (const SourceTree::Leaf& leaf : sources()) {
     const auto known = leaf.source->text_bytes();
     if (!known || leaf.source->tokens() == 0) return std::nullopt;
+    double of_token = static_cast<double>(*known) / static_cast<double>(leaf.source->tokens());
+    if (const RowAccount* const account = leaf.source->account(); account && account->predicted > 0)
+      of_token *= static_cast<double>(account->tokens) / static_cast<double>(account->predicted);
     // A source counts by its share of the rows.
-    bytes += leaf.rows * static_cast<double>(*known) / static_cast<double>(leaf.source->tokens());
+    bytes += leaf.rows * of_token;
     tokens += leaf.rows;
   }
   return bytes / tokens;

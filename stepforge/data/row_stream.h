@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,10 +64,17 @@ class RowStream {
   /// Rows and tokens of one epoch, with the rows that follow it to fill a step.
   int64_t rows_per_epoch() const { return padded_rows_; }
   int64_t tokens_per_epoch() const { return padded_rows_ * seq_len_; }
-  /// Average UTF-8 bytes per token, for bits per byte; nullopt if a source does not know it.
+  /// The tokens of an average row, without padding.
+  double tokens_per_row() const;
+  /// The same of its labels; nullopt if a source does not count them.
+  std::optional<double> labels_per_row() const;
+  /// Average UTF-8 bytes per token that is predicted, for bits per byte: nobody predicts the first one of a document.
+  /// nullopt if a source does not know it.
   std::optional<double> bytes_per_token() const;
   /// Hash of everything that determines the rows: contents, weights, seed, sequence length.
   const std::string& fingerprint() const { return fingerprint_; }
+  /// The same with the whole contents of files instead of samples; may read all of them.
+  std::string content(const HashOfFile& hash_of) const;
   /// In the order of the numbers in Batch::sources.
   const std::vector<SourceTree::Leaf>& sources() const { return tree_.leaves(); }
   std::vector<std::string> source_names() const;
@@ -82,6 +90,7 @@ class RowStream {
   /// The same before rows are put into another order within their step.
   std::optional<RowRef> locate_unbalanced(int64_t number) const;
   int64_t cost_of(const std::optional<RowRef>& row) const;
+  double mean_of_rows(const std::function<double(const RowSource&)>& of_row) const;
 
   SourceTree tree_;
   bool endless_;

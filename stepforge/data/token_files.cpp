@@ -120,6 +120,12 @@ void TokenFiles::read_part(size_t number, int64_t first_token, std::span<int32_t
   }
 }
 
+std::vector<std::filesystem::path> TokenFiles::paths() const {
+  std::vector<std::filesystem::path> paths;
+  for (const TokenFile& file : files_) paths.push_back(file.file.path());
+  return paths;
+}
+
 std::string TokenFiles::sample() const {
   std::vector<std::string> samples;
   for (const TokenFile& entry : files_) samples.push_back(sample_of(entry.file));

@@ -44,6 +44,7 @@ class TokenFiles {
   void read(int64_t first_token, std::span<int32_t> out) const;
   /// The sizes of the files and hashes of a sample of their bytes.
   std::string sample() const;
+  std::vector<std::filesystem::path> paths() const;
 
  private:
   size_t number_of(int64_t token) const;

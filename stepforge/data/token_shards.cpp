@@ -53,6 +53,7 @@ bool is_pair(const fs::path& path) {
 
 /// The files that `path` names; the path itself if it does not exist.
 std::vector<fs::path> token_files_of(const fs::path& path) {
+  if (names_pair_beside_folder(path)) return {path};
   if (!fs::is_directory(path)) return expand_path(path);
   std::vector<fs::path> files;
   for (const fs::path& entry : entries_of(path))

@@ -50,7 +50,8 @@ constexpr Field kTrainFields[] = {
     {metric::grad_norm, "grad_norm", kYellow, "{:.4f}", 6},
     {metric::lr, "lr", kBrightBlue, "{:.2e}", 5},
     {metric::memory_active, "memory", kCyan, "{:.2f}GiB", 4},
-    {metric::tps, "tps", kBlue, "", 7, 0},
+    {metric::job_tps, "tps", kBlue, "", 7, 0},
+    {metric::tps, "tps/rank", kBlue, "", 3, 0},
     {metric::tflops, "tflops", kCyan, "", 2, 2},
     {metric::mfu, "mfu", kMagenta, "{:.2f}%", 3},
     {metric::data_loading_share, "data", kBrightBlack, "{:.1f}%", 1},
@@ -75,7 +76,14 @@ std::vector<Part> parts_of(const MetricsRecord& record) {
   std::vector<Part> parts = {{format("{}step: {}", prefix, record.step), kRed, 100}};
   const auto add = [&](const Field& field) {
     const auto value = record.find(field.metric);
-    if (value) parts.push_back({field.text(*value), field.colour, field.importance});
+    if (!value) return;
+    Field shown = field;
+    if (field.metric == metric::tps) {
+      const auto of_job = record.find(metric::job_tps);
+      if (value == of_job) return;  // a single rank
+      if (!of_job) shown = {metric::tps, "tps", field.colour, "", 7};
+    }
+    parts.push_back({shown.text(*value), shown.colour, shown.importance});
   };
   if (event) {
     for (const auto& [name, value] : record.values)

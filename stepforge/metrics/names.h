@@ -41,8 +41,10 @@ inline std::string router(int64_t layer, std::string_view figure) {
 inline constexpr std::string_view grad_norm = "grad_norm";
 /// The learning rate of this step's update.
 inline constexpr std::string_view lr = "lr";
-/// Tokens per second per device.
+/// Tokens per second per device, and of the whole job; padding is no token. Labels per second of the whole job.
 inline constexpr std::string_view tps = "throughput(tps)";
+inline constexpr std::string_view job_tps = "job_throughput(tps)";
+inline constexpr std::string_view job_lps = "job_throughput(labels/s)";
 inline constexpr std::string_view tflops = "tflops";
 inline constexpr std::string_view mfu = "mfu(%)";
 /// Seconds per step, and how many of them the step waited for data.
@@ -52,7 +54,9 @@ inline constexpr std::string_view data_loading_share = "time_metrics/data_loadin
 /// Peak tensor memory, and peak resident memory of the process.
 inline constexpr std::string_view memory_active = "memory/max_active(GiB)";
 inline constexpr std::string_view memory_resident = "memory/max_resident(GiB)";
+/// Tokens and labels of all ranks since the beginning of the run, without padding.
 inline constexpr std::string_view tokens_seen = "n_tokens_seen";
+inline constexpr std::string_view labels_seen = "n_labels_seen";
 /// Per step and axis of the mesh ("tp"): the size of its messages (GroupMeter), and how long compute waited.
 inline std::string comm_bytes(std::string_view axis) {
   return "comm/" + std::string(axis) + "(GiB)";

@@ -46,7 +46,8 @@ Json to_json(const RunStart& start) {
           {"time", start.time},           {"version", start.version},
           {"commit", start.commit},       {"begin_step", start.begin_step},
           {"end_step", start.end_step},   {"saved_step", start.saved_step},
-          {"tokens", start.tokens},       {"seconds", start.seconds},
+          {"tokens", start.tokens},       {"labels", start.labels},
+          {"data", start.data},           {"seconds", start.seconds},
           {"launch_id", start.launch_id}, {"exit_reason", start.exit_reason}};
 }
 
@@ -62,6 +63,8 @@ RunStart read_start(const JsonReader& json) {
           .saved_step = json.integer_or("saved_step", json["end_step"].count(), 0),
           .launch_id = json.text_or("launch_id", ""),
           .tokens = json["tokens"].count(),
+          .labels = json.integer_or("labels", 0, 0),
+          .data = json.has("data") ? json["data"].json() : Json(),
           .seconds = json["seconds"].number(),
           .exit_reason = json["exit_reason"].text()};
 }
@@ -174,10 +177,11 @@ void RunFolder::begin(RunStart start) {
   save();
 }
 
-void RunFolder::progress(int64_t end_step, int64_t tokens, double seconds) {
+void RunFolder::progress(int64_t end_step, int64_t tokens, int64_t labels, double seconds) {
   RunStart& start = history_.back();
   start.end_step = end_step;
   start.tokens = tokens;
+  start.labels = labels;
   start.seconds = earlier_seconds_ + seconds;
   save_or_warn();
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/json.h"
 #include "stepforge/base/log.h"
 
 namespace stepforge {
@@ -29,7 +30,12 @@ struct RunStart {
   /// What the launcher calls itself, the same in all its restarts; "" without a launcher.
   std::string launch_id;
   /// Tokens of the run up to end_step; tokens of steps that a resume repeated count once.
+  /// Padding is not counted.
   int64_t tokens = 0;
+  /// Labels of the run up to end_step, counted in the same way; 0 in older files.
+  int64_t labels = 0;
+  /// What each source of the data holds and what was left out of it; null in older files.
+  Json data;
   /// Seconds of this start and all before it, repeated steps included.
   double seconds = 0;
   /// "running", then "completed", "interrupted" or "failed: …"; "died" if the process ended without saying
@@ -58,13 +64,14 @@ class RunFolder {
   /// Writes config.toml atomically. Throws Error.
   void write_config(std::string_view toml) const;
 
-  /// Adds a start to the history: its version, commit, launch_id, begin_step, and the tokens up to that step;
+  /// Adds a start to the history: its version, commit, launch_id, data, begin_step, and the tokens and labels up to that step;
   /// the rest is filled in. An earlier start that is still "running" becomes "died", since this process holds
   /// the lock. Throws Error if run.json cannot be written.
   void begin(RunStart start);
-  /// Updates the start of begin(): last finished step, tokens of the whole run, seconds of this start. If the
+  /// Updates the start of begin(): last finished step, tokens and labels of the whole run, seconds of
+  /// this start. If the
   /// disk cannot be written it logs a warning. Only after begin().
-  void progress(int64_t end_step, int64_t tokens, double seconds);
+  void progress(int64_t end_step, int64_t tokens, int64_t labels, double seconds);
   /// A checkpoint of `step` was published. Like progress(), it logs a warning if the disk cannot be written.
   /// Does nothing before begin().
   void saved(int64_t step);

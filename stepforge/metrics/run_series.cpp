@@ -40,7 +40,8 @@ RunSeries read_run_series(const fs::path& run) {
       add(series.loss, metric::loss);
       add(series.grad_norm, metric::grad_norm);
       add(series.lr, metric::lr);
-      add(series.tokens_per_second, metric::tps);
+      // Records of versions before it have that of a rank only.
+      add(series.tokens_per_second, record.find(metric::job_tps) ? metric::job_tps : metric::tps);
       series.tokens_seen = record.find(metric::tokens_seen).value_or(series.tokens_seen);
     } else if (record.kind == "validation") {
       add(series.validation_loss, metric::validation_loss);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "stepforge/comm/rank0_first.h"
 #include "stepforge/comm/self_test.h"
 #include "stepforge/config/schema_docs.h"
+#include "stepforge/data/whole_hash.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/jsonl.h"
 #include "stepforge/models/decoder.h"
@@ -162,8 +164,11 @@ void fit_vocabulary(Trainer& trainer) {
 void build_data(Trainer& trainer) {
   const auto& data = trainer.config.data;
   fit_vocabulary(trainer);
+  // Text of which too little is held out is tokenized again as a whole; that is no news.
+  std::set<std::pair<int64_t, int64_t>> logged;
   const auto log_end = [&](const TokenizeProgress& progress) {
     if (progress.bytes_done < progress.bytes_total) return;
+    if (!logged.emplace(progress.bytes_total, progress.tokens).second) return;
     trainer.log.info("tokenized {} into {} tokens", human_bytes(progress.bytes_total),
                      with_thousands(progress.tokens));
   };
@@ -174,10 +179,18 @@ void build_data(Trainer& trainer) {
       log_end(progress);
     };
     trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), advance); });
+    const auto hash_of = [&](const std::filesystem::path& file) {
+      return whole_hash(file, plan.cache_dir / "hashes", report);
+    };
+    // Checkpoints say what they were trained on; without any, nobody asks.
+    if (trainer.config.checkpoint.enable) trainer.state.data_content = trainer.data.train->content(hash_of);
   });
+  trainer.state.tokenizer = trainer.tokenizer->fingerprint();
   for (const std::string& note : trainer.data.notes) trainer.log.warning("{}", note);
-  if (trainer.data.sources.size() > 1)
-    for (const std::string& line : describe_sources(trainer.data)) trainer.log.info("{}", line);
+  const bool is_mixture = trainer.data.sources.size() > 1;
+  for (const std::string& line :
+       is_mixture ? describe_sources(trainer.data) : account_lines(trainer.data.sources))
+    trainer.log.info("{}", line);
   require_agreement(trainer, "the data", trainer.data.train->fingerprint());
   if (trainer.config.validation.freq > 0 && trainer.data.validation == nullptr) {
     throw UsageError(format(
@@ -204,10 +217,12 @@ void build_layout(Trainer& trainer) {
   trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place, trainer.pipeline);
   trainer.batch = plan_batch(trainer.config, trainer.layout);
   trainer.batch.ahead = trainer.model_spec.ahead;
-  const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
-  trainer.steps_per_epoch =
-      std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));
-  trainer.total_steps = training.steps > 0 ? training.steps : training.epochs * trainer.steps_per_epoch;
+  const int64_t rows = trainer.data.train->rows_per_epoch();
+  const int64_t of_step = trainer.batch.rows_per_step;
+  trainer.steps_per_epoch = std::max<int64_t>(1, rows / of_step);
+  // A step may have rows of two epochs, so all epochs are counted together; the last step has all that is left.
+  trainer.total_steps =
+      training.steps > 0 ? training.steps : (training.epochs * rows + of_step - 1) / of_step;
 }
 
 /// Throws UsageError if debug.plant_nan_block is not a block of the model.

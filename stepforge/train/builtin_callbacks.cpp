@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/files.h"
@@ -63,9 +64,8 @@ class ReportCallback : public Callback {
     trainer.log.info("program: {} operations, predicted peak memory {}",
                      with_thousands(std::ssize(trainer.train_program.operations)),
                      human_bytes(trainer.predicted_memory.peak_of_one_memory()));
-    trainer.log.info("run: {}, {} tokens, one epoch is {}; folder {}", counted(trainer.total_steps, "step"),
-                     with_thousands(trainer.total_steps * batch.tokens_per_step()),
-                     counted(trainer.steps_per_epoch, "step"), trainer.config.run_dir);
+    trainer.log.info("run: {}, {}, {}; folder {}", counted(trainer.total_steps, "step"),
+                     expected_size(trainer), passes_text(trainer), trainer.config.run_dir);
     report_repetition(trainer);
   }
 
@@ -96,8 +96,26 @@ class ReportCallback : public Callback {
   }
 
  private:
+  /// "about 1,200 tokens and 300 labels": of an average row, without padding.
+  static std::string expected_size(const Trainer& trainer) {
+    const RowStream& stream = *trainer.data.train;
+    const auto rows = static_cast<double>(trainer.total_steps * trainer.batch.rows_per_step);
+    const double tokens = rows * stream.tokens_per_row();
+    const std::string text = with_thousands(std::llround(tokens)) + " tokens";
+    const std::optional<double> labels = stream.labels_per_row();
+    return labels ? format("{} and {} labels", text, with_thousands(std::llround(rows * *labels))) : text;
+  }
+
+  static std::string passes_text(const Trainer& trainer) {
+    const double passes = trainer.passes(trainer.total_steps);
+    const double steps = 1.0 / trainer.passes(1);
+    const std::string epoch =
+        std::nearbyint(steps) == steps ? counted(std::llround(steps), "step") : format("{:.2f} steps", steps);
+    return format("{:.2f} passes over the data, one epoch is {}", passes, epoch);
+  }
+
   static void report_repetition(const Trainer& trainer) {
-    const int64_t times = trainer.total_steps / trainer.steps_per_epoch;
+    const auto times = static_cast<int64_t>(trainer.passes(trainer.total_steps));
     if (times < 2) return;
     const char* data = trainer.data.train->bytes_per_token() ? "your text" : "the data";
     if (trainer.config.validation.freq > 0) {
@@ -133,29 +151,33 @@ class LoggingCallback : public Callback {
   void step_end(Trainer& trainer) override {
     communication_.end_step(*trainer.groups);
     const double waited = trainer.loader->wait_seconds();
-    const double seconds = meter_.end_step(trainer.batch.tokens_per_step() / trainer.place.world_size,
-                                           trainer.last_flops, waited - waited_);
+    const double seconds = meter_.end_step(trainer.last_step.tokens, trainer.last_flops, waited - waited_);
+    labels_ += trainer.last_step.valid_labels;
     waited_ = waited;
     if (status_ == nullptr) return;
     seconds_per_step_.add(seconds, 0.9);
     const double smoothed = seconds_per_step_.value();
     status_->update({trainer.state.step, trainer.total_steps, trainer.state.smoothed_loss.value(),
-                     static_cast<double>(trainer.batch.tokens_per_step()) / smoothed, smoothed});
+                     static_cast<double>(trainer.last_step.tokens) / smoothed, smoothed});
   }
 
   void log(Trainer& trainer, MetricsRecord& record) override {
     const ThroughputWindow window = meter_.take();
-    record.add(metric::loss, trainer.last_step.loss);
-    record.add(metric::max_loss, trainer.last_step.max_loss);
+    const bool has_loss = trainer.last_step.valid_labels > 0;
+    if (has_loss) record.add(metric::loss, trainer.last_step.loss);
+    if (has_loss) record.add(metric::max_loss, trainer.last_step.max_loss);
     for (const auto& [name, loss] : trainer.source_losses->take(trainer.all_ranks.get()))
       record.add(metric::source_loss(name), loss);
     if (trainer.mtp_losses != nullptr) trainer.mtp_losses->log(trainer.all_ranks.get(), record);
     if (trainer.router_monitor != nullptr) trainer.router_monitor->log(trainer.all_ranks.get(), record);
-    record.add(metric::grad_norm, trainer.last_step.grad_norm);
+    if (has_loss) record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
     record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));
     record.add(metric::memory_resident, static_cast<double>(peak_resident_bytes()) / (1 << 30));
-    record.add(metric::tps, window.tokens_per_second());
+    record.add(metric::tps, window.tokens_per_second() / trainer.place.world_size);
+    record.add(metric::job_tps, window.tokens_per_second());
+    const auto labels = static_cast<double>(std::exchange(labels_, 0));
+    record.add(metric::job_lps, window.seconds > 0.0 ? labels / window.seconds : 0.0);
     record.add(metric::tflops, window.tflops());
     const double peak = trainer.config.metrics.peak_tflops;
     if (peak > 0.0) record.add(metric::mfu, 100.0 * window.tflops() / peak);
@@ -165,6 +187,7 @@ class LoggingCallback : public Callback {
     record.add(metric::data_loading_share, window.data_percent());
     communication_.take(record, *trainer.groups, std::max<int64_t>(1, window.steps));
     record.add(metric::tokens_seen, static_cast<double>(trainer.state.tokens));
+    record.add(metric::labels_seen, static_cast<double>(trainer.state.labels));
   }
 
   void evaluate(Trainer& trainer) override {
@@ -189,6 +212,7 @@ class LoggingCallback : public Callback {
   CommunicationWindow communication_;
   std::unique_ptr<StatusLine> status_;
   double waited_ = 0.0;
+  int64_t labels_ = 0;  ///< since the last record
 };
 
 /// Logs generated text every sampling.freq steps.

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <numbers>
 #include <optional>
+#include <string>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -22,7 +24,7 @@ class EvaluationServices : public StepServices {
  public:
   EvaluationServices(const Batch& batch, const ModelStore& store, const StepScalars& scalars)
       : batch_(batch), layout_(store.groups().layout()), scalars_(scalars) {
-    scalars_.begin(batch.loss_weight(), batch.valid_labels, layout_.data_ranks);
+    scalars_.begin(batch.loss_weight(), batch.valid_labels, batch.real_tokens, layout_.data_ranks);
   }
   void count_labels(Communicator& ranks) override { scalars_.sum_counts(ranks, layout_); }
   BatchTensors load_batch(int micro_batch, int ahead) override { return BatchTensors(batch_); }
@@ -40,11 +42,16 @@ class EvaluationServices : public StepServices {
   const StepScalars& scalars_;
 };
 
-/// For a rank without a batch in the last round: it takes part in the collectives but adds nothing.
-Batch masked(Batch batch) {
-  std::fill(batch.labels.begin(), batch.labels.end(), kIgnoredLabel);
-  batch.valid_labels = 0;
-  return batch;
+/// The `count` rows of this rank from `first` on. `rows` rows of padding for a rank without a batch in the last round, which
+/// takes part in the collectives but adds nothing, and if the rows cannot be read: `fault` then says why.
+Batch rows_or_padding(const RowStream& stream, int64_t first, int64_t count, int64_t rows,
+                      std::string& fault) {
+  try {
+    if (count > 0) return stream.rows(first, count);
+  } catch (const std::exception& failure) {
+    fault = failure.what();
+  }
+  return padding_batch(stream.seq_len(), rows);
 }
 
 int64_t rows_to_evaluate(const RowStream& stream, int64_t rows, int64_t max_batches) {
@@ -85,19 +92,23 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
   for (int64_t first = 0; first < all_rows; first += round) {
     const int64_t own_first = first + rows * layout.data_rank;
     const int64_t own_rows = std::min(rows, all_rows - own_first);
-    const Batch batch =
-        take_part(own_rows > 0 ? stream.rows(own_first, own_rows) : masked(stream.rows(0, rows)), part);
+    std::string fault;
+    const Batch batch = take_part(rows_or_padding(stream, own_first, own_rows, rows, fault), part);
     EvaluationServices services(batch, executor.store(), scalars);
     scalars.interrupted.fill_(stop && stop());
+    scalars.without_rows.fill_(!fault.empty());
     executor.run(inputs, services);
     const HostScalars host(scalars);
+    if (!fault.empty()) throw UnreadableRows(fault);
+    if (host(scalars.without_rows) != 0.0)
+      throw UnreadableRows("another rank could not read its rows of the validation data; its error says why");
     result.stopped = host(scalars.interrupted) != 0.0;
     if (result.stopped) break;
     // Rank order is batch order, so without context parallelism the sum is that of a single rank.
     for (int64_t rank = 0; rank < scalars.gathered_losses.size(0); ++rank)
       loss_sum += host(scalars.gathered_losses.select(0, rank).select(0, 0));
     result.valid_labels += static_cast<int64_t>(host(scalars.valid_labels));
-    result.tokens += std::min(round, all_rows - first) * stream.seq_len();
+    result.tokens += static_cast<int64_t>(host(scalars.tokens));
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.loss = loss_sum / static_cast<double>(result.valid_labels);

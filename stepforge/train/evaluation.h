@@ -5,10 +5,17 @@
 #include <cstdint>
 #include <functional>
 
+#include "stepforge/base/error.h"
 #include "stepforge/data/row_stream.h"
 #include "stepforge/train/executor.h"
 
 namespace stepforge {
+
+/// Rows of the data cannot be read. Thrown on all ranks, on others than the one that has the fault with a message that says so.
+class UnreadableRows : public Error {
+ public:
+  using Error::Error;
+};
 
 struct EvaluationResult {
   double loss = 0.0;  ///< mean over valid labels, natural log
@@ -24,7 +31,7 @@ struct EvaluationResult {
 /// before which `stop` returned true on some rank. A collective over the ranks of the executor's store: the data
 /// ranks share the batches; the result is the same on all of them, and equal to that of a single rank, with
 /// context parallelism up to the last bits. `part`: of each row, that this rank has. Throws Error for an endless
-/// stream.
+/// stream, UnreadableRows if a rank cannot read its rows.
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
                           const std::function<bool()>& stop = {}, const ContextPart& part = {});
 

@@ -63,6 +63,8 @@ TrainerState loaded_state(const Trainer& trainer, const TrainerState& saved,
   state.loader = load.data ? saved.loader : LoaderState{};
   state.schedule_begin = load.schedule ? saved.schedule_begin : state.step;
   state.arithmetic = trainer.state.arithmetic;
+  state.data_content = trainer.state.data_content;
+  state.tokenizer = trainer.state.tokenizer;
   return state;
 }
 
@@ -101,6 +103,22 @@ ConfigChanges check_changes(const Trainer& trainer, const Json& json, const std:
   return changes;
 }
 
+/// Throws UsageError if a file was changed where the fingerprint of the data has no sample, or the tokenizer. Older
+/// checkpoints do not tell.
+void require_same_contents(const Trainer& trainer, const TrainerState& saved,
+                           const std::filesystem::path& folder) {
+  const auto require = [&](const std::string& before, const std::string& now, std::string_view what) {
+    if (before.empty() || now.empty() || before == now) return;
+    throw UsageError(
+        format("the checkpoint {} was written with {} of other contents (hash {}, now {}): a file was "
+               "changed since; "
+               "restore it, or set checkpoint.allow_changed = [\"data\"]",
+               folder.string(), what, before, now));
+  };
+  require(saved.tokenizer, trainer.state.tokenizer, "a tokenizer");
+  require(saved.data_content, trainer.state.data_content, "data");
+}
+
 }  // namespace
 
 void load_weights_as_asked(const Trainer& trainer, const std::filesystem::path& source,
@@ -123,7 +141,9 @@ void restore_checkpoint(Trainer& trainer, const FoundCheckpoint& found, bool own
   });
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();
-  if (load.data) trainer.loader->restore(saved.loader, data_may_change || changes.other_rows);
+  const bool may_differ = data_may_change || changes.other_rows;
+  if (load.data) trainer.loader->restore(saved.loader, may_differ);
+  if (load.data && !may_differ) require_same_contents(trainer, saved, folder);
   if (!saved.arithmetic.empty() && saved.arithmetic != trainer.state.arithmetic) {
     trainer.log.warning("the last bits can differ from an uninterrupted run: saved with {}, resumed with {}",
                         saved.arithmetic, trainer.state.arithmetic);

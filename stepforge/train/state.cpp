@@ -28,7 +28,9 @@ Json state_to_json(const TrainerState& state, const Config& config, int64_t rows
   Json json;
   json["step"] = state.step;
   json["tokens"] = state.tokens;
+  json["labels"] = state.labels;
   json["skipped"] = state.skipped;
+  json["unlabelled"] = state.unlabelled;
   json["rows_consumed"] = state.loader.rows_consumed;
   json["data_fingerprint"] = state.loader.fingerprint;
   json["smoothed_loss"] = {{"sum", state.smoothed_loss.sum}, {"weight", state.smoothed_loss.weight}};
@@ -36,6 +38,8 @@ Json state_to_json(const TrainerState& state, const Config& config, int64_t rows
   json["schedule_begin"] = state.schedule_begin;
   json["schedule_steps"] = state.schedule_steps;
   json["arithmetic"] = state.arithmetic;
+  json["data_content"] = state.data_content;
+  json["tokenizer"] = state.tokenizer;
   json["config"] = config_toml(with_open_fields_closed(config, rows_per_step));
   return json;
 }
@@ -47,6 +51,10 @@ TrainerState state_from_json(const Json& json, const std::string& source) {
   state.step = reader["step"].count();
   state.tokens = reader["tokens"].count();
   state.skipped = reader["skipped"].count();
+  state.data_content = reader.text_or("data_content", "");
+  state.tokenizer = reader.text_or("tokenizer", "");
+  state.labels = reader.integer_or("labels", 0, 0);
+  state.unlabelled = reader.integer_or("unlabelled", 0, 0);
   state.loader.rows_consumed = reader["rows_consumed"].count();
   state.loader.fingerprint = reader["data_fingerprint"].text();
   const JsonReader smoothed = reader["smoothed_loss"];

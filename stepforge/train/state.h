@@ -14,14 +14,18 @@
 namespace stepforge {
 
 struct TrainerState {
-  int64_t step = 0;     ///< finished steps
-  int64_t tokens = 0;   ///< seen in them
-  int64_t skipped = 0;  ///< steps without an update, in all
+  int64_t step = 0;        ///< finished steps
+  int64_t tokens = 0;      ///< seen in them, without padding (older checkpoints: with it)
+  int64_t labels = 0;      ///< learned from in them; of older checkpoints, in the steps since
+  int64_t skipped = 0;     ///< steps whose update was not finite, in all
+  int64_t unlabelled = 0;  ///< steps in which no token had a label, in all
   LoaderState loader;
   Smoothed smoothed_loss;
   bool validation_pending = false;  ///< the validation of `step` was interrupted and is still to be done
   int64_t schedule_begin = 0;       ///< the step with which the learning-rate schedule begins
   int64_t schedule_steps = 0;       ///< its length; 0 in older checkpoints
+  std::string data_content;         ///< RowStream::content of the data; "" in older checkpoints
+  std::string tokenizer;            ///< fingerprint of the tokenizer; "" in older checkpoints
   std::string arithmetic;           ///< threads and processor that computed it; "" in older checkpoints
 };
 

@@ -13,8 +13,9 @@ namespace stepforge {
 
 StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device, int64_t units,
                          int64_t depths) {
-  constexpr int64_t kSingle = 14;
+  constexpr int64_t kSingle = 16;
   constexpr int64_t kOfDepth = 3;
+  constexpr int64_t kCounts = 5;
   const int64_t losses = micro_batches + 1;
   all = at::zeros({kSingle + kOfDepth * depths + units + losses * (ranks > 1 ? ranks + 1 : 1)},
                   at::TensorOptions().dtype(at::kDouble).device(device));
@@ -23,13 +24,15 @@ StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device
   const auto single = [&] { return next(1).select(0, 0); };
   own_weight = single();
   data_ranks = single();
-  counts = next(3 + depths);
+  counts = next(kCounts + depths);
   label_weight = counts.select(0, 0);
   valid_labels = counts.select(0, 1);
   interrupted = counts.select(0, 2);
+  tokens = counts.select(0, 3);
+  without_rows = counts.select(0, 4);
   token_weight = single();
   for (int64_t depth = 0; depth < depths; ++depth)
-    ahead.push_back({single(), counts.select(0, 3 + depth), single()});
+    ahead.push_back({single(), counts.select(0, kCounts + depth), single()});
   own_losses = next(losses);
   loss_sums = own_losses.narrow(0, 0, micro_batches);
   own_mean = own_losses.select(0, micro_batches);
@@ -42,13 +45,14 @@ StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device
   update = {.finite = single(), .number = single(), .lr_factor = single(), .grad_scale = single()};
 }
 
-void StepScalars::begin(double own_label_weight, int64_t own_labels, int64_t data_rank_count,
-                        std::span<const double> ahead_weights) const {
+void StepScalars::begin(double own_label_weight, int64_t own_labels, int64_t own_tokens,
+                        int64_t data_rank_count, std::span<const double> ahead_weights) const {
   all.zero_();
   own_weight.fill_(own_label_weight);
   data_ranks.fill_(data_rank_count);
   label_weight.fill_(own_label_weight);
   valid_labels.fill_(own_labels);
+  tokens.fill_(own_tokens);
   for (size_t i = 0; i < ahead.size(); ++i) {
     ahead[i].own_weight.fill_(ahead_weights[i]);
     ahead[i].label_weight.fill_(ahead_weights[i]);
@@ -59,6 +63,7 @@ void StepScalars::sum_counts(Communicator& ranks, const RankLayout& layout) cons
   if (layout.index_in(layout.tensor_group) != 0 || layout.index_in(layout.pipeline_group) != 0) {
     label_weight.zero_();
     valid_labels.zero_();
+    tokens.zero_();
     for (const AheadScalars& depth : ahead) depth.label_weight.zero_();
   }
   ranks.all_reduce(bytes_of(counts), DType::f64);

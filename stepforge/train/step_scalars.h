@@ -31,13 +31,13 @@ struct StepScalars {
   /// in a pipeline, otherwise 0. `depths`: of multi-token prediction.
   StepScalars(int64_t micro_batches, int64_t ranks, at::Device device, int64_t units = 0, int64_t depths = 0);
 
-  /// Starts a step: sets what the labels of this rank weigh together, their number, and the number of ranks with
-  /// data, all others to 0. `ahead_weights`: what the labels of each depth weigh.
-  void begin(double own_label_weight, int64_t own_labels, int64_t data_rank_count,
+  /// Starts a step: sets what the labels of this rank weigh together, their number, that of its tokens without padding,
+  /// and the number of ranks with data, all others to 0. `ahead_weights`: what the labels of each depth weigh.
+  void begin(double own_label_weight, int64_t own_labels, int64_t own_tokens, int64_t data_rank_count,
              std::span<const double> ahead_weights = {}) const;
 
   /// Adds `counts` of all ranks; of those that read the same rows, by tensor parallelism or in a pipeline, one counts
-  /// labels.
+  /// labels and tokens.
   void sum_counts(Communicator& ranks, const RankLayout& layout) const;
   /// Sets loss_sums on all stages to those of the last one.
   void share_losses(Communicator& stages) const;
@@ -49,10 +49,12 @@ struct StepScalars {
   at::Tensor
       own_weight;  ///< of the labels of this rank's micro-batches together; their number if each weighs 1
   at::Tensor data_ranks;  ///< ranks that read different rows
-  at::Tensor counts;  ///< [3 + depths]: the next three, and the label_weight of each depth, which ranks add
+  at::Tensor counts;  ///< [5 + depths]: the next five, and the label_weight of each depth, which ranks add
   at::Tensor label_weight;  ///< own_weight of all ranks
   at::Tensor valid_labels;  ///< of the step
   at::Tensor interrupted;   ///< ranks that were asked to stop
+  at::Tensor tokens;        ///< of the step, without padding
+  at::Tensor without_rows;  ///< ranks that could not read their rows
   at::Tensor token_weight;  ///< of a label of this rank that weighs 1 in the loss: the scale of its gradient
   std::vector<AheadScalars> ahead;  ///< of depth 1, 2, ...
 

@@ -72,6 +72,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   TrainingServices services(config_.training, micro_batches, store_, &optimizer_, scalars_);
   scalars_.update.lr_factor.fill_(context.lr_factor);
   scalars_.interrupted.fill_(interrupted && interrupted());
+  scalars_.without_rows.fill_(lacks_rows);
   services.on_losses = on_losses;
   services.on_ahead_losses = on_ahead_losses;
   set_routers(services, on_router_report);
@@ -86,7 +87,8 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   executor_.run(inputs, services);
   optimizer_.end_update(scalars_.update);
   StepResult result = read_result();
-  if (!result.updated) result.first_nonfinite = find_first_nonfinite(micro_batches, std::move(inputs));
+  const bool is_nonfinite = !result.updated && result.valid_labels > 0 && !result.without_rows;
+  if (is_nonfinite) result.first_nonfinite = find_first_nonfinite(micro_batches, std::move(inputs));
   return result;
 }
 
@@ -96,6 +98,8 @@ StepResult TrainStep::read_result() const {
           .max_loss = host(scalars_.max_loss),
           .grad_norm = host(scalars_.norm),
           .valid_labels = static_cast<int64_t>(host(scalars_.valid_labels)),
+          .tokens = static_cast<int64_t>(host(scalars_.tokens)),
+          .without_rows = host(scalars_.without_rows) != 0.0,
           .updated = host(scalars_.update.finite) != 0.0,
           .interrupted = host(scalars_.interrupted) != 0.0,
           .first_nonfinite = {}};

@@ -21,10 +21,12 @@ namespace stepforge {
 class TrainingServices;
 
 struct StepResult {
-  double loss = 0.0;       ///< the mean that training.loss_aggregation names, natural log
-  double max_loss = 0.0;   ///< the largest mean of one rank over its own valid labels
-  double grad_norm = 0.0;  ///< before clipping
-  int64_t valid_labels = 0;
+  double loss = 0.0;          ///< the mean that training.loss_aggregation names, natural log
+  double max_loss = 0.0;      ///< the largest mean of one rank over its own valid labels
+  double grad_norm = 0.0;     ///< before clipping
+  int64_t valid_labels = 0;   ///< of all ranks; without any, nothing is updated
+  int64_t tokens = 0;         ///< of all ranks, without padding
+  bool without_rows = false;  ///< some rank had no rows, so nothing was updated
   bool updated = false;
   bool interrupted = false;     ///< some rank was asked to stop; all ranks see it after the same step
   std::string first_nonfinite;  ///< where the first non-finite value was, if there is one
@@ -62,9 +64,12 @@ class TrainStep {
   /// Whether this rank was asked to stop.
   std::function<bool()> interrupted;
 
+  /// Whether the micro-batches of this rank are Loader::blank().
+  bool lacks_rows = false;
+
   /// Runs the program on this rank's `micro_batches`. The result is the same on all ranks. Never updates from
-  /// a loss or norm that is not finite: weights and moments then keep their bits, and `first_nonfinite` is
-  /// set.
+  /// a loss or norm that is not finite, nor without labels: weights and moments then keep their bits, and in the first
+  /// case `first_nonfinite` is set.
   StepResult run(const std::vector<Batch>& micro_batches, const StepContext& context);
 
  private:

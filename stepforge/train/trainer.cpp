@@ -2,6 +2,7 @@
 #include "stepforge/train/trainer.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -95,6 +96,8 @@ RunOutcome Trainer::run() {
     start.begin_step = state.step;
     start.launch_id = launch.id;
     start.tokens = state.tokens;
+    start.labels = state.labels;
+    start.data = to_json(data.sources);
     run_folder->begin(std::move(start));
   }
   double recorded = 0.0;  // seconds() when the history was last written: at most once a second
@@ -103,15 +106,17 @@ RunOutcome Trainer::run() {
     state.validation_pending = state.validation_pending && config.validation.freq > 0;
     if (state.validation_pending) validate();
     while (state.step < total_steps && !stop_wanted()) {
-      if (state.step % steps_per_epoch == 0) callbacks.emit(&Callback::epoch_begin, *this);
+      if (epochs_begun(state.step + 1) > epochs_begun(state.step))
+        callbacks.emit(&Callback::epoch_begin, *this);
       with_predicted_peak(predicted_memory, memory_budget, [this] { step(); });
       report_saves();
       if (checkpoints != nullptr) checkpoints->throw_if_rank_lost();
       if (is_main() && seconds() - recorded >= 1.0) {
         recorded = seconds();
-        run_folder->progress(state.step, state.tokens, recorded);
+        run_folder->progress(state.step, state.tokens, state.labels, recorded);
       }
-      if (state.step % steps_per_epoch == 0) callbacks.emit(&Callback::epoch_end, *this);
+      if (epochs_ended(state.step) > epochs_ended(state.step - 1))
+        callbacks.emit(&Callback::epoch_end, *this);
     }
     finish_saving();
     const bool save_now = stop_wanted() || config.checkpoint.save_at_end;
@@ -128,14 +133,14 @@ RunOutcome Trainer::run() {
     callbacks.emit(&Callback::train_end, *this);
     const bool done = state.step >= total_steps && !state.validation_pending;
     if (is_main()) {
-      run_folder->progress(state.step, state.tokens, seconds());
+      run_folder->progress(state.step, state.tokens, state.labels, seconds());
       run_folder->finish(done ? "completed" : "interrupted");
     }
     return done ? RunOutcome::completed : RunOutcome::interrupted;
   } catch (const std::exception& failure) {
     abort_ranks(failure.what());
     if (is_main()) {
-      run_folder->progress(state.step, state.tokens, seconds());
+      run_folder->progress(state.step, state.tokens, state.labels, seconds());
       run_folder->finish(format("failed: {}", failure.what()));
     }
     throw;
@@ -144,8 +149,7 @@ RunOutcome Trainer::run() {
 
 void Trainer::step() {
   callbacks.emit(&Callback::step_begin, *this);
-  std::vector<Batch> micro_batches;
-  for (int64_t i = 0; i < batch.micro_batches(); ++i) micro_batches.push_back(loader->next());
+  const std::vector<Batch> micro_batches = read_rows();
 
   last_flops = 0.0;
   for (const Batch& rows : micro_batches) last_flops += flops_of(rows, model_spec);
@@ -162,13 +166,16 @@ void Trainer::step() {
     };
   }
   train_step->interrupted = [this] { return interrupted(); };
+  train_step->lacks_rows = data_failure_ != nullptr;
   last_step = train_step->run(micro_batches, {state.step, lr_factor});
 
-  if (!last_step.updated) handle_nonfinite();
+  if (last_step.without_rows) end_without_rows();
+  if (!last_step.updated) last_step.valid_labels == 0 ? handle_unlabelled() : handle_nonfinite();
   ++state.step;
-  state.tokens += batch.tokens_per_step();
+  state.tokens += last_step.tokens;
+  state.labels += last_step.valid_labels;
   state.loader = loader->state();
-  state.smoothed_loss.add(last_step.loss, config.metrics.smoothing);
+  if (last_step.valid_labels > 0) state.smoothed_loss.add(last_step.loss, config.metrics.smoothing);
   callbacks.emit(&Callback::step_end, *this);
   const bool last = state.step == total_steps;
   if (due(config.metrics.log_freq) || state.step == 1 || last) log_step();
@@ -200,14 +207,67 @@ void Trainer::handle_nonfinite() {
               config.training.max_skipped);
 }
 
+std::vector<Batch> Trainer::read_rows() {
+  std::vector<Batch> micro_batches;
+  data_failure_ = nullptr;
+  try {
+    for (int64_t i = 0; i < batch.micro_batches(); ++i) micro_batches.push_back(loader->next());
+  } catch (const std::exception&) {
+    data_failure_ = std::current_exception();
+    // Other ranks may have their rows and wait for this one.
+    if (all_ranks == nullptr) end_without_rows();
+    micro_batches.assign(static_cast<size_t>(batch.micro_batches()), loader->blank());
+  }
+  return micro_batches;
+}
+
+void Trainer::end_without_rows() {
+  finish_saving();
+  if (config.checkpoint.enable && state.step > 0 && state.step != last_saved_step) {
+    save_checkpoint();
+    finish_saving();
+  }
+  if (data_failure_) std::rethrow_exception(data_failure_);
+  throw Error(format("step {}: another rank could not read its rows; its error says why", state.step + 1));
+}
+
+int64_t Trainer::epochs_begun(int64_t step) const {
+  const int64_t rows = data.train->rows_per_epoch();
+  const int64_t begun = (step * batch.rows_per_step + rows - 1) / rows;
+  // The last step may be filled up with rows of one epoch more.
+  return config.training.epochs > 0 ? std::min(begun, config.training.epochs) : begun;
+}
+
+int64_t Trainer::epochs_ended(int64_t step) const {
+  return step * batch.rows_per_step / data.train->rows_per_epoch();
+}
+
+/// Warns of the first such steps, then ever more rarely.
+void Trainer::handle_unlabelled() {
+  ++state.unlabelled;
+  if (!std::has_single_bit(static_cast<uint64_t>(state.unlabelled))) return;
+  log.warning("step {}: none of its {} tokens has a label, so it changes nothing and has no loss ({} so far)",
+              state.step + 1, with_thousands(last_step.tokens),
+              state.unlabelled == 1 ? "the first such step" : format("{} such steps", state.unlabelled));
+}
+
 void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
-  last_validation = evaluate(
-      *evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
-      [this] { return interrupted(); }, batch.part);
+  try {
+    last_validation = evaluate(
+        *evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
+        [this] { return interrupted(); }, batch.part);
+  } catch (const UnreadableRows&) {
+    data_failure_ = std::current_exception();
+    state.validation_pending = true;
+    end_without_rows();
+  }
   state.validation_pending = last_validation.stopped;
   if (last_validation.stopped) return;
   last_validated_step_ = state.step;
+  if (last_validation.valid_labels == 0)
+    return log.warning("step {}: no token of the validation data has a label, so there is no loss",
+                       state.step);
   callbacks.emit(&Callback::evaluate, *this);
 }
 

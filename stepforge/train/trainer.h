@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -91,6 +92,11 @@ class Trainer {
   /// false on ranks other than 0.
   bool is_restart() const;
   std::filesystem::path checkpoint_dir() const;
+  /// How often `steps` steps read the data.
+  double passes(int64_t steps) const {
+    return static_cast<double>(steps) * static_cast<double>(batch.rows_per_step) /
+           static_cast<double>(data.train->rows_per_epoch());
+  }
   /// Null for a single rank.
   World* world() const { return world_; }
 
@@ -115,7 +121,7 @@ class Trainer {
   RankLayout layout;
   BatchLayout batch;
   int64_t total_steps = 0;
-  int64_t steps_per_epoch = 0;
+  int64_t steps_per_epoch = 0;  ///< full ones, but at least 1
   StepProgram train_program;
   StepProgram evaluation_program;
   MemoryAccount predicted_memory;
@@ -152,6 +158,14 @@ class Trainer {
   void step();
   void log_step();
   void handle_nonfinite();
+  void handle_unlabelled();
+  /// The micro-batches of the next step. If they cannot be read, padding: ranks are told by the step.
+  std::vector<Batch> read_rows();
+  /// Saves what is finished and throws: rows of the data cannot be read.
+  [[noreturn]] void end_without_rows();
+  /// Epochs that have begun before `step`, and that have ended.
+  int64_t epochs_begun(int64_t step) const;
+  int64_t epochs_ended(int64_t step) const;
   /// What the callbacks store in a checkpoint, of each rank.
   Json callback_states();
   void report_saves();
@@ -168,6 +182,7 @@ class Trainer {
   World* world_;
   std::vector<BuildStep> build_steps_;
   int64_t last_validated_step_ = -1;
+  std::exception_ptr data_failure_;  ///< why this rank has no rows for the step
   std::shared_ptr<RankMemory> memory_ = make_rank_memory();
 };
 

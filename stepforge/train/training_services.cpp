@@ -50,11 +50,15 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
       domain_(training.loss_aggregation),
       scalars_(scalars) {
   int64_t labels = 0;
-  for (const Batch& batch : batches) labels += batch.valid_labels;
+  int64_t tokens = 0;
+  for (const Batch& batch : batches) {
+    labels += batch.valid_labels;
+    tokens += batch.real_tokens;
+  }
   std::vector<double> ahead_weights;
   for (size_t depth = 1; depth <= scalars.ahead.size(); ++depth)
     ahead_weights.push_back(weight_of(batches, depth));
-  scalars_.begin(weight_of(batches, 0), labels, store.groups().layout().data_ranks, ahead_weights);
+  scalars_.begin(weight_of(batches, 0), labels, tokens, store.groups().layout().data_ranks, ahead_weights);
   domain_.weigh_tokens(scalars_);
 }
 
@@ -136,6 +140,8 @@ void TrainingServices::join_norm(Communicator& parts) {
 void TrainingServices::check_finite() {
   if (optimizer_ == nullptr) return;
   flag_if_finite(scalars_.loss, scalars_.norm, scalars_.update.finite);
+  // Nothing is learned from a step without labels: the decay of weights and moments would be all that is left of it.
+  scalars_.update.finite.mul_(scalars_.valid_labels.gt(0)).mul_(scalars_.without_rows.eq(0));
   clip_coefficient(scalars_.norm, max_norm_, scalars_.update.grad_scale);
   if (on_pre_update) on_pre_update();
   optimizer_->begin_update(scalars_.update);

@@ -22,7 +22,7 @@ namespace stepforge {
 NormType norm_type(ClipNorm norm);
 
 /// The services of one step on one rank. Collects losses and, if `optimizer` is not null, updates the
-/// weights; the update changes nothing if the loss or the norm is not finite.
+/// weights; the update changes nothing if the loss or the norm is not finite, no token has a label, or a rank has no rows.
 class TrainingServices : public StepServices {
  public:
   /// Begins a step on `scalars`; set their learning-rate factor and interruption afterwards.

@@ -17,7 +17,7 @@ namespace {
 StepScalars of_step(int64_t labels, int64_t all_labels, const std::vector<double>& own,
                     const std::vector<double>& other, double other_mean) {
   StepScalars step(static_cast<int64_t>(own.size()), 2, at::kCPU);
-  step.begin(static_cast<double>(labels), labels, 2);
+  step.begin(static_cast<double>(labels), labels, labels, 2);
   step.label_weight.fill_(all_labels);
   step.loss_sums.copy_(at::tensor(own, at::kDouble));
   std::vector<double> sent = other;

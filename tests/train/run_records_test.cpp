@@ -62,12 +62,15 @@ TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
                          "memory/max_active(GiB)",
                          "memory/max_resident(GiB)",
                          "throughput(tps)",
+                         "job_throughput(tps)",
+                         "job_throughput(labels/s)",
                          "tflops",
                          "mfu(%)",
                          "time_metrics/end_to_end(s)",
                          "time_metrics/data_loading(s)",
                          "time_metrics/data_loading(%)",
-                         "n_tokens_seen"};
+                         "n_tokens_seen",
+                         "n_labels_seen"};
   for (size_t i = 0; i < 8; ++i) {
     EXPECT_EQ(records[i].kind, "train");
     EXPECT_EQ(records[i].step, static_cast<int64_t>(i) + 1);
@@ -120,7 +123,7 @@ TEST(LogFile, StatesTheShapeOfAStepAndHowOftenTheTextIsRead) {
   {
     TestRun run(args);
     run.run();
-    times = 8 / run.trainer().steps_per_epoch;
+    times = static_cast<int64_t>(run.trainer().passes(8));
     log = run.log_text();
   }
   ASSERT_GE(times, 2);

@@ -145,7 +145,7 @@ TEST(StepScalars, OfOneRankGatherItsOwnLossesInPlace) {
 TEST(StepScalars, AStepBeginsWithoutAnythingOfTheOneBefore) {
   const StepScalars step(1, 1, at::kCPU);
   step.all.fill_(std::nan(""));
-  step.begin(2.5, 5, 2);
+  step.begin(2.5, 5, 8, 2);
   const HostScalars host(step);
   EXPECT_EQ(host(step.own_weight), 2.5);
   EXPECT_EQ(host(step.label_weight), 2.5);
