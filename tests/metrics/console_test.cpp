@@ -50,6 +50,15 @@ TEST(ConsoleLine, LeavesOutTheLeastImportantFieldsUntilItFits) {
   }
 }
 
+TEST(ConsoleLine, NamesTheTokensOfTheJobAndOfARankIfThereAreSeveral) {
+  MetricsRecord record{"train", 1, 0, {}};
+  record.add(metric::tps, 300);
+  record.add(metric::job_tps, 600);
+  EXPECT_EQ(console_line(record, 200, false), "step: 1  tps: 600  tps/rank: 300");
+  record.values[0].second = 600;
+  EXPECT_EQ(console_line(record, 200, false), "step: 1  tps: 600");
+}
+
 TEST(ConsoleLine, LeavesOutUnknownValues) {
   MetricsRecord record{"train", 1, 0, {}};
   record.add(metric::lr, 1e-5);

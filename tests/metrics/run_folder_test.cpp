@@ -81,14 +81,14 @@ TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
   {
     RunFolder run(folder.path(), logger);
     run.begin(start_of("0.1.0", "abc123", 0));
-    run.progress(40, 4000, 10.5);
+    run.progress(40, 4000, 40, 10.5);
     run.finish("interrupted");
   }
   {
     RunFolder run(folder.path(), logger);
     run.begin(start_of("0.1.0", "abc124", 30));
-    run.progress(35, 3500, 1.5);
-    run.progress(50, 5000, 4);
+    run.progress(35, 3500, 35, 1.5);
+    run.progress(50, 5000, 50, 4);
     run.finish("completed");
   }
   const std::vector<RunStart> starts = read_run_history(folder.path());
@@ -99,6 +99,7 @@ TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
   EXPECT_EQ(starts[1].begin_step, 30);
   EXPECT_EQ(starts[1].end_step, 50);
   EXPECT_EQ(starts[1].tokens, 5000);
+  EXPECT_EQ(starts[1].labels, 50);
   EXPECT_EQ(starts[1].seconds, 14.5);
   EXPECT_EQ(starts[1].exit_reason, "completed");
   EXPECT_EQ(starts[1].pid, getpid());
@@ -113,7 +114,7 @@ TEST(RunFolder, MarksAnEarlierStartThatIsStillRunningAsDied) {
   {
     RunFolder run(folder.path(), logger);
     run.begin(start_of("0.1.0", "abc", 0));
-    run.progress(7, 700, 1);
+    run.progress(7, 700, 7, 1);
     EXPECT_EQ(read_run_history(folder.path())[0].exit_reason, "running");
   }
   RunFolder run(folder.path(), logger);
@@ -159,16 +160,16 @@ TEST(RunFolder, KeepsEveryDamagedHistory) {
   EXPECT_EQ(read_file(folder / "run.json.damaged-2"), "[");
 }
 
-TEST(RunFolder, ReadsAHistoryWithoutSavedStepsAndLaunches) {
+TEST(RunFolder, ReadsAHistoryOfVersionsWithFewerFields) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
   {
     RunFolder run(folder.path(), logger);
     run.begin(start_of("0.1.0", "abc", 0));
-    run.progress(7, 700, 1);
+    run.progress(7, 700, 7, 1);
   }
   Json json = read_json_file(folder / "run.json");
-  for (const char* key : {"saved_step", "launch_id"}) EXPECT_EQ(json["starts"][0].erase(key), 1U);
+  for (const char* key : {"saved_step", "launch_id", "labels", "data"}) EXPECT_EQ(json["starts"][0].erase(key), 1U);
   write_text(folder / "run.json", json.dump());
   const std::vector<RunStart> starts = read_run_history(folder.path());
   ASSERT_EQ(starts.size(), 1U);
@@ -214,7 +215,7 @@ TEST(RunFolder, ProgressSurvivesAHistoryThatCannotBeWritten) {
   run.begin(start_of("0.1.0", "abc", 0));
   fs::create_directory(folder / "run/run.json.tmp");
   write_text(folder / "run/run.json.tmp/in-the-way", "");
-  run.progress(3, 300, 1);
+  run.progress(3, 300, 3, 1);
   EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "run.json.tmp");
   EXPECT_EQ(run.history()[0].end_step, 3);
 }
