@@ -65,7 +65,7 @@ class Loader {
  protected:
   Batch read(const BatchCursor& cursor) const;
   /// What this rank makes of whole rows.
-  Batch prepared(Batch rows) const;
+  Batch prepared(Batch batch) const;
 
   std::shared_ptr<const RowStream> stream_;
   BatchLayout layout_;

@@ -41,10 +41,7 @@ class RowSource {
   /// Equal for sources with equal rows.
   virtual const std::string& fingerprint() const = 0;
   /// The same of all contents, of which fingerprint() may have a sample: `hash_of` hashes the files.
-  virtual std::string content(const HashOfFile& hash_of) const {
-    static_cast<void>(hash_of);
-    return fingerprint();
-  }
+  virtual std::string content(const HashOfFile& /*hash_of*/) const { return fingerprint(); }
   /// All tokens of the source, including those after the last full row.
   virtual int64_t tokens() const = 0;
   /// Documents of the source: one a row, unless the source counts them.

@@ -170,7 +170,11 @@ void Trainer::step() {
   last_step = train_step->run(micro_batches, {state.step, lr_factor});
 
   if (last_step.without_rows) end_without_rows();
-  if (!last_step.updated) last_step.valid_labels == 0 ? handle_unlabelled() : handle_nonfinite();
+  if (last_step.valid_labels == 0) {
+    handle_unlabelled();
+  } else if (!last_step.updated) {
+    handle_nonfinite();
+  }
   ++state.step;
   state.tokens += last_step.tokens;
   state.labels += last_step.valid_labels;
@@ -246,9 +250,10 @@ int64_t Trainer::epochs_ended(int64_t step) const {
 void Trainer::handle_unlabelled() {
   ++state.unlabelled;
   if (!std::has_single_bit(static_cast<uint64_t>(state.unlabelled))) return;
-  log.warning("step {}: none of its {} tokens has a label, so it changes nothing and has no loss ({} so far)",
-              state.step + 1, with_thousands(last_step.tokens),
-              state.unlabelled == 1 ? "the first such step" : format("{} such steps", state.unlabelled));
+  log.warning(
+      "step {}: none of its {} tokens has a label, so it changes nothing and has no loss ({} such step{} so "
+      "far)",
+      state.step + 1, with_thousands(last_step.tokens), state.unlabelled, state.unlabelled == 1 ? "" : "s");
 }
 
 void Trainer::validate() {
