@@ -83,9 +83,9 @@ constexpr ChoiceNames<3> choice_names(LossOnMessages) {
   return {"assistant", "last", "all"};
 }
 
-enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none, budget, preset, automatic };
-constexpr ChoiceNames<8> choice_names(DataPacking) {
-  return {"concat", "hard", "soft", "best_fit", "none", "budget", "preset", "auto"};
+enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none, budget, preset };
+constexpr ChoiceNames<7> choice_names(DataPacking) {
+  return {"concat", "hard", "soft", "best_fit", "none", "budget", "preset"};
 }
 
 enum class BadRecordAction : uint8_t { stop, skip };
@@ -347,7 +347,7 @@ struct DataConfig {
   bool deduplicate = false;
   BadRecordAction on_bad_record = BadRecordAction::stop;
   int64_t max_bad_records = 100;
-  DataPacking packing = DataPacking::automatic;
+  DataPacking packing = DataPacking::concat;
   std::string preset;
   bool group_by_length = false;
   bool balance = false;

@@ -42,12 +42,11 @@ bool is_conversations(const DataSourceConfig& source) {
 
 }  // namespace
 
-DataPacking packing_of(const DataConfig& data) {
-  if (data.packing != DataPacking::automatic) return data.packing;
+DataPacking default_packing(const DataConfig& data) {
   const bool has_conversations =
       std::ranges::any_of(leaf_sources("data.sources", data.sources),
                           [](const DataSourceAt& entry) { return is_conversations(*entry.source); });
-  return has_conversations ? DataPacking::best_fit : DataPacking::concat;
+  return has_conversations ? DataPacking::best_fit : DataConfig{}.packing;
 }
 
 bool has_exact_epoch(const std::vector<DataSourceConfig>& sources) {

@@ -147,9 +147,6 @@ Config ConfigLoader::load_stored(std::shared_ptr<const Registry> registry) {
   file_layer_.lacks_plugins = plugins && !plugins->value.list.empty();
   apply_chosen_preset();
   LayerApplier(loaded_, errors_, refused_, file_layer_).apply(file_);
-  // Versions that did not write it had one default for all data.
-  DataPacking& packing = loaded_.config.data.packing;
-  if (packing == DataPacking::automatic) packing = DataPacking::concat;
   check_combinations(loaded_, refused_, errors_);
   errors_.throw_if_any<UsageError>();
   return std::move(loaded_.config);
@@ -250,8 +247,9 @@ LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_
   for (const Override& setting : overrides_) command_line.apply(setting);
   follow_moved_run();
   find_chosen();
-  // What a run's config.toml says does not depend on later versions.
-  loaded_.config.data.packing = packing_of(loaded_.config.data);
+  // A run's config.toml states it, and keeps it in later versions.
+  if (!loaded_.origins.contains("data.packing"))
+    loaded_.config.data.packing = default_packing(loaded_.config.data);
   check_against_model();
   check_combinations(loaded_, refused_, errors_);
   if (use != ConfigUse::inspect) check_data(loaded_, refused_, errors_);

@@ -336,13 +336,12 @@ SchemaOf<DataConfig> data_section() {
       .field("max_bad_records", &DataConfig::max_bad_records,
              "With on_bad_record = \"skip\": so many records of a source are skipped; one more is an error.",
              {.unit = "records", .min = 0, .max = 1e12}, guarded(Guard::data))
-      .field(
-          "packing", &DataConfig::packing,
-          "Which documents share a row: concat puts all end to end and cuts them into rows, hard the same in "
-          "a shuffled order, soft and best_fit put whole documents together, budget does so in their order, "
-          "none gives each a row of its own, preset reads it from files. auto is best_fit if a source is "
-          "conversations or instructions, which concat would cut at the ends of rows, else concat.",
-          {}, guarded(Guard::data))
+      .field("packing", &DataConfig::packing,
+             "Which documents share a row, by default best_fit if a source is conversations or instructions: "
+             "concat puts all end to end and cuts them into rows, hard the same in a shuffled order, soft "
+             "and best_fit put whole documents together, budget does so in their order, "
+             "none gives each a row of its own, preset reads it from files.",
+             {}, guarded(Guard::data))
       .field("preset", &DataConfig::preset,
              "Folder with the rows of packing preset, which stepforge data pack writes.", {},
              guarded(Guard::data))

@@ -157,7 +157,7 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.validation_sources = source_specs(shared, data.validation);
   plan.validation_fraction = data.validation_fraction;
   if (!data.split.empty()) plan.split = SplitRatios::parse(data.split);
-  plan.packing = parse_packing(choice_name(packing_of(data)));
+  plan.packing = parse_packing(choice_name(data.packing));
   plan.preset = data.preset;
   plan.steps = {.rows_per_step = std::max<int64_t>(0, config.training.global_batch_size),
                 .fill_epochs = data.epoch_remainder == EpochRemainder::smaller_step,

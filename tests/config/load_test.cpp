@@ -371,5 +371,23 @@ TEST(LoadConfig, RefusesModelFromWhereModelsCannotBeRead) {
                   "run.toml:2:8: model.from = \"tiny\": models on disk cannot be read here");
 }
 
+TEST(LoadConfig, ConversationsArePackedByBestFitUnlessAPackingIsSet) {
+  const auto packing = [](const std::string& data) {
+    return parse_config("[data]\n" + data, "run.toml").config.data.packing;
+  };
+  for (const char* format_name : {"messages", "sharegpt", "alpaca", "prompt_completion"}) {
+    const std::string source = std::string("{path = \"a\", format = \"") + format_name + "\"}";
+    EXPECT_EQ(packing("sources = [" + source + "]"), DataPacking::best_fit) << format_name;
+    EXPECT_EQ(packing("sources = [{path = \"b\"}, {sources = [" + source + "]}]"), DataPacking::best_fit);
+    EXPECT_EQ(packing("packing = \"concat\"\nsources = [" + source + "]"), DataPacking::concat);
+  }
+  EXPECT_EQ(packing("sources = [{path = \"a\", dataset = \"chat\"}]"), DataPacking::best_fit);
+  EXPECT_EQ(packing("sources = [{path = \"a\"}]"), DataPacking::concat);
+  // What older runs have written stays.
+  EXPECT_EQ(parse_stored_config("[data]\nsources = [{path = \"a\", format = \"messages\"}]", "state.json")
+                .data.packing,
+            DataPacking::concat);
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -70,7 +70,7 @@ class GroupedStream : public ::testing::Test {
 
   static Documents documents() {
     Numbers lengths;
-    for (int64_t i = 0; i < 300; ++i) lengths.push_back(1 + i * 7919 % 61);
+    for (int64_t i = 0; i < 300; ++i) lengths.push_back(2 + i * 7919 % 61);
     return counting_documents(lengths);
   }
 

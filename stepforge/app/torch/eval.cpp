@@ -112,7 +112,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     config.data.deduplicate = false;
     config.data.on_bad_record = BadRecordAction::stop;
     config.data.too_long = TooLongRule::cut;
-    config.data.packing = DataPacking::automatic;
+    if (config.data.packing == DataPacking::preset) config.data.packing = DataPacking::best_fit;
     for (const auto& path : options.data) config.data.sources.push_back({path.string()});
     config.data.validation = config.data.sources;
   }
