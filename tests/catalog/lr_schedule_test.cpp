@@ -134,12 +134,12 @@ TEST(Schedule, WithoutWarmUpTheFirstStepHasTheFullRate) {
   expect_factors(scheduler(0), 4, {1.0, 0.75, 0.5, 0.25});
 }
 
-TEST(Schedule, TotalStepsOverrideTheRunAndTheLastFactorStays) {
+TEST(Schedule, TotalStepsOverrideTheRunAndTheEndStays) {
   LrSchedulerConfig config = scheduler(2);
   config.total_steps = 10;
   expect_factors(config, 1000, {0.5, 1.0, 1.0, 0.875});
   EXPECT_DOUBLE_EQ(LearningRateSchedule(config, 1000).factor(9), 0.125);
-  EXPECT_DOUBLE_EQ(LearningRateSchedule(config, 1000).factor(500), 0.125);
+  EXPECT_DOUBLE_EQ(LearningRateSchedule(config, 1000).factor(500), 0.0);
 }
 
 }  // namespace
