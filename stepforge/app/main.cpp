@@ -6,10 +6,12 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include "stepforge/app/command_line.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
+#include "stepforge/base/interrupt.h"
 #include "stepforge/base/json.h"
 #include "stepforge/comm/communicator.h"
 
@@ -43,6 +45,13 @@ int report(const std::exception& error) {
   return static_cast<int>(ours != nullptr ? ours->exit_code() : ExitCode::failure);
 }
 
+/// A scheduler's notice that comes while `train` reads its configuration waits for the InterruptWatcher.
+void hold_notices_of_end() {
+  sigset_t held = end_signals();
+  for (const int number : {SIGINT, SIGTERM}) sigdelset(&held, number);
+  pthread_sigmask(SIG_BLOCK, &held, nullptr);
+}
+
 /// What a command printed may still be in the buffer.
 void require_output_written() {
   std::cout.flush();
@@ -57,6 +66,7 @@ int main(int argc, char** argv) {
   // A write beyond the file size limit fails with an error, as on a full disk, instead of killing the
   // process.
   std::signal(SIGXFSZ, SIG_IGN);
+  if (argc > 1 && std::string_view(argv[1]) == "train") stepforge::hold_notices_of_end();
   try {
     const int code = stepforge::run_command_line(argc, argv);
     stepforge::require_output_written();

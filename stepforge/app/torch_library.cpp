@@ -2,6 +2,7 @@
 #include "stepforge/app/torch_library.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <optional>
 #include <utility>
@@ -49,8 +50,12 @@ int run_with_torch(const TorchRequest& request, std::shared_ptr<const Registry> 
   std::optional<InterruptWatcher> interrupts;
   if (const auto* train = std::get_if<TrainOptions>(&request)) {
     if (train->config.config.debug.print_config) std::cout << config_toml_with_places(train->config);
-    interrupts.emplace([&log] {
-      log.warning("interrupted: finishing this step and saving (press Ctrl-C again to quit now)");
+    interrupts.emplace([&log](int signal) {
+      if (is_notice_of_end(signal)) {
+        log.warning("SIG{} announces the end: finishing this step and saving", sigabbrev_np(signal));
+      } else {
+        log.warning("interrupted: finishing this step and saving (press Ctrl-C again to quit now)");
+      }
     });
   }
   std::string failure;

@@ -1,22 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C and SIGTERM, without a signal handler: one thread waits for them, so nothing runs in signal context.
+// The signals by which people, terminals and schedulers announce the end of a process, without a signal handler: one
+// thread waits for them, so nothing runs in signal context.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <thread>
 
+#include <signal.h>
+
 namespace stepforge {
 
-/// The first SIGINT or SIGTERM sets requested(); the second clears the terminal's last line (a status line
+/// SIGINT, SIGTERM, and the notices of an end (is_notice_of_end), except notices that this process was started to ignore, as
+/// `nohup` does with SIGHUP.
+sigset_t end_signals();
+
+/// Whether the signal only says that the end is near: SIGHUP (the terminal is gone), SIGQUIT, SIGUSR1 and SIGUSR2 (a
+/// scheduler's warning), SIGXCPU (a limit of processor time), SIGPWR. They may repeat, and SIGTERM may follow before the step
+/// has ended, so none of them counts as the first of two signals.
+bool is_notice_of_end(int number);
+
+/// The first of end_signals() sets requested(); the second SIGINT or SIGTERM clears the terminal's last line (a status line
 /// and "^C") and ends the process at once with exit code 130. A signal from the parent process can carry a
 /// number (sigqueue): `stepforge launch` numbers its signals, so that one Ctrl-C that reaches both launcher
 /// and ranks counts once. Create the watcher before any other thread starts: threads inherit the blocked
 /// signals.
 class InterruptWatcher {
  public:
-  /// `announce` is called by the watching thread at the first signal.
-  explicit InterruptWatcher(std::function<void()> announce);
+  /// `announce` is called by the watching thread at the first signal, with its number.
+  explicit InterruptWatcher(std::function<void(int)> announce);
   ~InterruptWatcher();
   InterruptWatcher(const InterruptWatcher&) = delete;
   InterruptWatcher& operator=(const InterruptWatcher&) = delete;
@@ -28,7 +40,8 @@ class InterruptWatcher {
  private:
   void watch();
 
-  std::function<void()> announce_;
+  const sigset_t signals_ = end_signals();
+  std::function<void(int)> announce_;
   std::atomic<bool> requested_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -9,6 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/interrupt.h"
 #include "stepforge/base/log.h"
 #include "stepforge/base/threads.h"
 
@@ -111,12 +112,13 @@ void Attempt::forward_signals() {
     if (number == SIGCHLD) continue;
     interrupted_ = true;
     signal_all(number);
+    if (is_notice_of_end(number)) continue;  // who sent it decides when the end comes
     signal_after(SIGTERM, options_.launch.interrupt_seconds);
   }
 }
 
 void Attempt::signal_all(int number) {
-  ++sent_;
+  if (!is_notice_of_end(number)) ++sent_;
   for (const auto& child : ranks_) child->signal(number, sent_);
 }
 

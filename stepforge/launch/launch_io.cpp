@@ -11,6 +11,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/interrupt.h"
 
 namespace stepforge {
 
@@ -33,9 +34,8 @@ void write_all(int descriptor, std::string_view bytes) {
 }  // namespace
 
 Signals::Signals() {
-  sigset_t watched;
-  sigemptyset(&watched);
-  for (const int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&watched, number);
+  sigset_t watched = end_signals();
+  sigaddset(&watched, SIGCHLD);
   pthread_sigmask(SIG_BLOCK, &watched, &before_);
   descriptor_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   if (descriptor_ < 0) {

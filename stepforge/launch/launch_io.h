@@ -13,7 +13,7 @@
 
 namespace stepforge {
 
-/// Blocks SIGINT, SIGTERM and SIGCHLD in this thread during its lifetime; they are read from a descriptor
+/// Blocks end_signals() (base/interrupt.h) and SIGCHLD in this thread during its lifetime; they are read from a descriptor
 /// instead.
 class Signals {
  public:

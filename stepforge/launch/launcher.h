@@ -45,8 +45,8 @@ struct LaunchOptions {
 std::set<int> parse_rank_list(const std::string& text, int ranks);
 
 /// Runs the ranks until all have ended. Their output goes to their logs and, if shown, to this process's
-/// standard output and error; failures are described in `report`. Each SIGINT and SIGTERM is forwarded to the
-/// ranks, with the number of signals so far as its value (sigqueue).
+/// standard output and error; failures are described in `report`. Each of
+/// end_signals() (base/interrupt.h) is forwarded to the ranks, with the number of SIGINT and SIGTERM so far as its value (sigqueue).
 ///
 /// Each rank gets torchrun's variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK,
 /// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT and

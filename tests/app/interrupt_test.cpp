@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C and SIGTERM: the first signal finishes the step and saves, the second one ends at once.
+// The first signal that announces an end finishes the step and saves; a second Ctrl-C or SIGTERM ends at once.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include <poll.h>
 
@@ -40,7 +41,7 @@ TEST_P(InterruptedBy, OneSignalFinishesTheStepSavesItAndExits130) {
   child.signal(GetParam());
   const ProgramResult result = child.wait();
   EXPECT_EQ(result.exit_code, 130);
-  EXPECT_CONTAINS(result.err, "interrupted: finishing this step and saving");
+  EXPECT_CONTAINS(result.err, "finishing this step and saving");
 
   const auto history = read_run_history(run);
   ASSERT_EQ(history.size(), 1U);
@@ -59,9 +60,56 @@ TEST_P(InterruptedBy, OneSignalFinishesTheStepSavesItAndExits130) {
   EXPECT_EQ(read_run_history(run).back().exit_reason, "completed");
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, InterruptedBy, ::testing::Values(SIGINT, SIGTERM), [](const auto& number) {
-  return std::string(number.param == SIGINT ? "CtrlC" : "Sigterm");
-});
+INSTANTIATE_TEST_SUITE_P(Signals, InterruptedBy,
+                         ::testing::Values(SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP, SIGQUIT, SIGXCPU,
+                                           SIGPWR),
+                         [](const auto& number) { return std::string(sigabbrev_np(number.param)); });
+
+TEST(Interrupt, NoticesThatRepeatAndASigtermAfterThemStillSave) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  // Steps long enough, so that all signals come before the step's end.
+  Child child(long_run(run) + Strings{"training.global_batch_size=800"});
+  ASSERT_TRUE(child.wait_until([&] { return has_steps(run, 1); })) << child.err();
+  child.signal(SIGUSR1);
+  ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "SIGUSR1 announces the end"); }));
+  for (const int number : {SIGUSR1, SIGXCPU, SIGXCPU, SIGTERM}) child.signal(number);
+  EXPECT_EQ(child.wait().exit_code, 130);
+  EXPECT_EQ(read_run_history(run).back().exit_reason, "interrupted");
+  EXPECT_EQ(step_folders(run).size(), 1U);
+}
+
+TEST(Interrupt, ASignalThatIsIgnoredAtTheStartStaysIgnored) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  const std::string train = shell_command(long_run(run));
+  Child child({"-c", "trap '' HUP USR1; exec " + train}, "", {}, "/bin/sh");
+  ASSERT_TRUE(child.wait_until([&] { return has_steps(run, 1); })) << child.err();
+  child.signal(SIGHUP);
+  child.signal(SIGUSR1);
+  const auto steps = [&] {
+    const std::string lines = read_file(run / "metrics.jsonl");
+    return std::count(lines.begin(), lines.end(), '\n');
+  };
+  const int64_t before = steps();
+  ASSERT_TRUE(child.wait_until([&] { return steps() > before + 3; })) << child.err();
+  child.signal(SIGTERM);
+  const ProgramResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_FALSE(contains(result.err, "announces")) << result.err;
+}
+
+TEST(Interrupt, ANoticeDuringSetUpTrainsNothingAndExits130) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(200000));
+  Child child(long_run(folder / "run") +
+              Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string())});
+  ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "run" / "run.lock"); }));
+  child.signal(SIGUSR2);
+  const ProgramResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_TRUE(step_folders(folder / "run").empty());
+}
 
 TEST(Interrupt, TwoSignalsEndAtOnceWithoutAPartialCheckpoint) {
   const TempFolder folder;

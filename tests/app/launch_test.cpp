@@ -597,6 +597,27 @@ TEST(Launch, ASignalThatReachesLauncherAndRanksTogetherCountsOnce) {
   EXPECT_GT(newest_step(folder / "run"), 0) << "it ended at once, without saving: " << result.err;
 }
 
+/// To the launcher as from `scancel --signal`, to everything as from `#SBATCH --signal`, or to one rank.
+TEST(Launch, ANoticeOfTheEndSavesOnAllRanksWhereverItArrives) {
+  for (const std::string target : {"launcher", "all", "one rank"}) {
+    SCOPED_TRACE(target);
+    const TempFolder folder;
+    const Strings endless =
+        job(folder / "run") + Strings{"training.steps=1000000", "checkpoint.interval=1000000"};
+    Child child(launched(folder, 2, endless));
+    ASSERT_TRUE(child.wait_until([&] { return numbers(folder / "run").size() >= 3; }));
+    const std::vector<pid_t> ranks = children_of(child.pid());
+    if (target == "one rank") kill(ranks.back(), SIGUSR1);
+    if (target == "all") {
+      for (const pid_t rank : ranks) kill(rank, SIGUSR1);
+    }
+    if (target != "one rank") child.signal(SIGUSR1);
+    const ProgramResult result = child.wait();
+    EXPECT_EQ(result.exit_code, 130) << result.err;
+    EXPECT_GT(newest_step(folder / "run"), 0) << result.err;
+  }
+}
+
 TEST(Launch, AnInterruptOfAllProcessesAtAnyTimeEndsTheJob) {
   std::mt19937 random(20240518);
   for (int i = 0; i < 8; ++i) {
