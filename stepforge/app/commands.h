@@ -125,6 +125,8 @@ struct PlotOptions {
   std::vector<std::filesystem::path> runs;  ///< run folders, or metrics.jsonl files
   /// Empty: "plot.svg" in the run folder of a single run, else in the current folder.
   std::filesystem::path output;
+  bool logarithmic = false;  ///< axes of loss and gradient norm
+  std::string x = "steps";   ///< or "tokens", "hours"
 };
 /// Writes the curves of one or more runs as one SVG and prints where it is.
 int plot_command(const PlotOptions& options);

@@ -23,8 +23,9 @@ int plot_command(const PlotOptions& options) {
     throw UsageError(format("--output {}: this is a folder; name the SVG file to write", output.string()));
   }
   std::vector<RunSeries> runs;
-  for (const fs::path& run : options.runs) runs.push_back(read_run_series(run));
-  write_file_atomic(output, plot_svg(runs));
+  const PlotX x = options.x == "tokens" ? PlotX::tokens : options.x == "hours" ? PlotX::hours : PlotX::steps;
+  for (const fs::path& run : options.runs) runs.push_back(read_run_series(run, x));
+  write_file_atomic(output, plot_svg(runs, {.x = x, .logarithmic = options.logarithmic}));
   std::cout << format("wrote {} ({} {})\n", output.string(), runs.size(), runs.size() == 1 ? "run" : "runs");
   return 0;
 }

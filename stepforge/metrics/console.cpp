@@ -228,9 +228,11 @@ void StatusLine::erase() {
 }
 
 void StatusLine::draw() {
-  // The last column stays empty: some terminals wrap when it is written.
+  // The last column stays empty, because some terminals wrap when it is written, and so do the two in which Ctrl-C is echoed:
+  // after a wrap only the second row would be erased.
+  constexpr int kEmptyColumns = 3;
   const int columns = terminal_columns(descriptor_);
-  put("\r" + status_text(*status_, (columns > 0 ? columns : 80) - 1, unicode_) + "\x1b[K");
+  put("\r" + status_text(*status_, (columns > 0 ? columns : 80) - kEmptyColumns, unicode_) + "\x1b[K");
   visible_ = true;
 }
 

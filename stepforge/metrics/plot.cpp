@@ -5,7 +5,9 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
@@ -35,8 +37,10 @@ constexpr std::string_view kSmallCentred = R"(font-size="11" fill="#6b7280" text
 constexpr std::string_view kSmallRight = R"(font-size="11" fill="#6b7280" text-anchor="end")";
 constexpr std::string_view kGrid = R"(stroke="#e5e7eb")";
 constexpr std::string_view kFrame = R"(stroke="#9ca3af")";
-constexpr std::string_view kDot =
-    R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="#ffffff" stroke-width="1.5"/>)";
+constexpr std::string_view kDot = R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}" stroke-width="1.5"/>)";
+constexpr std::string_view kResume = R"(stroke="#9ca3af" stroke-dasharray="1 3")";
+constexpr std::string_view kKill = R"(stroke="#dc2626" stroke-dasharray="1 3")";
+constexpr std::array<std::string_view, 3> kXLabels = {"step", "tokens", "hours of training"};
 constexpr std::array<std::string_view, 8> kColours = {"#2563eb", "#dc2626", "#059669", "#d97706",
                                                       "#7c3aed", "#0891b2", "#db2777", "#4b5563"};
 
@@ -100,12 +104,13 @@ std::string path(std::string_view points, std::string_view stroke) {
 struct Plot {
   Axis x_axis;
   Axis y_axis;
+  std::string_view x_label = "step";
 
   double x(double step) const { return (step - x_axis.low) / (x_axis.high - x_axis.low) * kPlotWidth; }
   double y(double value) const { return (y_axis.high - value) / (y_axis.high - y_axis.low) * kPlotHeight; }
 
   std::string axes() const {
-    std::string labels = text(kPlotWidth / 2.0, kPlotHeight + 36, kSmallCentred, "step");
+    std::string labels = text(kPlotWidth / 2.0, kPlotHeight + 36, kSmallCentred, x_label);
     std::string grid;
     std::string frame = format("M0,{}h{}", kPlotHeight, kPlotWidth);
     for (size_t i = 0; i < y_axis.ticks.size(); ++i) {
@@ -135,6 +140,16 @@ struct Plot {
   }
 };
 
+/// The lowest point of a curve.
+std::optional<std::pair<double, double>> best_point(const Curve& curve) {
+  std::optional<std::pair<double, double>> best;
+  for (size_t i = 0; i < curve.y.size(); ++i) {
+    if (std::isfinite(curve.y[i]) && (!best || curve.y[i] < best->second))
+      best.emplace(curve.x[i], curve.y[i]);
+  }
+  return best;
+}
+
 struct Panel {
   std::string_view title;
   Curve RunSeries::* curve;
@@ -142,19 +157,59 @@ struct Panel {
   bool smooth = true;                 ///< draw the curve faintly and a smoothed one over it
   bool from_zero = true;
   bool cut_peaks = false;
+  bool may_be_logarithmic = false;
 };
 
 constexpr std::array<Panel, 4> kPanels = {{
-    {.title = "Loss", .curve = &RunSeries::loss, .dots = &RunSeries::validation_loss, .from_zero = false},
-    {.title = "Gradient norm", .curve = &RunSeries::grad_norm, .cut_peaks = true},
+    {.title = "Loss",
+     .curve = &RunSeries::loss,
+     .dots = &RunSeries::validation_loss,
+     .from_zero = false,
+     .may_be_logarithmic = true},
+    {.title = "Gradient norm", .curve = &RunSeries::grad_norm, .cut_peaks = true, .may_be_logarithmic = true},
     {.title = "Learning rate", .curve = &RunSeries::lr, .smooth = false},
     {.title = "Tokens per second", .curve = &RunSeries::tokens_per_second},
 }};
 
-std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
+Curve logarithms(Curve curve) {
+  for (double& y : curve.y) y = y > 0 ? std::log10(y) : NAN;
+  return curve;
+}
+
+/// The runs with the curves of a panel as they are drawn.
+std::vector<RunSeries> drawn_runs(const Panel& panel, std::vector<RunSeries> runs, bool logarithmic) {
+  for (RunSeries& run : runs) {
+    if (!logarithmic) break;
+    run.*panel.curve = logarithms(run.*panel.curve);
+    if (panel.dots != nullptr) run.*panel.dots = logarithms(run.*panel.dots);
+  }
+  return runs;
+}
+
+/// Lines where the run was continued.
+std::string draw_resumes(const Plot& plot, const RunSeries& run) {
+  std::array<std::string, 2> lines;
+  for (const ResumeMark& mark : run.resumes)
+    lines[mark.died ? 1 : 0] += format("M{:.1f},0v{}", plot.x(mark.x), kPlotHeight);
+  std::string svg;
+  if (!lines[0].empty()) svg += path(lines[0], kResume);
+  if (!lines[1].empty()) svg += path(lines[1], kKill);
+  return svg;
+}
+
+/// "  ·  ┊ continued, red after a kill or failure", if some run was.
+std::string note_of_resumes(const std::vector<RunSeries>& runs) {
+  const auto has_some = [](const RunSeries& run) { return !run.resumes.empty(); };
+  return std::any_of(runs.begin(), runs.end(), has_some) ? "┊ continued (red: after a kill or failure)  ·  "
+                                                         : "";
+}
+
+std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& given, const PlotStyle& style) {
+  const bool logarithmic = style.logarithmic && panel.may_be_logarithmic;
+  const std::vector<RunSeries> runs = drawn_runs(panel, given, logarithmic);
   std::vector<double> values;
   double first = INFINITY;
-  double last = 1;
+  double last = style.x == PlotX::steps ? 1 : 0;
   std::string note = panel.dots == nullptr ? "" : "smoothed";
   const auto add_values = [&](const Curve& curve) {
     values.insert(values.end(), curve.y.begin(), curve.y.end());
@@ -162,7 +217,8 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
   };
   for (const RunSeries& run : runs) {
     add_values(run.*panel.curve);
-    if (panel.dots != nullptr && add_values(run.*panel.dots)) note = "training, smoothed  ·  ○ validation";
+    if (panel.dots != nullptr && add_values(run.*panel.dots))
+      note = "training, smoothed  ·  ○ validation  ·  ● best";
     if (run.loss.empty()) continue;
     first = std::min(first, run.loss.x.front());
     last = std::max(last, run.loss.x.back());
@@ -174,14 +230,19 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
   std::sort(values.begin(), values.end());
   double top = values.back();
   const double percentile = values[(values.size() - 1) * 199 / 200];  // the 99.5th
-  if (panel.cut_peaks && percentile > 0 && top > 3 * percentile) {
+  if (panel.cut_peaks && !logarithmic && percentile > 0 && top > 3 * percentile) {
     // Rare peaks would flatten the rest of the curve.
     note = format("peaks cut (highest {})", short_number(top));
     top = 1.5 * percentile;
   }
   // Steps are whole numbers: no more ticks than steps, so that every tick is a whole number too.
-  const Plot plot{nice_axis(first, last, static_cast<int>(std::clamp(last - first, 1.0, 7.0)), false),
-                  nice_axis(panel.from_zero ? std::min(0.0, values[0]) : values[0], top, 5, true)};
+  const int ticks = style.x == PlotX::steps ? static_cast<int>(std::clamp(last - first, 1.0, 7.0)) : 7;
+  const Plot plot{nice_axis(first, last, ticks, false),
+                  logarithmic
+                      ? log_axis(std::pow(10, values[0]), std::pow(10, top))
+                      : nice_axis(panel.from_zero ? std::min(0.0, values[0]) : values[0], top, 5, true),
+                  kXLabels[static_cast<size_t>(style.x)]};
+  if (panel.dots != nullptr) note = note_of_resumes(runs) + note;
   std::string svg = plot.axes() + text(0, -16, kPanelTitle, panel.title);
   svg += text(kPlotWidth, -16, kSmallRight, note);
   if (!recorded) return svg + text(kPlotWidth / 2.0, kPlotHeight / 2.0, kSmallCentred, "not recorded");
@@ -191,29 +252,41 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
   for (size_t run = 0; run < runs.size(); ++run) {
     const Curve& curve = runs[run].*panel.curve;
     svg += format(R"(<g stroke="{}" stroke-linejoin="round" stroke-linecap="round">)", kColours[run % 8]);
+    svg += draw_resumes(plot, runs[run]);
     if (panel.smooth) svg += plot.curve(curve, R"(stroke-opacity="0.25")");
     svg += plot.curve(panel.smooth ? smoothed_curve(curve) : curve, stroke_of(run, panel.smooth ? 2 : 1.5));
     if (panel.dots != nullptr) {
       svg += plot.curve(runs[run].*panel.dots, R"(stroke-opacity="0.8" stroke-dasharray="3 3")");
       const Curve dots = thinned_curve(runs[run].*panel.dots, 15);
       for (size_t i = 0; i < dots.x.size(); ++i) {
-        if (std::isfinite(dots.y[i])) svg += format(kDot, plot.x(dots.x[i]), plot.y(dots.y[i]));
+        if (std::isfinite(dots.y[i])) svg += format(kDot, plot.x(dots.x[i]), plot.y(dots.y[i]), "#ffffff");
       }
+      if (const auto best = best_point(runs[run].*panel.dots))
+        svg += format(kDot, plot.x(best->first), plot.y(best->second), kColours[run % 8]);
     }
     svg += "</g>\n";
   }
   return svg + "</svg>\n";
 }
 
+/// "3.250 (3.125)": the last value and the lowest one, if that is another.
+std::string last_and_best(const Curve& validation) {
+  const std::string last = short_number(validation.last());
+  const auto best = best_point(validation);
+  return best && short_number(best->second) != last ? format("{} ({})", last, short_number(best->second))
+                                                    : last;
+}
+
 /// A table of the runs and their last values.
 std::string draw_table(const std::vector<RunSeries>& runs) {
   constexpr std::array<int, 8> kColumns = {kMargin + 36, 560, 660, 760, 870, 970, 1075, kPageWidth - kMargin};
-  std::vector<std::array<std::string, 8>> rows = {
-      {"run", "step", "tokens", "loss", "validation", "grad norm", "learning rate", "tokens/s"}};
+  std::vector<std::array<std::string, 8>> rows = {{"run", "step", "tokens", "loss, smoothed",
+                                                   "validation (best)", "grad norm", "learning rate",
+                                                   "tokens/s"}};
   for (const RunSeries& run : runs) {
-    const std::string step = run.loss.empty() ? "–" : with_thousands(std::llround(run.loss.x.back()));
+    const std::string step = run.steps == 0 ? "–" : with_thousands(run.steps);
     rows.push_back({shortened(run.name, 60), step, short_number(run.tokens_seen),
-                    short_number(run.loss.last()), short_number(run.validation_loss.last()),
+                    short_number(smoothed_curve(run.loss).last()), last_and_best(run.validation_loss),
                     short_number(run.grad_norm.last()), short_number(run.lr.last()),
                     short_number(run.tokens_per_second.last())});
   }
@@ -271,7 +344,34 @@ std::string short_number(double value) {
   return format("{:.{}f}", value, size >= 100 ? 1 : size >= 10 ? 2 : 3);
 }
 
-std::string plot_svg(const std::vector<RunSeries>& runs) {
+Axis log_axis(double low, double high) {
+  const double first = std::log10(low);
+  const double last = std::log10(high);
+  const double margin = std::max(0.01, (last - first) * 0.03);
+  Axis axis{first - margin, last + margin, {}, {}};
+  const auto add = [&](double tick) {
+    if (std::log10(tick) < axis.low || std::log10(tick) > axis.high) return;
+    axis.ticks.push_back(std::log10(tick));
+    axis.labels.push_back(tick_label(tick, tick, tick));
+  };
+  if (last - first < 1) {
+    for (const double tick : nice_axis(low, high, 5, false).ticks) {
+      if (tick <= 0) continue;
+      add(tick);
+      if (!axis.labels.empty()) axis.labels.back() = short_number(tick);
+    }
+    return axis;
+  }
+  const double decades = std::ceil((last - first) / 8);
+  for (double power = std::floor(axis.low); power <= axis.high; power += decades) {
+    for (const double digit : {1.0, 2.0, 5.0}) {
+      if (digit == 1 || last - first < 3) add(digit * std::pow(10, power));
+    }
+  }
+  return axis;
+}
+
+std::string plot_svg(const std::vector<RunSeries>& runs, const PlotStyle& style) {
   const int plot_top = kTableTop + kRowHeight * static_cast<int>(runs.size()) + 64;
   const std::string title = runs.size() == 1 ? "Training of " + shortened(runs[0].name, 80)
                                              : format("{} training runs", runs.size());
@@ -285,7 +385,7 @@ std::string plot_svg(const std::vector<RunSeries>& runs) {
   for (size_t i = 0; i < kPanels.size(); ++i) {
     svg += format("<g transform=\"translate({} {})\">\n{}</g>\n",
                   kMargin + kTickLabelWidth + (i % 2 == 0 ? 0 : kPanelWidth),
-                  plot_top + (i < 2 ? 0 : kPanelHeight), draw_panel(kPanels[i], runs));
+                  plot_top + (i < 2 ? 0 : kPanelHeight), draw_panel(kPanels[i], runs, style));
   }
   return svg + "</svg>\n";
 }

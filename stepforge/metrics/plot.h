@@ -24,9 +24,18 @@ Axis nice_axis(double low, double high, int wanted_ticks, bool round_ends);
 /// A few significant digits: "1.25M", "6,120", "48.70", "3.125", "8e-4"; "–" if `value` is not finite.
 std::string short_number(double value);
 
+struct PlotStyle {
+  PlotX x = PlotX::steps;    ///< what the runs were read with
+  bool logarithmic = false;  ///< loss and gradient norm; values that are not positive become gaps
+};
+
+/// An axis over the logarithms to base 10 of [low, high], which are positive.
+Axis log_axis(double low, double high);
+
 /// One SVG with four panels (loss with validation, gradient norm, learning rate, tokens per second) and a
-/// table of the runs with their last values. It has no scripts and no outside references. Rare peaks of the
+/// table of the runs with their last values (of the loss, of its smoothed curve) and the best validation. It has no scripts
+/// and no outside references. Where a run was continued there is a line, red after a kill or a failure. Rare peaks of the
 /// gradient norm are cut; the panel then states the highest value.
-std::string plot_svg(const std::vector<RunSeries>& runs);
+std::string plot_svg(const std::vector<RunSeries>& runs, const PlotStyle& style = {});
 
 }  // namespace stepforge

@@ -5,12 +5,13 @@
 #include <array>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/metrics/jsonl.h"
 #include "stepforge/metrics/record.h"
-#include "stepforge/metrics/smoothed.h"
+#include "stepforge/metrics/run_folder.h"
 
 namespace stepforge {
 
@@ -21,7 +22,72 @@ double Curve::last() const {
   return found == y.rend() ? std::numeric_limits<double>::quiet_NaN() : *found;
 }
 
-RunSeries read_run_series(const fs::path& run) {
+namespace {
+
+/// The starts of the run whose metrics file this is; none if it has no run.json, or a damaged one.
+std::vector<RunStart> starts_beside(const fs::path& metrics) {
+  try {
+    return read_run_history(metrics.parent_path().empty() ? fs::path(".") : metrics.parent_path());
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+/// A step from which a start continued.
+struct Resume {
+  int64_t step = 0;
+  bool died = false;
+};
+
+std::vector<Resume> resumes_of(const std::vector<RunStart>& starts) {
+  std::vector<Resume> resumes;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    if (starts[i].begin_step == 0) continue;
+    const std::string end = i > 0 ? starts[i - 1].exit_reason : "";
+    resumes.push_back({starts[i].begin_step, end == "died" || end.starts_with("failed")});
+  }
+  std::sort(resumes.begin(), resumes.end(),
+            [](const Resume& left, const Resume& right) { return left.step < right.step; });
+  return resumes;
+}
+
+/// Gives records their place on the x axis, one after the other.
+class XAxis {
+ public:
+  XAxis(PlotX kind, const std::vector<RunStart>& starts) : kind_(kind), resumes_(resumes_of(starts)) {}
+
+  double place(const MetricsRecord& record) {
+    bool resumed = false;
+    for (; next_ < resumes_.size() && record.step > resumes_[next_].step; ++next_) {
+      marks_.push_back({x_of_step(), resumes_[next_].died});
+      resumed = true;
+    }
+    if (time_ > 0 && !resumed) hours_ += std::max(0.0, record.wall_time - time_) / 3600;
+    time_ = record.wall_time;
+    step_ = static_cast<double>(record.step);
+    tokens_ = record.find(metric::tokens_seen).value_or(tokens_);
+    return x_of_step();
+  }
+  std::vector<ResumeMark> marks() && { return std::move(marks_); }
+
+ private:
+  double x_of_step() const {
+    return kind_ == PlotX::steps ? step_ : kind_ == PlotX::tokens ? tokens_ : hours_;
+  }
+
+  PlotX kind_;
+  std::vector<Resume> resumes_;
+  size_t next_ = 0;  // the one whose records have not begun
+  std::vector<ResumeMark> marks_;
+  double time_ = 0;
+  double step_ = 0;
+  double tokens_ = 0;
+  double hours_ = 0;
+};
+
+}  // namespace
+
+RunSeries read_run_series(const fs::path& run, PlotX x) {
   const fs::path file = fs::is_directory(run) ? run / "metrics.jsonl" : run;
   if (!fs::exists(file)) {
     throw UsageError(format("{} does not exist; give a run folder, or a metrics.jsonl", file.string()));
@@ -31,11 +97,15 @@ RunSeries read_run_series(const fs::path& run) {
   const fs::path folder = fs::weakly_canonical(file).parent_path();
   const bool has_folder = file.filename() == "metrics.jsonl" && folder.has_filename();
   series.name = has_folder ? folder.filename().string() : file.string();
+  const std::vector<RunStart> starts = starts_beside(file);
+  XAxis axis(x, starts);
   for (const MetricsRecord& record : read_jsonl(file)) {
+    const double place = axis.place(record);
     const auto add = [&](Curve& curve, std::string_view name) {
       const auto value = record.find(name);
-      if (value) curve.add(static_cast<double>(record.step), std::isfinite(*value) ? *value : NAN);
+      if (value) curve.add(place, std::isfinite(*value) ? *value : NAN);
     };
+    series.steps = record.step;
     if (record.kind == "train") {
       add(series.loss, metric::loss);
       add(series.grad_norm, metric::grad_norm);
@@ -48,20 +118,60 @@ RunSeries read_run_series(const fs::path& run) {
     }
   }
   if (series.loss.empty()) throw UsageError(format("{} has no training step yet", file.string()));
+  series.resumes = std::move(axis).marks();
   return series;
 }
 
+namespace {
+
+/// Sums over the points up to one, with weights that fall by `decay` with the distance, times its powers 0, 1 and 2.
+struct WeightedSums {
+  double weight = 0, distance = 0, square = 0;
+  double value = 0, value_distance = 0;
+
+  void step(double decay) {
+    square = decay * (square + 2 * distance + weight);
+    distance = decay * (distance + weight);
+    weight *= decay;
+    value_distance = decay * (value_distance + value);
+    value *= decay;
+  }
+  void add(double y) {
+    weight += 1;
+    value += y;
+  }
+};
+
+}  // namespace
+
 Curve smoothed_curve(const Curve& curve) {
   const double decay = 1 - 1 / std::max(2.0, static_cast<double>(curve.x.size()) / 200);
+  std::vector<size_t> finite;
+  for (size_t i = 0; i < curve.y.size(); ++i) {
+    if (std::isfinite(curve.y[i])) finite.push_back(i);
+  }
+  std::vector<WeightedSums> later(finite.size());  // of the points after each one
+  WeightedSums sums;
+  for (size_t i = finite.size(); i-- > 0;) {
+    sums.step(decay);
+    later[i] = sums;
+    sums.add(curve.y[finite[i]]);
+  }
   Curve result = curve;
-  // A running mean from left to right lags; another one from right to left takes the lag back.
-  for (int direction = 0; direction < 2; ++direction) {
-    Smoothed mean;
-    for (double& y : result.y) {
-      mean.add(y, decay);
-      if (std::isfinite(y)) y = mean.value();
-    }
-    std::reverse(result.y.begin(), result.y.end());
+  sums = {};
+  for (size_t i = 0; i < finite.size(); ++i) {
+    sums.step(decay);
+    sums.add(curve.y[finite[i]]);
+    // The least squares line of all points around this one, at its own place.
+    const double weight = sums.weight + later[i].weight;
+    const double distance = later[i].distance - sums.distance;
+    const double square = sums.square + later[i].square;
+    const double value = sums.value + later[i].value;
+    const double value_distance = later[i].value_distance - sums.value_distance;
+    const double determinant = weight * square - distance * distance;
+    result.y[finite[i]] = determinant > 1e-9 * weight
+                              ? (square * value - distance * value_distance) / determinant
+                              : value / weight;
   }
   return result;
 }

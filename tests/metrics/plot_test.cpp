@@ -100,6 +100,7 @@ RunSeries run_of(const std::string& name, int steps) {
     if (step % 10 == 0) run.validation_loss.add(step, 3.25);
   }
   run.tokens_seen = steps * 1024.0;
+  run.steps = steps;
   return run;
 }
 
@@ -193,6 +194,49 @@ TEST(PlotSvg, ShortensLongNames) {
   EXPECT_FALSE(contains(svg, name));
   EXPECT_CONTAINS(svg, "ü…</text>");
   EXPECT_FALSE(contains(svg, "\xEF\xBF\xBD"));
+}
+
+TEST(PlotSvg, MarksResumesAndKills) {
+  RunSeries run = run_of("marked", 100);
+  EXPECT_FALSE(contains(plot_svg({run}), "continued"));
+  run.resumes = {{20, false}, {50, true}};
+  const std::string svg = plot_svg({run});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_CONTAINS(svg, "continued (red: after a kill or failure)");
+  EXPECT_EQ(count_of(svg, "stroke=\"#dc2626\" stroke-dasharray=\"1 3\""), 4U) << "one in each panel";
+  EXPECT_EQ(count_of(svg, "stroke=\"#9ca3af\" stroke-dasharray=\"1 3\""), 4U);
+}
+
+TEST(PlotSvg, ShowsTheBestValidation) {
+  RunSeries run = run_of("best", 100);
+  run.validation_loss.y[3] = 3.125;
+  const std::string svg = plot_svg({run});
+  EXPECT_CONTAINS(svg, ">3.250 (3.125)</text>");
+  EXPECT_EQ(count_of(svg, "r=\"3\" fill=\"#2563eb\""), 1U);
+}
+
+TEST(PlotSvg, ALogarithmicAxisLeavesOutWhatIsNotPositive) {
+  RunSeries run = run_of("log", 100);
+  run.loss.y[5] = 0;
+  run.loss.y[6] = -1;
+  const std::string svg = plot_svg({run}, {.logarithmic = true});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_FALSE(contains(svg, "nan"));
+  EXPECT_FALSE(contains(svg, "inf"));
+  EXPECT_CONTAINS(plot_svg({run}, {.x = PlotX::tokens}), ">tokens</text>");
+}
+
+TEST(LogAxis, HasTicksInsideItsRange) {
+  for (const auto& [low, high] : {std::pair{2.1, 2.3}, std::pair{0.01, 9.0}, std::pair{1e-7, 1e6},
+                                  std::pair{3.0, 3.0}, std::pair{1.0, 60.0}}) {
+    const Axis axis = log_axis(low, high);
+    EXPECT_LE(axis.low, std::log10(low));
+    EXPECT_GE(axis.high, std::log10(high));
+    EXPECT_GE(axis.ticks.size(), 1U) << low;
+    EXPECT_LE(axis.ticks.size(), 12U) << low;
+    EXPECT_EQ(axis.ticks.size(), axis.labels.size());
+    for (const double tick : axis.ticks) EXPECT_TRUE(tick >= axis.low && tick <= axis.high);
+  }
 }
 
 TEST(PlotSvg, EscapesMarkupAndReplacesBytesThatXmlForbids) {

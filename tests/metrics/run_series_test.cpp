@@ -43,6 +43,38 @@ TEST(ReadRunSeries, CollectsRecordsIntoCurves) {
   }
 }
 
+/// Three starts: 1 to 4, killed; from 2 to 3 (the later steps are those of the last start); from 3.
+TEST(ReadRunSeries, MarksWhereTheRunWasContinued) {
+  const TempFolder folder;
+  std::string lines;
+  for (int step = 1; step <= 4; ++step) {
+    const int time = 3600 * step + (step > 3 ? 36000 : 0);
+    lines += format(
+        R"({{"kind":"train","step":{},"wall_time":{},"loss_metrics/global_avg_loss":4,"n_tokens_seen":{}}})",
+        step, time, 100 * step);
+    lines += '\n';
+  }
+  write_text(folder / "metrics.jsonl", lines);
+  const auto start = [](int begin, int end, const std::string& reason) {
+    return format(
+        R"({{"host":"h","pid":1,"time":"t","version":"v","commit":"c","begin_step":{},"end_step":{},)"
+        R"("tokens":0,"seconds":1,"exit_reason":"{}"}})",
+        begin, end, reason);
+  };
+  write_text(folder / "run.json", format(R"({{"format_version":1,"starts":[{},{},{}]}})", start(0, 4, "died"),
+                                         start(2, 3, "interrupted"), start(3, 4, "completed")));
+  const RunSeries steps = read_run_series(folder.path());
+  ASSERT_EQ(steps.resumes.size(), 2U);
+  EXPECT_EQ(steps.resumes[0].x, 2);
+  EXPECT_TRUE(steps.resumes[0].died);
+  EXPECT_EQ(steps.resumes[1].x, 3);
+  EXPECT_FALSE(steps.resumes[1].died);
+  EXPECT_EQ(read_run_series(folder.path(), PlotX::tokens).loss.x, (std::vector<double>{100, 200, 300, 400}));
+  const RunSeries hours = read_run_series(folder.path(), PlotX::hours);
+  EXPECT_EQ(hours.loss.x, (std::vector<double>{0, 1, 1, 1})) << "pauses before a start do not count";
+  EXPECT_EQ(hours.steps, 4);
+}
+
 TEST(ReadRunSeries, NamesAMissingFile) {
   const TempFolder folder;
   EXPECT_EQ(message_of<UsageError>([&] { read_run_series(folder / "nowhere"); }),
@@ -71,7 +103,15 @@ TEST(SmoothedCurve, KeepsAConstantAndGaps) {
 TEST(SmoothedCurve, DoesNotLagBehindALine) {
   Curve curve;
   for (int i = 0; i < 101; ++i) curve.add(i, i);
-  EXPECT_NEAR(smoothed_curve(curve).y[50], 50, 1e-9);
+  const Curve smooth = smoothed_curve(curve);
+  for (const size_t i : {0U, 1U, 50U, 99U, 100U})
+    EXPECT_NEAR(smooth.y[i], static_cast<double>(i), 1e-9) << "at the ends either";
+}
+
+TEST(SmoothedCurve, AtTheEndIsLessNoisyThanTheCurve) {
+  Curve curve;
+  for (int i = 0; i < 4000; ++i) curve.add(i, i % 2 == 0 ? 1 : -1);
+  EXPECT_LT(std::abs(smoothed_curve(curve).y.back()), 0.3);
 }
 
 TEST(ThinnedCurve, KeepsEveryExtremeAndTheEnds) {
