@@ -2,6 +2,7 @@
 #include "stepforge/data/text_source.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -102,6 +103,26 @@ std::string document_mode_name(DocumentMode mode) {
   return "?";
 }
 
+namespace {
+
+/// The name of the encoding, for iconv, if every second or fourth byte of much of the text is NUL; else null. Such text is valid
+/// UTF-8.
+const char* wide_encoding(std::string_view text) {
+  constexpr size_t kLooked = 4096;
+  text = text.substr(0, std::min(kLooked, text.size() / 4 * 4));
+  std::array<size_t, 4> nuls{};  // by the place in four bytes
+  for (size_t i = 0; i < text.size(); ++i) nuls[i % 4] += text[i] == '\0' ? 1 : 0;
+  const size_t many = std::max<size_t>(2, text.size() / 16);  // a quarter of the bytes at one place
+  const auto has_many = [&](size_t place) { return nuls[place] >= many; };
+  if (has_many(2) && has_many(3) && !has_many(0)) return "UTF-32LE";
+  if (has_many(0) && has_many(1) && !has_many(3)) return "UTF-32BE";
+  if (has_many(1) && has_many(3) && !has_many(0)) return "UTF-16LE";
+  if (has_many(0) && has_many(2) && !has_many(1)) return "UTF-16BE";
+  return nullptr;
+}
+
+}  // namespace
+
 TextSource::TextSource(TextSourceOptions options) : options_(std::move(options)) {
   if (options_.paths.empty()) throw UsageError("no text source is given: name a file or a folder");
   found_ = find_text_files(options_.paths, options_.format);
@@ -196,6 +217,15 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
   std::string_view text = bytes;
   if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const int64_t begin = chunk.end - std::ssize(text);
+  if (const char* encoding = entry.table == TableFormat::none ? wide_encoding(text) : nullptr) {
+    const auto message = [&] {
+      return format(
+          "{}: from byte {} on many bytes are NUL, as in {} without a mark; convert it: iconv -f {} -t UTF-8",
+          entry.path.string(), begin, encoding, encoding);
+    };
+    if (!on_fault) throw FormatError(message());
+    return on_fault(message);
+  }
   // Parsing JSON checks that it is UTF-8; then only the message is to be found.
   const bool is_parsed = entry.kind == TextFileKind::json_array ||
                          (entry.kind == TextFileKind::json_lines && options_.field.has_value());

@@ -121,6 +121,28 @@ TEST(TextSource, NamesTheFirstByteThatIsNotUtf8) {
   EXPECT_CONTAINS(source_message<FormatError>({.paths = {jsonl}}), "latin.jsonl: byte 24 is 0xff");
 }
 
+/// Its NUL bytes are valid UTF-8, so that it would be trained on.
+TEST(TextSource, RefusesWideTextWithoutAMark) {
+  const auto wide = [](size_t before, size_t after) {
+    std::string text;
+    for (const char c : std::string("The river was wide.\n")) {
+      text += std::string(before, '\0') + c + std::string(after, '\0');
+    }
+    return text;
+  };
+  for (const auto& [text, encoding] :
+       {std::pair{wide(0, 1), "UTF-16LE"}, std::pair{wide(1, 0), "UTF-16BE"},
+        std::pair{wide(0, 3), "UTF-32LE"}, std::pair{wide(3, 0), "UTF-32BE"}}) {
+    const TempFolder folder;
+    const TextSource source({.paths = {folder.write("a.txt", text)}});
+    const std::string message = message_of<FormatError>([&] { texts_of(source); });
+    EXPECT_CONTAINS(message, std::string("iconv -f ") + encoding) << encoding;
+  }
+  const TempFolder folder;
+  const std::string few = std::string("a\0b", 3) + std::string(100, 'x');
+  EXPECT_EQ(texts_of(TextSource({.paths = {folder.write("a.txt", few)}})), Texts{few}) << "single NULs stay";
+}
+
 TEST(TextSource, NamesLineAndKeysIfAJsonLineLacksTheField) {
   const TempFolder folder;
   const auto path = folder.write("a.jsonl", "{\"text\": \"a\"}\n\n{\"title\": \"b\", \"body\": \"c\"}\n");
