@@ -12,6 +12,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_scanner.h"
+#include "stepforge/base/lfs_pointer.h"
 #include "stepforge/base/utf8.h"
 
 namespace stepforge {
@@ -150,7 +151,9 @@ void append_member(Json& object, std::string key, Json value) {
 }
 
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits) {
-  return parse_json(read_file(path, limits.max_bytes), path.string(), limits);
+  const std::string text = read_file(path, limits.max_bytes);
+  refuse_lfs_pointer(text, static_cast<int64_t>(text.size()), path.string());
+  return parse_json(text, path.string(), limits);
 }
 
 }  // namespace stepforge

@@ -84,8 +84,11 @@ void write_groups(const ModelConfig& model, const ModelFamily& family, Json& con
 void read_quantization(const JsonReader& file, const ModelFamily& family) {
   const char* key = "quantization_config";
   if (!file.has(key) || !find_hf_field(hf_fields(family), key)->accepted.empty()) return;
-  if (file[key].text_or("quant_method", "") != "mxfp4")
-    file[key].refuse("quant_method", "only \"mxfp4\" is supported");
+  if (file[key].text_or("quant_method", "") == "mxfp4") return;
+  file[key].refuse(
+      "quant_method",
+      "the weights are quantized, and only \"mxfp4\" is read; use a BF16 copy of the model (DeepSeek's "
+      "fp8 models become one with their fp8_cast_bf16.py), and its config.json without this key");
 }
 
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id"};

@@ -182,6 +182,14 @@ constexpr auto kRenamed = std::to_array<Renamed>({
     {"activation_checkpoint.mode", "segments", "\"regions\""},
 });
 
+/// What to say of a key that chooses a device in other trainers, or "".
+std::string device_hint(std::string_view name) {
+  constexpr std::array<std::string_view, 9> kNames = {
+      "device", "devices", "device_type", "device_map", "accelerator", "gpus", "n_gpus", "num_gpus", "cuda"};
+  if (std::ranges::find(kNames, name) == kNames.end()) return "";
+  return "training runs on the processor only, GPUs are not available yet; remove it";
+}
+
 /// "was renamed to ...", or "".
 std::string rename_note(std::string_view key, std::string_view value = "") {
   for (const Renamed& entry : kRenamed) {
@@ -244,7 +252,8 @@ void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view kn
     return;
   }
   const std::string_view kind = known.empty() ? "section or key" : "key";
-  std::string remedy = foreign_hint(path);
+  std::string remedy = device_hint(unknown);
+  if (remedy.empty()) remedy = foreign_hint(path);
   if (remedy.empty()) {
     std::vector<std::string> meant = meant_keys(schema_of(loaded_.config), schema, known, unknown);
     for (std::string& name : meant) {

@@ -9,6 +9,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/hub_name.h"
+#include "stepforge/base/lfs_pointer.h"
 #include "stepforge/base/path_pattern.h"
 #include "stepforge/config/data_sources.h"
 #include "stepforge/config/name_pattern.h"
@@ -511,7 +513,10 @@ void check_run(const RuleCheck& check) {
 
 void require_existing(const RuleCheck& check, const std::string& field, const std::string& path) {
   std::error_code error;
-  check.require(path.empty() || std::filesystem::exists(path, error), {field}, "no such file or folder");
+  if (path.empty() || std::filesystem::exists(path, error)) return;
+  const bool is_data = field.starts_with("data.");
+  const std::string advice = hub_advice(path, is_data ? HubKind::dataset : HubKind::model);
+  check.require(false, {field}, format("no such file or folder{}{}", advice.empty() ? "" : "; ", advice));
 }
 
 void require_sources(const RuleCheck& check, std::string_view list,
@@ -522,6 +527,15 @@ void require_sources(const RuleCheck& check, std::string_view list,
     const bool may_be_indexed = source->format == DataFormat::bin || source->format == DataFormat::automatic;
     if (may_be_indexed && std::filesystem::exists(source->path + ".bin", error)) continue;
     const std::string field = place + ".path";
+    if (std::filesystem::exists(source->path, error)) {
+      const std::string advice = hub_advice(source->path, HubKind::dataset);
+      check.require(advice.empty(), {field}, advice);
+      try {
+        refuse_lfs_pointer(std::filesystem::path(source->path));
+      } catch (const Error& fault) {
+        check.require(false, {field}, fault.what());
+      }
+    }
     try {
       for (const auto& path : expand_path(source->path)) require_existing(check, field, path);
     } catch (const Error& fault) {

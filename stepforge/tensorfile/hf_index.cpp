@@ -2,6 +2,8 @@
 #include "stepforge/tensorfile/hf_index.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -12,6 +14,8 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/tensorfile/other_weights.h"
+#include "stepforge/tensorfile/wrapped_names.h"
 
 namespace stepforge {
 
@@ -19,8 +23,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr std::string_view kExtension = ".safetensors";
+
 /// Whether folder/name is a regular file of this folder. A link counts if it leads to a file of the folder or
-/// of the `blobs` folder of a Hugging Face cache, in which `folder` is snapshots/<revision>.
+/// of the `blobs` folder of a Hugging Face cache, to which its snapshots and folders made by `hf download --local-dir` lead.
 bool is_file_of_folder(const fs::path& folder, std::string_view name) {
   if (!is_plain_file_name(name)) return false;
   std::error_code failure;
@@ -29,8 +35,19 @@ bool is_file_of_folder(const fs::path& folder, std::string_view name) {
   const fs::path target = fs::canonical(home / name, failure);
   if (failure || !is_regular_file_itself(target)) return false;
   if (target.parent_path() == home) return true;
-  const fs::path snapshots = home.parent_path();
-  return snapshots.filename() == "snapshots" && target.parent_path() == snapshots.parent_path() / "blobs";
+  return target.parent_path().filename() == "blobs";
+}
+
+/// What is wrong with a file that is none of the folder.
+std::string fault_of_file(const fs::path& folder, std::string_view name) {
+  std::error_code failure;
+  if (fs::is_symlink(folder / name, failure)) {
+    return format("{} is not a regular file of the folder, but a link to {}: copy that file here", name,
+                  fs::read_symlink(folder / name, failure).string());
+  }
+  if (!fs::exists(folder / name, failure))
+    return format("{} is not a regular file of the folder: it is missing; download it", name);
+  return format("{} is not a regular file of the folder", name);
 }
 
 // The largest published models have some 100,000 tensors: 10 MB of index.
@@ -120,7 +137,7 @@ std::vector<fs::path> indexed_files(const fs::path& folder, const HfIndex& index
   ErrorList errors((folder / kIndexFileName).string());
   std::vector<fs::path> paths;
   for (const std::string& name : names) {
-    if (!is_file_of_folder(folder, name)) errors.add(format("{} is not a regular file of the folder", name));
+    if (!is_file_of_folder(folder, name)) errors.add(fault_of_file(folder, name));
     paths.push_back(folder / name);
   }
   errors.throw_if_any();
@@ -152,26 +169,119 @@ void check_index(const fs::path& folder, const HfIndex& index, const TensorFolde
   errors.throw_if_any();
 }
 
+/// "model-00002-of-00003.safetensors" in its parts.
+struct ShardName {
+  std::string begin;  ///< "model"
+  int64_t number = 0;
+  int64_t count = 0;
+};
+
+std::optional<int64_t> number_of(std::string_view digits) {
+  int64_t value = 0;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || failure != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<ShardName> shard_name(std::string_view file) {
+  constexpr std::string_view kOf = "-of-";
+  if (!file.ends_with(kExtension)) return std::nullopt;
+  file.remove_suffix(kExtension.size());
+  const size_t of = file.rfind(kOf);
+  if (of == std::string_view::npos) return std::nullopt;
+  const size_t dash = file.substr(0, of).rfind('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto number = number_of(file.substr(dash + 1, of - dash - 1));
+  const auto count = number_of(file.substr(of + kOf.size()));
+  if (!number || !count) return std::nullopt;
+  return ShardName{std::string(file.substr(0, dash)), *number, *count};
+}
+
+/// Files of a model without an index: the shards of one model, or a single file of another name. Empty if there are none.
+/// Throws UsageError if some shards are missing, or if it is not certain which files are the model.
+std::vector<fs::path> unindexed_files(const fs::path& folder) {
+  std::map<std::pair<std::string, int64_t>, std::map<int64_t, std::string>> shards;
+  std::vector<std::string> single;
+  for (const fs::path& path : entries_of(folder)) {
+    const std::string name = path.filename().string();
+    if (const auto shard = shard_name(name)) {
+      shards[{shard->begin, shard->count}][shard->number] = name;
+    } else if (name.ends_with(kExtension) && !name.starts_with("adapter") &&
+               !name.starts_with("consolidated")) {
+      single.push_back(name);
+    }
+  }
+  if (shards.empty()) return single.size() == 1 ? std::vector{folder / single[0]} : std::vector<fs::path>();
+  if (shards.size() > 1) {
+    throw UsageError(
+        format("{} has shards of {} models and no {}: remove those that do not belong to it, or copy "
+               "the index into it",
+               folder.string(), shards.size(), kIndexFileName));
+  }
+  const auto& [kind, files] = *shards.begin();
+  const int64_t first = files.begin()->first == 0 ? 0 : 1;
+  std::vector<std::string> missing;
+  for (int64_t i = first; i < kind.second + first && std::ssize(missing) < 8; ++i) {
+    if (!files.contains(i)) missing.push_back(std::to_string(i));
+  }
+  if (!missing.empty()) {
+    throw UsageError(
+        format("{} has {} of {} shards such as {} (number {} missing) and no {}: download the others",
+               folder.string(), files.size(), kind.second, files.begin()->second, join(missing, ", "),
+               kIndexFileName));
+  }
+  std::vector<fs::path> paths;
+  for (const auto& [number, name] : files) paths.push_back(folder / name);
+  return paths;
+}
+
+TensorFolder open_folder(const fs::path& path) {
+  std::error_code failure;
+  if (fs::exists(path / kSingleFileName, failure) || fs::is_symlink(path / kSingleFileName, failure)) {
+    if (!is_file_of_folder(path, kSingleFileName))
+      throw FormatError(format("{}: {}", path.string(), fault_of_file(path, kSingleFileName)));
+    return TensorFolder({path / kSingleFileName});
+  }
+  if (fs::exists(path / kIndexFileName, failure)) {
+    const HfIndex index = read_hf_index(path / kIndexFileName);
+    TensorFolder folder(indexed_files(path, index));
+    check_index(path, index, folder);
+    return folder;
+  }
+  if (fs::exists(path / "adapter_config.json", failure))
+    throw UsageError(format("{} {}", path.string(), other_weights_in(path)));
+  const std::vector<fs::path> files = unindexed_files(path);
+  for (const fs::path& file : files) {
+    if (!is_file_of_folder(path, file.filename().string()))
+      throw FormatError(format("{}: {}", path.string(), fault_of_file(path, file.filename().string())));
+  }
+  if (!files.empty()) return TensorFolder(files);
+  const std::string other = other_weights_in(path);
+  if (!other.empty()) throw UsageError(format("{} {}", path.string(), other));
+  throw UsageError(format("{} contains no Hugging Face model: neither {} nor {} exists", path.string(),
+                          kSingleFileName, kIndexFileName));
+}
+
 }  // namespace
+
+bool holds_hf_weights(const fs::path& folder) {
+  std::error_code failure;
+  if (fs::exists(folder / kSingleFileName, failure) || fs::exists(folder / kIndexFileName, failure))
+    return true;
+  return fs::is_directory(folder, failure) && !fs::exists(folder / "adapter_config.json", failure) &&
+         !unindexed_files(folder).empty();
+}
 
 TensorFolder open_hf_weights(const fs::path& path) {
   std::error_code failure;
   if (!fs::exists(path, failure))
     throw UsageError(format("there is no model folder or file {}", path.string()));
-  if (!fs::is_directory(path, failure)) return TensorFolder({path});
-  if (fs::exists(path / kSingleFileName, failure)) {
-    if (!is_file_of_folder(path, kSingleFileName)) {
-      throw FormatError(format("{} is not a regular file of the folder", (path / kSingleFileName).string()));
-    }
-    return TensorFolder({path / kSingleFileName});
-  }
-  if (!fs::exists(path / kIndexFileName, failure)) {
-    throw UsageError(format("{} contains no Hugging Face model: neither {} nor {} exists", path.string(),
-                            kSingleFileName, kIndexFileName));
-  }
-  const HfIndex index = read_hf_index(path / kIndexFileName);
-  TensorFolder folder(indexed_files(path, index));
-  check_index(path, index, folder);
+  TensorFolder folder = fs::is_directory(path, failure) ? open_folder(path) : TensorFolder({path});
+  const std::vector<std::string> names = folder.names();
+  if (const std::string other = other_weights_named(names); !other.empty())
+    throw UsageError(format("{} {}", path.string(), other));
+  if (const auto unwrapped = without_wrappers(names))
+    folder.rename(unwrapped->names, format("{}: {}", path.string(), unwrapped->what));
   return folder;
 }
 

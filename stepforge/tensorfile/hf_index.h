@@ -48,9 +48,13 @@ std::vector<ShardPlan> plan_shards(std::span<const TensorSpec> specs,
 /// The index of a plan.
 HfIndex index_of_shards(std::span<const TensorSpec> specs, std::span<const ShardPlan> shards);
 
-/// Opens a model folder (model.safetensors, else the files of the index) or one .safetensors file. Throws
-/// UsageError if there is none, FormatError listing all missing files and all differences between the index
-/// and the files.
+/// Whether the folder has weights that open_hf_weights() finds. Throws UsageError if it is not certain which.
+bool holds_hf_weights(const std::filesystem::path& folder);
+
+/// Opens a model folder (model.safetensors, else the files of the index, else all shards of one model, or the only
+/// .safetensors file) or one .safetensors file. Names that wrappers have changed get those of transformers
+/// (wrapped_names.h), which note() says. Throws UsageError if there is none, with what there is instead
+/// (other_weights.h), FormatError listing all missing files and all differences between the index and the files.
 TensorFolder open_hf_weights(const std::filesystem::path& path);
 
 }  // namespace stepforge

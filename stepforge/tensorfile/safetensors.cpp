@@ -7,6 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/lfs_pointer.h"
 #include "stepforge/base/utf8.h"
 
 namespace stepforge {
@@ -63,6 +64,7 @@ SafetensorsHeader read_header(const FileReader& file, const SafetensorsLimits& l
     head_bytes = prefix + static_cast<int64_t>(std::min(length, static_cast<uint64_t>(max_length)));
   }
   const std::string head = file.text(0, head_bytes);
+  refuse_lfs_pointer(head, file.size(), file.path().string());
   return parse_safetensors(std::as_bytes(std::span(head)), file.size(), file.path().string(), limits);
 }
 

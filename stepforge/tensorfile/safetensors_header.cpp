@@ -190,6 +190,13 @@ class HeaderParser {
     scratch_.clear();
     read_string(scratch_, kMaxKeywordBytes);
     const std::optional<DType> dtype = dtype_from_safetensors(scratch_);
+    if (!dtype &&
+        (scratch_.starts_with("F8_") || scratch_.starts_with("F6_") || scratch_.starts_with("F4"))) {
+      scanner_.fail_at(
+          at, format("element type {}: weights of 8 bits and fewer are not read; convert them to BF16 "
+                     "first (DeepSeek's models with their fp8_cast_bf16.py), or download a BF16 copy",
+                     quoted_for_message(scratch_)));
+    }
     if (!dtype) {
       scanner_.fail_at(
           at, format("unknown element type {}; known: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL",

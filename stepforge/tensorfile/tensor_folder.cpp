@@ -188,6 +188,17 @@ std::vector<std::string> TensorFolder::names() const {
   return names;
 }
 
+void TensorFolder::rename(const std::vector<std::string>& new_names, std::string note) {
+  std::map<std::string, StoredTensor, std::less<>> renamed;
+  auto new_name = new_names.begin();
+  for (auto& [name, tensor] : tensors_) {
+    tensor.name = *new_name;
+    renamed.emplace(*new_name++, std::move(tensor));
+  }
+  tensors_ = std::move(renamed);
+  note_ = std::move(note);
+}
+
 const StoredTensor* TensorFolder::find(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;

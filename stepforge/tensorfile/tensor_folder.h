@@ -43,6 +43,11 @@ class TensorFolder {
   /// have.
   void adopt(TensorFolder other, const std::vector<std::string>& names);
 
+  /// Gives the tensors, in the order of names(), other names, all different. `note`: one line that says so.
+  void rename(const std::vector<std::string>& new_names, std::string note);
+  /// What a user should know of how the files were read; "": nothing.
+  const std::string& note() const { return note_; }
+
   const std::vector<SafetensorsFile>& files() const { return files_; }
   /// Every name, sorted.
   std::vector<std::string> names() const;
@@ -64,6 +69,7 @@ class TensorFolder {
 
   std::vector<SafetensorsFile> files_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;
+  std::string note_;
 };
 
 }  // namespace stepforge

@@ -4,6 +4,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/hub_name.h"
+#include "stepforge/base/lfs_pointer.h"
 #include "stepforge/text/pipeline_tokenizer.h"
 #include "stepforge/text/sentencepiece_tokenizer.h"
 #include "stepforge/text/tokenizer_import.h"
@@ -25,13 +27,19 @@ constexpr std::array kCompanionNames = {"tokenizer_config.json",
                                         "vocab.json",
                                         "merges.txt"};
 
+std::string read_tokenizer_file(const fs::path& path, int64_t max_bytes) {
+  std::string bytes = read_file(path, max_bytes);
+  refuse_lfs_pointer(bytes, static_cast<int64_t>(bytes.size()), path.string());
+  return bytes;
+}
+
 TokenizerFiles read_folder(const fs::path& folder) {
   TokenizerFiles files;
   for (const char* name : kCompanionNames) {
-    if (fs::exists(folder / name)) files[name] = read_file(folder / name, kMaxCompanionBytes);
+    if (fs::exists(folder / name)) files[name] = read_tokenizer_file(folder / name, kMaxCompanionBytes);
   }
   if (fs::exists(folder / "tokenizer.json")) {
-    files["tokenizer.json"] = read_file(folder / "tokenizer.json", kMaxTokenizerBytes);
+    files["tokenizer.json"] = read_tokenizer_file(folder / "tokenizer.json", kMaxTokenizerBytes);
   } else {
     const auto config = files.find("tokenizer_config.json");
     files["tokenizer.json"] =
@@ -44,15 +52,16 @@ TokenizerFiles read_folder(const fs::path& folder) {
 TokenizerFiles read_tiktoken(const fs::path& path) {
   TokenizerFiles files;
   const fs::path config = path.parent_path() / "tokenizer_config.json";
-  if (fs::exists(config)) files["tokenizer_config.json"] = read_file(config, kMaxCompanionBytes);
+  if (fs::exists(config)) files["tokenizer_config.json"] = read_tokenizer_file(config, kMaxCompanionBytes);
   const auto found = files.find("tokenizer_config.json");
-  files["tokenizer.json"] = tokenizer_json_of_tiktoken(
-      read_file(path, kMaxTokenizerBytes), found == files.end() ? "" : found->second, path.string());
+  files["tokenizer.json"] =
+      tokenizer_json_of_tiktoken(read_tokenizer_file(path, kMaxTokenizerBytes),
+                                 found == files.end() ? "" : found->second, path.string());
   return files;
 }
 
 std::unique_ptr<Tokenizer> read_sentencepiece(const fs::path& path) {
-  return make_sentencepiece_tokenizer(read_file(path, kMaxTokenizerBytes), path.string());
+  return make_sentencepiece_tokenizer(read_tokenizer_file(path, kMaxTokenizerBytes), path.string());
 }
 
 }  // namespace
@@ -65,6 +74,8 @@ bool holds_tokenizer(const fs::path& folder) {
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (!holds_tokenizer(path)) {
+      if (const std::string advice = hub_advice(path, HubKind::model); !advice.empty())
+        throw UsageError(format("{} is no tokenizer: {}", path.string(), advice));
       throw UsageError(format(
           "the folder {} contains neither tokenizer.json nor tokenizer.model nor vocab.json and merges.txt; "
           "make a tokenizer with `stepforge tokenizer train`",
@@ -74,15 +85,25 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
       return read_sentencepiece(path / "tokenizer.model");
     return std::make_unique<PipelineTokenizer>(read_folder(path), path.string());
   }
-  if (!fs::exists(path)) throw UsageError(format("there is no tokenizer at {}", path.string()));
+  if (!fs::exists(path)) {
+    const std::string advice = hub_advice(path, HubKind::model);
+    throw UsageError(
+        format("there is no tokenizer at {}{}{}", path.string(), advice.empty() ? "" : "; ", advice));
+  }
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (path.filename() == "tokenizer.json")
     return std::make_unique<PipelineTokenizer>(read_folder(folder), folder.string());
   if (path.extension() == ".model") return read_sentencepiece(path);
   if (path.extension() == ".tiktoken")
     return std::make_unique<PipelineTokenizer>(read_tiktoken(path), folder.string());
+  if (path.extension() != ".json") {
+    throw UsageError(
+        format("{} is no tokenizer: name tokenizer.json, tokenizer.model, a .tiktoken file, or the folder "
+               "that has it",
+               path.string()));
+  }
   TokenizerFiles files;
-  files["tokenizer.json"] = read_file(path, kMaxTokenizerBytes);
+  files["tokenizer.json"] = read_tokenizer_file(path, kMaxTokenizerBytes);
   return std::make_unique<PipelineTokenizer>(std::move(files), path.string());
 }
 

@@ -96,7 +96,8 @@ class PipelineTokenizer::WordEncoder final : public Encoder {
 
 PipelineTokenizer::PipelineTokenizer(TokenizerFiles files, const std::string& source)
     : files_(std::move(files)),
-      definition_(parse_definition(files_.at("tokenizer.json"), source + "/tokenizer.json")),
+      definition_(parse_definition(files_.at("tokenizer.json"),
+                                   source.ends_with(".json") ? source : source + "/tokenizer.json")),
       first_finder_(tokens_with(definition_, false)),
       second_finder_(tokens_with(definition_, true)) {
   place_tokens();

@@ -471,6 +471,22 @@ TEST(TrainingUse, PathsOfSourcesMayBePatternsButNotRemote) {
   EXPECT_CONTAINS(error("s3://bucket/a"), "s3://bucket/a is a remote address");
 }
 
+TEST(TrainingUse, NamesOfTheHubAndPointersOfGitLfsAreNamedWithTheRemedy) {
+  const TempFolder folder;
+  const auto error = [&](const std::string& path) {
+    return error_of("preset = \"debug\"\n[data]\nsources = [{ path = \"" + path + "\" }]\n", {},
+                    ConfigUse::train);
+  };
+  EXPECT_CONTAINS(error("tatsu-lab/alpaca"), "hf download --repo-type dataset tatsu-lab/alpaca");
+  folder.write("a.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 10760\n");
+  EXPECT_CONTAINS(error((folder / "a.parquet").string()), "git lfs pull");
+  std::filesystem::create_directories(folder / "datasets--tatsu-lab--alpaca/snapshots/abc");
+  EXPECT_CONTAINS(error((folder / "datasets--tatsu-lab--alpaca").string()), "snapshots/abc");
+  EXPECT_CONTAINS(
+      error_of("preset = \"debug\"\n[tokenizer]\npath = \"Qwen/Qwen3-0.6B\"\n", {}, ConfigUse::train),
+      "hf download Qwen/Qwen3-0.6B");
+}
+
 TEST(TrainingUse, CanBeCheckedLater) {
   EXPECT_NO_THROW(validate_for_training(parsed("preset = \"debug\"\n")));
   EXPECT_THROW(validate_for_training(parsed("")), UsageError);

@@ -177,6 +177,144 @@ TEST(HfWeights, TheLinksOfAHuggingFaceCacheAreFollowed) {
   write_tensors(cache / "blobs" / "0123", {"a"});
   fs::create_symlink("../../blobs/0123", cache / "snapshots" / "abc" / "model.safetensors");
   EXPECT_EQ(open_hf_weights(cache / "snapshots" / "abc").size(), 1U);
+  const TempFolder local;  // of `hf download --local-dir`, which once made links
+  fs::create_symlink(cache / "blobs" / "0123", local / "model.safetensors");
+  EXPECT_EQ(open_hf_weights(local.path()).size(), 1U);
+}
+
+TEST(HfWeights, ADeadLinkAndOneOutOfTheFolderAreNamedWithTheirTarget) {
+  const TempFolder folder;
+  fs::create_symlink("../../blobs/0123", folder / "model.safetensors");
+  EXPECT_CONTAINS(message_of<FormatError>([&] { open_hf_weights(folder.path()); }),
+                  "a link to ../../blobs/0123");
+}
+
+TEST(HfWeights, AllShardsOfOneModelNeedNoIndex) {
+  const TempFolder folder;
+  write_tensors(folder / "model-00001-of-00002.safetensors", {"a", "b"});
+  EXPECT_CONTAINS(message_of<UsageError>([&] { open_hf_weights(folder.path()); }), "number 2 missing");
+  write_tensors(folder / "model-00002-of-00002.safetensors", {"c"});
+  EXPECT_EQ(open_hf_weights(folder.path()).names(), (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_TRUE(holds_hf_weights(folder.path()));
+  write_tensors(folder / "old-00001-of-00001.safetensors", {"d"});
+  EXPECT_CONTAINS(message_of<UsageError>([&] { open_hf_weights(folder.path()); }), "shards of 2 models");
+}
+
+TEST(HfWeights, ShardsWithoutAnIndexThatOverlapAreRefused) {
+  const TempFolder folder;
+  write_tensors(folder / "model-00001-of-00002.safetensors", {"a", "b"});
+  write_tensors(folder / "model-00002-of-00002.safetensors", {"b"});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { open_hf_weights(folder.path()); }), "which both hold");
+}
+
+TEST(HfWeights, TheOnlyFileOfWeightsMayHaveAnyName) {
+  const TempFolder folder;
+  write_tensors(folder / "weights.safetensors", {"a"});
+  EXPECT_EQ(open_hf_weights(folder.path()).size(), 1U);
+}
+
+TEST(HfWeights, APointerOfGitLfsIsNamedWithTheRemedy) {
+  constexpr const char* kPointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 10760\n";
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    const TempFolder folder;
+    put_file(folder / name, kPointer);
+    EXPECT_CONTAINS(message_of<Error>([&] { open_hf_weights(folder.path()); }), "git lfs pull") << name;
+  }
+}
+
+TEST(HfWeights, WhatIsThereInsteadIsNamedWithTheRemedy) {
+  for (const auto& [name, remedy] : std::map<std::string, std::string>{
+           {"adapter_config.json", "merge_and_unload()"},
+           {"pytorch_model.bin", "save_pretrained("},
+           {"pytorch_model-00001-of-00002.bin", "save_pretrained("},
+           {"consolidated.00.pth", "convert_llama_weights_to_hf.py"},
+           {"consolidated.safetensors", "download the files model*.safetensors"},
+           {"Model-Q4_K_M.GGUF", "llama.cpp (GGUF)"},
+           {"__0_0.distcp", "distributed checkpoint"},
+           {"flax_model.msgpack", "Flax"},
+           {"model.h5", "TensorFlow"}}) {
+    const TempFolder folder;
+    put_file(folder / name, name.ends_with("json") ? R"({"base_model_name_or_path":"org/base"})" : "x");
+    put_file(folder / "training_args.bin", "x");
+    const std::string message = message_of<UsageError>([&] { open_hf_weights(folder.path()); });
+    EXPECT_CONTAINS(message, remedy) << name;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << "one line";
+    if (name.ends_with("json")) EXPECT_CONTAINS(message, "org/base");
+  }
+}
+
+TEST(HfWeights, AdaptersAndQuantizedWeightsInsideAreNamed) {
+  for (const auto& [name, remedy] : std::map<std::string, std::string>{
+           {"model.layers.0.q_proj.lora_A.default.weight", "merge_and_unload()"},
+           {"model.layers.0.q_proj.qweight", "quantized"},
+           {"model.layers.0.q_proj.weight.absmax", "quantized"}}) {
+    const TempFolder folder;
+    write_tensors(folder / "model.safetensors", {"model.embed_tokens.weight", name});
+    EXPECT_CONTAINS(message_of<UsageError>([&] { open_hf_weights(folder.path()); }), remedy) << name;
+  }
+}
+
+TEST(HfWeights, WeightsOfEightBitsAreNamedWithTheRemedy) {
+  const TempFolder folder;
+  put_file(folder / "model.safetensors",
+           build_file(R"({"a":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}})", 2));
+  EXPECT_CONTAINS(message_of<FormatError>([&] { open_hf_weights(folder.path()); }), "convert them to BF16");
+}
+
+TEST(HfWeights, PrefixesOfWrappersAreLeftOutAndSaid) {
+  const std::vector<std::string> right = {"lm_head.weight", "model.embed_tokens.weight",
+                                          "model.layers.0.mlp.up_proj.weight",
+                                          "model.layers.2.embed_tokens.weight", "model.norm.weight"};
+  for (const std::string prefix : {"_orig_mod.", "module.", "base_model.model.", "model.", "_forward_module.",
+                                   "module._orig_mod.", "student."}) {
+    const TempFolder folder;
+    std::vector<std::string> names;
+    for (const std::string& name : right) names.push_back(prefix + name);
+    write_tensors(folder / "model.safetensors", names);
+    const TensorFolder weights = open_hf_weights(folder.path());
+    EXPECT_EQ(weights.names(), right) << prefix;
+    EXPECT_CONTAINS(weights.note(), "left out of the names") << prefix;
+    std::string text((prefix + "model.norm.weight").size(), '\0');
+    weights.read("model.norm.weight", {{0}, {std::ssize(text)}}, std::as_writable_bytes(std::span(text)));
+    EXPECT_EQ(text, prefix + "model.norm.weight");
+  }
+}
+
+TEST(HfWeights, WrappersOfSingleLayersAreLeftOut) {
+  const TempFolder folder;
+  write_tensors(folder / "model.safetensors",
+                {"model.embed_tokens.weight", "model.layers.0._orig_mod.norm.weight",
+                 "model.layers.1._checkpoint_wrapped_module._orig_mod.norm.weight"});
+  EXPECT_EQ(open_hf_weights(folder.path()).names(),
+            (std::vector<std::string>{"model.embed_tokens.weight", "model.layers.0.norm.weight",
+                                      "model.layers.1.norm.weight"}));
+}
+
+TEST(HfWeights, AMissingModelIsPutBeforeTheNames) {
+  for (const std::string prefix : {"", "transformer."}) {
+    const TempFolder folder;
+    write_tensors(folder / "model.safetensors",
+                  {prefix + "embed_tokens.weight", prefix + "layers.0.norm.weight", "lm_head.weight"});
+    const TensorFolder weights = open_hf_weights(folder.path());
+    EXPECT_EQ(weights.names(), (std::vector<std::string>{"lm_head.weight", "model.embed_tokens.weight",
+                                                         "model.layers.0.norm.weight"}));
+    EXPECT_CONTAINS(weights.note(), "\"model.\" put before them");
+  }
+}
+
+TEST(HfWeights, NamesThatAreRightOrAmbiguousStay) {
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{"lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"},
+        std::vector<std::string>{"a.model.embed_tokens.weight", "b.model.norm.weight"},
+        std::vector<std::string>{"a.model.embed_tokens.weight", "b.model.embed_tokens.weight"},
+        std::vector<std::string>{"_orig_mod.model.norm.weight", "model.norm.weight"}}) {
+    const TempFolder folder;
+    write_tensors(folder / "model.safetensors", names);
+    const TensorFolder weights = open_hf_weights(folder.path());
+    EXPECT_EQ(weights.names(), names);
+    EXPECT_EQ(weights.note(), "");
+  }
 }
 
 }  // namespace
