@@ -2,11 +2,14 @@
 #include "stepforge/plan/known_model.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/hub_name.h"
+#include "stepforge/base/json.h"
 #include "stepforge/base/json_reader.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
@@ -17,6 +20,7 @@
 #include "stepforge/plan/job_data.h"
 #include "stepforge/tensorfile/hf_index.h"
 #include "stepforge/tensorfile/manifest.h"
+#include "stepforge/tensorfile/other_weights.h"
 #include "stepforge/text/chat_template.h"
 
 namespace stepforge {
@@ -27,7 +31,9 @@ namespace {
 
 /// A trained model needs a far smaller learning rate than a new one, and no long warm-up: these are common
 /// values for full fine-tuning.
-constexpr const char* kFineTuneSettings[] = {"optimizer.lr=2e-5", "lr_scheduler.warmup_steps=20"};
+constexpr double kFineTuneRate = 2e-5;
+constexpr int64_t kFineTuneWarmup = 20;
+constexpr std::string_view kFineTuneKeys[] = {"optimizer.lr", "lr_scheduler.warmup_steps"};
 
 /// Keys of [model] that are not part of a trained model.
 bool is_own_choice(const std::string& key) {
@@ -61,6 +67,38 @@ void add_tokenizer(const KnownModel& known, std::vector<std::string>& settings) 
   if (fs::exists(chat_template)) settings.push_back(setting("data.chat_template", chat_template.string()));
 }
 
+std::string steps_text(const std::vector<CheckpointFolder>& checkpoints) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> steps;
+  for (const CheckpointFolder& folder : checkpoints) {
+    if (steps.size() < kShown) steps.push_back(std::to_string(folder.step));
+  }
+  if (steps.empty()) return "none";
+  std::reverse(steps.begin(), steps.end());
+  const size_t more = checkpoints.size() - steps.size();
+  return (more > 0 ? format("{} earlier, ", more) : "") + join(steps, ", ");
+}
+
+/// The last step that a start of run.json has finished or saved.
+int64_t reached_by(const Json& start) {
+  return std::max(start.at("end_step").get<int64_t>(), start.value("saved_step", int64_t{0}));
+}
+
+/// Where the last start of a run has ended, if it went back behind `step`, which an earlier start had reached.
+std::optional<int64_t> end_after_going_back(const fs::path& run, int64_t step) {
+  try {
+    const Json json = read_json_file(run / "run.json");
+    const Json& starts = json.at("starts");
+    const auto last = starts.size() - 1;
+    bool had_reached = false;
+    for (size_t i = 0; i < last; ++i) had_reached = had_reached || reached_by(starts[i]) >= step;
+    const int64_t end = reached_by(starts.at(last));
+    return had_reached && end < step ? std::optional(end) : std::nullopt;
+  } catch (const std::exception&) {
+    return std::nullopt;  // of an import, or damaged, which a training says
+  }
+}
+
 KnownModel known_model(const fs::path& path, const std::shared_ptr<const Registry>& plugins) {
   switch (model_kind(path)) {
     case ModelKind::checkpoint:
@@ -78,8 +116,7 @@ KnownModel known_model(const fs::path& path, const std::shared_ptr<const Registr
 /// Of the layers of multi-token prediction in config.json, those whose weights are there: transformers keeps the number and
 /// leaves out the weights.
 int64_t stored_mtp_layers(const fs::path& folder, const ModelConfig& model) {
-  if (!fs::exists(folder / kIndexFileName) && !fs::exists(folder / kSingleFileName))
-    return model.n_mtp_layers;
+  if (!holds_hf_weights(folder)) return model.n_mtp_layers;
   const TensorFolder weights = open_hf_weights(folder);
   int64_t stored = 0;
   while (stored < model.n_mtp_layers &&
@@ -94,10 +131,31 @@ ModelKind model_kind(const fs::path& path) {
   if (fs::exists(path / kManifestFileName)) return ModelKind::checkpoint;
   if (fs::exists(path / "config.json")) return ModelKind::hf_folder;
   if (fs::exists(path / "config.toml")) return ModelKind::run;
+  refuse_as_model(path);
+}
+
+void refuse_as_model(const fs::path& path) {
+  const std::string advice = hub_advice(path, HubKind::model);
+  if (!advice.empty()) throw UsageError(format("{} is not a model: {}", path.string(), advice));
+  std::error_code failure;
+  const bool is_folder = fs::is_directory(path, failure);
+  if (const std::string other = other_weights_in(path); fs::exists(path, failure) && !other.empty())
+    throw UsageError(format("{} {}", path.string(), other));
+  if (const auto step = checkpoint_step(path.filename().string()); step && !fs::exists(path, failure)) {
+    throw UsageError(format("there is no checkpoint of step {} in {}; available steps: {}", *step,
+                            path.parent_path().string(), steps_text(list_checkpoints(path.parent_path()))));
+  }
+  if (is_folder && holds_hf_weights(path)) {
+    throw UsageError(
+        format("{} is not a model: it has weights, but no config.json; copy the model's config.json "
+               "into it",
+               path.string()));
+  }
+  const char* file = fs::exists(path, failure) && !is_folder ? "it is a file; name its folder; " : "";
   throw UsageError(format(
-      "{} is not a model: expected a checkpoint (manifest.json), a run folder (config.toml) or a Hugging "
+      "{} is not a model: {}expected a checkpoint (manifest.json), a run folder (config.toml) or a Hugging "
       "Face folder (config.json)",
-      path.string()));
+      path.string(), file));
 }
 
 std::unique_ptr<Tokenizer> KnownModel::load_tokenizer() const {
@@ -110,6 +168,14 @@ std::unique_ptr<Tokenizer> KnownModel::require_tokenizer() const {
   if (tokenizer == nullptr) {
     throw UsageError(format("{} has no tokenizer: copy tokenizer.json or tokenizer.model into {}",
                             folder.string(), tokenizer_folder.string()));
+  }
+  const int64_t rows = config.model.vocab_size;
+  if (rows > 0 && tokenizer->vocab_size() > rows) {
+    throw UsageError(
+        format("the tokenizer in {} has {} tokens, and the model an embedding of {}: it belongs to another "
+               "model; copy "
+               "the right one there, or grow the model with model.from and model.vocab_size={}",
+               tokenizer_folder.string(), tokenizer->vocab_size(), rows, tokenizer->vocab_size()));
   }
   return tokenizer;
 }
@@ -129,6 +195,12 @@ KnownModel known_checkpoint(const fs::path& step_folder, std::shared_ptr<const R
 }
 
 KnownModel known_hf_folder(const fs::path& folder, const std::shared_ptr<const Registry>& plugins) {
+  if (!fs::exists(folder / "config.json")) {
+    if (model_kind(folder) == ModelKind::run) {
+      throw UsageError(format("{} is a run folder: name one of its checkpoints, {}/step-N, or use model.from",
+                              folder.string(), checkpoint_folder_of_run(folder).string()));
+    }
+  }
   KnownModel known;
   if (plugins != nullptr) {
     use_plugins(known.config, make_config_shape(plugins));
@@ -142,6 +214,19 @@ KnownModel known_hf_folder(const fs::path& folder, const std::shared_ptr<const R
   return known;
 }
 
+std::string why_step(const fs::path& run, int64_t step) {
+  const std::vector<CheckpointFolder> there = list_checkpoints(checkpoint_folder_of_run(run));
+  std::string text = there.size() == 1 ? format("step {}, the only checkpoint", step)
+                                       : format("step {}, the newest of {}", step, steps_text(there));
+  const std::optional<int64_t> end = end_after_going_back(run, step);
+  if (!end) return text;
+  text += format("; the run has gone back since then, and its last start ended at step {}", *end);
+  const auto own = std::find_if(there.begin(), there.end(),
+                                [&](const CheckpointFolder& folder) { return folder.step <= *end; });
+  if (own != there.end()) text += format(": for its weights, name {}", own->path.string());
+  return text;
+}
+
 fs::path checkpoint_folder_of_run(const fs::path& folder) {
   constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;
   const fs::path file = folder / "config.toml";
@@ -149,9 +234,13 @@ fs::path checkpoint_folder_of_run(const fs::path& folder) {
 }
 
 bool is_fine_tune_default(std::string_view setting) {
-  return std::any_of(std::begin(kFineTuneSettings), std::end(kFineTuneSettings), [&](std::string_view known) {
-    return setting.starts_with(known.substr(0, known.find('=')));
-  });
+  return std::any_of(std::begin(kFineTuneKeys), std::end(kFineTuneKeys),
+                     [&](std::string_view key) { return setting.starts_with(key); });
+}
+
+void use_fine_tune_defaults(Config& config) {
+  config.optimizer.lr = kFineTuneRate;
+  config.lr_scheduler.warmup_steps = kFineTuneWarmup;
 }
 
 std::vector<std::string> settings_from_model(const std::string& path,
@@ -162,7 +251,8 @@ std::vector<std::string> settings_from_model(const std::string& path,
   add_architecture(known.config, settings);
   add_tokenizer(known, settings);
   settings.push_back(setting("checkpoint.initial_load_path", known.weights.string()));
-  settings.insert(settings.end(), std::begin(kFineTuneSettings), std::end(kFineTuneSettings));
+  settings.push_back(format("{}={}", kFineTuneKeys[0], kFineTuneRate));
+  settings.push_back(format("{}={}", kFineTuneKeys[1], kFineTuneWarmup));
   return settings;
 }
 

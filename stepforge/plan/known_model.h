@@ -15,8 +15,12 @@ namespace stepforge {
 
 enum class ModelKind { checkpoint, run, hf_folder };
 
-/// Which kind of model `path` is. Throws UsageError if it is none of them.
+/// Which kind of model `path` is. Throws UsageError if it is none of them, as refuse_as_model().
 ModelKind model_kind(const std::filesystem::path& path);
+
+/// Throws UsageError: what `path` is, as far as it is known (a name of the Hub, a folder of its cache, an adapter, weights that
+/// are not read), and the remedy.
+[[noreturn]] void refuse_as_model(const std::filesystem::path& path);
 
 /// A checkpoint or a Hugging Face folder.
 struct KnownModel {
@@ -41,6 +45,10 @@ KnownModel known_checkpoint(const std::filesystem::path& step_folder,
 KnownModel known_hf_folder(const std::filesystem::path& folder,
                            const std::shared_ptr<const Registry>& plugins = nullptr);
 
+/// Why a command takes this step of a run, for its log: "step 30, the newest of 10, 20, 30", and, if the run was continued from
+/// an earlier step since (checkpoint.load_step), which step its last start has reached.
+std::string why_step(const std::filesystem::path& run, int64_t step);
+
 /// Where the run in `folder` keeps its checkpoints.
 std::filesystem::path checkpoint_folder_of_run(const std::filesystem::path& folder);
 
@@ -50,6 +58,9 @@ std::filesystem::path checkpoint_folder_of_run(const std::filesystem::path& fold
 /// a checkpoint, or of a family that neither the program nor `plugins` have.
 std::vector<std::string> settings_from_model(const std::string& path,
                                              const std::shared_ptr<const Registry>& plugins = nullptr);
+
+/// Sets the defaults of a fine-tune, which `import` writes into the config.toml of its run.
+void use_fine_tune_defaults(Config& config);
 
 /// Whether a setting, "optimizer.lr = 2e-05", is such a default and not taken from the model.
 bool is_fine_tune_default(std::string_view setting);

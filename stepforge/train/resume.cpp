@@ -68,6 +68,7 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
                    {.stored_vocabulary = grown > 0 ? stored : 0, .accepted = accepted});
   });
   trainer.log.info("weights loaded from {}", known.weights.string());
+  if (!weights.note().empty()) trainer.log.info("{}", weights.note());
   if (const std::string note = left_out(weights, trainer.divided_model); !note.empty())
     trainer.log.warning("{}", note);
 }
@@ -174,6 +175,20 @@ constexpr std::string_view kStartOver =
     "to start over, name another run_dir; checkpoint.resume = false, which starts over, is refused in this "
     "one";
 
+/// Says so if the last start went back to an earlier step and did not reach this one again.
+void warn_if_gone_back(const Trainer& trainer, int64_t step) {
+  const std::vector<RunStart>& starts = trainer.run_folder->history();
+  const auto reached = [&](const RunStart& start) {
+    return std::max(start.end_step, start.saved_step) >= step;
+  };
+  if (starts.empty() || reached(starts.back()) || std::ranges::none_of(starts, reached)) return;
+  trainer.log.warning(
+      "continuing from step {}, the newest checkpoint, although the last start went back and ended at step "
+      "{}; "
+      "checkpoint.load_step={} continues that one",
+      step, starts.back().end_step, std::max(starts.back().begin_step, starts.back().saved_step));
+}
+
 /// Continues from the newest checkpoint of the run's own folder, which it returns. Throws UsageError if all are damaged, or
 /// if it would start over although later steps were saved.
 std::optional<FoundCheckpoint> continue_from_newest(Trainer& trainer, const EarlierStarts& earlier) {
@@ -191,6 +206,7 @@ std::optional<FoundCheckpoint> continue_from_newest(Trainer& trainer, const Earl
                             earlier.saved, dir.string(), kStartOver));
   }
   if (!found) return std::nullopt;
+  if (trainer.is_main() && step > 0) warn_if_gone_back(trainer, step);
   continue_run(trainer, *found);
   set_aside_later_steps(dir, step, trainer.log, *trainer.checkpoint_ranks);
   return found;

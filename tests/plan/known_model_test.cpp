@@ -69,6 +69,55 @@ TEST(KnownModel, OfLayersOfMultiTokenPredictionSomeMayBeLeftOut) {
   EXPECT_CONTAINS(message_of<UsageError>([&] { with_layers(3); }), "model.n_mtp_layers = 3");
 }
 
+TEST(KnownModel, WhyAStepIsTakenSaysIfTheRunHasGoneBack) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  for (const int64_t step : {10, 20, 30}) write_run(run, step, Config{});
+  const auto starts = [&](const std::string& list) {
+    write_file_atomic(run / "run.json", R"({"format_version":1,"starts":[)" + list + "]}");
+  };
+  EXPECT_EQ(why_step(run, 30), "step 30, the newest of 10, 20, 30");
+  starts(R"({"end_step":30,"saved_step":30})");
+  EXPECT_EQ(why_step(run, 30), "step 30, the newest of 10, 20, 30");
+  starts(R"({"end_step":20,"saved_step":20},{"end_step":28,"saved_step":20})");
+  EXPECT_EQ(why_step(run, 30), "step 30, the newest of 10, 20, 30") << "killed before run.json was written";
+  starts(R"({"end_step":30,"saved_step":30},{"end_step":24,"saved_step":20})");
+  EXPECT_EQ(
+      why_step(run, 30),
+      "step 30, the newest of 10, 20, 30; the run has gone back since then, and its last start ended at step "
+      "24: for its weights, name " +
+          (run / "checkpoint/step-20").string());
+}
+
+std::string refusal(const fs::path& path) {
+  return message_of<UsageError>([&] { settings_from_model(path.string()); });
+}
+
+TEST(KnownModel, WhatIsNoModelIsNamedWithTheRemedy) {
+  const TempFolder folder;
+  for (const char* name :
+       {"Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B", "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main"})
+    EXPECT_CONTAINS(refusal(name), "hf download Qwen/Qwen3-0.6B") << name;
+  EXPECT_CONTAINS(refusal("/none/model"), "is not a model: expected");
+
+  const fs::path cache = folder / "models--Qwen--Qwen3-0.6B";
+  fs::create_directories(cache / "blobs");
+  EXPECT_CONTAINS(refusal(cache), "hf download Qwen/Qwen3-0.6B");
+  fs::create_directories(cache / "snapshots" / "abc");
+  EXPECT_CONTAINS(refusal(cache), "name one of them, " + (cache / "snapshots" / "abc").string());
+
+  fs::create_directories(folder / "adapter");
+  write_file_atomic(folder / "adapter" / "adapter_config.json", R"({"base_model_name_or_path":"org/base"})");
+  EXPECT_CONTAINS(refusal(folder / "adapter"), "only an adapter (LoRA) of org/base");
+  write_file_atomic(folder / "model.gguf", "GGUF");
+  EXPECT_CONTAINS(refusal(folder / "model.gguf"), "llama.cpp");
+
+  fs::create_directories(folder / "weights");
+  fs::copy(source_dir() / "tests/golden/models/qwen3/model.safetensors", folder / "weights");
+  EXPECT_CONTAINS(refusal(folder / "weights"), "no config.json");
+  EXPECT_CONTAINS(refusal(folder / "weights/model.safetensors"), "it is a file; name its folder");
+}
+
 TEST(KnownModel, ARunGivesItsNewestCheckpoint) {
   const TempFolder folder;
   Config config;

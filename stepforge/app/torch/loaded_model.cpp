@@ -37,13 +37,17 @@ ModelFiles open_model(const fs::path& path, const CommandContext& context) {
   switch (model_kind(path)) {
     case ModelKind::checkpoint:
       return open_checkpoint(verify_checkpoint(path), context);
-    case ModelKind::hf_folder:
-      return open_files(known_hf_folder(path, context.plugins), open_hf_weights(path));
+    case ModelKind::hf_folder: {
+      ModelFiles files = open_files(known_hf_folder(path, context.plugins), open_hf_weights(path));
+      if (!files.weights.note().empty()) context.log.info("{}", files.weights.note());
+      return files;
+    }
     case ModelKind::run:
       break;
   }
   const auto found = newest_complete_checkpoint(checkpoint_folder_of_run(path), context.log);
   if (!found) throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
+  context.log.info("{}: {}", path.string(), why_step(path, found->step));
   return open_checkpoint(*found, context);
 }
 
