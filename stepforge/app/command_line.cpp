@@ -2,6 +2,7 @@
 #include "stepforge/app/command_line.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/registry.h"
 #include "stepforge/base/version.h"
+#include "stepforge/config/toml_text.h"
 #include "stepforge/launch/rank_environment.h"
 
 namespace stepforge {
@@ -191,6 +193,7 @@ class CommandLine {
     command->add_option("model", eval->model, kModelText)->required();
     command->add_option("--data", eval->data,
                         "Text files, .jsonl, tables, folders or patterns to evaluate on");
+    add_source_options(*command, *eval);
     add_choice(*command, "--documents", eval->documents, {"file", "line", "paragraph"}, kDocumentsText);
     add_choice(*command, "--split", eval->split, {"validation", "test"},
                "Part of the run's own data, without --data");
@@ -206,21 +209,55 @@ class CommandLine {
     on(command, [=, this] { return run_with_torch(*eval, registry_); });
   }
 
+  /// What an entry of data.sources says of its file.
+  static void add_source_options(CLI::App& command, EvalOptions& eval) {
+    for (const auto& [option, key, text] :
+         {std::array{"--format", "format",
+                     "Of --data, as in data.sources: auto, jsonl, messages, sharegpt ..."},
+          std::array{"--field", "field", "Field or column of --data with the text [text]"},
+          std::array{"--loss-on", "loss_on", "Of conversations: assistant, last or all [assistant]"},
+          std::array{"--dataset", "dataset",
+                     "Entry of the dataset_info.json of LLaMA-Factory that --data is"}}) {
+      command.add_option_function<std::string>(
+          option,
+          [&eval, name = std::string(key)](const std::string& value) {
+            eval.source_keys.push_back(format("{}={}", name, toml_string(value)));
+          },
+          text);
+    }
+    command
+        .add_option(
+            "--sources", eval.sources,
+            "Sources with options of their own, as data.sources: [{path=\"a.jsonl\", field=\"t\"}, ...]")
+        ->excludes("--data");
+    command.add_option("--chat-template", eval.chat_template,
+                       "Template of conversations, as data.chat_template [the model's own]");
+  }
+
   void add_generate() {
     CLI::App* command = add(app_, "generate", "Generate text from a trained model");
     auto generate = options<GenerateOptions>();
     SamplingParams& sampling = generate->sampling;
     command->add_option("model", generate->model, kModelText)->required();
-    command->add_option("--prompt", generate->prompt, "Text to continue");
+    CLI::Option* prompt = command->add_option("--prompt", generate->prompt, "Text to continue");
+    command
+        ->add_option("--prompts", generate->prompts,
+                     "File with a prompt a line, or JSON lines with \"prompt\"; prints JSON lines with "
+                     "prompt and text")
+        ->excludes(prompt);
     command->add_option("--max-tokens", sampling.max_tokens, "Maximum number of tokens to generate")
         ->check(number(0));
-    command->add_option("--temperature", sampling.temperature, "Sampling temperature; 0 = greedy")
-        ->check(number(0));
-    command->add_option("--top-k", sampling.top_k, "Sample from the k most likely tokens; 0 = all")
+    command
+        ->add_option("--temperature", generate->temperature,
+                     "Sampling temperature; 0 = greedy [the model's, 0.8]")
         ->check(number(0));
     command
-        ->add_option("--top-p", sampling.top_p,
-                     "Sample from the smallest set of tokens with this total probability")
+        ->add_option("--top-k", generate->top_k,
+                     "Sample from the k most likely tokens; 0 = all [the model's, 0]")
+        ->check(number(0));
+    command
+        ->add_option("--top-p", generate->top_p,
+                     "Sample from the smallest set of tokens with this total probability [the model's, 1]")
         ->check(number(0, 1));
     command->add_option("--seed", sampling.seed, "Seed of the sampling")->check(number(0));
     command->add_option("--stop", sampling.stop, "Stop string; may be given several times");
@@ -470,6 +507,9 @@ class CommandLine {
     auto plot = options<PlotOptions>();
     command->add_option("runs", plot->runs, "Run folders")->required();
     command->add_option("--output", plot->output, "SVG file");
+    command->add_flag("--log", plot->logarithmic, "Logarithmic axes of loss and gradient norm");
+    command->add_option("--x", plot->x, "What the x axis counts: steps, tokens or hours of training")
+        ->check(CLI::IsMember({"steps", "tokens", "hours"}));
     on(command, [=, this] { return plot_command(*plot); });
   }
 

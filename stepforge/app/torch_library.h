@@ -40,7 +40,10 @@ struct EvalOptions {
   std::filesystem::path output;  ///< safetensors: "token_loss" [rows, length] and, if asked, "logits"
   bool logits = false;
   std::filesystem::path gradients;  ///< safetensors: the gradient of each tensor of the model; empty: none
-  std::vector<std::filesystem::path> data;      ///< text to evaluate on
+  std::vector<std::filesystem::path> data;      ///< text or conversations to evaluate on
+  std::string sources;                          ///< the same as the value of data.sources; "": none
+  std::vector<std::string> source_keys;         ///< "key=value" for each of `data`, as in data.sources
+  std::filesystem::path chat_template;          ///< empty: the model's own
   DocumentUnit documents = DocumentUnit::file;  ///< how text files of `data` are divided into documents
   int64_t seq_len = 0;                          ///< 0 = as trained, or 512
   DType compute = DType::f32;
@@ -49,7 +52,11 @@ struct EvalOptions {
 struct GenerateOptions {
   std::filesystem::path model;
   std::string prompt;
-  SamplingParams sampling;
+  std::filesystem::path prompts;  ///< file of prompts, one a line; instead of `prompt`
+  SamplingParams sampling;        ///< but for these three: empty = those of generation_config.json
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
   DType compute = DType::f32;
 };
 

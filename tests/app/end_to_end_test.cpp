@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <map>
+#include <sstream>
 
 #include "stepforge/base/json.h"
 #include "stepforge/tensorfile/safetensors.h"
@@ -89,6 +90,55 @@ TEST_F(EndToEnd, EvalAndGenerateOfTheExportEqualThoseOfTheCheckpoint) {
             output_of(Strings{"generate", step().string()} + how));
 }
 
+TEST_F(EndToEnd, EvalReadsSourcesAsTrainingDoes) {
+  const auto loss_of = [&](const Strings& how) {
+    const std::string line = output_of(Strings{"eval", exported().string(), "--seq-len", "32"} + how);
+    return line.substr(0, line.rfind(','));
+  };
+  std::string records;
+  std::istringstream lines(read_file(file("tale.txt")));
+  for (std::string line; std::getline(lines, line);) records += Json{{"body", line}}.dump() + "\n";
+  write_text(file("records.jsonl"), records);
+  const std::string text = loss_of({"--data", file("tale.txt").string(), "--documents", "line"});
+  EXPECT_EQ(loss_of({"--data", file("records.jsonl").string(), "--field", "body"}), text);
+  const std::string entry = format("{{path=\"{}\", field=\"body\"}}", file("records.jsonl").string());
+  EXPECT_EQ(loss_of({"--sources", "[" + entry + "]"}), text);
+  EXPECT_CONTAINS(refusal_of({"eval", exported().string(), "--field", "body"}), "--data");
+  EXPECT_CONTAINS(refusal_of({"eval", exported().string(), "--data", file("records.jsonl").string(),
+                              "--format", "tales"}),
+                  "format = \"tales\"");
+}
+
+TEST_F(EndToEnd, EvalReadsConversationsThroughTheTemplate) {
+  write_text(file("chat.jinja"), "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+  write_text(file("chat.jsonl"),
+             R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"}]})"
+             "\n");
+  const auto tokens_of = [&](const std::string& loss_on) {
+    const std::string line = output_of({"eval", exported().string(), "--seq-len", "64", "--data",
+                                        file("chat.jsonl").string(), "--format", "messages", "--loss-on",
+                                        loss_on, "--chat-template", file("chat.jinja").string()});
+    return number_after(line, "over");
+  };
+  EXPECT_GT(tokens_of("assistant"), 0);
+  EXPECT_GT(tokens_of("all"), tokens_of("assistant"));
+}
+
+TEST_F(EndToEnd, AnImportIsTrainedWithTheDefaultsOfAFineTune) {
+  output_of({"import", exported().string(), file("fine").string()});
+  const std::string shown = output_of({"config", "show", (file("fine") / "config.toml").string()});
+  const std::string from = output_of({"config", "show", "model.from=" + exported().string()});
+  for (const std::string key : {"optimizer.lr", "lr_scheduler.warmup_steps"}) {
+    const auto line_of = [&](const std::string& text) {
+      const std::string name = "\n" + key.substr(key.find('.') + 1) + " = ";
+      const size_t section = text.find("[" + key.substr(0, key.find('.')) + "]");
+      const size_t at = text.find(name, section);
+      return text.substr(at, text.find_first_of(" \n", at + name.size()) - at);
+    };
+    EXPECT_EQ(line_of(shown), line_of(from)) << key;
+  }
+}
+
 TEST_F(EndToEnd, ImportOfTheExportHasTheSameTensorBits) {
   output_of({"import", exported().string(), file("imported").string()});
   const SafetensorsFile before(step() / "model.safetensors");
@@ -159,7 +209,7 @@ TEST_F(EndToEnd, ARunFolderIsNotImportedAndTheErrorNamesInitialLoadPath) {
                   "checkpoint.initial_load_path");
   fs::create_directory(file("empty"));
   EXPECT_CONTAINS(refusal_of({"import", file("empty").string(), file("run-again").string()}),
-                  "it has no config.json");
+                  "is not a model");
   EXPECT_FALSE(fs::exists(file("run-again")));
 }
 
@@ -201,6 +251,60 @@ TEST_F(EndToEnd, GreedyGenerationIsDeterministicAndASeedFixesTheSamples) {
   EXPECT_EQ(output_of(how + Strings{"--temperature", "1.5", "--seed", "1"}), first);
   EXPECT_NE(output_of(how + Strings{"--temperature", "1.5", "--seed", "2"}), first);
   EXPECT_EQ(output_of(how + Strings{"--temperature", "1.5", "--top-k", "1"}), greedy);
+}
+
+TEST_F(EndToEnd, GenerateReadsPromptsFromAFile) {
+  write_text(file("prompts.txt"), "Line 3 of\nLine 14 of\n");
+  write_text(file("prompts.jsonl"), "{\"prompt\":\"Line 3 of\"}\n\"Line 14 of\"\n");
+  const Strings how = {"--max-tokens", "10", "--temperature", "0"};
+  const auto made = [&](const Strings& prompt) {
+    return output_of(Strings{"generate", step().string()} + how + prompt);
+  };
+  const std::string lines = made({"--prompts", file("prompts.txt").string()});
+  EXPECT_EQ(made({"--prompts", file("prompts.jsonl").string()}), lines);
+  std::istringstream each(lines);
+  for (const std::string prompt : {"Line 3 of", "Line 14 of"}) {
+    std::string line;
+    ASSERT_TRUE(std::getline(each, line));
+    const Json json = Json::parse(line);
+    EXPECT_EQ(json["prompt"], prompt);
+    EXPECT_EQ(prompt + json["text"].get<std::string>() + "\n", made({"--prompt", prompt}));
+  }
+}
+
+TEST_F(EndToEnd, GenerateSamplesAsTheModelSays) {
+  fs::copy(exported(), file("sampled"), fs::copy_options::recursive);
+  write_text(file("sampled") / "generation_config.json",
+             R"({"do_sample": true, "temperature": 5.0, "top_k": 0})");
+  const auto made = [&](const Strings& how) {
+    return output_of(
+        Strings{"generate", file("sampled").string(), "--prompt", "Line 3", "--max-tokens", "20"} + how);
+  };
+  EXPECT_EQ(made({}), made({"--temperature", "5", "--top-k", "0"}));
+  EXPECT_NE(made({}), made({"--temperature", "0.8"}));
+}
+
+TEST_F(EndToEnd, ATokenizerLargerThanTheEmbeddingIsFoundAtTheStart) {
+  fs::copy(exported(), file("grown"), fs::copy_options::recursive);
+  Json tokenizer = Json::parse(read_file(file("grown") / "tokenizer.json"));
+  tokenizer["added_tokens"].push_back({{"id", 300},
+                                       {"content", "<new>"},
+                                       {"single_word", false},
+                                       {"lstrip", false},
+                                       {"rstrip", false},
+                                       {"normalized", false},
+                                       {"special", true}});
+  write_file_atomic(file("grown") / "tokenizer.json", tokenizer.dump());
+  EXPECT_CONTAINS(refusal_of({"generate", file("grown").string(), "--prompt", "Line"}), "has 301 tokens");
+}
+
+TEST_F(EndToEnd, CommandsSayWhichStepTheyTake) {
+  const ProgramResult result =
+      run_program({"generate", run().string(), "--prompt", "L", "--max-tokens", "1"});
+  EXPECT_CONTAINS(result.err, "step 12, the only checkpoint");
+  EXPECT_CONTAINS(export_.err, "step-12 to ");
+  EXPECT_CONTAINS(refusal_of({"export", (run() / "checkpoint/step-9").string(), file("none").string()}),
+                  "available steps: 12");
 }
 
 TEST_F(EndToEnd, GenerationEndsBeforeAStopString) {
@@ -341,6 +445,58 @@ TEST_F(EndToEnd, PlotWritesAnSvg) {
   EXPECT_TRUE(svg.starts_with("<svg") || svg.starts_with("<?xml"));
   EXPECT_CONTAINS(svg, "</svg>");
   EXPECT_CONTAINS(svg, "loss");
+}
+
+TEST_F(EndToEnd, EveryCommandReadsNamesThatAWrapperChanged) {
+  fs::copy(exported(), file("wrapped"), fs::copy_options::recursive);
+  const SafetensorsFile weights(exported() / "model.safetensors");
+  std::vector<TensorSpec> specs;
+  for (const TensorEntry& entry : weights.tensors())
+    specs.push_back({"_orig_mod." + entry.name, entry.dtype, entry.shape});
+  {
+    SafetensorsWriter writer(file("wrapped") / "model.safetensors", specs);
+    for (const TensorEntry& entry : weights.tensors())
+      writer.write("_orig_mod." + entry.name, weights.bytes(entry));
+    writer.finish();
+  }
+  const auto generated = [&](const fs::path& model) {
+    return run_program(
+        {"generate", model.string(), "--prompt", "Line 3", "--max-tokens", "5", "--temperature", "0"});
+  };
+  const ProgramResult wrapped = generated(file("wrapped"));
+  EXPECT_EQ(wrapped.out, generated(exported()).out);
+  EXPECT_CONTAINS(wrapped.err, "\"_orig_mod.\" left out of the names");
+  const ProgramResult trained = run_program(
+      {"train", "model.from=" + file("wrapped").string(), "run_dir=" + file("from-wrapped").string(),
+       format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string()), "training.steps=1",
+       "training.seq_len=32"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_CONTAINS(trained.err, "\"_orig_mod.\" left out of the names");
+}
+
+TEST_F(EndToEnd, EveryCommandThatOpensAFolderNamesWhatItIs) {
+  fs::copy(exported(), file("pointer"), fs::copy_options::recursive);
+  write_text(file("pointer") / "model.safetensors",
+             "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 10760\n");
+  const std::string pointer = file("pointer").string();
+  const std::string data = format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string());
+  for (const Strings& command :
+       {Strings{"eval", pointer, "--data", file("tale.txt").string()}, Strings{"generate", pointer},
+        Strings{"export", pointer, file("none").string()}, Strings{"import", pointer, file("none").string()},
+        Strings{"train", "model.from=" + pointer, "run_dir=" + file("none").string(), data,
+                "training.steps=1"}}) {
+    const ProgramResult result = run_program(command);
+    EXPECT_NE(result.exit_code, 0) << command[0];
+    EXPECT_CONTAINS(result.err, "git lfs pull") << command[0];
+  }
+  for (const Strings& command :
+       {Strings{"eval", "Qwen/Qwen3-0.6B"}, Strings{"import", "Qwen/Qwen3-0.6B", file("none").string()},
+        Strings{"train", "model.from=Qwen/Qwen3-0.6B", data, "training.steps=1"},
+        Strings{"train", "preset=debug", "checkpoint.initial_load_path=Qwen/Qwen3-0.6B"}}) {
+    EXPECT_CONTAINS(refusal_of(command), "hf download Qwen/Qwen3-0.6B") << command[0];
+  }
+  EXPECT_CONTAINS(refusal_of({"train", "preset=debug", "data.sources=[{path=\"tatsu-lab/alpaca\"}]"}),
+                  "hf download --repo-type dataset tatsu-lab/alpaca");
 }
 
 TEST_F(EndToEnd, AFolderWithoutAModelIsRefused) {

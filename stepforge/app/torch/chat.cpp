@@ -9,6 +9,7 @@
 
 #include "stepforge/app/torch/chat_session.h"
 #include "stepforge/app/torch/commands.h"
+#include "stepforge/app/torch/sampling_choice.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/kernels/cpu_allocator.h"
@@ -52,17 +53,9 @@ class HeldInterrupt {
 
 SamplingParams sampling_of(const ChatOptions& options, const Json& generation) {
   SamplingParams sampling;
-  if (generation.is_object() && generation.value("do_sample", false)) {
-    sampling.temperature = generation.value("temperature", 1.0);
-    sampling.top_k = generation.value("top_k", int64_t{50});
-    sampling.top_p = generation.value("top_p", 1.0);
-  }
   sampling.max_tokens = options.max_tokens;
-  sampling.temperature = options.temperature.value_or(sampling.temperature);
-  sampling.top_k = options.top_k.value_or(sampling.top_k);
-  sampling.top_p = options.top_p.value_or(sampling.top_p);
   sampling.seed = options.seed;
-  return sampling;
+  return choose_sampling(sampling, generation, {options.temperature, options.top_k, options.top_p});
 }
 
 /// Reads lines until the end of the input. On a terminal it shows a prompt.

@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <csignal>
 #include <iostream>
+#include <sstream>
 
 #include "stepforge/app/torch/loaded_model.h"
+#include "stepforge/app/torch/sampling_choice.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
+#include "stepforge/base/json.h"
+#include "stepforge/base/json_reader.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/writer.h"
@@ -68,22 +72,64 @@ int run(const ProveOptions& options, const CommandContext&) {
   return static_cast<int>(ExitCode::failure);
 }
 
+namespace {
+
+/// The lines of a file: texts, or JSON lines that are texts or have "prompt".
+std::vector<std::string> read_prompts(const std::filesystem::path& path) {
+  const bool is_json = path.extension() == ".jsonl";
+  std::istringstream lines(read_file(path));
+  std::vector<std::string> prompts;
+  int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.empty()) continue;
+    if (is_json) {
+      const std::string source = format("{}:{}", path.string(), number);
+      const Json json = parse_json(line, source);
+      line = json.is_string() ? json.get<std::string>() : JsonReader(json, source)["prompt"].text();
+    }
+    prompts.push_back(std::move(line));
+  }
+  if (prompts.empty()) throw UsageError(format("{} has no prompt", path.string()));
+  return prompts;
+}
+
+}  // namespace
+
 int run(const GenerateOptions& options, const CommandContext& context) {
   install_cpu_allocator();
+  const bool from_file = !options.prompts.empty();
+  const std::vector<std::string> prompts =
+      from_file ? read_prompts(options.prompts) : std::vector<std::string>{options.prompt};
   const DType compute = options.compute;
   const LoadedModel model = load_model(options.model, compute, context);
   const auto tokenizer = model.known.require_tokenizer();
-  const auto prompt_tokens = static_cast<int64_t>(tokenizer->encode(options.prompt).size());
-  check_prompt(prompt_tokens, model.config().model.max_position);
-  const int64_t capacity = std::min(model.config().model.max_position,
-                                    std::max<int64_t>(1, prompt_tokens) + options.sampling.max_tokens);
+  const int64_t longest_context = model.config().model.max_position;
+  int64_t prompt_tokens = 1;
+  for (const std::string& prompt : prompts) {
+    const auto tokens = static_cast<int64_t>(tokenizer->encode(prompt).size());
+    check_prompt(tokens, longest_context);
+    prompt_tokens = std::max(prompt_tokens, tokens);
+  }
+  const SamplingParams sampling = choose_sampling(options.sampling, model.generation,
+                                                  {options.temperature, options.top_k, options.top_p});
+  const int64_t capacity = std::min(longest_context, prompt_tokens + sampling.max_tokens);
   Model forward = model.forward(capacity);
   Generator generator(model.spec, plan_generation(compute, model.spec, capacity), forward, *model.store,
                       compute, capacity);
-  std::cout << options.prompt << std::flush;
-  generate_text(generator, *tokenizer, options.prompt, options.sampling,
-                [](std::string_view piece) { std::cout << piece << std::flush; });
-  std::cout << std::endl;
+  for (const std::string& prompt : prompts) {
+    if (from_file) {
+      const std::string text = generate_text(generator, *tokenizer, prompt, sampling);
+      const Json line = {{"prompt", prompt}, {"text", text}};
+      std::cout << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+      continue;
+    }
+    std::cout << prompt << std::flush;
+    generate_text(generator, *tokenizer, prompt, sampling,
+                  [](std::string_view piece) { std::cout << piece << std::flush; });
+    std::cout << std::endl;
+  }
   return 0;
 }
 
@@ -93,8 +139,8 @@ int run(const ExportOptions& options, const CommandContext& context) {
   const auto tokenizer = model.known.load_tokenizer();
   export_hf(options.output, model.config().model, model.spec, model.weights, tokenizer.get(),
             {options.dtype, shard, model.generation, options.stacked_experts});
-  context.log.info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
-                   options.output.string());
+  context.log.info("exported {} parameters of {} to {}", with_thousands(model.spec.parameter_count()),
+                   model.known.weights.string(), options.output.string());
   return 0;
 }
 
@@ -104,12 +150,11 @@ void require_hf_folder(const std::filesystem::path& folder) {
   if (std::filesystem::exists(folder / "config.json")) return;
   const bool ours =
       std::filesystem::exists(folder / "config.toml") || std::filesystem::exists(folder / "manifest.json");
+  if (!ours) refuse_as_model(folder);
   throw UsageError(
-      ours
-          ? format("{} is a run or checkpoint of this program, not a Hugging Face folder; start from it with "
-                   "checkpoint.initial_load_path, or write a Hugging Face folder of it with export",
-                   folder.string())
-          : format("{} is not a Hugging Face folder: it has no config.json", folder.string()));
+      format("{} is a run or checkpoint of this program, not a Hugging Face folder; start from it with "
+             "checkpoint.initial_load_path, or write a Hugging Face folder of it with export",
+             folder.string()));
 }
 
 }  // namespace
@@ -124,6 +169,7 @@ int run(const ImportOptions& options, const CommandContext& context) {
   const auto tokenizer = model.known.load_tokenizer();
   config.run_dir = std::filesystem::absolute(options.output).string();
   config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
+  use_fine_tune_defaults(config);
   std::filesystem::create_directories(options.output);
   if (tokenizer != nullptr) tokenizer->save_pretrained(run_tokenizer_folder(config));
   write_file_atomic(options.output / kGenerationFileName, model.generation.dump(2) + "\n");

@@ -10,10 +10,13 @@
 #include "stepforge/app/torch/loss_gradients.h"
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/base/error.h"
+#include "stepforge/config/load.h"
+#include "stepforge/config/toml_text.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/storage/tensor_parts.h"
+#include "stepforge/text/chat_template.h"
 #include "stepforge/train/evaluation.h"
 
 namespace stepforge {
@@ -91,6 +94,42 @@ bool reads_text(const DataPlan& plan) {
          std::ranges::any_of(leaves_of(plan.validation_sources), is_text);
 }
 
+/// The sources that the options name, read and checked as data.sources of a configuration.
+std::vector<DataSourceConfig> asked_sources(const EvalOptions& options) {
+  std::string value = options.sources;
+  if (value.empty()) {
+    std::vector<std::string> entries;
+    for (const auto& path : options.data) {
+      std::vector<std::string> keys = {"path=" + toml_string(path.string())};
+      keys.insert(keys.end(), options.source_keys.begin(), options.source_keys.end());
+      entries.push_back(format("{{{}}}", join(keys, ", ")));
+    }
+    value = format("[{}]", join(entries, ", "));
+  } else if (!options.source_keys.empty()) {
+    throw UsageError(
+        format("--sources has its own keys; write {} into its entries", options.source_keys.front()));
+  }
+  const std::vector<std::string> overrides = {"data.sources=" + value};
+  return load_config(std::nullopt, overrides).config.data.sources;
+}
+
+/// Evaluates all of the named sources, whatever the run leaves out of its own data.
+void use_sources(const EvalOptions& options, Config& config) {
+  if (options.split == HeldOutPart::test)
+    throw UsageError("--split names a part of the run's own data, and --data other data: use one of them");
+  config.data.validation_fraction = 0.0;
+  config.data.split.clear();
+  config.data.document = options.documents;
+  config.data.filter = {};
+  config.data.deduplicate = false;
+  config.data.on_bad_record = BadRecordAction::stop;
+  config.data.too_long = TooLongRule::cut;
+  if (config.data.packing == DataPacking::preset) config.data.packing = DataPacking::best_fit;
+  // A data plan needs a training source too; the same text is named but not read.
+  config.data.sources = asked_sources(options);
+  config.data.validation = config.data.sources;
+}
+
 int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
   const int64_t trained = std::filesystem::exists(options.model / "config.json")
                               ? kDefaultSeqLen
@@ -99,24 +138,19 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   const int64_t seq_len =
       options.seq_len > 0 ? options.seq_len : std::min(model.config().model.max_position, trained);
   Config config = evaluation_config(model, seq_len, compute);
-  if (!options.data.empty()) {
-    if (options.split == HeldOutPart::test)
-      throw UsageError("--split names a part of the run's own data, and --data other data: use one of them");
-    // A data plan needs a training source too; the same text is named but not read.
-    config.data.sources.clear();
-    config.data.validation_fraction = 0.0;
-    config.data.split.clear();
-    config.data.document = options.documents;
-    // All of the text counts, whatever the run leaves out of its own.
-    config.data.filter = {};
-    config.data.deduplicate = false;
-    config.data.on_bad_record = BadRecordAction::stop;
-    config.data.too_long = TooLongRule::cut;
-    if (config.data.packing == DataPacking::preset) config.data.packing = DataPacking::best_fit;
-    for (const auto& path : options.data) config.data.sources.push_back({path.string()});
-    config.data.validation = config.data.sources;
+  const bool other_data = !options.data.empty() || !options.sources.empty();
+  if (other_data) {
+    use_sources(options, config);
+  } else if (!options.source_keys.empty()) {
+    throw UsageError(format("{} describes --data, which is missing", options.source_keys.front()));
   }
-  const DataPlan plan = data_plan(config, model.spec.vocab_size);
+  // The run's folder, or the model's, has the tokenizer and the template that belong to the weights.
+  const std::filesystem::path& folder = model.known.tokenizer_folder;
+  const bool has_template = ChatTemplate::exists(folder);
+  if (has_template || !options.chat_template.empty())
+    config.data.chat_template = options.chat_template.string();
+  DataPlan plan = data_plan(config, model.spec.vocab_size);
+  if (has_template) plan.records.tokenizer_folder = folder;
   const std::unique_ptr<Tokenizer> tokenizer = reads_text(plan) ? model.known.require_tokenizer() : nullptr;
   const DataSet data = open_data(plan, tokenizer.get());
   for (const std::string& note : data.notes) std::cerr << note << '\n';
