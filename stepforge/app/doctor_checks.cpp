@@ -93,6 +93,16 @@ HealthCheck check_processor(const MachineFacts& machine) {
   return check;
 }
 
+HealthCheck check_bf16(const MachineFacts& machine) {
+  const bool fast = has_bf16_products(machine.cpu);
+  return {Health::ok, "bf16",
+          fast ? "products of bf16 matrices are computed by the processor"
+               : "emulated (no AVX512_BF16 or AMX): train with precision.compute = \"fp32\" here, which is "
+                 "several "
+                 "times faster",
+          ""};
+}
+
 HealthCheck check_memory(const MachineFacts& machine) {
   const MemoryFacts& memory = machine.memory;
   if (memory.total <= 0) return {Health::warning, "memory", "unknown", "/proc/meminfo cannot be read"};

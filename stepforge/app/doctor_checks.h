@@ -26,6 +26,8 @@ struct HealthCheck {
 
 HealthCheck check_kernel(const MachineFacts& machine);
 HealthCheck check_processor(const MachineFacts& machine);
+/// Whether precision.compute = "bf16" is fast here.
+HealthCheck check_bf16(const MachineFacts& machine);
 HealthCheck check_memory(const MachineFacts& machine);
 
 /// What the training step of a preset needs on one rank.

@@ -63,6 +63,7 @@ int doctor_command(const fs::path& run_folder) {
   const std::vector<HealthCheck> checks = {
       check_kernel(machine),
       check_processor(machine),
+      check_bf16(machine),
       check_memory(machine),
       check_presets(machine, preset_memory()),
       check_disk("runs", fs::absolute(run_folder).lexically_normal(), free_disk_bytes(run_folder)),

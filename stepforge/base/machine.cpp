@@ -72,6 +72,12 @@ std::vector<std::string> known_instruction_sets(std::string_view flags) {
 
 }  // namespace
 
+bool has_bf16_products(const CpuFacts& cpu) {
+  return std::any_of(cpu.instruction_sets.begin(), cpu.instruction_sets.end(), [](const std::string& set) {
+    return set == "avx512_bf16" || set == "amx_bf16" || set == "bf16";
+  });
+}
+
 CpuFacts parse_cpuinfo(std::string_view text) {
   CpuFacts facts;
   std::set<std::pair<std::string_view, std::string_view>> cores;

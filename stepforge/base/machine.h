@@ -23,6 +23,9 @@ struct CpuFacts {
   std::vector<std::string> instruction_sets;
 };
 
+/// Whether products of bf16 matrices are computed in bf16. Elsewhere they are emulated, several times slower than fp32.
+bool has_bf16_products(const CpuFacts& cpu);
+
 /// From the text of /proc/cpuinfo.
 CpuFacts parse_cpuinfo(std::string_view text);
 

@@ -87,7 +87,9 @@ SchemaOf<SamplingConfig> sampling_section() {
   return SchemaOf<SamplingConfig>()
       .field("freq", &SamplingConfig::freq, "Number of steps between two samples; 0 disables them.",
              {.unit = "steps", .min = 0, .max = 1e12})
-      .field("prompt", &SamplingConfig::prompt, "Text that the model continues.")
+      .field(
+          "prompt", &SamplingConfig::prompt,
+          "Text that the model continues; in a run on conversations, what a user says, in the chat template.")
       .field("max_tokens", &SamplingConfig::max_tokens, "Maximum number of tokens to generate.",
              {.unit = "tokens", .min = 1, .max = 1 << 24})
       .field("temperature", &SamplingConfig::temperature,

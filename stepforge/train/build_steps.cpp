@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <set>
 #include <span>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -35,6 +38,41 @@ namespace stepforge {
 
 namespace {
 
+/// The settings of config_toml(): "optimizer.lr" -> "0.0008".
+std::map<std::string, std::string> settings_of(const std::string& toml) {
+  std::map<std::string, std::string> settings;
+  std::string section;
+  std::istringstream lines(toml);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find(" = ");
+    if (line.starts_with('[')) {
+      section = line.substr(line.find_first_not_of('['), line.find(']') - line.find_first_not_of('[')) + ".";
+    } else if (equals != std::string::npos) {
+      settings[section + line.substr(0, equals)] = line.substr(equals + 3);
+    }
+  }
+  return settings;
+}
+
+/// "optimizer.lr = 0.001 instead of 0.0008", for the first keys in which `other` differs.
+std::string differing_settings(const std::string& toml, const std::string& other) {
+  constexpr size_t kShown = 4;
+  const auto left = settings_of(toml);
+  const auto right = settings_of(other);
+  std::vector<std::string> texts;
+  const auto compare = [&](const std::string& key, const std::string& there, const std::string& here) {
+    if (there != here) texts.push_back(format("{} = {} instead of {}", key, there, here));
+  };
+  for (const auto& [key, value] : left)
+    compare(key, right.contains(key) ? right.at(key) : "its default", value);
+  for (const auto& [key, value] : right) {
+    if (!left.contains(key)) compare(key, value, "its default");
+  }
+  const size_t more = texts.size() > kShown ? texts.size() - kShown : 0;
+  texts.resize(texts.size() - more);
+  return join(texts, ", ") + (more > 0 ? format(" and {} more", more) : "");
+}
+
 /// Throws UsageError on every rank if `value` is not the same on all ranks; the message names `subject` and
 /// the ranks that differ from rank 0.
 void require_agreement(const Trainer& trainer, std::string_view subject, const std::string& value) {
@@ -52,6 +90,22 @@ void require_agreement(const Trainer& trainer, std::string_view subject, const s
              subject, join(others, ", ")));
 }
 
+/// The same of the configuration; the message names the keys.
+void require_equal_configuration(const Trainer& trainer) {
+  if (trainer.all_ranks == nullptr) return;
+  const std::string own = config_toml(trainer.config, /*with_comments=*/false);
+  const std::vector<std::string> hashes =
+      gather_texts(*trainer.all_ranks, content_hash(std::as_bytes(std::span(own))));
+  const auto other = std::ranges::find_if(hashes, [&](const std::string& hash) { return hash != hashes[0]; });
+  if (other == hashes.end()) return;
+  const std::vector<std::string> texts = gather_texts(*trainer.all_ranks, own);
+  const auto rank = static_cast<size_t>(other - hashes.begin());
+  throw UsageError(format(
+      "the ranks do not agree: the configuration of rank {} differs from that of rank 0: {}; start all "
+      "ranks with the same program, configuration and files",
+      rank, differing_settings(texts[0], texts[rank])));
+}
+
 void build_ranks(Trainer& trainer) {
   if (trainer.world() == nullptr) return;
   trainer.place = {trainer.world()->rank(), trainer.world()->size()};
@@ -59,7 +113,7 @@ void build_ranks(Trainer& trainer) {
   plan_data_ranks(config, trainer.place.world_size);  // refuses degrees that do not fit
   trainer.all_ranks = group_of_all(trainer.world(), "world");
   require_agreement(trainer, "the program", format("{} {}", version(), commit()));
-  require_agreement(trainer, "the configuration", config_toml(config, /*with_comments=*/false));
+  require_equal_configuration(trainer);
 }
 
 /// Refuses to start over in the folder of an earlier run: that would destroy its metrics, and the next resume
@@ -106,6 +160,12 @@ void build_threads(Trainer& trainer) {
   if (training.threads > 0) at::set_num_threads(static_cast<int>(training.threads));
   if (!given) at::set_num_threads(std::max(1, at::get_num_threads() / trainer.ranks_on_host));
   trainer.state.arithmetic = arithmetic_of_this_process();
+  if (trainer.config.precision.compute == DType::bf16 && !has_bf16_products(read_machine_facts().cpu)) {
+    trainer.log.warning(
+        "precision.compute = \"bf16\" is emulated on this processor (no AVX512_BF16 or AMX), several times "
+        "slower than "
+        "\"fp32\", which needs more memory for activations only; precision.compute=fp32 trains faster here");
+  }
   if (training.reduction != ReductionMode::ordered || trainer.all_ranks == nullptr) return;
   const std::vector<std::string> all = gather_texts(*trainer.all_ranks, trainer.state.arithmetic);
   for (size_t rank = 1; rank < all.size(); ++rank) {
@@ -134,7 +194,10 @@ void log_known_model(const Trainer& trainer) {
   std::vector<std::string> defaults;
   for (const std::string& setting : taken_from_model(trainer.loaded))
     (is_fine_tune_default(setting) ? defaults : taken).push_back(setting);
-  trainer.log.info("from {}: {}", from, join(taken, ", "));
+  const ModelConfig& model = trainer.config.model;
+  trainer.log.info(
+      "from {}: {}, {} layers of width {}; `stepforge config show` lists the {} settings that it sets", from,
+      model.family, model.n_layers, model.dim, taken.size());
   if (!defaults.empty()) trainer.log.info("defaults of a fine-tune: {}", join(defaults, ", "));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/train/builtin_callbacks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -9,19 +10,24 @@
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/files.h"
+#include "stepforge/base/json.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
+#include "stepforge/config/data_sources.h"
+#include "stepforge/data/conversation.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
 #include "stepforge/metrics/names.h"
 #include "stepforge/metrics/record.h"
 #include "stepforge/metrics/smoothed.h"
 #include "stepforge/metrics/throughput.h"
+#include "stepforge/plan/job_data.h"
 #include "stepforge/step/draw.h"
 #include "stepforge/step/simulate.h"
 #include "stepforge/tensorfile/manifest.h"
+#include "stepforge/text/chat_template.h"
 #include "stepforge/train/alarms.h"
 #include "stepforge/train/callback_kinds.h"
 #include "stepforge/train/communication_window.h"
@@ -234,7 +240,7 @@ class SamplingCallback : public Callback {
     options.top_k = sampling.top_k;
     options.seed = static_cast<uint64_t>(sampling.seed);
     trainer.log.info("sample at step {}: {}{}", trainer.state.step, sampling.prompt,
-                     generate_text(generator, *trainer.tokenizer, sampling.prompt, options));
+                     generate_text(generator, *trainer.tokenizer, sample_prompt(trainer.config), options));
   }
 };
 
@@ -303,10 +309,36 @@ std::unique_ptr<Callback> make_trace_callback(std::filesystem::path path) {
   return std::make_unique<TraceCallback>(std::move(path));
 }
 
+namespace {
+
+bool trains_on_conversations(const Config& config) {
+  const auto sources = leaf_sources("data.sources", config.data.sources);
+  return std::ranges::any_of(sources, [](const DataSourceAt& at) {
+    const auto layout = find_chat_layout(choice_name(at.source->format));
+    return (layout && *layout != ChatLayout::preference) || !at.source->dataset.empty();
+  });
+}
+
+}  // namespace
+
+std::string sample_prompt(const Config& config) {
+  const std::string& prompt = config.sampling.prompt;
+  const RecordOptions records = data_plan(config, 0).records;
+  const bool has_template = !records.chat_template.empty() || ChatTemplate::exists(records.tokenizer_folder);
+  if (!trains_on_conversations(config) || !has_template) return prompt;
+  Json message = Json::object();
+  message["role"] = "user";
+  message["content"] = prompt;
+  return ChatTemplate::load(records.tokenizer_folder, records.chat_template)
+      .render(Json::array({message}), {.add_generation_prompt = true})
+      .text;
+}
+
 int64_t generation_context(const Config& config) {
   const auto& sampling = config.sampling;
+  if (sampling.freq <= 0) return 0;
   // A prompt has at most as many tokens as bytes, or the one token of an empty prompt.
-  return sampling.freq > 0 ? sampling.max_tokens + static_cast<int64_t>(sampling.prompt.size()) + 1 : 0;
+  return sampling.max_tokens + static_cast<int64_t>(sample_prompt(config).size()) + 1;
 }
 
 const std::vector<CallbackKind>& builtin_callbacks() {

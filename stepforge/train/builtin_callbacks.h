@@ -4,11 +4,16 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "stepforge/config/config.h"
 #include "stepforge/train/callback.h"
 
 namespace stepforge {
+
+/// sampling.prompt, or, if the run trains on conversations and has a chat template, the text of a conversation in which a user
+/// says it and the answer is to follow. Throws what reading the template throws.
+std::string sample_prompt(const Config& config);
 
 /// The context length that samples during training need; 0 if sampling is off.
 int64_t generation_context(const Config& config);

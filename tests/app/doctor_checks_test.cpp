@@ -42,6 +42,15 @@ TEST(Health, WarnsOfAProcessorWithoutAvx2OrWithUnusableCores) {
   EXPECT_CONTAINS(check_processor(machine).remedy, "AVX2");
 }
 
+TEST(Health, SaysWhetherBf16IsFast) {
+  MachineFacts machine = good_machine();
+  EXPECT_CONTAINS(check_bf16(machine).finding, "precision.compute = \"fp32\"");
+  for (const char* set : {"avx512_bf16", "amx_bf16", "bf16"}) {
+    machine.cpu.instruction_sets = {"avx2", set};
+    EXPECT_FALSE(contains(check_bf16(machine).finding, "emulated")) << set;
+  }
+}
+
 TEST(Health, WarnsOfLittleMemory) {
   MachineFacts machine = good_machine();
   machine.memory.available = kGibibyte / 2;

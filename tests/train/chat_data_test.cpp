@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training on conversations: which labels count, and exact resume on any number of ranks.
 #include "stepforge/checkpoint/native.h"
+#include "stepforge/train/builtin_callbacks.h"
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
@@ -53,6 +54,17 @@ TEST(ChatTraining, OnlyTheAssistantsTokensAreLabels) {
     }
   }
   EXPECT_GT(batch.valid_labels, 20 * 2);
+}
+
+TEST(ChatTraining, SamplesUseTheTemplate) {
+  const TempFolder folder;
+  const Strings sampling{"sampling.freq=3", "sampling.prompt=Hi", "sampling.max_tokens=4"};
+  TestRun run(chat_job(folder, "run") + sampling);
+  run.run();
+  EXPECT_EQ(sample_prompt(run.trainer().config), "[user]Hi<|endoftext|>[assistant]");
+  Config text = run.trainer().config;
+  text.data.sources[0].format = DataFormat::jsonl;
+  EXPECT_EQ(sample_prompt(text), "Hi");
 }
 
 // Rows, masks and order are functions of the global row number alone.
