@@ -226,9 +226,8 @@ class CommandLine {
           text);
     }
     command
-        .add_option(
-            "--sources", eval.sources,
-            "Sources with options of their own, as data.sources: [{path=\"a.jsonl\", field=\"t\"}, ...]")
+        .add_option("--sources", eval.sources,
+                    "As the value of data.sources: [{path=\"a.jsonl\", field=\"t\"}, ...]")
         ->excludes("--data");
     command.add_option("--chat-template", eval.chat_template,
                        "Template of conversations, as data.chat_template [the model's own]");
@@ -242,22 +241,21 @@ class CommandLine {
     CLI::Option* prompt = command->add_option("--prompt", generate->prompt, "Text to continue");
     command
         ->add_option("--prompts", generate->prompts,
-                     "File with a prompt a line, or JSON lines with \"prompt\"; prints JSON lines with "
-                     "prompt and text")
+                     "File of prompts, one a line or JSON lines; prints JSON lines")
         ->excludes(prompt);
     command->add_option("--max-tokens", sampling.max_tokens, "Maximum number of tokens to generate")
         ->check(number(0));
     command
         ->add_option("--temperature", generate->temperature,
-                     "Sampling temperature; 0 = greedy [the model's, 0.8]")
+                     "Sampling temperature; 0 = greedy [the model's, or 0.8]")
         ->check(number(0));
     command
         ->add_option("--top-k", generate->top_k,
-                     "Sample from the k most likely tokens; 0 = all [the model's, 0]")
+                     "Sample from the k most likely tokens; 0 = all [the model's]")
         ->check(number(0));
     command
         ->add_option("--top-p", generate->top_p,
-                     "Sample from the smallest set of tokens with this total probability [the model's, 1]")
+                     "Sample from the smallest set of this probability [the model's]")
         ->check(number(0, 1));
     command->add_option("--seed", sampling.seed, "Seed of the sampling")->check(number(0));
     command->add_option("--stop", sampling.stop, "Stop string; may be given several times");
