@@ -89,7 +89,8 @@ std::optional<int64_t> end_after_going_back(const fs::path& run, int64_t step) {
   try {
     const Json json = read_json_file(run / "run.json");
     const Json& starts = json.at("starts");
-    const auto last = starts.size() - 1;
+    if (starts.empty()) return std::nullopt;
+    const size_t last = starts.size() - 1;
     bool had_reached = false;
     for (size_t i = 0; i < last; ++i) had_reached = had_reached || reached_by(starts[i]) >= step;
     const int64_t end = reached_by(starts.at(last));
