@@ -5,28 +5,11 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/config/name_pattern.h"
+#include "stepforge/catalog/param_patterns.h"
 
 namespace stepforge {
 
 namespace {
-
-struct Pattern {
-  NamePattern expression;
-  bool used = false;
-};
-
-std::vector<Pattern> compile(const OptimizerConfig& optimizer) {
-  std::vector<Pattern> patterns;
-  for (const auto& group : optimizer.param_groups) {
-    try {
-      patterns.push_back({NamePattern(group.pattern)});
-    } catch (const FormatError& error) {
-      throw UsageError(format("optimizer.param_groups: pattern \"{}\": {}", group.pattern, error.what()));
-    }
-  }
-  return patterns;
-}
 
 double or_default(double value, double fallback) {
   return value < 0.0 ? fallback : value;
@@ -65,18 +48,16 @@ int index_of(std::vector<ParamGroup>& groups, const ParamGroup& group) {
 
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model,
                                  const Extensions& extensions) {
-  std::vector<Pattern> patterns = compile(optimizer);
+  const std::vector<std::vector<int>> matched = match_param_groups(optimizer, model);
   ParamGroups result{.optimizer = OptimizerChoice(optimizer, extensions)};
-  for (const UnitSpec& unit : model.units) {
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const UnitSpec& unit = model.units[u];
     auto& intervals = result.intervals.emplace_back();
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       const ParameterSpec& parameter = unit.parameters[i];
-      const ParamGroupConfig* chosen = nullptr;
-      for (size_t p = 0; p < patterns.size() && chosen == nullptr; ++p) {
-        if (!patterns[p].expression.matches(parameter.name)) continue;
-        patterns[p].used = true;
-        chosen = &optimizer.param_groups[p];
-      }
+      const int match = matched[u][i];
+      const ParamGroupConfig* chosen =
+          match < 0 ? nullptr : &optimizer.param_groups[static_cast<size_t>(match)];
       if (!unit.trainable) continue;
       const OptimizerKind& kind = result.optimizer.of(parameter);
       const int group = index_of(result.groups, settings_of(optimizer, kind, chosen, parameter));
@@ -87,14 +68,6 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
       } else {
         intervals.push_back({i, i + 1, group});
       }
-    }
-  }
-  for (size_t p = 0; p < patterns.size(); ++p) {
-    if (!patterns[p].used) {
-      throw UsageError(format(
-          "optimizer.param_groups: pattern \"{}\" matches no parameter, or only parameters that earlier "
-          "patterns match; names look like \"{}\"",
-          optimizer.param_groups[p].pattern, model.units.back().parameters.front().name));
     }
   }
   return result;
