@@ -134,6 +134,32 @@ Json operation_event(const StepProgram& program, int process, std::size_t index,
           {"args", std::move(arguments)}};
 }
 
+/// An arrow from the end of each operation that another needs to the start of that one. `id`: of the last arrow.
+void add_flows(const StepProgram& program, int process, const std::vector<OperationTime>& times, int64_t& id,
+               Json& events) {
+  const auto end_of_arrow = [&](const char* phase, std::size_t operation, double time) -> Json {
+    return {{"name", "needs"},
+            {"cat", "needs"},
+            {"ph", phase},
+            {"id", id},
+            {"ts", microseconds(time)},
+            {"pid", process},
+            {"tid", static_cast<int>(program.operations[operation].lane)}};
+  };
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    for (const int need : program.operations[i].needs) {
+      ++id;
+      const auto from = static_cast<std::size_t>(need);
+      // Viewers bind an arrow to the slice around its time, and an end belongs to the next slice.
+      constexpr double kWithin = 0.99;
+      const double start = times[from].start;
+      events.push_back(end_of_arrow("s", from, start + kWithin * (times[from].end - start)));
+      events.push_back(end_of_arrow("f", i, times[i].start));
+      events.back()["bp"] = "e";
+    }
+  }
+}
+
 void add_names(int process, const std::string& name, Json& events) {
   events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"args", {{"name", name}}}});
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
@@ -173,10 +199,12 @@ void add_live_bytes(const StepProgram& program, int process, const std::vector<O
   }
 }
 
-void add_run(const StepProgram& program, int process, const TracedRun& run, Json& events) {
+/// `flows`: the id of the last arrow.
+void add_run(const StepProgram& program, int process, const TracedRun& run, int64_t& flows, Json& events) {
   add_names(process, format("rank {}, {}", program.rank, run.name), events);
   for (std::size_t i = 0; i < program.operations.size(); ++i)
     events.push_back(operation_event(program, process, i, run.times[i]));
+  add_flows(program, process, run.times, flows, events);
   add_live_bytes(program, process, run.times, events);
 }
 
@@ -192,16 +220,19 @@ std::string operation_table(const StepProgram& program, const TableOptions& opti
 
 std::string trace_json(const StepProgram& program, const std::vector<TracedRun>& runs) {
   Json events = Json::array();
+  int64_t flows = 0;
   for (std::size_t run = 0; run < runs.size(); ++run)
-    add_run(program, program.rank * static_cast<int>(runs.size()) + static_cast<int>(run), runs[run], events);
+    add_run(program, program.rank * static_cast<int>(runs.size()) + static_cast<int>(run), runs[run], flows,
+            events);
   return trace_text(std::move(events));
 }
 
 std::string trace_json(std::span<const StepProgram> programs, const std::string& name,
                        const std::vector<std::vector<OperationTime>>& times) {
   Json events = Json::array();
+  int64_t flows = 0;
   for (std::size_t p = 0; p < programs.size(); ++p)
-    add_run(programs[p], programs[p].rank, {name, times[p]}, events);
+    add_run(programs[p], programs[p].rank, {name, times[p]}, flows, events);
   return trace_text(std::move(events));
 }
 

@@ -25,7 +25,8 @@ struct TracedRun {
   std::vector<OperationTime> times;  ///< of each operation
 };
 
-/// Trace-event JSON: for each run a process with one thread per lane and a counter track of live bytes.
+/// Trace-event JSON: for each run a process with one thread per lane, arrows from each operation to those that need it, and
+/// a counter track of live bytes.
 std::string trace_json(const StepProgram& program, const std::vector<TracedRun>& runs);
 
 /// The same for programs that ran together: a process for each. `times` are those of each program.

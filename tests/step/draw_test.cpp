@@ -74,6 +74,40 @@ TEST(TraceJson, HasOneEventPerOperationAndEndsWithThePersistentBytes) {
   EXPECT_EQ(live, account(program).persistent_bytes());
 }
 
+TEST(TraceJson, HasAnArrowForEachNeed) {
+  const std::vector<StepProgram> programs = pipeline(ScheduleKind::one_f_one_b, 2, 1, 2, 4);
+  const PipelineRun run = simulate_pipeline(programs, MachineModel{});
+  const Json trace = parse_json(trace_json(programs, "predicted", run.times), "trace");
+  std::map<std::pair<int, int>, const Json*> operations;
+  std::map<int64_t, std::pair<const Json*, const Json*>> arrows;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X")
+      operations[{event.at("pid").get<int>(), event.at("args").at("index").get<int>()}] = &event;
+    if (event.at("ph") == "s") arrows[event.at("id").get<int64_t>()].first = &event;
+    if (event.at("ph") == "f") arrows[event.at("id").get<int64_t>()].second = &event;
+  }
+  const auto around = [](const Json& slice, const Json& end) {
+    const double start = slice.at("ts").get<double>();
+    const double time = end.at("ts").get<double>();
+    return slice.at("pid") == end.at("pid") && slice.at("tid") == end.at("tid") && start <= time &&
+           time < start + slice.at("dur").get<double>();
+  };
+  auto arrow = arrows.begin();
+  for (std::size_t p = 0; p < programs.size(); ++p) {
+    for (std::size_t i = 0; i < programs[p].operations.size(); ++i) {
+      for (const int need : programs[p].operations[i].needs) {
+        ASSERT_NE(arrow, arrows.end());
+        const auto& [from, to] = arrow->second;
+        ASSERT_TRUE(from != nullptr && to != nullptr);
+        EXPECT_TRUE(around(*operations.at({programs[p].rank, need}), *from));
+        EXPECT_TRUE(around(*operations.at({programs[p].rank, static_cast<int>(i)}), *to));
+        ++arrow;
+      }
+    }
+  }
+  EXPECT_EQ(arrow, arrows.end());
+}
+
 TEST(TraceJson, HasAProcessForEachRankOfAPipeline) {
   const std::vector<StepProgram> programs = pipeline(ScheduleKind::one_f_one_b, 2, 1, 2, 4);
   const PipelineRun run = simulate_pipeline(programs, MachineModel{});
