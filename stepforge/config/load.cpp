@@ -252,8 +252,10 @@ LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_
     loaded_.config.data.packing = default_packing(loaded_.config.data);
   check_against_model();
   check_combinations(loaded_, refused_, errors_);
-  if (use != ConfigUse::inspect) check_data(loaded_, refused_, errors_);
-  if (use == ConfigUse::train) check_for_training(loaded_, refused_, errors_);
+  std::vector<std::string>* missing = use == ConfigUse::plan ? &loaded_.missing : nullptr;
+  if (use != ConfigUse::inspect) check_data(loaded_, refused_, errors_, missing);
+  if (use == ConfigUse::train || use == ConfigUse::plan)
+    check_for_training(loaded_, refused_, errors_, missing);
   errors_.throw_if_any<UsageError>();
   if (registry != nullptr) list_plugins(loaded_.config);
   loaded_.config.model.from.clear();

@@ -26,11 +26,14 @@ struct LoadedConfig {
   std::set<std::string, std::less<>> chosen = {};
   /// What `model.from` named, or empty. `config` states all that it set, and names it no more.
   std::string model_from = {};
+  /// With ConfigUse::plan: what training refuses besides, because of fields that the user has not set.
+  std::vector<std::string> missing = {};
 };
 
-/// What is checked in addition to values and their combinations: nothing (plan, config show), that the data
-/// sources exist (data show), or all that training needs (see validate_for_training).
-enum class ConfigUse { inspect, data, train };
+/// What is checked in addition to values and their combinations: nothing (config show), that the data sources exist (data
+/// show), or all that training needs (see validate_for_training); of a plan this too, but what the user has not set, such as
+/// the data of a preset, may be missing (LoadedConfig::missing).
+enum class ConfigUse { inspect, plan, data, train };
 
 /// The settings, written as overrides, of a run that starts from the model that `model.from` names
 /// (plan/known_model.h has the function). `plugins` have the families that are not built in. Throws Error if there is no

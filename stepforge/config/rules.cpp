@@ -24,8 +24,9 @@ namespace {
 /// Checks conditions on fields of one configuration and reports those that do not hold.
 class RuleCheck {
  public:
-  RuleCheck(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors)
-      : loaded_(loaded), refused_(refused), errors_(errors) {}
+  RuleCheck(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors,
+            std::vector<std::string>* missing = nullptr)
+      : loaded_(loaded), refused_(refused), errors_(errors), missing_(missing) {}
 
   const Config& config() const { return loaded_.config; }
 
@@ -41,13 +42,24 @@ class RuleCheck {
       named.push_back(
           format("{}: {} = {}", where(loaded_, name), name, toml_value(*ref.field, slot_of(ref))));
     }
-    errors_.add(format("{}: {}", join(named, " and "), error));
+    std::string text = format("{}: {}", join(named, " and "), error);
+    if (missing_ != nullptr &&
+        std::ranges::none_of(fields, [&](const auto& name) { return is_chosen(name); }))
+      missing_->push_back(std::move(text));
+    else
+      errors_.add(std::move(text));
   }
 
  private:
+  bool is_chosen(const std::string& field) const {
+    const auto found = loaded_.chosen.lower_bound(field);
+    return found != loaded_.chosen.end() && (*found == field || found->starts_with(field + "."));
+  }
+
   const LoadedConfig& loaded_;
   const RefusedFields& refused_;
   ErrorList& errors_;
+  std::vector<std::string>* missing_;
 };
 
 void check_head_dim(const RuleCheck& check) {
@@ -88,21 +100,8 @@ void check_model(const RuleCheck& check) {
                 "low_freq_factor must be below high_freq_factor");
 }
 
-/// Settings that only a tokenizer to be trained has.
-void check_tokenizer_training(const RuleCheck& check, bool trained) {
+void check_special_tokens(const RuleCheck& check) {
   const TokenizerConfig& tokenizer = check.config().tokenizer;
-  const TokenizerConfig usual;
-  const auto only_trained = [&](const char* field, bool is_usual) {
-    check.require(
-        trained || is_usual, {field, "tokenizer.type", "tokenizer.path"},
-        "applies only to a tokenizer that the run trains: remove it, or set type to \"bpe\" without path");
-  };
-  only_trained("tokenizer.special_tokens", tokenizer.special_tokens.empty());
-  only_trained("tokenizer.eos_token", tokenizer.eos_token.empty());
-  only_trained("tokenizer.bos_token", tokenizer.bos_token.empty());
-  only_trained("tokenizer.min_frequency", tokenizer.min_frequency == usual.min_frequency);
-  only_trained("tokenizer.pattern", tokenizer.pattern == usual.pattern);
-  only_trained("tokenizer.digits", tokenizer.digits == usual.digits);
   const auto& special = tokenizer.special_tokens;
   const auto is_special = [&](const std::string& token) {
     return std::find(special.begin(), special.end(), token) != special.end();
@@ -127,7 +126,7 @@ void check_tokenizer(const RuleCheck& check) {
       {"tokenizer.vocab_size", "model.vocab_size"},
       "the tokenizer would have more tokens than the model; increase model.vocab_size, or set it to 0 for "
       "the tokenizer's size");
-  check_tokenizer_training(check, trained);
+  if (trained) check_special_tokens(check);
 }
 
 void check_source(const RuleCheck& check, const std::string& name, const DataSourceConfig& source) {
@@ -197,8 +196,6 @@ void check_preset(const RuleCheck& check) {
   const bool is_preset = data.packing == DataPacking::preset;
   check.require(!is_preset || !data.preset.empty(), {"data.packing", "data.preset"},
                 "name the folder of the rows, such as data.preset = \"packed\"");
-  check.require(is_preset || data.preset.empty(), {"data.preset", "data.packing"},
-                "the folder is only used with packing \"preset\"; set the packing, or remove preset");
   check.require(!is_preset || leaf_sources("data.sources", data.sources).size() <= 1, {"data.packing"},
                 "a preset has the rows of one source, and data.sources lists several; use another packing");
 }
@@ -324,6 +321,13 @@ void check_training(const RuleCheck& check) {
                 "seq_len must not exceed max_position, the context length of the model");
 }
 
+void check_callbacks(const RuleCheck& check) {
+  std::set<std::string> seen;
+  for (const std::string& name : check.config().training.callbacks)
+    check.require(seen.insert(name).second, {"training.callbacks"},
+                  format("it names \"{}\" twice; remove one", name));
+}
+
 void check_micro_batches(const RuleCheck& check) {
   const Config& config = check.config();
   const int64_t rows = config.parallelism.pipeline_parallel_microbatch_size;
@@ -433,12 +437,6 @@ void check_loss(const RuleCheck& check) {
   const TrainingConfig& training = check.config().training;
   const ParallelismConfig& parallelism = check.config().parallelism;
   const bool is_cross_entropy = training.loss == "cross_entropy";
-  check.require(is_cross_entropy || training.label_smoothing == 0.0,
-                {"training.label_smoothing", "training.loss"},
-                "only the loss cross_entropy has label smoothing; set it to 0");
-  check.require(is_cross_entropy || training.z_loss_weight == 0.0,
-                {"training.z_loss_weight", "training.loss"},
-                "only the loss cross_entropy has a z-loss; set its weight to 0");
   check.require(
       is_cross_entropy || parallelism.tensor_parallel_degree == 1 || parallelism.disable_loss_parallel,
       {"training.loss", "parallelism.tensor_parallel_degree"},
@@ -467,8 +465,6 @@ void check_activation_checkpoint(const RuleCheck& check) {
     const std::string field = format("activation_checkpoint.{}", key);
     check.require(!list.empty() || recompute.mode != its_mode, {mode, field},
                   format("mode \"{}\" needs a non-empty list", key));
-    check.require(list.empty() || recompute.mode == its_mode, {field, mode},
-                  format("the list is only used with mode \"{}\"; set the mode, or remove the list", key));
     std::sort(list.begin(), list.end());
     check.require(std::adjacent_find(list.begin(), list.end()) == list.end(), {field},
                   "the list has a duplicate");
@@ -489,9 +485,6 @@ void check_run(const RuleCheck& check) {
       {"checkpoint.last_save_in_hf", "checkpoint.enable", "checkpoint.save_at_end"},
       "the Hugging Face folder is made from the last checkpoint; enable saving it, or export later with "
       "`stepforge export`");
-  check.require(config.checkpoint.resume || config.checkpoint.load_step == -1,
-                {"checkpoint.load_step", "checkpoint.resume"},
-                "load_step is only used when resuming; set resume to true, or load_step to -1");
   check.require(config.checkpoint.load.counters || !config.checkpoint.load.schedule,
                 {"checkpoint.load.counters", "checkpoint.load.schedule"},
                 "the position in the schedule is a number of steps; set schedule to false too");
@@ -552,6 +545,7 @@ void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused
   check_tokenizer(check);
   check_data_section(check);
   check_training(check);
+  check_callbacks(check);
   check_micro_batches(check);
   check_ordered(check);
   check_parallelism(check);
@@ -561,8 +555,9 @@ void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused
   check_run(check);
 }
 
-void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors) {
-  const RuleCheck check(loaded, refused, errors);
+void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors,
+                std::vector<std::string>* missing) {
+  const RuleCheck check(loaded, refused, errors, missing);
   const Config& config = check.config();
   check.require(!config.data.sources.empty(), {"data.sources"},
                 "there is no data; write data.sources = [{ path = \"book.txt\" }]");
@@ -579,8 +574,9 @@ void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorL
   require_sources(check, "data.validation", config.data.validation);
 }
 
-void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors) {
-  const RuleCheck check(loaded, refused, errors);
+void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors,
+                        std::vector<std::string>* missing) {
+  const RuleCheck check(loaded, refused, errors, missing);
   const Config& config = check.config();
   check.require(config.training.steps > 0 || config.training.epochs > 0,
                 {"training.steps", "training.epochs"},
