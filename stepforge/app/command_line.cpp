@@ -430,18 +430,19 @@ class CommandLine {
 
   void add_plan() {
     CLI::App* command =
-        add(app_, "plan", "Show a run's parameters, memory and operations without allocating anything");
+        add(app_, "plan", "Check a run, and show its parameters, memory and time without allocating");
     auto preset = options<std::string>();
     auto plan = options<PlanOptions>();
     accept_config(*command, *preset);
-    command->add_flag("--all", plan->all, "Show every operation instead of folding repetitions");
+    command->add_flag("--program", plan->program, "Also list the operations, with repetitions folded");
+    command->add_flag("--all", plan->all, "Also list the operations, every one of them");
     command->add_option("--world-size", plan->world_size, "Ranks of the job")->check(number(1, kMaxRanks));
     command->add_option("--rank", plan->rank, "The rank whose program is shown")->check(number(0));
     command->add_flag("--layout", plan->layout, "Also show the rank's groups and its part of every tensor");
     command->add_option("--memory", plan->memory,
                         "Memory of each rank, such as 80GiB [free memory of this machine]");
     command->add_option("--machine", plan->machine,
-                        "Rates of each rank for the predicted time: GFLOP/s[,memory GB/s[,network GB/s]]");
+                        "Rates that each rank reaches: GFLOP/s[,memory GB/s[,network GB/s]] [100,20,10]");
     command->add_option("--hosts", plan->hosts,
                         "Ranks of a host,GB/s between hosts[,us between[,us within]] [one host]");
     command->add_option("--cores", plan->cores, "Ranks of a host that can compute at the same time [all]")

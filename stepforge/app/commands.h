@@ -32,7 +32,8 @@ struct ConfigArgs {
 };
 
 struct PlanOptions {
-  bool all = false;  ///< every operation instead of folded repetitions
+  bool program = false;  ///< also the operations, with repetitions folded
+  bool all = false;      ///< also the operations, every one
   int world_size = 1;
   int rank = 0;
   bool layout = false;             ///< also what the rank holds of each tensor

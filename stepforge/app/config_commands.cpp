@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepforge config show | schema | presets | convert`.
 #include <iostream>
+#include <sstream>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -67,24 +68,46 @@ void print_comments(const char* heading, const std::vector<std::string>& lines) 
   }
 }
 
-/// What training would refuse in a translated configuration, because nothing reads it.
-std::vector<std::string> unread_options(const std::string& toml) {
+/// The line of an option's value in the text that it was read from: 12 of "the result:12:9".
+size_t line_of(const std::string& place) {
+  const size_t end = place.rfind(':');
+  return std::stoul(place.substr(place.rfind(':', end - 1) + 1));
+}
+
+/// Makes comments of what training would refuse in a translated configuration, because nothing reads it. Adds what
+/// else has no effect to `notes`.
+std::string without_unread(const std::string& toml, std::vector<std::string>& notes) {
+  constexpr const char* kName = "the result";
+  LoadedConfig loaded;
   try {
-    refuse_unread_options(parse_config(toml, "the result"));
-    return {};
-  } catch (const UsageError& unread) {
-    return {unread.what()};
+    loaded = parse_config(toml, kName);
+  } catch (const UsageError& refused) {
+    notes.emplace_back(refused.what());
+    return toml;
   }
+  std::vector<std::string> lines;
+  std::istringstream text(toml);
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  for (const UnreadOption& unread : find_unread_options(loaded)) {
+    std::string& line = lines.at(line_of(where(loaded, unread.name)) - 1);
+    const std::string key = unread.name.substr(unread.name.rfind('.') + 1);
+    if (unread.action == UnreadAction::refuse && line.starts_with(key + " =")) {
+      line = format("# {}  # not read {}", line, unread.cause);
+    } else {
+      notes.push_back(format("{} = {}: not read {}", unread.name, unread.value, unread.cause));
+    }
+  }
+  return join(lines, "\n") + "\n";
 }
 
 }  // namespace
 
 int config_convert_command(const std::filesystem::path& file) {
   const ConvertedConfig converted = convert_config(read_file(file, kMaxFileBytes), file.string());
-  const std::string toml = format("# From {}.\n{}", file.string(), converted.toml);
-  std::cout << toml;
+  std::vector<std::string> unread;
+  std::cout << without_unread(format("# From {}.\n{}", file.string(), converted.toml), unread);
   print_comments("Not translated", converted.lost);
-  print_comments("Without effect", unread_options(toml));
+  print_comments("Without effect", unread);
   if (converted.lost.empty()) return 0;
   std::cerr << format("{} of the settings of {} could not be translated; they are listed at the end\n",
                       converted.lost.size(), file.string());

@@ -5,12 +5,15 @@
 #include <iostream>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/machine.h"
+#include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/plan/layout_text.h"
@@ -28,15 +31,39 @@ namespace stepforge {
 
 namespace {
 
-/// The config as planned: its vocabulary is known, and the rank exists.
-Config planned_config(const ConfigArgs& args, const PlanOptions& options) {
+/// A configuration that is checked as `train` does, with the size of its vocabulary.
+struct PlannedJob {
+  Config config;
+  std::vector<std::string> notes;  ///< lines about the configuration
+};
+
+PlannedJob planned_job(const ConfigArgs& args, const PlanOptions& options) {
   if (options.rank >= options.world_size) {
     throw UsageError(format("--rank {} does not exist in a job of {} ranks; the last one is {}", options.rank,
                             options.world_size, options.world_size - 1));
   }
-  Config config = args.load().config;
-  config.model.vocab_size = planned_vocabulary(config);
-  return config;
+  LoadedConfig loaded = args.load(ConfigUse::plan);
+  PlannedJob job;
+  const auto tokenizer = reading_input([&] { return known_tokenizer(loaded.config); });
+  if (tokenizer != nullptr) check_vocabulary(loaded, tokenizer->vocab_size());
+  loaded.config.model.vocab_size = planned_vocabulary(loaded.config, tokenizer.get());
+  check_job(loaded, plan_model(loaded.config));
+  if (loaded.missing.empty()) reading_input([&] { check_sources(loaded.config, tokenizer.get()); });
+  if (loaded.config.training.steps > 0) {
+    const std::string warning = schedule_warning(loaded.config, loaded.config.training.steps);
+    if (!warning.empty()) job.notes.push_back(warning);
+  }
+  const int on_host = options.hosts.empty() ? options.world_size : 0;
+  for (std::string& note : unread_notes(loaded, {options.world_size, on_host}))
+    job.notes.push_back(std::move(note));
+  if (loaded.config.comm.backend == CommBackend::nccl)
+    job.notes.emplace_back("comm.backend = \"nccl\": its plug-in and GPUs are not checked here");
+  if (!loaded.missing.empty()) {
+    job.notes.emplace_back("`train` needs more than this configuration says:");
+    for (const std::string& missing : loaded.missing) job.notes.push_back("  " + missing);
+  }
+  job.config = std::move(loaded.config);
+  return job;
 }
 
 MachineModel planned_machine(const PlanOptions& options) {
@@ -49,7 +76,7 @@ MachineModel planned_machine(const PlanOptions& options) {
 
 MemoryBudget memory_budget(const PlanOptions& options) {
   if (!options.memory.empty()) return {parse_bytes(options.memory), "are given by --memory", false};
-  return {read_machine_facts().memory.available, "are free on this machine"};
+  return free_memory(read_machine_facts().memory, 1, "are free on this machine");
 }
 
 /// Of the rank of the pipeline that needs most: if it fits, the job does.
@@ -105,10 +132,15 @@ int compare_command(const PlanOptions& options, const Config& config, const Mach
 }  // namespace
 
 int plan_command(const ConfigArgs& args, const PlanOptions& options) {
-  const Config config = planned_config(args, options);
+  const PlannedJob job = planned_job(args, options);
+  const Config& config = job.config;
   const RankId rank{options.rank, options.world_size};
   const MachineModel machine = planned_machine(options);
-  if (options.compare) return compare_command(options, config, machine);
+  if (options.compare) {
+    const int status = compare_command(options, config, machine);
+    for (const std::string& note : job.notes) std::cout << note << "\n";
+    return status;
+  }
   const bool staged = has_stages(config);
   if (!staged && (!options.schedule.empty() || !options.picture.empty())) {
     throw UsageError(
@@ -126,11 +158,13 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   text.seq_len = config.training.seq_len;
   text.tokens_per_step = plan_batch(config, layout).tokens_per_step();
   text.verdict = verdict_text(config, rank, part, step, memory_budget(options));
+  for (const std::string& note : job.notes) text.verdict += "\n" + note;
   text.machine = machine;
+  text.assumed_machine = options.machine.empty() && options.calibrate.empty();
   text.times = element(run.times, step.member);
   if (staged) text.pipeline = pipeline_text(schedule_title(config.parallelism), pipeline, step, run);
-  text.table.all_micro_batches = options.all;
-  text.table.all_repetitions = options.all;
+  if (options.program || options.all)
+    text.table = TableOptions{.all_micro_batches = options.all, .all_repetitions = options.all};
   if (options.layout) std::cout << layout_text(part, layout, config) << "\n";
   std::cout << render_plan(plan_model(config), part, step.program(), text);
   write_files(options, config, pipeline, step, run, machine);

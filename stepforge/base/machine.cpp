@@ -113,6 +113,16 @@ std::optional<int64_t> parse_memory_limit(std::string_view text) {
   return leading_number(trimmed(text));
 }
 
+namespace {
+
+/// The address space that this process uses.
+int64_t mapped_bytes() {
+  const auto pages = leading_number(read_kernel_file("/proc/self/statm"));
+  return pages.value_or(0) * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
 MachineFacts read_machine_facts() {
   MachineFacts facts;
   std::array<char, 256> host{};
@@ -126,6 +136,11 @@ MachineFacts read_machine_facts() {
     const auto used = parse_memory_limit(read_kernel_file("/sys/fs/cgroup/memory.current")).value_or(0);
     facts.memory.total = *limit;
     facts.memory.available = std::clamp<int64_t>(*limit - used, 0, facts.memory.available);
+  }
+  rlimit address_space{};
+  if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
+    const auto most = static_cast<int64_t>(std::min<rlim_t>(address_space.rlim_cur, INT64_MAX));
+    facts.memory.address_space = std::max<int64_t>(0, most - mapped_bytes());
   }
   facts.usable_threads = hardware_threads();
   return facts;

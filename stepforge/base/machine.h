@@ -33,6 +33,8 @@ struct MemoryFacts {
   /// Bytes that this process may use, 0 if unknown: the container's limit if that is lower.
   int64_t total = 0;
   int64_t available = 0;
+  /// Bytes that are left of the address space of this process, if that is limited (RLIMIT_AS, `ulimit -v`).
+  std::optional<int64_t> address_space = {};
 };
 
 /// From the text of /proc/meminfo.

@@ -9,12 +9,18 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/lr_schedule.h"
+#include "stepforge/catalog/param_patterns.h"
 #include "stepforge/layout/parallel_dims.h"
 #include "stepforge/modelspec/value_types.h"
 
 namespace stepforge {
 
 namespace {
+
+std::string counted(int64_t count, const std::string& noun) {
+  return format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
 
 /// The groups of every rank. Each rank list is made once and shared by its members, found by its first rank.
 class GroupTable {
@@ -59,7 +65,51 @@ class GroupTable {
   std::vector<int> tied_;                                         // members of a pipeline
 };
 
+/// Throws UsageError if debug.plant_nan_block is not a block of the model.
+void check_planted_block(const LoadedConfig& loaded, const ModelSpec& whole) {
+  const std::string& planted = loaded.config.debug.plant_nan_block;
+  if (planted.empty() || std::ranges::count(whole.blocks, planted, &BlockSpec::name) > 0) return;
+  std::vector<std::string> names;
+  for (const BlockSpec& block : whole.blocks) names.push_back(block.name);
+  throw UsageError(format("{}: debug.plant_nan_block = \"{}\": the model has no such block; it has: {}",
+                          where(loaded, "debug.plant_nan_block"), planted, join(names, ", ")));
+}
+
 }  // namespace
+
+void check_job(const LoadedConfig& loaded, const ModelSpec& whole) {
+  static_cast<void>(match_param_groups(loaded.config.optimizer, whole));
+  check_planted_block(loaded, whole);
+}
+
+std::string schedule_warning(const Config& config, int64_t steps) {
+  const LrSchedulerConfig& lr = config.lr_scheduler;
+  const int64_t length = lr.total_steps > 0 ? lr.total_steps : std::max<int64_t>(1, steps);
+  const LearningRateSchedule schedule(lr, length, config.extensions);
+  const int64_t warmup = lr.warmup_ratio < 0.0 ? lr.warmup_steps : schedule.warmup_steps();
+  if (warmup >= length) {
+    return format(
+        "the warm-up ({} steps) is not shorter than the schedule ({} steps): the learning rate rises to the "
+        "end and never decays; lower lr_scheduler.warmup_steps or warmup_ratio (a tenth of the schedule is "
+        "{})",
+        warmup, length, counted(std::max<int64_t>(1, length / 10), "step"));
+  }
+  if (!schedule.decay_was_cut()) return "";
+  return format("warm-up and decay are longer than the schedule of {} steps: the decay is shortened", length);
+}
+
+std::string threads_warning(const std::string& setting, int64_t threads, int cores) {
+  constexpr int64_t kMostPerCore = 64;
+  if (threads <= cores) return "";
+  const std::string text =
+      format("{}, but {} can be used here: threads that share a core wait for each other", setting,
+             counted(cores, "core"));
+  if (threads > kMostPerCore * cores) {
+    throw UsageError(format("{}, and with more than {} on each a step takes minutes; use at most {}", text,
+                            kMostPerCore, cores));
+  }
+  return format("{}; {} would be faster", text, cores);
+}
 
 void check_specification(const ModelSpec& model, const RankLayout& layout) {
   const std::array<int, kBlockAxes> groups = {layout.tensor_group, layout.keys_group, layout.heads_group,

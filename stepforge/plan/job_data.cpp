@@ -105,11 +105,62 @@ std::vector<SourceSpec> source_specs(const std::shared_ptr<const Config>& config
 
 }  // namespace
 
+std::unique_ptr<Tokenizer> known_tokenizer(const Config& config) {
+  const std::filesystem::path path = config.tokenizer.path;
+  if (config.tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer();
+  if (!path.empty()) return std::filesystem::exists(path) ? load_tokenizer(path) : nullptr;
+  const std::filesystem::path folder = run_tokenizer_folder(config);
+  return holds_tokenizer(folder) ? load_tokenizer(folder) : nullptr;
+}
+
 int64_t planned_vocabulary(const Config& config) {
+  return config.model.vocab_size > 0 ? config.model.vocab_size
+                                     : planned_vocabulary(config, known_tokenizer(config).get());
+}
+
+int64_t planned_vocabulary(const Config& config, const Tokenizer* known) {
   if (config.model.vocab_size > 0) return config.model.vocab_size;
-  if (config.tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer()->vocab_size();
-  if (const auto& path = config.tokenizer.path; !path.empty()) return load_tokenizer(path)->vocab_size();
-  return config.tokenizer.vocab_size;
+  if (known != nullptr) return known->vocab_size();
+  if (config.tokenizer.type == TokenizerType::bpe && config.tokenizer.path.empty())
+    return config.tokenizer.vocab_size;
+  throw UsageError(
+      format("model.vocab_size = 0 stands for the size of the tokenizer, but there is none in {}: set "
+             "tokenizer.path to its folder, or model.vocab_size",
+             config.tokenizer.path.empty() ? run_tokenizer_folder(config).string() : config.tokenizer.path));
+}
+
+void check_vocabulary(const LoadedConfig& loaded, int64_t tokens) {
+  const int64_t rows = loaded.config.model.vocab_size;
+  if (rows == 0 || tokens <= rows) return;
+  throw UsageError(
+      format("{}: model.vocab_size = {}, but the tokenizer has {} tokens; raise model.vocab_size or leave "
+             "it 0",
+             where(loaded, "model.vocab_size"), rows, tokens));
+}
+
+void check_sources(const Config& config, const Tokenizer* tokenizer) {
+  const auto bytes = make_byte_tokenizer();  // stands for one that is not there yet
+  const std::string& chat_template = config.data.chat_template;
+  if (!chat_template.empty()) static_cast<void>(ChatTemplate::load(tokenizer_folder(config), chat_template));
+  DataPlan plan = data_plan(config, planned_vocabulary(config, tokenizer));
+  const std::vector<SourceSpec> train = leaves_of(plan.sources);
+  const std::vector<SourceSpec> validation = leaves_of(plan.validation_sources);
+  plan.packing = Packing::concat;
+  plan.validation_sources.clear();
+  const auto check = [&](const SourceSpec& source) {
+    if (source.open || source.format == "synthetic") return;
+    if (is_indexed(source)) {
+      plan.sources = {source};
+      static_cast<void>(open_data(plan, tokenizer));
+    } else {
+      static_cast<void>(open_records({source.path}, tokenizer == nullptr ? *bytes : *tokenizer,
+                                     record_options(plan, source)));
+    }
+  };
+  for (const SourceSpec& source : train) check(source);
+  plan.validation_fraction = 0;
+  plan.split.reset();
+  for (const SourceSpec& source : validation) check(source);
 }
 
 std::filesystem::path run_tokenizer_folder(const Config& config) {
@@ -129,9 +180,8 @@ std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log,
                                          const std::function<void()>& progress) {
   const std::filesystem::path folder = run_tokenizer_folder(config);
   const auto& tokenizer = config.tokenizer;
-  if (tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer();
   if (!tokenizer.path.empty()) return load_tokenizer(tokenizer.path);
-  if (holds_tokenizer(folder)) return load_tokenizer(folder);
+  if (auto known = known_tokenizer(config)) return known;
   if (tokenizer.type == TokenizerType::hf) throw UsageError("tokenizer.type = \"hf\" needs tokenizer.path");
   return train_tokenizer(config, folder, log, progress);
 }

@@ -7,8 +7,9 @@
 #include <functional>
 #include <memory>
 
+#include "stepforge/base/error.h"
 #include "stepforge/base/log.h"
-#include "stepforge/config/config.h"
+#include "stepforge/config/load.h"
 #include "stepforge/data/data_plan.h"
 #include "stepforge/text/tokenizer.h"
 
@@ -21,8 +22,31 @@ namespace stepforge {
 std::unique_ptr<Tokenizer> job_tokenizer(
     const Config& config, Logger& log, const std::function<void()>& progress = [] {});
 
-/// The vocabulary size of a run, without training a tokenizer: model.vocab_size, or that of the tokenizer.
+/// Turns FormatError into UsageError: unusable text or tokenizer files are an error of the configuration.
+template <typename Read>
+auto reading_input(const Read& read) {
+  try {
+    return read();
+  } catch (const FormatError& malformed) {
+    throw UsageError(malformed.what());
+  }
+}
+
+/// The tokenizer if it need not be trained: that of bytes, of tokenizer.path, or of the run's folder. Null if there is none
+/// yet.
+std::unique_ptr<Tokenizer> known_tokenizer(const Config& config);
+
+/// The vocabulary size of a run, without training a tokenizer: model.vocab_size, or that of the tokenizer. Throws UsageError
+/// if the tokenizer is that of another model and not named.
 int64_t planned_vocabulary(const Config& config);
+int64_t planned_vocabulary(const Config& config, const Tokenizer* known);
+
+/// Throws UsageError if the tokenizer has more tokens than model.vocab_size, unless that is 0.
+void check_vocabulary(const LoadedConfig& loaded, int64_t tokens);
+
+/// Refuses sources, their records' formats and the chat template as training does, without reading texts: files are found
+/// and finished data sets are opened. `tokenizer` may be null. Throws what open_data() throws.
+void check_sources(const Config& config, const Tokenizer* tokenizer);
 
 /// The folder in which a run keeps its tokenizer.
 std::filesystem::path run_tokenizer_folder(const Config& config);

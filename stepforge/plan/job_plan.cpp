@@ -144,6 +144,40 @@ ReducePolicy reduce_policy(const Config& config) {
   return {static_cast<int>(parallelism.fsdp_reduce_in_flight), parallelism.fsdp_reduce_each_micro_batch};
 }
 
+/// The degrees that are not the default: "parallelism.tensor_parallel_degree = 2".
+std::string degrees_text(const ParallelismConfig& parallelism) {
+  const ParallelismConfig usual;
+  std::vector<std::string> degrees;
+  const auto add = [&](const char* name, int64_t ParallelismConfig::* degree) {
+    if (parallelism.*degree != usual.*degree)
+      degrees.push_back(format("parallelism.{} = {}", name, parallelism.*degree));
+  };
+  add("data_parallel_replicate_degree", &ParallelismConfig::data_parallel_replicate_degree);
+  add("data_parallel_shard_degree", &ParallelismConfig::data_parallel_shard_degree);
+  add("context_parallel_degree", &ParallelismConfig::context_parallel_degree);
+  add("tensor_parallel_degree", &ParallelismConfig::tensor_parallel_degree);
+  add("pipeline_parallel_degree", &ParallelismConfig::pipeline_parallel_degree);
+  add("expert_parallel_degree", &ParallelismConfig::expert_parallel_degree);
+  add("expert_tensor_parallel_degree", &ParallelismConfig::expert_tensor_parallel_degree);
+  return degrees.empty() ? "the parallel degrees" : join(degrees, ", ");
+}
+
+/// Why one rank is too few for the degrees, and how to start more; `refusal` if that is not known.
+std::string needs_ranks(const ParallelDims& dims, const std::string& refusal) {
+  constexpr int64_t kMost = 1 << 24;
+  double ranks = 1;
+  for (const int64_t degree : {dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp})
+    ranks *= static_cast<double>(std::max<int64_t>(1, degree));
+  if (ranks <= 1) ranks = static_cast<double>(dims.ep * dims.etp);
+  if (ranks <= 1 || ranks > kMost) return refusal;
+  const auto wanted = static_cast<int64_t>(ranks);
+  return format(
+      "{} ranks are needed, and there is one; start them with `stepforge launch --nproc {} train ...` "
+      "(`plan` "
+      "and `prove`: --world-size {}), or set the degrees to 1",
+      wanted, wanted, wanted);
+}
+
 ParallelDims dims_of(const Config& config, int world_size) {
   const ParallelismConfig& parallelism = config.parallelism;
   ParallelDims dims;
@@ -158,12 +192,9 @@ ParallelDims dims_of(const Config& config, int world_size) {
   try {
     return resolve_dims(dims, world_size);
   } catch (const UsageError& refusal) {
-    throw UsageError(format(
-        "parallelism.data_parallel_replicate_degree = {}, parallelism.data_parallel_shard_degree = {}, "
-        "parallelism.context_parallel_degree = {}, parallelism.tensor_parallel_degree = {}, "
-        "parallelism.pipeline_parallel_degree = {}, parallelism.expert_parallel_degree = {} and "
-        "parallelism.expert_tensor_parallel_degree = {}: {}",
-        dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep, dims.etp, refusal.what()));
+    const std::string degrees = degrees_text(parallelism);
+    if (world_size > 1) throw UsageError(format("{}: {}", degrees, refusal.what()));
+    throw UsageError(format("{}: {}", degrees, needs_ranks(dims, refusal.what())));
   }
 }
 

@@ -234,6 +234,15 @@ fs::path checkpoint_folder_of_run(const fs::path& folder) {
   return folder / parse_stored_config(read_file(file, kMaxConfigBytes), file.string()).checkpoint.folder;
 }
 
+std::string model_summary(const ModelConfig& model) {
+  std::string text =
+      format("{}, {} layers, dim {}, {} heads ({} of keys), ffn_dim {}, vocabulary {}, context {}",
+             model.family, model.n_layers, model.dim, model.n_heads, model.n_kv_heads, model.ffn_dim,
+             with_thousands(model.vocab_size), with_thousands(model.max_position));
+  if (model.n_experts > 0) text += format(", {} of {} experts", model.experts_per_token, model.n_experts);
+  return text;
+}
+
 bool is_fine_tune_default(std::string_view setting) {
   return std::any_of(std::begin(kFineTuneKeys), std::end(kFineTuneKeys),
                      [&](std::string_view key) { return setting.starts_with(key); });

@@ -62,6 +62,9 @@ std::vector<std::string> settings_from_model(const std::string& path,
 /// Sets the defaults of a fine-tune, which `import` writes into the config.toml of its run.
 void use_fine_tune_defaults(Config& config);
 
+/// A line of sizes of the model that `model.from` named: "qwen3, 28 layers, dim 1024, ...".
+std::string model_summary(const ModelConfig& model);
+
 /// Whether a setting, "optimizer.lr = 2e-05", is such a default and not taken from the model.
 bool is_fine_tune_default(std::string_view setting);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/plan/memory_fit.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <new>
@@ -25,32 +26,40 @@ struct Candidate {
   std::vector<std::string> settings;
 };
 
+constexpr int64_t kMaxTensorRanks = 8;  // of one host, usually
+constexpr int64_t kMaxExpertRanks = 64;
+
+/// Tries changes, alone and together, and keeps those that fit.
 class FitSearch {
  public:
   FitSearch(const Config& config, const ModelSpec& model, RankId rank, const MemoryBudget& budget)
-      : model_(model), rank_(rank), budget_(budget), start_{config, rank.world_size, {}} {}
+      : model_(model), rank_(rank), budget_(budget), start_{config, rank.world_size, {}} {
+    has_own_model_ = !is_model_of(config);
+  }
 
-  std::vector<FittingChange> find() {
-    const std::array ladders = {&FitSearch::recompute, &FitSearch::shrink_batch, &FitSearch::offload,
-                                &FitSearch::add_ranks};
-    for (const Ladder ladder : ladders) keep_first(start_, ladder);
-    if (!found_.empty()) return std::move(found_);
-    // No single change is enough: take each ladder to its end, and continue with the next one.
-    Candidate combined = start_;
-    for (const Ladder ladder : ladders) {
-      if (const Candidate* fitting = keep_first(combined, ladder); fitting != nullptr) break;
-      if (const std::vector<Candidate> steps = (this->*ladder)(combined); !steps.empty())
-        combined = steps.back();
-    }
-    return std::move(found_);
+  FitResult find() {
+    for (const Ladder ladder : kAll) keep_first(ladder(*this, start_));
+    const bool fits_here = std::ranges::any_of(found_, [](const Found& one) { return !one.more_ranks; });
+    if (!fits_here) try_pairs();
+    if (found_.empty()) try_all();
+    std::ranges::stable_sort(found_, {}, &Found::more_ranks);
+    FitResult result;
+    for (Found& one : found_) result.changes.push_back(std::move(one.change));
+    result.tried = tried();
+    return result;
   }
 
  private:
+  struct Found {
+    FittingChange change;
+    bool more_ranks = false;
+  };
+  using Candidates = std::vector<Candidate>;
   /// All changes of one kind, the smallest first.
-  using Ladder = std::vector<Candidate> (FitSearch::*)(const Candidate&) const;
+  using Ladder = Candidates (*)(const FitSearch& search, const Candidate& from);
 
-  std::vector<Candidate> recompute(const Candidate& from) const {
-    std::vector<Candidate> steps;
+  static Candidates recompute(const FitSearch& search, const Candidate& from) {
+    Candidates steps;
     const RecomputeMode mode = from.config.activation_checkpoint.mode;
     if (mode == RecomputeMode::none) {
       Candidate some = from;
@@ -69,46 +78,101 @@ class FitSearch {
   }
 
   /// Keeps the rows of a step: more micro-batches of fewer rows.
-  std::vector<Candidate> shrink_batch(const Candidate& from) const {
-    std::vector<Candidate> steps;
-    Candidate step = from;
-    TrainingConfig& training = step.config.training;
-    const bool follows_local = training.global_batch_size <= 0;
-    for (int64_t rows = training.local_batch_size / 2; rows >= 1; rows /= 2) {
-      if (from.config.training.local_batch_size % rows != 0) continue;
-      if (follows_local)
-        training.global_batch_size = from.config.training.local_batch_size * data_ranks(from);
-      training.local_batch_size = rows;
-      step.settings = from.settings;
+  static Candidates shrink_batch(const FitSearch& search, const Candidate& from) {
+    Candidates steps;
+    const int64_t all = from.config.training.local_batch_size;
+    for (int64_t rows = all / 2; rows >= 1; rows /= 2) {
+      if (all % rows != 0) continue;
+      Candidate step = with_rows_of(from, from);
+      step.config.training.local_batch_size = rows;
       step.settings.push_back(format("training.local_batch_size={}", rows));
-      if (follows_local)
-        step.settings.push_back(format("training.global_batch_size={}", training.global_batch_size));
-      steps.push_back(step);
+      add_rows_setting(from, step);
+      steps.push_back(std::move(step));
     }
     return steps;
   }
 
-  std::vector<Candidate> offload(const Candidate& from) const {
-    if (budget_.with_host || from.config.parallelism.fsdp_cpu_offload) return {};
+  static Candidates divide_matrices(const FitSearch& search, const Candidate& from) {
+    Candidates steps;
+    if (search.has_own_model_ || from.config.parallelism.tensor_parallel_degree > 1) return steps;
+    for (int64_t degree = 2; degree <= std::min<int64_t>(kMaxTensorRanks, from.world_size); degree *= 2) {
+      Candidate step = with_rows_of(from, from);
+      step.config.parallelism.tensor_parallel_degree = degree;
+      step.settings.push_back(format("parallelism.tensor_parallel_degree={}", degree));
+      add_rows_setting(from, step);
+      steps.push_back(std::move(step));
+    }
+    return steps;
+  }
+
+  static Candidates spread_experts(const FitSearch& search, const Candidate& from) {
+    Candidates steps;
+    const ModelConfig& model = from.config.model;
+    if (search.has_own_model_ || family_of(model).expert_names == nullptr) return steps;
+    const int64_t most = std::min({kMaxExpertRanks, int64_t{from.world_size}, model.n_experts});
+    for (int64_t degree = 2 * from.config.parallelism.expert_parallel_degree; degree <= most; degree *= 2) {
+      Candidate step = from;
+      step.config.parallelism.expert_parallel_degree = degree;
+      step.settings.push_back(format("parallelism.expert_parallel_degree={}", degree));
+      steps.push_back(std::move(step));
+    }
+    return steps;
+  }
+
+  static Candidates offload(const FitSearch& search, const Candidate& from) {
+    if (search.budget_.with_host || from.config.parallelism.fsdp_cpu_offload) return {};
     Candidate step = from;
     step.config.parallelism.fsdp_cpu_offload = true;
     step.settings.emplace_back("parallelism.fsdp_cpu_offload=true");
     return {step};
   }
 
-  std::vector<Candidate> add_ranks(const Candidate& from) const {
-    std::vector<Candidate> steps;
+  static Candidates add_ranks(const FitSearch& search, const Candidate& from) {
+    Candidates steps;
     for (int factor = 2; from.world_size <= kMaxSuggestedRanks / factor; factor *= 2) {
       Candidate step = from;
       step.world_size = from.world_size * factor;
-      step.settings.push_back(format("--world-size {}", step.world_size));
+      step.settings.push_back(search.budget_.of_plan ? format("--world-size {}", step.world_size)
+                                                     : format("on {} ranks", step.world_size));
       steps.push_back(std::move(step));
     }
     return steps;
   }
 
-  static int64_t data_ranks(const Candidate& candidate) {
-    return plan_data_ranks(candidate.config, candidate.world_size);
+  static constexpr std::array kAll = {&FitSearch::recompute,       &FitSearch::shrink_batch,
+                                      &FitSearch::divide_matrices, &FitSearch::spread_experts,
+                                      &FitSearch::offload,         &FitSearch::add_ranks};
+  static constexpr std::size_t kOnTheseRanks = kAll.size() - 1;
+
+  static bool follows_local_batch(const Candidate& candidate) {
+    return candidate.config.training.global_batch_size <= 0;
+  }
+
+  /// `candidate` with the rows of a step of `of` as training.global_batch_size.
+  static Candidate with_rows_of(const Candidate& of, Candidate candidate) {
+    if (follows_local_batch(of)) {
+      candidate.config.training.global_batch_size =
+          of.config.training.local_batch_size * plan_data_ranks(of.config, of.world_size);
+    }
+    return candidate;
+  }
+
+  static void add_rows_setting(const Candidate& from, Candidate& step) {
+    if (!follows_local_batch(from)) return;
+    step.settings.push_back(format("training.global_batch_size={}", step.config.training.global_batch_size));
+  }
+
+  /// Whether the specification is that of config.model: not one that a program has made itself.
+  bool is_model_of(const Config& config) const {
+    try {
+      const ModelSpec planned = plan_divided_model(config, rank_);
+      return has_stages(config) ||
+             std::ranges::equal(planned.units, model_.units, [](const UnitSpec& one, const UnitSpec& other) {
+               return one.name == other.name && one.elements() == other.elements();
+             });
+    } catch (const UsageError&) {
+      return false;
+    }
   }
 
   /// nullopt if the settings are not valid together.
@@ -119,7 +183,9 @@ class FitSearch {
       // A specification of one's own has no pipeline.
       const bool in_pipeline = has_stages(candidate.config);
       const PipelinePlan pipeline = in_pipeline ? plan_pipeline(candidate.config, id) : PipelinePlan();
-      const ModelSpec& part = in_pipeline ? plan_rank_model(pipeline, id) : model_;
+      const ModelSpec part = in_pipeline      ? plan_rank_model(pipeline, id)
+                             : has_own_model_ ? model_
+                                              : plan_divided_model(candidate.config, id);
       const RankLayout layout = plan_layout(candidate.config, part, id, pipeline);
       return needed_bytes(account(write_train_step(candidate.config, part, layout, pipeline)), budget_);
     } catch (const UsageError&) {
@@ -127,32 +193,101 @@ class FitSearch {
     }
   }
 
-  /// Records the first change of the ladder that fits; null if none does.
-  const Candidate* keep_first(const Candidate& from, Ladder ladder) {
-    for (const Candidate& candidate : (this->*ladder)(from)) {
-      const std::optional<int64_t> bytes = bytes_of(candidate);
-      if (!bytes || *bytes > budget_.bytes) continue;
-      found_.push_back({join(candidate.settings, " "), *bytes});
-      return &from;
+  bool fits(const Candidate& candidate) {
+    const std::optional<int64_t> bytes = bytes_of(candidate);
+    if (!bytes) return false;
+    for (const std::string& setting : candidate.settings) note_tried(setting);
+    if (*bytes > budget_.bytes) return false;
+    found_.push_back({{join(candidate.settings, " "), *bytes}, candidate.world_size != rank_.world_size});
+    return true;
+  }
+
+  /// Keeps the first change that fits.
+  bool keep_first(const Candidates& candidates) {
+    return std::ranges::any_of(candidates, [&](const Candidate& candidate) { return fits(candidate); });
+  }
+
+  /// The smallest of each two kinds of change on these ranks, where the largest of both fits.
+  void try_pairs() {
+    for (std::size_t i = 0; i < kOnTheseRanks; ++i) {
+      for (std::size_t j = i + 1; j < kOnTheseRanks; ++j) {
+        const Candidates first = kAll.at(i)(*this, start_);
+        if (first.empty()) continue;
+        const Candidates most = kAll.at(j)(*this, first.back());
+        const auto valid = last_valid(most);
+        if (!valid || *bytes_of(*valid) > budget_.bytes) continue;
+        for (const Candidate& one : first)
+          if (keep_first(kAll.at(j)(*this, one))) break;
+      }
     }
-    return nullptr;
+  }
+
+  std::optional<Candidate> last_valid(const Candidates& candidates) {
+    for (std::size_t k = candidates.size(); k-- > 0;) {
+      if (!bytes_of(candidates[k])) continue;
+      for (const std::string& setting : candidates[k].settings) note_tried(setting);
+      return candidates[k];
+    }
+    return std::nullopt;
+  }
+
+  /// Each kind of change as far as it goes, one after the other, until the step fits.
+  void try_all() {
+    Candidate combined = start_;
+    for (const Ladder ladder : kAll) {
+      const Candidates steps = ladder(*this, combined);
+      if (keep_first(steps)) return;
+      if (auto most = last_valid(steps)) combined = std::move(*most);
+    }
+  }
+
+  void note_tried(const std::string& setting) {
+    std::string key = setting.substr(0, setting.find_last_of("= "));
+    std::string value = setting.substr(setting.find_last_of("= ") + 1);
+    if (key == "training.global_batch_size") return;
+    if (key.starts_with("on ")) {  // "on 16 ranks"
+      value = key.substr(3);
+      key = "ranks";
+    }
+    auto found = std::ranges::find(tried_, key, [](const auto& entry) { return entry.first; });
+    if (found == tried_.end()) found = tried_.insert(tried_.end(), {key, {}});
+    if (std::ranges::count(found->second, value) == 0) found->second.push_back(value);
+  }
+
+  std::string tried() const {
+    std::vector<std::string> parts;
+    for (const auto& [key, values] : tried_) {
+      const bool is_option = key.find('.') == std::string::npos;
+      parts.push_back(values.size() == 1 ? format("{}{}{}", key, is_option ? " " : "=", values.front())
+                                         : format("{}{}{} to {}", key, is_option ? " " : "=", values.front(),
+                                                  values.back()));
+    }
+    return join(parts, ", ");
   }
 
   const ModelSpec& model_;
   RankId rank_;
   const MemoryBudget& budget_;
   Candidate start_;
-  std::vector<FittingChange> found_;
+  bool has_own_model_ = false;
+  std::vector<Found> found_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> tried_;  // values by setting
 };
 
 }  // namespace
+
+MemoryBudget free_memory(const MemoryFacts& memory, int ranks_on_host, const std::string& source) {
+  const int64_t share = memory.available / ranks_on_host;
+  if (!memory.address_space || *memory.address_space >= share) return {share, source};
+  return {*memory.address_space, "are left of this process's address space (ulimit -v)"};
+}
 
 int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget) {
   return budget.with_host ? memory.peak_of_one_memory() : memory.peak_bytes;
 }
 
-std::vector<FittingChange> find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
-                                                const MemoryBudget& budget) {
+FitResult find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
+                               const MemoryBudget& budget) {
   return FitSearch(config, model, rank, budget).find();
 }
 
@@ -163,12 +298,16 @@ std::string memory_verdict(const Config& config, const ModelSpec& model, RankId 
   std::string text = format("Memory: the step needs {} per rank, {} {}: it {}", human_bytes(needed),
                             human_bytes(budget.bytes), budget.source, fits ? "fits" : "does not fit");
   if (fits) return text;
-  const std::vector<FittingChange> changes = find_fitting_changes(config, model, rank, budget);
-  text += changes.empty()
-              ? "\n  No recomputation, micro-batch or number of ranks makes it fit: use a smaller model,"
-                " a shorter training.seq_len, or parallelism.context_parallel_degree on more ranks"
-              : "\n  It would fit with";
-  for (const FittingChange& change : changes)
+  const FitResult result = find_fitting_changes(config, model, rank, budget);
+  if (result.changes.empty()) {
+    text += result.tried.empty() ? "\n  No change was found that could be tried"
+                                 : format("\n  Tried without success, alone and together: {}", result.tried);
+    return text +
+           "\n  Not tried: pipeline and context parallelism, other optimizers, a shorter training.seq_len, a "
+           "smaller model";
+  }
+  text += "\n  It would fit with";
+  for (const FittingChange& change : result.changes)
     text += format("\n    {}  (needs {} per rank)", change.settings, human_bytes(change.bytes));
   return text;
 }
@@ -232,16 +371,9 @@ int64_t parse_bytes(const std::string& text) {
     std::string_view name;
     double bytes;
   };
-  constexpr std::array units = {Unit{"", 1},
-                                Unit{"B", 1},
-                                Unit{"kB", 1e3},
-                                Unit{"MB", 1e6},
-                                Unit{"GB", 1e9},
-                                Unit{"TB", 1e12},
-                                Unit{"KiB", 1024},
-                                Unit{"MiB", 1048576},
-                                Unit{"GiB", 1073741824},
-                                Unit{"TiB", 1099511627776}};
+  constexpr std::array units = {Unit{"B", 1},         Unit{"kB", 1e3},         Unit{"MB", 1e6},
+                                Unit{"GB", 1e9},      Unit{"TB", 1e12},        Unit{"KiB", 1024},
+                                Unit{"MiB", 1048576}, Unit{"GiB", 1073741824}, Unit{"TiB", 1099511627776}};
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   std::string_view name = end;
@@ -251,6 +383,8 @@ int64_t parse_bytes(const std::string& text) {
     if (end != text.c_str() && name == unit.name && bytes >= 1 && bytes < 9e18)
       return static_cast<int64_t>(bytes);
   }
+  if (end != text.c_str() && name.empty() && number > 0)
+    throw UsageError(format("\"{}\" has no unit; write {}GiB for gibibytes, or {}GB", text, text, text));
   throw UsageError(
       format("\"{}\" is not a memory size; expected a number and a unit, such as 80GiB or 512MB", text));
 }

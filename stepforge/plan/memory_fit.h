@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/machine.h"
 #include "stepforge/config/config.h"
 #include "stepforge/layout/parallel_dims.h"
 #include "stepforge/modelspec/model_spec.h"
@@ -21,7 +22,13 @@ struct MemoryBudget {
   std::string source;  ///< "are free on this machine", "are given by --memory"
   /// Offloaded state counts too, because the rank computes in host memory.
   bool with_host = true;
+  /// The text is for `stepforge plan`, which has an option for the number of ranks.
+  bool of_plan = true;
 };
+
+/// What each of the ranks on this host may use: its share of the free memory, or what is left of this process's address
+/// space if that is less. `source` says where it is free.
+MemoryBudget free_memory(const MemoryFacts& memory, int ranks_on_host, const std::string& source);
 
 /// A change with which the step would need `bytes`.
 struct FittingChange {
@@ -29,17 +36,24 @@ struct FittingChange {
   int64_t bytes = 0;
 };
 
+/// What find_fitting_changes() found.
+struct FitResult {
+  /// On the same ranks first. Empty if nothing fits of what was tried.
+  std::vector<FittingChange> changes;
+  std::string tried;  ///< "activation_checkpoint.mode=full, --world-size 2 to 65536"
+};
+
 /// Bytes of the budget that the step needs.
 int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget);
 
-/// The smallest changes, each found by planning again, with which the training step of this rank fits:
-/// recomputation, a smaller micro-batch (with the same rows per step), offloading and more ranks, each alone;
-/// then combinations of them. Empty if nothing helps.
-std::vector<FittingChange> find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
-                                                const MemoryBudget& budget);
+/// Changes, each found by planning again, with which the training step of this rank fits: recomputation, a smaller
+/// micro-batch (with the same rows per step), tensor and expert parallelism, offloading and more ranks, each alone and as
+/// small as it can be; if none of them does on these ranks, each two of them; and if that is not enough, all of them.
+FitResult find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
+                               const MemoryBudget& budget);
 
 /// "Memory: the step needs 1.2 GiB per rank, 6.0 GiB are free on this machine: it fits", or "... it does not
-/// fit" and a line for each change that would. Plans again only if it does not fit.
+/// fit" and a line for each change that would, or what was tried. Plans again only if it does not fit.
 std::string memory_verdict(const Config& config, const ModelSpec& model, RankId rank,
                            const MemoryAccount& memory, const MemoryBudget& budget);
 
@@ -61,7 +75,7 @@ class OutOfMemory : public Error {
 void with_predicted_peak(const MemoryAccount& memory, const MemoryBudget& budget,
                          const std::function<void()>& work);
 
-/// Bytes of "80GiB", "512 MiB", "16GB" or "1e9". Throws UsageError for any other text.
+/// Bytes of "80GiB", "512 MiB" or "16GB". Throws UsageError for any other text, also for a number without a unit.
 int64_t parse_bytes(const std::string& text);
 
 }  // namespace stepforge

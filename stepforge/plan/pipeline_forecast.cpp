@@ -40,6 +40,12 @@ std::string percent_text(double share) {
   return format("{:.1f} %", 100 * share);
 }
 
+/// Three digits, without an exponent.
+std::string seconds_text(double seconds) {
+  constexpr double kWhole = 1000;
+  return seconds < kWhole ? format("{:#.3g} s", seconds) : format("{:.0f} s", seconds);
+}
+
 /// "0, 7"
 std::string stages_text(const std::vector<int>& stages) {
   std::vector<std::string> numbers;
@@ -171,7 +177,7 @@ class Comparison {
 
   void add(const std::string& title, const Forecast& forecast) {
     rows_.push_back({title, std::to_string(forecast.pipeline.stages_of(0).size()),
-                     percent_text(forecast.bubble), format("{:#.3g} s", forecast.seconds),
+                     percent_text(forecast.bubble), seconds_text(forecast.seconds),
                      human_bytes(forecast.peak_bytes)});
     if (forecast.peak_bytes > memory_ || (!result_.fastest.empty() && forecast.seconds >= seconds_)) return;
     seconds_ = forecast.seconds;
@@ -223,7 +229,7 @@ std::string pipeline_text(const std::string& title, const PipelinePlan& pipeline
                 stages == 1 ? "" : "s", pipeline.ranks(), pipeline.ranks() == 1 ? "" : "s",
                 pipeline.schedule.micro_batches, pipeline.schedule.micro_batches == 1 ? "" : "es") +
          table_text(rows, {false, true, true, false, false, false}) +
-         format("  step: {:.3g} s; bubble of all ranks: {}; critical path: {}\n", run.seconds(),
+         format("  step: {}; bubble of all ranks: {}; critical path: {}\n", seconds_text(run.seconds()),
                 percent_text(bubble_share(step.stages, run)), critical_path_text(step.stages, run));
 }
 

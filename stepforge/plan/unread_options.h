@@ -1,14 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options that have no effect, because the optimizer, the learning-rate schedule, the rotary type or the layout of the run
-// does not read them.
+// Options that a user has set and that the job does not read, by the rules of plan/option_rules.h.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "stepforge/config/load.h"
+#include "stepforge/plan/option_rules.h"
 
 namespace stepforge {
 
-/// Throws UsageError that lists the options of [optimizer], [lr_scheduler], [model.rope_scaling] and [parallelism] that the
-/// user has set (LoadedConfig::chosen), differ from the default, and are not read.
+struct UnreadOption {
+  std::string name;    ///< "optimizer.momentum"
+  std::string value;   ///< as in TOML
+  std::string cause;   ///< "with optimizer.name = "adamw"", "on one rank"
+  std::string remedy;  ///< "remove it, or change optimizer.name"
+  UnreadAction action = UnreadAction::refuse;
+};
+
+/// The options that the user has set (LoadedConfig::chosen), that differ from the default, and that the job does not read.
+/// What a setting of the command line turns off in a file is named, not refused.
+std::vector<UnreadOption> find_unread_options(const LoadedConfig& loaded, JobRanks ranks = {});
+
+/// Throws UsageError that lists those that are refused.
 void refuse_unread_options(const LoadedConfig& loaded);
+
+/// The others, in a line for each cause: "not read on one rank: precision.reduce = "bf16"".
+std::vector<std::string> unread_notes(const LoadedConfig& loaded, JobRanks ranks);
 
 }  // namespace stepforge

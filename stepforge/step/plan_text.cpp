@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,59 @@ void add_line(std::string& text, const std::string& name, const std::vector<std:
   text += "\n";
 }
 
+/// Three digits, without an exponent.
+std::string plain_number(double value) {
+  constexpr double kWhole = 1000;
+  return value < kWhole ? format("{:.3g}", value) : with_thousands(static_cast<int64_t>(std::llround(value)));
+}
+
+std::string duration(double seconds) {
+  constexpr double kMinute = 60;
+  constexpr double kHour = 3600;
+  constexpr double kDay = 86400;
+  if (seconds < 1) return format("{} ms", plain_number(1e3 * seconds));
+  if (seconds < 2 * kMinute) return format("{:.3g} s", seconds);
+  if (seconds < 2 * kHour) return format("{:.3g} minutes", seconds / kMinute);
+  return seconds < 2 * kDay ? format("{:.3g} hours", seconds / kHour)
+                            : format("{} days", plain_number(seconds / kDay));
+}
+
+/// What a kind of buffer at the peak is.
+std::string_view plain_kind(BufferKind kind) {
+  switch (kind) {
+    case BufferKind::gather_slot:
+      return "gathered weights";
+    case BufferKind::whole_gradient:
+      return "gradients before their reduction";
+    case BufferKind::gradient_level:
+      return "gradients of ordered sums";
+    case BufferKind::optimizer:
+      return "optimizer state";
+    case BufferKind::kv_cache:
+      return "keys and values of generation";
+    default:
+      return buffer_kind_name(kind);
+  }
+}
+
+/// Breaks long lines at spaces; what follows is indented further.
+std::string wrapped(const std::string& text) {
+  constexpr std::size_t kWidth = 100;
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t indent = std::min(line.find_first_not_of(' '), kWidth / 2) + 2;
+    while (line.size() > kWidth) {
+      const std::size_t space = line.rfind(' ', kWidth);
+      if (space == std::string::npos || space <= indent) break;
+      result += line.substr(0, space) + "\n";
+      line = std::string(indent, ' ') + line.substr(space + 1);
+    }
+    result += line + "\n";
+  }
+  return result;
+}
+
 /// "layers..join" for "layers.3.join".
 std::string without_digits(std::string name) {
   std::erase_if(name, [](unsigned char letter) { return std::isdigit(letter) != 0; });
@@ -55,10 +110,19 @@ std::string folded(const std::vector<std::string>& headings, const std::vector<R
     }
     begin += length * times;
   }
-  std::size_t width = 34;
-  for (const Row& line : lines) width = std::max(width, line.name.size());
+  // Each column is as wide as it must be, so that a line fits a terminal.
+  std::size_t width = 0;
+  std::vector<std::size_t> widths(headings.size(), 0);
+  for (const Row& line : lines) {
+    width = std::max(width, line.name.size());
+    for (std::size_t c = 0; c < line.cells.size(); ++c) widths[c] = std::max(widths[c], line.cells[c].size());
+  }
   std::string text;
-  for (const Row& line : lines) add_line(text, line.name, line.cells, width);
+  for (const Row& line : lines) {
+    text += format("  {:<{}}", line.name, width);
+    for (std::size_t c = 0; c < line.cells.size(); ++c) text += format("  {:>{}}", line.cells[c], widths[c]);
+    text += "\n";
+  }
   return text;
 }
 
@@ -126,12 +190,12 @@ std::string block_table(const StepProgram& program) {
     const BlockRow& block = blocks[b];
     std::string again = block.recomputed ? "whole" : join(program.blocks[b].recomputed_regions, "+");
     rows.push_back({program.blocks[b].name,
-                    {format("{:.3g}", block.forward_flops / 1e9), human_bytes(block.output),
+                    {plain_number(block.forward_flops / 1e9), human_bytes(block.output),
                      human_bytes(block.saved), human_bytes(block.forward_workspace),
                      human_bytes(block.backward_workspace), again.empty() ? "-" : std::move(again)},
                     program.blocks[b].stage});
   }
-  return folded({"fwd GFLOP", "result", "saved", "fwd work", "bwd work", "recomputed"}, rows);
+  return folded({"GFLOP", "result", "saved", "work", "bwd work", "recomputed"}, rows);
 }
 
 std::string memory_table(const StepProgram& program) {
@@ -149,7 +213,7 @@ std::string memory_table(const StepProgram& program) {
     if (is_activation)
       activations += bytes;
     else
-      line(std::string(buffer_kind_name(kind)), bytes);
+      line(std::string(plain_kind(kind)), bytes);
   }
   line("activations", activations);
   line("workspace", memory.workspace_at_peak);
@@ -218,16 +282,24 @@ std::string render_plan(const ModelSpec& model, const ModelSpec& part, const Ste
   LaneReport report = lane_report(program, times);
   // A simulated operation is late only if its partners on other ranks are.
   report.waiting += std::exchange(report.outside, 0.0);
-  plan += format("Predicted step: {:.3g} s; {}\n  on a rank of {}\n\n", step_seconds(times),
-                 lane_report_text(report), machine_text(text.machine));
+  plan += format("Predicted step: {}; {}\n", duration(step_seconds(times)), lane_report_text(report));
+  plan += format("  on a rank of {}\n", machine_text(text.machine));
+  if (text.assumed_machine) {
+    plan +=
+        "  These rates are an assumption, not those of this or any other machine: --machine GFLOP/s[,memory "
+        "GB/s[,network GB/s]] gives rates that yours reaches, which are below its peak, and --calibrate "
+        "measured times\n";
+  }
+  plan = wrapped(plan) + "\n";
   if (!text.pipeline.empty()) plan += text.pipeline + "\n";
   plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";
   plan += "Units\n" + unit_table(part, program) + "\n";
   plan += "Blocks, per micro-batch\n" + block_table(program) + "\n";
   plan += collective_table(program);
-  plan +=
-      format("Step program: {}, {} operations\n", program_kind_name(program.kind), program.operations.size());
-  plan += operation_table(program, text.table);
+  plan += format("Step program: {}, {} operations{}\n", program_kind_name(program.kind),
+                 with_thousands(std::ssize(program.operations)),
+                 text.table ? "" : "; --program lists them, --all each of them");
+  if (text.table) plan += operation_table(program, *text.table);
   return plan;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,14 +22,15 @@ struct PlanText {
   SymmetryProof proof;          ///< of the programs of all ranks
   std::string verdict;          ///< whether the run fits into memory; may be empty
   MachineModel machine;         ///< for the predicted time
+  bool assumed_machine = true;  ///< nobody has given its rates
   /// When the operations of the program run, if other ranks are simulated too; otherwise empty.
   std::vector<OperationTime> times;
-  std::string pipeline;  ///< what there is to say of the pipeline; may be empty
-  TableOptions table;
+  std::string pipeline;               ///< what there is to say of the pipeline; may be empty
+  std::optional<TableOptions> table;  ///< of the operations; not set: without it
 };
 
 /// A summary (parameters, FLOPs, ranks, verdict, predicted time, peak memory), then tables of units, blocks,
-/// collectives and operations. Repeated lines are folded. `program` must be built from `part`, which is
+/// collectives and, if asked for, operations. Repeated lines are folded. `program` must be built from `part`, which is
 /// `model` or, in a pipeline, this rank's part of it.
 std::string render_plan(const ModelSpec& model, const ModelSpec& part, const StepProgram& program,
                         const PlanText& text);

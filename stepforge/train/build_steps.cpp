@@ -14,6 +14,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/machine.h"
+#include "stepforge/base/threads.h"
 #include "stepforge/base/version.h"
 #include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/comm/gather.h"
@@ -24,9 +25,11 @@
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/jsonl.h"
 #include "stepforge/models/decoder.h"
+#include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/known_model.h"
 #include "stepforge/plan/memory_fit.h"
+#include "stepforge/plan/unread_options.h"
 #include "stepforge/storage/context_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
 #include "stepforge/tensorfile/manifest.h"
@@ -159,6 +162,11 @@ void build_threads(Trainer& trainer) {
   const bool given = training.threads > 0 || std::getenv("OMP_NUM_THREADS") != nullptr;
   if (training.threads > 0) at::set_num_threads(static_cast<int>(training.threads));
   if (!given) at::set_num_threads(std::max(1, at::get_num_threads() / trainer.ranks_on_host));
+  const std::string setting = training.threads > 0
+                                  ? format("training.threads = {}", training.threads)
+                                  : format("OMP_NUM_THREADS asks for {} threads", at::get_num_threads());
+  const std::string warning = threads_warning(setting, at::get_num_threads(), hardware_threads());
+  if (given && !warning.empty() && trainer.is_main()) trainer.log.warning("{}", warning);
   trainer.state.arithmetic = arithmetic_of_this_process();
   if (trainer.config.precision.compute == DType::bf16 && !has_bf16_products(read_machine_facts().cpu)) {
     trainer.log.warning(
@@ -176,33 +184,28 @@ void build_threads(Trainer& trainer) {
   }
 }
 
-/// Turns FormatError into UsageError: unusable text or tokenizer files are an error of the configuration.
-template <typename Read>
-auto reading_input(const Read& read) {
-  try {
-    return read();
-  } catch (const FormatError& malformed) {
-    throw UsageError(malformed.what());
-  }
+/// Says what the user has set and this job does not read, but another one of the same file does.
+void log_unread_options(const Trainer& trainer) {
+  if (!trainer.is_main()) return;
+  for (const std::string& note :
+       unread_notes(trainer.loaded, {trainer.place.world_size, trainer.ranks_on_host}))
+    trainer.log.info("{}", note);
 }
 
 /// Says what the model of model.from set.
 void log_known_model(const Trainer& trainer) {
   const std::string& from = trainer.loaded.model_from;
   if (from.empty() || !trainer.is_main()) return;
-  std::vector<std::string> taken;
   std::vector<std::string> defaults;
   for (const std::string& setting : taken_from_model(trainer.loaded))
-    (is_fine_tune_default(setting) ? defaults : taken).push_back(setting);
-  const ModelConfig& model = trainer.config.model;
-  trainer.log.info(
-      "from {}: {}, {} layers of width {}; `stepforge config show` lists the {} settings that it sets", from,
-      model.family, model.n_layers, model.dim, taken.size());
+    if (is_fine_tune_default(setting)) defaults.push_back(setting);
+  trainer.log.info("from {}: {}", from, model_summary(trainer.config.model));
   if (!defaults.empty()) trainer.log.info("defaults of a fine-tune: {}", join(defaults, ", "));
 }
 
 void build_tokenizer_step(Trainer& trainer) {
   log_known_model(trainer);
+  log_unread_options(trainer);
   rank0_first(trainer.all_ranks.get(), [&](const ReportProgress& report) {
     trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log, report); });
     if (trainer.is_main()) save_run_tokenizer(trainer.config, *trainer.tokenizer);
@@ -216,12 +219,8 @@ void fit_vocabulary(Trainer& trainer) {
   // A short text may yield fewer tokens than configured; the saved configuration has the actual number.
   auto& tokenizer = trainer.config.tokenizer;
   tokenizer.vocab_size = std::min(tokenizer.vocab_size, tokens);
-  if (tokens > model.vocab_size) {
-    throw UsageError(
-        format("{}: model.vocab_size = {}, but the tokenizer has {} tokens; raise model.vocab_size or leave "
-               "it 0",
-               where(trainer.loaded, "model.vocab_size"), model.vocab_size, tokens));
-  }
+  const LoadedConfig fitted{.config = trainer.config, .origins = trainer.loaded.origins};
+  check_vocabulary(fitted, tokens);
 }
 
 void build_data(Trainer& trainer) {
@@ -288,25 +287,18 @@ void build_layout(Trainer& trainer) {
       training.steps > 0 ? training.steps : (training.epochs * rows + of_step - 1) / of_step;
 }
 
-/// Throws UsageError if debug.plant_nan_block is not a block of the model.
-void check_planted_block(const Trainer& trainer) {
-  const std::string& planted = trainer.config.debug.plant_nan_block;
-  std::vector<std::string> names;
-  for (const auto& block : trainer.model_spec.blocks) names.push_back(block.name);
-  if (planted.empty() || std::find(names.begin(), names.end(), planted) != names.end()) return;
-  throw UsageError(format("{}: debug.plant_nan_block = \"{}\": the model has no such block; it has: {}",
-                          where(trainer.loaded, "debug.plant_nan_block"), planted, join(names, ", ")));
-}
-
 /// Logs whether the step fits into the free memory. Throws UsageError if it needs more than the machine has.
 void check_memory(Trainer& trainer) {
   const MemoryFacts memory = read_machine_facts().memory;
   if (memory.total <= 0) return;
-  trainer.memory_budget = {memory.available / trainer.ranks_on_host, "are free for it on this machine"};
+  trainer.memory_budget = free_memory(memory, trainer.ranks_on_host, "are free for it on this machine");
+  trainer.memory_budget.of_plan = false;
   const std::string verdict = memory_verdict(trainer.config, trainer.rank_model, trainer.place,
                                              trainer.predicted_memory, trainer.memory_budget);
   const int64_t needed = needed_bytes(trainer.predicted_memory, trainer.memory_budget);
-  if (needed > memory.total / trainer.ranks_on_host) throw UsageError(verdict);
+  const int64_t most =
+      std::min(memory.total / trainer.ranks_on_host, memory.address_space.value_or(memory.total));
+  if (needed > most) throw UsageError(verdict);
   if (needed > trainer.memory_budget.bytes) {
     trainer.log.warning("{}", verdict);
   } else {
@@ -315,10 +307,10 @@ void check_memory(Trainer& trainer) {
 }
 
 void build_step_program(Trainer& trainer) {
+  check_job(trainer.loaded, trainer.model_spec);
   Config planned = trainer.config;
   planned.training.threads = at::get_num_threads();  // workspaces depend on it
   trainer.train_program = plan_train_step(planned, trainer.rank_model, trainer.layout, trainer.pipeline);
-  check_planted_block(trainer);
   trainer.evaluation_program = plan_evaluation(planned, trainer.rank_model, trainer.layout, trainer.pipeline);
   trainer.predicted_memory = account(trainer.train_program);
   check_memory(trainer);
@@ -452,16 +444,8 @@ void build_schedule(Trainer& trainer) {
   const int64_t steps = std::max<int64_t>(1, trainer.total_steps - trainer.state.schedule_begin);
   trainer.schedule = std::make_unique<LearningRateSchedule>(lr, steps, trainer.config.extensions);
   trainer.state.schedule_steps = lr.total_steps > 0 ? lr.total_steps : steps;
-  const int64_t warmup = lr.warmup_ratio < 0.0 ? lr.warmup_steps : trainer.schedule->warmup_steps();
-  if (warmup >= trainer.state.schedule_steps) {
-    trainer.log.warning(
-        "the warm-up ({} steps) is not shorter than the schedule ({} steps): the learning rate rises to the "
-        "end and never decays; lower lr_scheduler.warmup_steps or warmup_ratio",
-        warmup, trainer.state.schedule_steps);
-  } else if (trainer.schedule->decay_was_cut()) {
-    trainer.log.warning("warm-up and decay are longer than the schedule of {} steps: the decay is shortened",
-                        trainer.state.schedule_steps);
-  }
+  if (const std::string warning = schedule_warning(trainer.config, steps); !warning.empty())
+    trainer.log.warning("{}", warning);
 }
 
 std::vector<Trainer::BuildStep> standard_build_steps() {

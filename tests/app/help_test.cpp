@@ -221,8 +221,8 @@ TEST(ConfigConvert, NamesOptionsThatHaveNoEffect) {
   EXPECT_TRUE(contains(result.out, "\n# Without effect:\n")) << result.out;
   EXPECT_FALSE(contains(result.out, "Not translated")) << result.out;
   EXPECT_TRUE(contains(result.out,
-                       "parallelism.expert_parallel_dispatcher = \"allgather\": with "
-                       "parallelism.expert_parallel_degree = 1 it is not read; remove it"))
+                       "parallelism.expert_parallel_dispatcher = \"allgather\": not read with "
+                       "parallelism.expert_parallel_degree = 1"))
       << result.out;
 }
 
@@ -243,6 +243,48 @@ TEST(Plan, PrintsUnitsOperationsAndThePredictedPeak) {
   for (const char* part : {"parameters", "Units", "Blocks", "layers.0", "embedding", "head", "peak"}) {
     EXPECT_TRUE(contains(text, part));
   }
+}
+
+TEST(Plan, RefusesWhatTrainRefuses) {
+  const TempFolder folder;
+  const Strings run = {"preset=debug", "run_dir=" + (folder / "run").string()};
+  for (const Strings& settings :
+       std::vector<Strings>{{"optimizer.param_groups=[{pattern = \"nothing\", lr = 1}]"},
+                            {"validation.freq=5"},
+                            {"data.chat_template=/none/file.jinja"},
+                            {"checkpoint.folder=a/b"},
+                            {"checkpoint.initial_load_path=/none"},
+                            {"tokenizer.type=hf", "tokenizer.path=/none"},
+                            {"debug.plant_nan_step=3", "debug.plant_nan_block=layers.9"},
+                            {"data.sources=[{path = \"/none.txt\"}]"},
+                            {"model.vocab_size=100"},
+                            {"training.callbacks=[\"all\", \"all\"]"},
+                            {"training.steps=0"},
+                            {"data.split=9,x"},
+                            {"activation_checkpoint.every_n=3"}}) {
+    EXPECT_EQ(refusal_of(Strings{"plan"} + run + settings), refusal_of(Strings{"train"} + run + settings))
+        << join(settings, " ");
+  }
+}
+
+TEST(Plan, NamesWhatAPresetLacksForTraining) {
+  const std::string text = output_of({"plan", "--preset", "llama3-8b", "--world-size", "8"});
+  EXPECT_CONTAINS(text, "`train` needs more than this configuration says:\n  default: data.sources = []: ",
+                  "training.steps = 0", "tokenizer.path");
+  EXPECT_CONTAINS(text, "\n  These rates are an assumption");
+}
+
+TEST(Plan, NamesOptionsThatTheJobDoesNotRead) {
+  EXPECT_CONTAINS(output_of({"plan", "--preset", "debug", "precision.reduce=bf16", "comm.backend=nccl"}),
+                  "\nnot read on one rank: precision.reduce = \"bf16\"\n",
+                  "comm.backend = \"nccl\": its plug-in and GPUs are not checked here");
+}
+
+TEST(Plan, SaysHowToStartTheRanksThatDegreesNeed) {
+  EXPECT_CONTAINS(
+      refusal_of({"plan", "--preset", "debug", "parallelism.data_parallel_shard_degree=2"}),
+      "parallelism.data_parallel_shard_degree = 2: 2 ranks are needed, and there is one; start them "
+      "with `stepforge launch --nproc 2 train ...`");
 }
 
 TEST(Plan, CountsThePublishedParametersOfTheLargestModel) {

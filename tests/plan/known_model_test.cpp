@@ -153,5 +153,15 @@ TEST(KnownModel, SaysWhichSettingsAreDefaultsOfAFineTune) {
   EXPECT_FALSE(is_fine_tune_default("model.dim = 64"));
 }
 
+TEST(KnownModel, TheSummaryIsALineOfSizes) {
+  const auto summary = [](const std::string& preset) {
+    return model_summary(load_config(std::nullopt, std::vector<std::string>{"preset=" + preset}).config.model);
+  };
+  EXPECT_EQ(
+      summary("llama3-8b"),
+      "llama, 32 layers, dim 4096, 32 heads (8 of keys), ffn_dim 14336, vocabulary 128,256, context 8,192");
+  EXPECT_TRUE(summary("mixtral-8x7b").ends_with(", 2 of 8 experts"));
+}
+
 }  // namespace
 }  // namespace stepforge::testing

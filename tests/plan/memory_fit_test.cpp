@@ -27,7 +27,7 @@ MemoryAccount memory_of(const Config& config, int ranks = 1) {
 }
 
 std::vector<FittingChange> changes(const Config& config, int64_t bytes, bool with_host = true) {
-  return find_fitting_changes(config, plan_model(config), {}, {bytes, "are free", with_host});
+  return find_fitting_changes(config, plan_model(config), {}, {bytes, "are free", with_host}).changes;
 }
 
 /// The bytes that a new plan with these settings needs.
@@ -79,6 +79,28 @@ TEST(MemoryFit, CombinesChangesIfNoSingleOneFits) {
   EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=full training.local_batch_size=1");
 }
 
+TEST(MemoryFit, TriesTensorParallelismOnTheSameRanks) {
+  const Config config =
+      tiny({"activation_checkpoint.mode=full", "training.local_batch_size=1",
+            "parallelism.data_parallel_shard_degree=1", "parallelism.data_parallel_replicate_degree=-1"});
+  const ModelSpec model = plan_model(config);
+  const RankId rank{0, 4};
+  const MemoryAccount memory = account(write_train_step(config, model, plan_layout(config, model, rank)));
+  const FitResult found =
+      find_fitting_changes(config, model, rank, {memory.peak_of_one_memory() - 1, "are free"});
+  ASSERT_FALSE(found.changes.empty());
+  EXPECT_EQ(found.changes[0].settings, "parallelism.tensor_parallel_degree=2");
+}
+
+TEST(MemoryFit, TriesTwoChangesBeforeItAsksForMoreRanks) {
+  const int64_t both = bytes_with("activation_checkpoint.mode=full training.local_batch_size=1");
+  const std::vector<FittingChange> found = changes(tiny(), both);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=full training.local_batch_size=1");
+  EXPECT_EQ(found[0].bytes, both);
+  for (std::size_t i = 1; i < found.size(); ++i) EXPECT_CONTAINS(found[i].settings, "--world-size");
+}
+
 TEST(MemoryFit, KeepsTheRowsOfAStepIfTheGlobalBatchFollowsTheLocalOne) {
   const Config config = tiny({"training.global_batch_size=-1"});
   const std::vector<FittingChange> found = changes(config, memory_of(config).peak_of_one_memory() - 1);
@@ -92,11 +114,14 @@ TEST(MemoryFit, OffloadingHelpsOnlyIfTheDeviceHasItsOwnMemory) {
   EXPECT_TRUE(std::ranges::any_of(changes(tiny(), peak - 1, false), offloads));
 }
 
-TEST(MemoryFit, SuggestsASmallerModelIfNothingFits) {
+TEST(MemoryFit, SaysWhatWasTriedIfNothingFits) {
   const Config config = tiny();
   EXPECT_TRUE(changes(config, 1000).empty());
   EXPECT_CONTAINS(memory_verdict(config, plan_model(config), {}, memory_of(config), {1000, "are free"}),
-                  "use a smaller model");
+                  "Tried without success, alone and together: activation_checkpoint.mode=every_n "
+                  "activation_checkpoint.every_n=2, activation_checkpoint.mode=full, "
+                  "training.local_batch_size=4 to 1, --world-size 2 to ",
+                  "\n  Not tried: pipeline and context parallelism, ");
 }
 
 TEST(MemoryFit, AnOutOfMemoryErrorNamesThePredictedPeak) {
@@ -117,12 +142,24 @@ TEST(MemoryFit, AnOutOfMemoryErrorNamesThePredictedPeak) {
   EXPECT_EQ(message([] { throw Error("another fault"); }), "another fault");
 }
 
+TEST(MemoryFit, TheBudgetIsTheLesserOfFreeMemoryAndAddressSpace) {
+  MemoryFacts memory{.total = 1000, .available = 600};
+  EXPECT_EQ(free_memory(memory, 2, "are free").bytes, 300);
+  EXPECT_EQ(free_memory(memory, 2, "are free").source, "are free");
+  memory.address_space = 400;
+  EXPECT_EQ(free_memory(memory, 2, "are free").bytes, 300) << "every rank has an address space of its own";
+  EXPECT_EQ(free_memory(memory, 1, "are free").bytes, 400);
+  EXPECT_CONTAINS(free_memory(memory, 1, "are free").source, "ulimit -v");
+}
+
 TEST(ParseBytes, AcceptsNumbersWithUnits) {
   EXPECT_EQ(parse_bytes("80GiB"), int64_t{80} << 30);
   EXPECT_EQ(parse_bytes("512 MB"), 512000000);
   EXPECT_EQ(parse_bytes("1.5KiB"), 1536);
-  EXPECT_EQ(parse_bytes("1000"), 1000);
-  for (const char* wrong : {"", "GiB", "0", "-1GiB", "12 apples", "80 gib", "1e30", "nan", "inf"})
+  EXPECT_EQ(message_of<UsageError>([] { parse_bytes("80"); }),
+            "\"80\" has no unit; write 80GiB for gibibytes, or 80GB");
+  for (const char* wrong :
+       {"", "GiB", "0", "-1GiB", "12 apples", "80 gib", "80", "1e9", "1e30", "nan", "inf"})
     EXPECT_THROW(parse_bytes(wrong), UsageError) << wrong;
 }
 

@@ -2,6 +2,7 @@
 #include "stepforge/step/plan_text.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -20,6 +21,7 @@ std::string plan_of(const ModelSpec& model, const RankOptions& options) {
   text.title = "tiny";
   text.seq_len = 16;
   text.tokens_per_step = 4096;
+  text.table = TableOptions();
   return render_plan(model, model, build_step(model, options), text);
 }
 
@@ -34,6 +36,40 @@ TEST(RenderPlan, ShowsParametersFlopsTokensAndPeak) {
   EXPECT_CONTAINS(plan, "reached at operation");
   for (const char* kind : {"weights", "gradients", "optimizer", "activations", "workspace"})
     EXPECT_CONTAINS(plan, kind);
+}
+
+TEST(RenderPlan, ListsOperationsOnlyIfAskedFor) {
+  const ModelSpec model = small_model(3);
+  const StepProgram program = build_step(model, small_options(4));
+  const std::string plan = render_plan(model, model, program, {});
+  EXPECT_TRUE(plan.ends_with(" operations; --program lists them, --all each of them\n")) << plan;
+  EXPECT_EQ(plan.find("load_batch"), std::string::npos);
+  PlanText text;
+  text.table = TableOptions();
+  EXPECT_CONTAINS(render_plan(model, model, program, text), "load_batch");
+}
+
+TEST(RenderPlan, FitsATerminalAndHasNoExponents) {
+  ModelSpec model = small_model(126);
+  RankOptions options = small_options(1);
+  options.recompute.mode = RecomputePolicy::Mode::regions;
+  options.recompute.regions = {"attention", "mlp"};
+  PlanText text;
+  text.machine.flops_per_second = 1;
+  const std::string plan = render_plan(model, model, build_step(model, options), text);
+  std::istringstream lines(plan);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110U) << line;
+  EXPECT_EQ(plan.find("e+"), std::string::npos) << plan;
+  EXPECT_EQ(plan.find("_slot"), std::string::npos) << plan;
+}
+
+TEST(RenderPlan, SaysThatRatesNobodyGaveAreAnAssumption) {
+  const ModelSpec model = small_model(1);
+  const StepProgram program = build_step(model, small_options(1));
+  PlanText text;
+  EXPECT_CONTAINS(render_plan(model, model, program, text), "These rates are an assumption", "--machine");
+  text.assumed_machine = false;
+  EXPECT_EQ(render_plan(model, model, program, text).find("assumption"), std::string::npos);
 }
 
 TEST(RenderPlan, FoldsAlikeUnitsAndBlocks) {

@@ -41,7 +41,7 @@ TEST(ModelFrom, ARunStartsWithTheWeightsOfAnother) {
   expect_weights_of(trainer, first.trainer());
   EXPECT_EQ(trainer.state.step, 0);
   EXPECT_EQ(trainer.config.optimizer.lr, 2e-5);
-  EXPECT_CONTAINS(second.log_text(), "model.dim = ", "checkpoint.initial_load_path = ",
+  EXPECT_CONTAINS(second.log_text(), format("from {}: llama, ", (folder / "first").string()), " layers, dim ",
                   "defaults of a fine-tune: lr_scheduler.warmup_steps = 20, optimizer.lr = 2e-5");
 }
 

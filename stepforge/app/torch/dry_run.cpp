@@ -31,6 +31,7 @@ class TrafficCounter : public Callback {
 int run_dry(const TrainOptions& options, const CommandContext& context) {
   const TemporaryFolder folder("dry-run");
   LoadedConfig loaded = options.config;
+  loaded.chosen.clear();  // what nothing reads was refused before the switches below turned more off
   loaded.config.run_dir = folder.path().string();
   loaded.config.checkpoint.enable = false;
   loaded.config.checkpoint.resume = false;
