@@ -15,6 +15,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/registry.h"
 #include "stepforge/base/version.h"
+#include "stepforge/config/convert.h"
 #include "stepforge/config/toml_text.h"
 #include "stepforge/launch/rank_environment.h"
 
@@ -495,10 +496,18 @@ class CommandLine {
     on(add(*command, "presets", "List the presets"), config_presets_command);
 
     CLI::App* convert = add(*command, "convert", "Convert the configuration of another trainer");
-    auto file = options<std::filesystem::path>();
-    convert->add_option("file", *file, "torchtitan .toml, TrainingArguments .json, LLaMA-Factory .yaml")
+    auto args = options<ConvertArgs>();
+    convert
+        ->add_option("file", args->file,
+                     "Its .toml, .yaml or .json; arguments of Megatron-LM in a .sh, nanoGPT's .py")
         ->required();
-    on(convert, [=] { return config_convert_command(*file); });
+    convert->add_option("--from", args->from, "Trainer: " + join(foreign_trainer_names(), ", "))
+        ->type_name("NAME");
+    convert->add_option("--ranks", args->ranks, "Ranks of the job, if batches are given per rank")
+        ->check(number(1, kMaxRanks));
+    convert->add_flag("--force", args->force,
+                      "Convert the rest of a file that asks for what is not available");
+    on(convert, [=] { return config_convert_command(*args); });
   }
 
   void add_plot() {

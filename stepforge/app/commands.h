@@ -56,9 +56,16 @@ int config_show_command(const ConfigArgs& args);
 int config_schema_command(const std::string& name, const std::string& format_name,
                           const std::shared_ptr<Registry>& registry);
 int config_presets_command();
+
+struct ConvertArgs {
+  std::filesystem::path file;
+  std::string from;   ///< the trainer, or "" to find it by the keys
+  int64_t ranks = 0;  ///< of the job, or 0 if the file says it
+  bool force = false;
+};
 /// Converts the configuration of another trainer and prints it; settings without a translation become
-/// comments.
-int config_convert_command(const std::filesystem::path& file);
+/// comments. Returns 3 if the file asks for training that is not available, unless `force`.
+int config_convert_command(const ConvertArgs& args);
 
 /// The names are those of Megatron's preprocess_data.py.
 struct DataBuildOptions {

@@ -80,7 +80,7 @@ std::string without_unread(const std::string& toml, std::vector<std::string>& no
   constexpr const char* kName = "the result";
   LoadedConfig loaded;
   try {
-    loaded = parse_config(toml, kName);
+    loaded = parse_converted(toml);
   } catch (const UsageError& refused) {
     notes.emplace_back(refused.what());
     return toml;
@@ -100,17 +100,56 @@ std::string without_unread(const std::string& toml, std::vector<std::string>& no
   return join(lines, "\n") + "\n";
 }
 
+/// The names, in lines of a comment.
+std::vector<std::string> filled_lines(const std::vector<std::string>& names) {
+  constexpr size_t width = 100;
+  std::vector<std::string> lines;
+  for (const std::string& name : names) {
+    if (lines.empty() || lines.back().size() + name.size() > width) {
+      lines.push_back(name);
+    } else {
+      lines.back() += ", " + name;
+    }
+  }
+  return lines;
+}
+
+std::string refusal_of(const std::string& file, const ConvertedConfig& converted) {
+  return format(
+      "{} ({}) asks for training that is not available yet; without it another model would be trained:\n  "
+      "{}\n"
+      "--force converts the rest\n",
+      file, converted.trainer, join(converted.refused, "\n  "));
+}
+
 }  // namespace
 
-int config_convert_command(const std::filesystem::path& file) {
-  const ConvertedConfig converted = convert_config(read_file(file, kMaxFileBytes), file.string());
+int config_convert_command(const ConvertArgs& args) {
+  constexpr int exit_refused = 3;
+  const std::string file = args.file.string();
+  const ConvertedConfig converted =
+      convert_config(read_file(args.file, kMaxFileBytes), file, {.from = args.from, .ranks = args.ranks});
+  if (!converted.refused.empty() && !args.force) {
+    std::cerr << refusal_of(file, converted);
+    return exit_refused;
+  }
   std::vector<std::string> unread;
-  std::cout << without_unread(format("# From {}.\n{}", file.string(), converted.toml), unread);
+  std::cout << (converted.problem.empty() ? without_unread(converted.toml, unread) : converted.toml);
+  print_comments("Not available yet: this trains another model", converted.refused);
   print_comments("Not translated", converted.lost);
-  print_comments("Without effect", unread);
-  if (converted.lost.empty()) return 0;
-  std::cerr << format("{} of the settings of {} could not be translated; they are listed at the end\n",
-                      converted.lost.size(), file.string());
+  print_comments("Nothing is needed for", converted.needless);
+  print_comments("Off", filled_lines(converted.off));
+  if (!converted.problem.empty()) {
+    print_comments("Not a valid configuration yet", {converted.problem});
+  } else {
+    print_comments("Without effect", unread);
+  }
+  std::cerr << format(
+      "{} ({}): {} settings: {} translated, {} need nothing, {} off, {} refused, {} not translated; all are "
+      "listed at the "
+      "end\n",
+      file, converted.trainer, converted.n_settings, converted.n_translated, converted.n_needless,
+      converted.off.size(), converted.n_refused, converted.n_lost);
   return 0;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of other trainers (torchtitan, Hugging Face TrainingArguments and config.json, LLaMA-Factory,
-// Megatron-LM, XTuner) and the corresponding keys of Stepforge.
+// The keys of other trainers and the corresponding keys of Stepforge: one table per trainer, in foreign_<trainer>.cpp.
 #pragma once
 
 #include <cstdint>
@@ -10,48 +9,106 @@
 
 namespace stepforge {
 
+class ForeignConversion;
+
 /// How `stepforge config convert` translates the value of another trainer's key.
 enum class ForeignRule : uint8_t {
-  copy,          ///< the same value; without a key of ours it is lost, unless it is off or equals `fixed`
-  positive,      ///< copy a number above 0, drop others
-  when_true,     ///< true sets the fixed value
-  negate,        ///< the opposite boolean
-  sources,       ///< one path or a list of them becomes a list of tables
-  datasets,      ///< names in LLaMA-Factory's dataset_info.json
-  stage,         ///< LLaMA-Factory's kind of training
-  packing,       ///< whether samples share rows
-  tokenizer,     ///< a folder; also sets tokenizer.type
-  weights,       ///< a Hugging Face folder; also sets the tokenizer
-  accumulation,  ///< micro-batches per step
-  epochs,        ///< integers only
-  warmup_share,  ///< a fraction of the steps
-  min_lr,        ///< an absolute learning rate
-  decay,         ///< the name of a schedule
-  async,         ///< "disabled" becomes false
-  recompute,     ///< torchtitan's modes
-  preset,        ///< torchtitan's model.name and model.flavor
-  strategy,      ///< "no", "steps" or "epoch", or a boolean: enables another key
-  by_hand,       ///< our key has the same meaning, but its value cannot be derived
-  ignore,        ///< read together with another key, or has no effect
+  copy,       ///< the same value
+  positive,   ///< a number above 0; others mean there that the key is not set
+  when_true,  ///< true sets `fixed`
+  negate,     ///< the opposite boolean
+  decay,      ///< the name of a learning-rate schedule
+  optimizer,  ///< the name of an optimizer
+  model,      ///< the folder of a model
+  tokenizer,  ///< the folder of a tokenizer
+  lost,       ///< a switch: off at kOffValues and at `fixed`, otherwise it cannot be translated
+  refused,    ///< the same, but with this feature on the file would train something else
+  needless,   ///< needs nothing here; the note says why
+  read,       ///< ForeignTrainer::finish reads it, together with other keys
 };
 
 struct ForeignKey {
-  /// "training.dataset_path"; without a section: a top-level key, or a key of any section.
-  std::string_view name;
+  std::string_view name;  ///< whole: "training.seq_len"; "float8.*" stands for all keys that begin so
   std::string_view ours;  ///< our key, or ""
   std::string_view note = {};
   ForeignRule rule = ForeignRule::copy;
-  /// For when_true: the value as TOML. For copy without a key of ours: the value that may be dropped.
+  /// For when_true: the value as TOML. For lost and refused: further values that mean off, with | between them.
   std::string_view fixed = {};
 };
 
-std::span<const ForeignKey> all_foreign_keys();
+/// What the other trainer does if a file does not say it.
+struct ForeignDefault {
+  std::string_view ours;
+  std::string_view value;  ///< as TOML
+};
 
-/// The entry for "training.dataset_path", "per_device_train_batch_size" or "--micro-batch-size"; one with the
-/// section is preferred. Returns nullptr if there is none.
+struct ForeignTrainer {
+  std::string_view name;   ///< "llama-factory", for --from
+  std::string_view title;  ///< "LLaMA-Factory"
+  std::span<const ForeignKey> keys;
+  std::span<const ForeignKey> inherited;  ///< of the trainer that it is built on; `keys` come first
+  std::span<const ForeignDefault> defaults;
+  /// Translates the keys with the rule `read`, and what depends on several keys. May be nullptr.
+  void (*finish)(ForeignConversion& conversion);
+  /// Sections have no meaning, keys may begin with -- and have - for _ .
+  bool ignores_sections = false;
+  /// A key that is not in the table, but has the name of one of ours, has its meaning.
+  bool has_our_names = false;
+
+  /// The entry for a whole name, or nullptr.
+  const ForeignKey* find(std::string_view key) const;
+};
+
+/// All trainers, in the order in which they are preferred if a file could be of several.
+std::span<const ForeignTrainer* const> foreign_trainers();
+
+/// The trainer with this `name`, or nullptr.
+const ForeignTrainer* find_foreign_trainer(std::string_view name);
+
+/// Words that several trainers and people use, for hints only.
+std::span<const ForeignKey> common_foreign_words();
+
+/// The entry for "training.dataset_path", "per_device_train_batch_size" or "--micro-batch-size" of any trainer; the whole
+/// name is preferred to its last part. Returns nullptr if there is none.
 const ForeignKey* find_foreign_key(std::string_view name);
 
-/// For an unknown key: "use optimizer.lr", "not available yet", or "" if no other trainer has it.
+/// "use optimizer.lr (...)", or the note if there is no key of ours.
+std::string foreign_remedy(const ForeignKey& key);
+
+/// foreign_remedy for an unknown key, or "" if no other trainer has it.
 std::string foreign_hint(std::string_view name);
+
+// The tables.
+const ForeignTrainer& torchtitan_trainer();
+const ForeignTrainer& hugging_face_trainer();
+const ForeignTrainer& trl_trainer();
+const ForeignTrainer& llama_factory_trainer();
+const ForeignTrainer& axolotl_trainer();
+const ForeignTrainer& mindspeed_trainer();
+const ForeignTrainer& veomni_trainer();
+const ForeignTrainer& litgpt_trainer();
+const ForeignTrainer& nanogpt_trainer();
+const ForeignTrainer& megatron_trainer();
+const ForeignTrainer& xtuner_trainer();
+
+// Notes that several tables have.
+inline constexpr std::string_view kNotAvailable = "not available yet";
+inline constexpr std::string_view kOneTablePerSource = "one table { path = \"...\" } per source";
+inline constexpr std::string_view kOneTablePerDataset =
+    "one table { path = \"data/dataset_info.json\", dataset = \"...\" } per data set";
+inline constexpr std::string_view kFusedKernels = "the kernels are already fused";
+inline constexpr std::string_view kTraceOption =
+    "not a configuration key: use `stepforge train --trace FILE`";
+inline constexpr std::string_view kCurvesElsewhere =
+    "not available yet; metrics.jsonl and `stepforge plot` show the curves";
+inline constexpr std::string_view kModelFolder =
+    "a Hugging Face folder, run or checkpoint on this machine; it sets the architecture and the tokenizer "
+    "too";
+inline constexpr std::string_view kNoLora = "LoRA and other adapters are not available yet";
+inline constexpr std::string_view kNoPreference =
+    "only pre-training and supervised fine-tuning are available yet";
+inline constexpr std::string_view kNoQuantization = "quantized and fp8 weights are not available yet";
+inline constexpr std::string_view kShardedByDefault =
+    "weights, gradients and moments are sharded over all ranks by default";
 
 }  // namespace stepforge

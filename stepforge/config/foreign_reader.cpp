@@ -104,6 +104,10 @@ ConfigValue require_table(ConfigValue value, const std::string& name) {
 
 }  // namespace
 
+ConfigValue yaml_scalar(const std::string& text) {
+  return plain_scalar(text);
+}
+
 ConfigValue parse_config_json(std::string_view text, const std::string& name) {
   return require_table(from_json(parse_json(text, name, {.max_bytes = kMaxBytes, .max_depth = kMaxDepth})),
                        name);

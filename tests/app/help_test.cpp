@@ -203,14 +203,16 @@ TEST(ConfigPresets, AreListedWithTheirSummaries) {
       contains(output_of({"config", "presets"}), "llama3-8b        Llama 3, 8 billion parameters.\n"));
 }
 
-TEST(ConfigConvert, PrintsTomlAndListsUntranslatedSettings) {
+TEST(ConfigConvert, PrintsTomlAndListsEverySetting) {
   const TempFolder folder;
-  write_text(folder / "sft.yaml", "learning_rate: 1.0e-5\nlora_rank: 8\n");
-  const ProgramResult result = run_program({"config", "convert", (folder / "sft.yaml").string()});
+  write_text(folder / "args.yaml",
+             "learning_rate: 1.0e-5\nfp16: false\nload_best_model_at_end: true\ndo_train: true\n");
+  const ProgramResult result = run_program({"config", "convert", (folder / "args.yaml").string()});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_TRUE(contains(result.out,
-                       "\n[optimizer]\nlr = 1e-5\n\n# Not translated:\n# lora_rank = 8: not available yet\n"))
-      << result.out;
+  EXPECT_CONTAINS(result.out, "\n[optimizer]\nlr = 1e-5\n",
+                  "\n# Not translated:\n# load_best_model_at_end = true: not available yet\n",
+                  "\n# Nothing is needed for:\n# do_train = true:", "\n# Off:\n# fp16\n");
+  EXPECT_CONTAINS(result.err, "4 settings: 1 translated, 1 need nothing, 1 off, 0 refused, 1 not translated");
 }
 
 TEST(ConfigConvert, NamesOptionsThatHaveNoEffect) {

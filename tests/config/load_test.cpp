@@ -393,5 +393,27 @@ TEST(LoadConfig, ConversationsArePackedByBestFitUnlessAPackingIsSet) {
             DataPacking::concat);
 }
 
+TEST(LoadConfig, AcceptsSynonymsOfChoicesAndBooleans) {
+  const Config config = parsed(
+                            "[optimizer]\nname = \"AdamW\"\n[precision]\ncompute = \"bfloat16\"\nreduce = "
+                            "\"float32\"\n[checkpoint]\n"
+                            "enable = \"no\"\n",
+                            {"data.shuffle=yes", "checkpoint.export_dtype=float16"})
+                            .config;
+  EXPECT_EQ(config.optimizer.name, "adamw");
+  EXPECT_EQ(config.precision.compute, DType::bf16);
+  EXPECT_EQ(config.precision.reduce, DType::f32);
+  EXPECT_EQ(config.checkpoint.export_dtype, DType::f16);
+  EXPECT_FALSE(config.checkpoint.enable);
+  EXPECT_TRUE(config.data.shuffle);
+}
+
+TEST(LoadConfig, RecognizesYamlAndSuggestsConvert) {
+  EXPECT_TRUE(contains(error_of("# a run\nmodel:\n  dim: 3\n"),
+                       "this looks like YAML, but configurations are TOML; `stepforge config convert "
+                       "run.toml` translates it"));
+  EXPECT_CONTAINS(error_of("[training]\nsteps: 3\n"), "not valid TOML");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+// Axolotl.
+#include <array>
+
+#include "stepforge/base/format.h"
+#include "stepforge/config/foreign_conversion.h"
+#include "stepforge/config/foreign_hugging_face.h"
+#include "stepforge/config/toml_text.h"
+
+namespace stepforge {
+
+namespace {
+
+using enum ForeignRule;
+
+constexpr std::string_view kByEpochs = "saves, evaluations and logs count steps";
+constexpr std::string_view kReadWithAdapter = "read only with an adapter";
+constexpr std::string_view kNoExtraTokens = "not available yet: add them to the tokenizer's files";
+
+constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
+    {"base_model", "model.from", kModelFolder, model},
+    {"base_model_config", "model.from", "the folder has its configuration", needless},
+    {"base_model_ignore_patterns", "", "models are not downloaded", needless},
+    {"model_type", "", "config.json of the model says it", needless},
+    {"tokenizer_type", "", "the tokenizer's files say it", needless},
+    {"tokenizer_config", "tokenizer.path", "with tokenizer.type = \"hf\"", tokenizer},
+    {"tokenizer_use_fast", "", "there is one tokenizer", needless},
+    {"tokenizer_legacy", "", "the tokenizer's files say it", needless},
+    {"tokenizer_use_mistral_common", "", "the tokenizer's files say it", needless},
+    {"tokenizer_save_jinja_files", "", "the template is kept with the run", needless},
+    {"processor_type", "", "images, video and audio are not available yet", refused},
+    {"is_llama_derived_model", "", "config.json of the model says it", needless},
+    {"is_mistral_derived_model", "", "config.json of the model says it", needless},
+    {"is_falcon_derived_model", "", "config.json of the model says it", needless},
+    {"is_qwen_derived_model", "", "config.json of the model says it", needless},
+    {"resize_token_embeddings_to_32x", "model.vocab_size", "a multiple of 32", lost},
+    {"model_config.*", "", "keys of [model] must agree with the model", lost},
+    {"special_tokens.pad_token", "", "padding has no token of its own", needless},
+    {"special_tokens.*", "", "the tokenizer's files name them; change them there", lost},
+    {"special_tokens", "tokenizer.special_tokens", "of a tokenizer that is trained", lost},
+    {"tokens", "", kNoExtraTokens, lost},
+    {"added_tokens_overrides.*", "", kNoExtraTokens, lost},
+    {"eot_tokens", "", "the template and the tokenizer say what ends a message", needless},
+    {"datasets", "data.sources", "one table { path = \"...\", format = \"...\" } per source", read},
+    {"test_datasets", "data.validation", "one table { path = \"...\", format = \"...\" } per source", read},
+    {"pretraining_dataset", "data.sources", kOneTablePerSource, read},
+    {"chat_template", "data.chat_template", "a Jinja file, or a name such as \"chatml\"", read},
+    {"chat_template_jinja", "data.chat_template", "the path of a Jinja file: write the text into one", lost},
+    {"default_system_message", "", "not available yet: the template has the system message", lost},
+    {"dataset_prepared_path", "data.cache_dir", "the cache is made by itself", needless},
+    {"dataset_processes", "", "tokenization uses all cores", needless},
+    {"dataset_num_proc", "", "tokenization uses all cores", needless},
+    {"dataset_keep_in_memory", "", "text is memory-mapped", needless},
+    {"skip_prepare_dataset", "", "the cache is made by itself", needless},
+    {"shuffle_merged_datasets", "data.shuffle"},
+    {"shuffle_before_merging_datasets", "", "rows are shuffled over all data sets", needless},
+    {"dataset_exact_deduplication", "data.deduplicate"},
+    {"push_dataset_to_hub", "", "not available yet: nothing is uploaded", lost},
+    {"train_on_inputs", "data.sources", "loss_on = \"all\" in each source", read},
+    {"sequence_len", "training.seq_len"},
+    {"eval_sequence_len", "", "validation has rows of training.seq_len", needless},
+    {"excess_length_strategy", "data.too_long", "\"drop\", \"cut\" or \"error\"", read},
+    {"min_sample_len", "data.filter.min_words", "in words", lost},
+    {"sample_packing", "data.packing", "\"best_fit\"", read},
+    {"eval_sample_packing", "data.packing", "validation is packed as training", needless},
+    {"sample_packing_group_size", "", "rows are packed over the whole data set", needless},
+    {"sample_packing_bin_size", "", "rows are packed over the whole data set", needless},
+    {"sample_packing_eff_est", "", "rows are packed over the whole data set", needless},
+    {"multipack_real_batches", "", "documents of a row never see each other", needless},
+    {"pad_to_sequence_len", "", "rows are always full", needless},
+    {"max_packed_sequence_len", "", "rows have training.seq_len tokens", needless},
+    {"total_num_tokens", "", "tokens are counted", needless},
+    {"curriculum_sampling", "data.shuffle", "the opposite value", negate},
+    {"val_set_size", "data.validation_fraction", "a fraction below 1", read},
+    {"micro_batch_size", "training.local_batch_size", "", read},
+    {"batch_size", "training.global_batch_size", "over all ranks", read},
+    {"eval_batch_size", "", "validation has the rows of training.local_batch_size", needless},
+    {"num_epochs", "training.epochs", "", read},
+    {"optimizer", "optimizer.name", "", optimizer},
+    {"lr_scheduler", "lr_scheduler.decay_type", "linear, sqrt, cosine, polynomial, inverse_sqrt or constant",
+     decay},
+    {"cosine_min_lr_ratio", "lr_scheduler.min_lr_factor"},
+    {"cosine_constant_lr_ratio", "lr_scheduler.total_steps", "the steps until the rate is constant", lost,
+     "0"},
+    {"lr_div_factor", "", kNotAvailable, lost},
+    {"eta_min", "lr_scheduler.min_lr_factor", "as a fraction of the peak rate", read},
+    {"embedding_lr", "optimizer.param_groups", "a group with the pattern of the embedding", lost},
+    {"embedding_lr_scale", "optimizer.param_groups", "a group with the pattern of the embedding", lost},
+    {"lr_groups", "optimizer.param_groups", "one table { pattern, lr } per group", lost},
+    {"gradient_checkpointing", "activation_checkpoint.mode", "\"full\"", when_true, "\"full\""},
+    {"activation_offloading", "activation_checkpoint.mode", "recomputation saves the same memory", lost},
+    {"layer_offloading", "parallelism.fsdp_cpu_offload", "", lost},
+    {"saves_per_epoch", "checkpoint.interval", kByEpochs, lost, "0"},
+    {"evals_per_epoch", "validation.freq", kByEpochs, lost, "0"},
+    {"save_first_step", "", kNotAvailable, lost},
+    {"early_stopping_patience", "", kNotAvailable, lost},
+    {"loss_watchdog_threshold", "training.nonfinite", "not available yet for a threshold", lost},
+    {"loss_watchdog_patience", "", "read only with loss_watchdog_threshold", needless},
+    {"eval_table_size", "", "sampling.freq shows what the model writes", needless},
+    {"eval_max_new_tokens", "", "sampling.freq shows what the model writes", needless},
+    {"eval_causal_lm_metrics", "", kNotAvailable, lost},
+    {"unfrozen_parameters", "model.freeze", "regular expressions of what is not trained", lost},
+    {"strict", "", "unknown keys are always errors", needless},
+    {"plugins", "", "the features of plug-ins have keys of their own", needless},
+    {"liger_rope", "", kFusedKernels, needless},
+    {"liger_rms_norm", "", kFusedKernels, needless},
+    {"liger_rms_norm_gated", "", kFusedKernels, needless},
+    {"liger_layer_norm", "", kFusedKernels, needless},
+    {"liger_glu_activation", "", kFusedKernels, needless},
+    {"liger_swiglu", "", kFusedKernels, needless},
+    {"liger_cross_entropy", "", kFusedKernels, needless},
+    {"liger_fused_linear_cross_entropy", "", kFusedKernels, needless},
+    {"cut_cross_entropy", "", kFusedKernels, needless},
+    {"chunked_cross_entropy", "training.loss_chunk", "chosen from the vocabulary", needless},
+    {"attn_implementation", "", kFusedKernels, needless},
+    {"flash_attention", "", kFusedKernels, needless},
+    {"flash_attn_cross_entropy", "", kFusedKernels, needless},
+    {"flash_attn_rms_norm", "", kFusedKernels, needless},
+    {"flash_attn_fuse_qkv", "", kFusedKernels, needless},
+    {"flash_attn_fuse_mlp", "", kFusedKernels, needless},
+    {"fused_attn_kernel", "", kFusedKernels, needless},
+    {"xformers_attention", "", kFusedKernels, needless},
+    {"sdp_attention", "", kFusedKernels, needless},
+    {"flex_attention", "", kFusedKernels, needless},
+    {"flex_attn_compile_kwargs.*", "", kFusedKernels, needless},
+    {"eager_attention", "", kFusedKernels, needless},
+    {"s2_attention", "", kNotAvailable, lost},
+    {"use_kernels", "", kFusedKernels, needless},
+    {"use_scattermoe", "", kFusedKernels, needless},
+    {"use_sonicmoe", "", kFusedKernels, needless},
+    {"experts_implementation", "", kFusedKernels, needless},
+    {"float32", "", "fp32 is the default", needless},
+    {"bfloat16", "precision.compute", "\"bf16\"", when_true, "\"bf16\""},
+    {"float16", "", "not available yet; precision.compute = \"bf16\" needs no loss scaling", lost},
+    {"fp8", "", kNoQuantization, refused},
+    {"qat.*", "", kNoQuantization, refused},
+    {"quantization.*", "", kNoQuantization, refused},
+    {"gptq", "", kNoQuantization, refused},
+    {"gptq_groupsize", "", "read only with gptq", needless},
+    {"gptq_model_v1", "", "read only with gptq", needless},
+    {"load_in_4bit", "", kNoQuantization, refused},
+    {"load_in_8bit", "", kNoQuantization, refused},
+    {"quantize_moe_experts", "", kNoQuantization, refused},
+    {"model_quantization_config", "", kNoQuantization, refused},
+    {"model_quantization_config_kwargs.*", "", "read only with model_quantization_config", needless},
+    {"bnb_config_kwargs.*", "", "read only with load_in_4bit", needless},
+    {"adapter", "", kNoLora, refused},
+    {"lora_model_dir", "", kNoLora, refused},
+    {"peft.*", "", kReadWithAdapter, needless},
+    {"peft_layers_to_transform", "", kReadWithAdapter, needless},
+    {"lora_r", "", kReadWithAdapter, needless},
+    {"lora_alpha", "", kReadWithAdapter, needless},
+    {"lora_dropout", "", kReadWithAdapter, needless},
+    {"lora_target_modules", "", kReadWithAdapter, needless},
+    {"lora_target_linear", "", kReadWithAdapter, needless},
+    {"lora_target_parameters", "", kReadWithAdapter, needless},
+    {"lora_modules_to_save", "", kReadWithAdapter, needless},
+    {"lora_fan_in_fan_out", "", kReadWithAdapter, needless},
+    {"lora_mlp_kernel", "", kReadWithAdapter, needless},
+    {"lora_qkv_kernel", "", kReadWithAdapter, needless},
+    {"lora_o_kernel", "", kReadWithAdapter, needless},
+    {"peft_use_dora", "", kReadWithAdapter, needless},
+    {"peft_use_rslora", "", kReadWithAdapter, needless},
+    {"loraplus_lr_ratio", "", kReadWithAdapter, needless},
+    {"relora", "", kNoLora, refused},
+    {"rl", "", kNoPreference, refused},
+    {"rl_beta", "", "read only with rl", needless},
+    {"dpo_beta", "", "read only with rl", needless},
+    {"trl.*", "", "read only with rl", needless},
+    {"ebft.*", "", "read only with rl", needless},
+    {"vllm.*", "", "read only with rl", needless},
+    {"reward_model", "", kNoPreference, refused},
+    {"process_reward_model", "", kNoPreference, refused},
+    {"num_labels", "", kNoPreference, refused},
+    {"diffusion.*", "", "this method of training is not available yet", refused},
+    {"kd_trainer", "", "this method of training is not available yet", refused},
+    {"noisy_embedding_alpha", "", kNotAvailable, lost, "0"},
+    {"neftune_noise_alpha", "", kNotAvailable, lost, "0"},
+    {"fsdp_version", "parallelism.data_parallel_shard_degree", kShardedByDefault, needless},
+    {"fsdp_final_state_dict_type", "", "checkpoints fit any number of ranks", needless},
+    {"dp_shard_size", "parallelism.data_parallel_shard_degree"},
+    {"dp_replicate_size", "parallelism.data_parallel_replicate_degree"},
+    {"tensor_parallel_size", "parallelism.tensor_parallel_degree"},
+    {"context_parallel_size", "parallelism.context_parallel_degree"},
+    {"expert_parallel_size", "parallelism.expert_parallel_degree"},
+    {"sequence_parallel_degree", "parallelism.context_parallel_degree"},
+    {"heads_k_stride", "", "read only by its ring attention", needless},
+    {"ring_attn_func", "parallelism.context_parallel_method", "\"ring\"", needless},
+    {"ddp", "", "the program has its own launcher", needless},
+    {"ddp_timeout", "comm.train_timeout", "in seconds", read},
+    {"device_map", "", "the launcher places ranks", needless},
+    {"max_memory", "", "`stepforge plan` says what fits", needless},
+    {"gpu_memory_limit", "", "`stepforge plan` says what fits", needless},
+    {"low_cpu_mem_usage", "", "weights are memory-mapped", needless},
+    {"experimental_skip_move_to_device", "", "weights are read where they are needed", needless},
+    {"torchdistx_path", "", "not needed by this program", needless},
+    {"debug", "", "`stepforge data show --sample` shows what is learned", needless},
+    {"wandb_project", "", kCurvesElsewhere, lost},
+    {"wandb_entity", "", "read only with wandb_project", needless},
+    {"wandb_watch", "", "read only with wandb_project", needless},
+    {"wandb_name", "", "read only with wandb_project", needless},
+    {"wandb_run_id", "", "read only with wandb_project", needless},
+    {"wandb_log_model", "", "read only with wandb_project", needless},
+    {"mlflow_tracking_uri", "", kCurvesElsewhere, lost},
+    {"mlflow_experiment_name", "", "read only with mlflow_tracking_uri", needless},
+    {"comet_project_name", "", kCurvesElsewhere, lost},
+    {"use_tensorboard", "", kCurvesElsewhere, lost},
+    {"trackio_project_name", "", kCurvesElsewhere, lost},
+    {"trackio_run_name", "", "read only with trackio_project_name", needless},
+    {"trackio_space_id", "", "read only with trackio_project_name", needless},
+    {"auto_resume_from_checkpoints", "checkpoint.resume"},
+    {"torch_compile", "", kFusedKernels, needless},
+    {"use_swanlab", "", kCurvesElsewhere, lost},
+    {"swanlab_*", "", "read only with use_swanlab", needless},
+    {"use_wandb", "", kCurvesElsewhere, lost},
+    {"tokens.*", "", kNoExtraTokens, lost},
+    {"revision_of_model", "", "the folder has one revision", needless},
+    {"hf_use_auth_token", "", "models are not downloaded", needless},
+    {"adam_eps", "optimizer.eps"},
+    {"torch_dtype", "precision.compute", "weights are always kept in fp32", needless},
+    {"tiled_mlp", "", kFusedKernels, needless},
+    {"streaming", "", "text is tokenized once and memory-mapped", needless},
+    {"streaming_multipack_buffer_size", "", "rows are packed over the whole data set", needless},
+    {"sample_packing_sequentially", "data.shuffle", "the opposite value", needless},
+    {"relora_*", "", "read only with relora", needless},
+    {"use_onebitllms", "", kNoQuantization, refused},
+    {"reinit_weights", "", "without model.from the model is new", lost},
+    {"lr_quadratic_warmup", "", "not available yet: the warm-up is linear", lost},
+    {"llama4_linearized_experts", "", kFusedKernels, needless},
+    {"freeze_mm_modules", "", "there is no vision tower", needless},
+    {"use_ray", "", "use `stepforge launch --nproc N`", needless},
+    {"ray_num_workers", "", "use `stepforge launch --nproc N`", needless},
+    {"use_eaft", "", "this method of training is not available yet", refused},
+});
+
+constexpr auto kAxolotlDefaults = std::to_array<ForeignDefault>({
+    {"optimizer.beta1", "0.9"},
+    {"optimizer.beta2", "0.999"},
+    {"optimizer.eps", "1e-8"},
+    {"optimizer.weight_decay", "0.0"},
+    {"training.max_norm", "1.0"},
+    {"training.label_smoothing", "0.0"},
+    {"training.seq_len", "512"},
+    {"training.seed", "42"},
+    {"lr_scheduler.decay_type", "cosine"},
+    {"lr_scheduler.min_lr_factor", "0.0"},
+    {"metrics.log_freq", "500"},
+    {"checkpoint.interval", "500"},
+    {"checkpoint.keep_latest_k", "4"},
+    {"precision.compute", "fp32"},
+    {"activation_checkpoint.mode", "none"},
+});
+
+std::string entry_text(const ConfigValue& entry, std::string_view key) {
+  const ConfigValue* value = entry.find(key);
+  return value == nullptr ? "" : value->text;
+}
+
+/// What an entry of `datasets` says that a source cannot: "", or a list.
+std::string unread_of(const ConfigValue& entry) {
+  constexpr std::string_view kRead =
+      "|path|type|data_files|field|text_column|split|ds_type|trust_remote_code|";
+  std::string unread;
+  for (const ConfigEntry& option : entry.table) {
+    if (kRead.find("|" + option.key + "|") != std::string_view::npos || is_off(option.value, "")) continue;
+    if (option.key == "roles_to_train" && option.value.list.size() == 1 &&
+        option.value.list[0].text == "assistant")
+      continue;
+    if (option.key == "train_on_eos" && option.value.text == "turn") continue;
+    if (option.key == "field_messages" &&
+        (option.value.text == "messages" || option.value.text == "conversations"))
+      continue;
+    unread += (unread.empty() ? "" : ", ") + option.key;
+  }
+  return unread;
+}
+
+/// One table of `datasets`; `type` says how records are read.
+std::string axolotl_source(const ConfigValue& entry, bool learns_all, bool is_pretraining) {
+  std::string path = entry_text(entry, "path");
+  const ConfigValue* files = entry.find("data_files");
+  if (files != nullptr && !files->text.empty()) path = files->text;
+  if (files != nullptr && files->list.size() == 1) path = files->list[0].text;
+  if (const std::string split = entry_text(entry, "split");
+      !split.empty() && split != "train" && split.find('[') == std::string::npos && files == nullptr)
+    path = format("{}/**/{}*", path, split);
+  std::string source = format("path = {}", toml_string(path));
+  std::string type = entry_text(entry, "type");
+  type = type.substr(0, type.find('.'));
+  if (type == "chat_template" || entry.find("field_messages") != nullptr) {
+    // Its default field is that of the messages format.
+    const bool is_sharegpt = entry_text(entry, "field_messages") == "conversations";
+    source += format(", format = \"{}\"", is_sharegpt ? "sharegpt" : "messages");
+  } else if (type == "sharegpt") {
+    source += ", format = \"sharegpt\"";
+  } else if (type == "alpaca") {
+    source += ", format = \"alpaca\"";
+  } else if (is_pretraining || type == "completion" || type == "pretrain") {
+    std::string field = entry_text(entry, "field");
+    if (field.empty()) field = entry_text(entry, "text_column");
+    if (!field.empty() && field != "text") source += format(", field = {}", toml_string(field));
+    return source;
+  }
+  return learns_all ? source + ", loss_on = \"all\"" : source;
+}
+
+void convert_axolotl_data(ForeignConversion& conversion) {
+  const bool learns_all = conversion.is_true("train_on_inputs");
+  for (const std::string_view key : {"datasets", "pretraining_dataset", "test_datasets"}) {
+    const ConfigValue* value = conversion.find(key);
+    if (value == nullptr) continue;
+    const bool is_pretraining = key == "pretraining_dataset";
+    const std::string_view ours = key == "test_datasets" ? "data.validation" : "data.sources";
+    std::vector<std::string> sources;
+    std::string unread;
+    if (value->kind == ConfigValue::Kind::text)
+      sources.push_back(format("path = {}", toml_string(value->text)));
+    for (const ConfigValue& entry : value->list) {
+      sources.push_back(axolotl_source(entry, learns_all, is_pretraining));
+      if (const std::string more = unread_of(entry); !more.empty())
+        unread += format("{}{} ({})", unread.empty() ? "" : "; ", entry_text(entry, "path"), more);
+    }
+    conversion.set_sources(key, ours, sources, /*are_joined=*/true);
+    if (!unread.empty()) conversion.lose(key, format("not translated of its entries: {}", unread));
+  }
+}
+
+void finish_axolotl(ForeignConversion& conversion) {
+  convert_length(conversion, "max_steps", "num_epochs", 1);
+  // Its warm-up without a word is 3 % of the steps, at most 100.
+  if (!conversion.has("warmup_steps") && !conversion.has("warmup_ratio")) {
+    conversion.set_default("lr_scheduler.warmup_ratio", "0.03");
+  } else {
+    convert_warmup(conversion, "warmup_steps", "warmup_ratio");
+  }
+  const bool has_total = conversion.has("batch_size") && !conversion.has("gradient_accumulation_steps");
+  convert_batch(conversion, "micro_batch_size", 1, "gradient_accumulation_steps", 1);
+  if (has_total) {
+    conversion.set("batch_size", "training.global_batch_size",
+                   number_text(conversion.number("batch_size").value_or(1)));
+  } else if (conversion.has("batch_size")) {
+    conversion.need_nothing("batch_size", "gradient_accumulation_steps is set");
+  }
+  finish_trainer_arguments(conversion, "");
+  convert_strategies(conversion);
+  convert_min_lr(conversion, "eta_min");
+  convert_axolotl_data(conversion);
+  convert_template(conversion, "chat_template");
+  const bool is_pretraining = conversion.has("pretraining_dataset");
+  if (const ConfigValue* packing = conversion.find("sample_packing")) {
+    conversion.set("sample_packing", "data.packing",
+                   is_off(*packing, "") ? "none"
+                   : is_pretraining     ? "concat"
+                                        : "best_fit");
+  } else {
+    conversion.set_default("data.packing", is_pretraining ? "concat" : "none");
+  }
+  const std::string strategy = conversion.text("excess_length_strategy");
+  if (!strategy.empty()) {
+    conversion.set("excess_length_strategy", "data.too_long",
+                   strategy == "truncate" ? "cut"
+                   : strategy == "raise"  ? "error"
+                                          : strategy);
+  } else if (!is_pretraining) {
+    conversion.set_default("data.too_long", "drop");
+  }
+  const auto held_out = conversion.number("val_set_size");
+  if (held_out && *held_out > 0 && *held_out < 1) {
+    conversion.set("val_set_size", "data.validation_fraction", toml_float(*held_out));
+  } else if (held_out && *held_out >= 1) {
+    conversion.lose("val_set_size", "a number of rows; set data.validation_fraction to a share");
+  }
+}
+
+}  // namespace
+
+const ForeignTrainer& axolotl_trainer() {
+  static const ForeignTrainer trainer{.name = "axolotl",
+                                      .title = "Axolotl",
+                                      .keys = kAxolotlKeys,
+                                      .inherited = training_argument_keys(),
+                                      .defaults = kAxolotlDefaults,
+                                      .finish = finish_axolotl};
+  return trainer;
+}
+
+}  // namespace stepforge
