@@ -38,9 +38,10 @@ void require_same_model(const Trainer& trainer, const std::filesystem::path& sou
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   if (std::find(allowed.begin(), allowed.end(), Guard::model) == allowed.end()) {
     throw UsageError(format(
-        "the model in {} differs from [model]:\n  {}\nCopy its values into [model]; if the shapes are equal, "
-        "checkpoint.allow_changed = [\"model\"] accepts the differences, and with checkpoint.strict = false "
-        "others too",
+        "the model in {} differs from [model]:\n  {}\nA new run takes all of its values with model.from, in "
+        "place "
+        "of checkpoint.initial_load_path and [model]; if the shapes are equal, checkpoint.allow_changed = "
+        "[\"model\"] accepts the differences, and with checkpoint.strict = false others too",
         source.string(), join(differences, "\n  ")));
   }
   for (const std::string& difference : differences) trainer.log.info("{}: {}", source.string(), difference);

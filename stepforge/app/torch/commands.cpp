@@ -153,7 +153,7 @@ void require_hf_folder(const std::filesystem::path& folder) {
   if (!ours) refuse_as_model(folder);
   throw UsageError(
       format("{} is a run or checkpoint of this program, not a Hugging Face folder; start from it with "
-             "checkpoint.initial_load_path, or write a Hugging Face folder of it with export",
+             "model.from, or write a Hugging Face folder of it with export",
              folder.string()));
 }
 
