@@ -256,6 +256,12 @@ std::string entry_text(const ConfigValue& entry, std::string_view key) {
   return value == nullptr ? "" : value->text;
 }
 
+/// What message_property_mappings names the text of a message: "content", "value", or "" without it.
+std::string content_key(const ConfigValue& entry) {
+  const ConfigValue* mapping = entry.find("message_property_mappings");
+  return mapping == nullptr ? "" : entry_text(*mapping, "content");
+}
+
 /// What an entry of `datasets` says that a source cannot: "", or a list.
 std::string unread_of(const ConfigValue& entry) {
   constexpr std::string_view kRead =
@@ -270,6 +276,8 @@ std::string unread_of(const ConfigValue& entry) {
     if (option.key == "field_messages" &&
         (option.value.text == "messages" || option.value.text == "conversations"))
       continue;
+    const std::string content = content_key(entry);
+    if (option.key == "message_property_mappings" && (content == "content" || content == "value")) continue;
     unread += (unread.empty() ? "" : ", ") + option.key;
   }
   return unread;
@@ -289,7 +297,9 @@ std::string axolotl_source(const ConfigValue& entry, bool learns_all, bool is_pr
   type = type.substr(0, type.find('.'));
   if (type == "chat_template" || entry.find("field_messages") != nullptr) {
     // Its default field is that of the messages format.
-    const bool is_sharegpt = entry_text(entry, "field_messages") == "conversations";
+    const bool is_sharegpt =
+        content_key(entry) == "value" ||
+        (content_key(entry).empty() && entry_text(entry, "field_messages") == "conversations");
     source += format(", format = \"{}\"", is_sharegpt ? "sharegpt" : "messages");
   } else if (type == "sharegpt") {
     source += ", format = \"sharegpt\"";

@@ -435,7 +435,7 @@ void ForeignConversion::set_defaults() {
     set_default(theirs.ours, theirs.value);
     const FieldRef now = find_field(config_schema(), &loaded_.config, theirs.ours);
     const bool of_model =
-        from_model && (theirs.ours == "optimizer.lr" || theirs.ours.starts_with("lr_scheduler."));
+        from_model && (theirs.ours == "optimizer.lr" || theirs.ours == "lr_scheduler.warmup_steps");
     if (!of_model && toml_value(*now.field, slot_of(now)) == ours) written_.erase(std::string(theirs.ours));
   }
 }

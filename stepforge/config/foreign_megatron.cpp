@@ -295,6 +295,11 @@ constexpr auto kMegatronKeys = std::to_array<ForeignKey>({
     {"lora_target_modules", "", kNoLora, refused},
     {"stage", "", kNoPreference, refused, "pt|sft|pretrain"},
     {"ENV_VARS.*", "", "variables of GPUs are not read", needless},
+    {"AFTER_SCRIPT", "", "about the test of the file", needless},
+    {"BEFORE_SCRIPT", "", "about the test of the file", needless},
+    {"rerun_mode", "", "runs give the same bits", needless},
+    {"use_persistent_ckpt_worker", "", kOneCheckpointFormat, needless},
+    {"dist_ckpt_optim_fully_reshardable", "", kOneCheckpointFormat, needless},
     {"TEST_TYPE", "", "about the test of the file", needless},
     {"MODE", "", "about the test of the file", needless},
     {"METRICS", "", "about the test of the file", needless},
@@ -509,6 +514,9 @@ void finish_megatron(ForeignConversion& conversion) {
   convert_megatron_length(conversion);
   convert_megatron_schedule(conversion);
   convert_megatron_recomputation(conversion);
+  // Without batches there is no validation.
+  if (const auto batches = conversion.number("eval_iters"); batches && *batches == 0)
+    conversion.set("eval_iters", "validation.freq", "0");
   if (const auto seed = conversion.number("seed")) {
     conversion.set("seed", "training.seed", number_text(*seed));
     conversion.set("seed", "data.seed", number_text(*seed));

@@ -163,8 +163,9 @@ constexpr auto kMindSpeedDefaults = std::to_array<ForeignDefault>({
 void convert_mindspeed_model(ForeignConversion& conversion) {
   constexpr std::string_view key = "model.model_name_or_path";
   const std::string path = conversion.text(key);
+  const bool is_new = conversion.is_true("model.train_from_scratch");
   if (path.empty()) return;
-  if (!conversion.is_true("model.train_from_scratch"))
+  if (!is_new)
     return conversion.set(key, "model.from", toml_string(path),
                           "a folder on this machine: download it first");
   conversion.lose(key, "the model is new there: copy the sizes in its config.json into [model]");
@@ -172,6 +173,25 @@ void convert_mindspeed_model(ForeignConversion& conversion) {
     conversion.set("", "tokenizer.type", "hf");
     conversion.set("", "tokenizer.path", toml_string(path));
   }
+}
+
+/// Whole layers, or parts of all of them: "model.layers.{*}.self_attn".
+void convert_recomputed_modules(ForeignConversion& conversion) {
+  constexpr std::string_view key = "parallel.recompute_modules";
+  const ConfigValue* modules = conversion.find(key);
+  if (modules == nullptr) return;
+  if (!conversion.is_set("activation_checkpoint.mode"))
+    return conversion.need_nothing(key, "read only with recompute");
+  std::string regions;
+  for (const std::string& name : names_in(*modules)) {
+    const std::string_view region = name.ends_with(".self_attn") ? "attention"
+                                    : name.ends_with(".mlp")     ? "mlp"
+                                                                 : "";
+    if (region.empty()) return conversion.need_nothing(key, "all layers are recomputed with mode = \"full\"");
+    regions += format("{}\"{}\"", regions.empty() ? "" : ", ", region);
+  }
+  conversion.set("parallel.recompute", "activation_checkpoint.mode", "regions");
+  conversion.set(key, "activation_checkpoint.regions", format("[{}]", regions));
 }
 
 void finish_mindspeed(ForeignConversion& conversion) {
@@ -207,8 +227,7 @@ void finish_mindspeed(ForeignConversion& conversion) {
   if (const std::string type = conversion.text("parallel.cp_type"); !type.empty())
     conversion.set("parallel.cp_type", "parallelism.context_parallel_method",
                    type == "kvallgather" ? "allgather" : type);
-  if (conversion.find("parallel.recompute_modules") != nullptr)
-    conversion.need_nothing("parallel.recompute_modules", "all layers are recomputed with mode = \"full\"");
+  convert_recomputed_modules(conversion);
   if (const ConfigValue* reshard = conversion.find("parallel.reshard_after_forward"))
     conversion.set("parallel.reshard_after_forward", "parallelism.fsdp_reshard_after_forward",
                    is_off(*reshard, "") ? "never" : "always");

@@ -88,7 +88,10 @@ void convert_min_lr(ForeignConversion& conversion, std::string_view min_lr) {
     return conversion.need_nothing(min_lr, "a constant rate has no end");
   if (!conversion.is_set("optimizer.lr") || ours.optimizer.lr <= 0)
     return conversion.lose(min_lr, "set lr_scheduler.min_lr_factor to the fraction of the peak rate");
-  conversion.set(min_lr, "lr_scheduler.min_lr_factor", toml_float(*rate / ours.optimizer.lr));
+  // 1e-6 / 1e-5 is a tenth, in spite of rounding.
+  constexpr double kDigits = 1e12;
+  conversion.set(min_lr, "lr_scheduler.min_lr_factor",
+                 toml_float(std::round(*rate / ours.optimizer.lr * kDigits) / kDigits));
 }
 
 void convert_betas(ForeignConversion& conversion, std::string_view betas) {

@@ -143,6 +143,7 @@ MODEL_ARGS:
   --lr-warmup-fraction: .01
   --clip-grad: 1.0
   --bf16: true
+  --eval-iters: 0
   --mock-data: true
   --attention-dropout: 0.0
 TEST_TYPE: regular
@@ -152,6 +153,7 @@ TEST_TYPE: regular
   EXPECT_EQ(config.optimizer.lr, 0.00015);
   EXPECT_EQ(config.training.steps, 100);
   EXPECT_EQ(config.training.max_norm, 1.0);
+  EXPECT_EQ(config.validation.freq, 0) << "no batch is validated";
   EXPECT_EQ(config.lr_scheduler.warmup_ratio, 0.01);
   EXPECT_EQ(config.data.sources.at(0).format, DataFormat::synthetic);
   EXPECT_CONTAINS(::testing::PrintToString(lost(text, "model_config.yaml")),
