@@ -5,6 +5,7 @@
 #include <array>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/schema.h"
 
 namespace stepforge {
 
@@ -68,6 +69,13 @@ const ForeignKey* find_in(std::span<const ForeignKey> keys, std::string_view nam
   return found == keys.end() ? nullptr : &*found;
 }
 
+/// Our own suggestion is better for a key that only lacks its section.
+bool is_field_of_a_section(std::string_view key) {
+  return std::ranges::any_of(config_schema().fields(), [&](const Field& field) {
+    return field.type == FieldType::table && field.table->find(key) != nullptr;
+  });
+}
+
 std::string_view last_part(std::string_view name) {
   return name.substr(name.rfind('.') + 1);
 }
@@ -110,7 +118,7 @@ const ForeignKey* find_foreign_key(std::string_view name) {
   const std::string_view last = last_part(key);
   if (const ForeignKey* found = find_anywhere(last)) return found;
   // Words such as "type" and "path" mean too much.
-  if (key != last || key.size() <= 4) return nullptr;
+  if (key != last || key.size() <= 4 || is_field_of_a_section(key)) return nullptr;
   for (const ForeignTrainer* trainer : foreign_trainers())
     for (const std::span<const ForeignKey> keys : {trainer->keys, trainer->inherited})
       for (const ForeignKey& entry : keys)
