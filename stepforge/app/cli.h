@@ -24,7 +24,21 @@ class HelpFormatter : public CLI::Formatter {
 /// Accepts numbers of at least `min`, and at most `max` if it is given.
 CLI::Validator number(double min, std::optional<double> max = std::nullopt);
 
-/// An option that takes one of `accepted`, names of values of the enum `Choice`.
+/// An option that takes one of `accepted`, names of values of the enum `Choice`. An std::optional has no default.
+template <typename Choice>
+void add_choice(CLI::App& command, const std::string& name, std::optional<Choice>& value,
+                std::vector<std::string> accepted, const std::string& text) {
+  std::string names = accepted.front();
+  for (size_t i = 1; i < accepted.size(); ++i) names += "|" + accepted[i];
+  command
+      .add_option_function<std::string>(
+          name, [&value](const std::string& typed) { value = choice_from_name<Choice>(typed); }, text)
+      ->type_name(names)
+      ->check([accepted = std::move(accepted), names](const std::string& typed) {
+        const bool known = std::find(accepted.begin(), accepted.end(), typed) != accepted.end();
+        return known ? "" : "\"" + typed + "\" is not one of " + names;
+      });
+}
 template <typename Choice>
 void add_choice(CLI::App& command, const std::string& name, Choice& value, std::vector<std::string> accepted,
                 const std::string& text) {

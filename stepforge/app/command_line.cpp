@@ -293,7 +293,7 @@ class CommandLine {
         ->required();
     command->add_option("output", exported->output, "Folder to create")->required();
     add_choice(*command, "--dtype", exported->dtype, {"fp32", "bf16", "fp16"},
-               "Number format of the weights");
+               "Number format of the weights [checkpoint.export_dtype, that of the model it started from]");
     command->add_option("--max-shard-gib", exported->max_shard_gib, "Largest size of one weight file in GiB")
         ->check(number(0));
     command->add_flag("--stacked-experts", exported->stacked_experts,

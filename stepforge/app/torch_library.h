@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -74,9 +75,9 @@ struct ChatOptions {
 };
 
 struct ExportOptions {
-  std::filesystem::path model;  ///< checkpoint step or run folder
+  std::filesystem::path model;  ///< checkpoint step, run or Hugging Face folder
   std::filesystem::path output;
-  DType dtype = DType::f32;
+  std::optional<DType> dtype{};  ///< absent: checkpoint.export_dtype of the run, the type of the folder
   double max_shard_gib = 5.0;
   bool stacked_experts = false;
 };

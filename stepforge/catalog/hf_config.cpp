@@ -138,6 +138,18 @@ Json hf_generation(const Json& generation, const Json& config, const std::string
   return result;
 }
 
+Json with_end_tokens(Json generation, std::span<const int32_t> ends) {
+  const Json known = generation.is_object() ? generation.value("eos_token_id", Json()) : Json();
+  Json ids = known.is_array() ? known : known.is_null() ? Json::array() : Json::array({known});
+  const size_t before = ids.size();
+  for (const int32_t id : ends)
+    if (std::ranges::find(ids, Json(id)) == ids.end()) ids.push_back(id);
+  if (ids.size() == before) return generation;
+  if (generation.is_null()) generation = {{"_from_model_config", true}};
+  generation["eos_token_id"] = ids.size() == 1 ? ids[0] : ids;
+  return generation;
+}
+
 Json hf_generation_config(Json generation, std::optional<int32_t> bos, std::optional<int32_t> eos) {
   if (generation.is_null()) generation = {{"_from_model_config", true}};
   const auto fill = [&](const char* key, std::optional<int32_t> id) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "stepforge/base/dtype.h"
@@ -31,6 +32,10 @@ ModelConfig model_from_hf_config(const Json& config, const std::string& source,
 /// token ids taken from `config` (its config.json). Throws FormatError if an id is not a number or a list of
 /// numbers.
 Json hf_generation(const Json& generation, const Json& config, const std::string& source);
+
+/// `generation`, which may be null, with `ends` joined to its eos_token_id: a number if it is one, otherwise a list with
+/// the new ones last.
+Json with_end_tokens(Json generation, std::span<const int32_t> ends);
 
 /// The generation_config.json of an export: `generation`, which may be null, with missing token ids taken
 /// from `bos` and `eos` of the tokenizer; null where the tokenizer has none either.

@@ -126,6 +126,20 @@ int64_t stored_mtp_layers(const fs::path& folder, const ModelConfig& model) {
   return stored;
 }
 
+/// The type in which a model is published, as transformers finds it for dtype = "auto"; f32 if config.json does not say.
+DType published_type(const fs::path& folder) {
+  const Json config = read_json_file(folder / "config.json");
+  for (const Json& section : {config, config.value("text_config", Json::object())}) {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      if (!section.is_object() || !section.contains(key) || !section[key].is_string()) continue;
+      for (const DType dtype : {DType::bf16, DType::f16})
+        if (section[key].get<std::string>().ends_with(torch_dtype_name(dtype))) return dtype;
+      return DType::f32;
+    }
+  }
+  return DType::f32;
+}
+
 }  // namespace
 
 ModelKind model_kind(const fs::path& path) {
@@ -211,6 +225,7 @@ KnownModel known_hf_folder(const fs::path& folder, const std::shared_ptr<const R
   if (known.config.model.n_mtp_layers > 0)
     known.config.model.n_mtp_layers = stored_mtp_layers(folder, known.config.model);
   known.config.tokenizer.type = TokenizerType::hf;
+  known.config.checkpoint.export_dtype = published_type(folder);
   known.weights = known.folder = known.tokenizer_folder = folder;
   return known;
 }
@@ -261,6 +276,8 @@ std::vector<std::string> settings_from_model(const std::string& path,
   add_architecture(known.config, settings);
   add_tokenizer(known, settings);
   settings.push_back(setting("checkpoint.initial_load_path", known.weights.string()));
+  if (const DType dtype = known.config.checkpoint.export_dtype; dtype != DType::f32)
+    settings.push_back(format("checkpoint.export_dtype={}", choice_name(dtype)));
   settings.push_back(format("{}={}", kFineTuneKeys[0], kFineTuneRate));
   settings.push_back(format("{}={}", kFineTuneKeys[1], kFineTuneWarmup));
   return settings;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
@@ -8,6 +6,7 @@
 #include "stepforge/base/lfs_pointer.h"
 #include "stepforge/text/pipeline_tokenizer.h"
 #include "stepforge/text/sentencepiece_tokenizer.h"
+#include "stepforge/text/tokenizer_files.h"
 #include "stepforge/text/tokenizer_import.h"
 #include "stepforge/text/tokenizer_json.h"
 
@@ -18,14 +17,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20;
-constexpr int64_t kMaxCompanionBytes = int64_t{64} << 20;
-constexpr std::array kCompanionNames = {"tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "chat_template.jinja",
-                                        "chat_template.json",
-                                        "added_tokens.json",
-                                        "vocab.json",
-                                        "merges.txt"};
 
 std::string read_tokenizer_file(const fs::path& path, int64_t max_bytes) {
   std::string bytes = read_file(path, max_bytes);
@@ -34,34 +25,35 @@ std::string read_tokenizer_file(const fs::path& path, int64_t max_bytes) {
 }
 
 TokenizerFiles read_folder(const fs::path& folder) {
-  TokenizerFiles files;
-  for (const char* name : kCompanionNames) {
-    if (fs::exists(folder / name)) files[name] = read_tokenizer_file(folder / name, kMaxCompanionBytes);
-  }
-  if (fs::exists(folder / "tokenizer.json")) {
-    files["tokenizer.json"] = read_tokenizer_file(folder / "tokenizer.json", kMaxTokenizerBytes);
-  } else {
-    const auto config = files.find("tokenizer_config.json");
+  TokenizerFiles files = read_tokenizer_files(folder);
+  const auto config = files.find("tokenizer_config.json");
+  if (!files.contains("tokenizer.json"))
     files["tokenizer.json"] =
         tokenizer_json_of_gpt2(files.at("vocab.json"), files.at("merges.txt"),
                                config == files.end() ? "" : config->second, folder.string());
-  }
   return files;
 }
 
 TokenizerFiles read_tiktoken(const fs::path& path) {
+  constexpr const char* kConfig = "tokenizer_config.json";
   TokenizerFiles files;
-  const fs::path config = path.parent_path() / "tokenizer_config.json";
-  if (fs::exists(config)) files["tokenizer_config.json"] = read_tokenizer_file(config, kMaxCompanionBytes);
-  const auto found = files.find("tokenizer_config.json");
-  files["tokenizer.json"] =
-      tokenizer_json_of_tiktoken(read_tokenizer_file(path, kMaxTokenizerBytes),
-                                 found == files.end() ? "" : found->second, path.string());
+  const fs::path config = path.parent_path() / kConfig;
+  if (fs::exists(config)) files[kConfig] = read_tokenizer_file(config, kMaxTokenizerBytes);
+  files["tokenizer.json"] = tokenizer_json_of_tiktoken(
+      read_tokenizer_file(path, kMaxTokenizerBytes), files.contains(kConfig) ? files.at(kConfig) : "", path.string());
   return files;
 }
 
+/// A model with another name than tokenizer.model is read alone.
 std::unique_ptr<Tokenizer> read_sentencepiece(const fs::path& path) {
-  return make_sentencepiece_tokenizer(read_tokenizer_file(path, kMaxTokenizerBytes), path.string());
+  const std::string name = path.filename().string();
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  TokenizerFiles files;
+  if (name == "tokenizer.model")
+    files = read_tokenizer_files(folder);
+  else
+    files[name] = read_tokenizer_file(path, kMaxTokenizerBytes);
+  return make_sentencepiece_tokenizer(std::move(files), name, folder.string());
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ class Rewriter {
   }
 
   void rewrite_one() {
-    if (caseless() && !follows(")")) return caseless_literal();
+    if (caseless() && peek() != ')' && peek() != '$' && peek() != '^') return caseless_literal();
     switch (peek()) {
       case '\\':
         return escape();
@@ -87,10 +87,18 @@ class Rewriter {
         return counted_quantifier();
       case '^':
       case '$':
-        refuse("an anchor");
+        return anchor(format("(?m:{})", peek()), 1);
       default:
         copy(1);
     }
+  }
+
+  /// Both engines know lines that end with "\n" alone: $ also holds before the last one, ^ not after it.
+  void anchor(std::string_view written, size_t size) {
+    const char next = peek(size);
+    if (next == '*' || next == '+' || next == '?' || next == '{') refuse("a quantifier after an anchor");
+    out_ += written;
+    at_ += size;
   }
 
   /// Inside (?i: only plain ASCII text and | are accepted: both engines fold their case in the same way.
@@ -170,6 +178,8 @@ class Rewriter {
     } else if (c == 'd' || c == 'D') {
       out_ += format(c == 'd' ? "[{}]" : "[^{}]", category_members("Nd"));
       at_ += 2;
+    } else if (c == 'A' || c == 'z' || c == 'Z') {
+      anchor(pattern_.substr(at_, 2), 2);
     } else {
       character_escape();
     }

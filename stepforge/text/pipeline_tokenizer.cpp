@@ -2,7 +2,6 @@
 #include "stepforge/text/pipeline_tokenizer.h"
 
 #include <algorithm>
-#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "stepforge/base/json.h"
 #include "stepforge/base/utf8.h"
 #include "stepforge/text/byte_alphabet.h"
+#include "stepforge/text/tokenizer_files.h"
 #include "stepforge/text/word_cache.h"
 
 namespace stepforge {
@@ -29,18 +29,6 @@ std::vector<const AddedToken*> tokens_with(const TokenizerDefinition& definition
     }
   }
   return tokens;
-}
-
-/// "eos_token": "text" or {"content": "text", ...}; absent or null is "".
-std::string configured_token(const Json& config, const char* key, const std::string& source) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return "";
-  if (found->is_string()) return found->get<std::string>();
-  if (found->is_object() && found->contains("content") && (*found)["content"].is_string()) {
-    return (*found)["content"].get<std::string>();
-  }
-  throw FormatError(format("{}: {} is {}; expected a string or an object with \"content\"", source, key,
-                           found->dump().substr(0, 80)));
 }
 
 }  // namespace
@@ -96,12 +84,13 @@ class PipelineTokenizer::WordEncoder final : public Encoder {
 
 PipelineTokenizer::PipelineTokenizer(TokenizerFiles files, const std::string& source)
     : files_(std::move(files)),
+      tokens_(read_model_tokens(files_, source)),
       definition_(parse_definition(files_.at("tokenizer.json"),
-                                   source.ends_with(".json") ? source : source + "/tokenizer.json")),
+                                   source.ends_with(".json") ? source : source + "/tokenizer.json", tokens_)),
       first_finder_(tokens_with(definition_, false)),
       second_finder_(tokens_with(definition_, true)) {
   place_tokens();
-  read_special_roles(source);
+  read_special_roles();
   fingerprint_ = content_hash(
       format("{} eos {} bos {}", definition_.content_hash, eos_.value_or(-1), bos_.value_or(-1)));
 }
@@ -138,26 +127,14 @@ std::optional<int32_t> PipelineTokenizer::find_token(std::string_view content) c
   return definition_.model.vocabulary->find(content);
 }
 
-void PipelineTokenizer::read_special_roles(const std::string& source) {
-  const auto file = files_.find("tokenizer_config.json");
-  if (file == files_.end()) {
-    eos_ = find_token(kEndOfText);
-    return;
-  }
-  const std::string path = source + "/tokenizer_config.json";
-  const Json config = parse_json(file->second, path);
-  if (!config.is_object()) throw FormatError(format("{}: expected a JSON object", path));
-  const auto role = [&](const char* key) -> std::optional<int32_t> {
-    const std::string content = configured_token(config, key, path);
-    if (content.empty()) return std::nullopt;
-    const std::optional<int32_t> id = find_token(content);
-    if (!id)
-      throw FormatError(
-          format("{}: {} \"{}\" is not in the vocabulary of tokenizer.json", path, key, content));
-    return id;
+void PipelineTokenizer::read_special_roles() {
+  const auto role = [&](const char* key) {
+    const auto found = tokens_.roles.find(key);
+    return found == tokens_.roles.end() ? std::nullopt : find_token(found->second);
   };
   eos_ = role("eos_token");
   bos_ = role("bos_token");
+  if (!eos_ && !files_.contains("tokenizer_config.json")) eos_ = find_token(kEndOfText);
 }
 
 std::unique_ptr<Encoder> PipelineTokenizer::encoder() const {
@@ -213,6 +190,10 @@ bool PipelineTokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
 }
 
+bool PipelineTokenizer::is_added(int32_t id) const {
+  return std::ranges::find(definition_.added_tokens, id, &AddedToken::id) != definition_.added_tokens.end();
+}
+
 /// The token as tokenizer.json spells it.
 const std::string& PipelineTokenizer::spelling(int32_t id) const {
   for (const AddedToken& token : definition_.added_tokens) {
@@ -249,13 +230,10 @@ std::string PipelineTokenizer::default_special_tokens() const {
 }
 
 void PipelineTokenizer::save_pretrained(const fs::path& folder) const {
-  std::error_code failure;
-  fs::create_directories(folder, failure);
-  if (failure) throw Error(format("cannot create the folder {}: {}", folder.string(), failure.message()));
   TokenizerFiles files = files_;
   if (!files.contains("tokenizer_config.json")) files["tokenizer_config.json"] = default_config();
   if (!files.contains("special_tokens_map.json")) files["special_tokens_map.json"] = default_special_tokens();
-  for (const auto& [name, content] : files) write_file_atomic(folder / name, content);
+  write_tokenizer_files(files, folder);
 }
 
 }  // namespace stepforge

@@ -2,7 +2,6 @@
 // A tokenizer as in Hugging Face tokenizers: added tokens, normalizer, pre-tokenizer, model; and back, its decoder.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,9 +13,6 @@
 #include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
-
-/// The tokenizer files of a folder by name, with their unchanged contents.
-using TokenizerFiles = std::map<std::string, std::string>;
 
 class PipelineTokenizer final : public Tokenizer {
  public:
@@ -30,9 +26,11 @@ class PipelineTokenizer final : public Tokenizer {
   std::string_view token_bytes(int32_t id) const override;
   std::unique_ptr<TokenDecoder> decoder(bool skip_special) const override;
   bool is_special(int32_t id) const override;
+  bool is_added(int32_t id) const override;
   std::optional<int32_t> eos_id() const override { return eos_; }
   std::optional<int32_t> bos_id() const override { return bos_; }
   const std::string& fingerprint() const override { return fingerprint_; }
+  std::vector<std::string> notes() const override { return definition_.notes; }
   void save_pretrained(const std::filesystem::path& folder) const override;
 
  private:
@@ -40,13 +38,14 @@ class PipelineTokenizer final : public Tokenizer {
   class ChainDecoder;
 
   void place_tokens();
-  void read_special_roles(const std::string& source);
+  void read_special_roles();
   std::optional<int32_t> find_token(std::string_view content) const;
   const std::string& spelling(int32_t id) const;
   std::string default_config() const;
   std::string default_special_tokens() const;
 
   TokenizerFiles files_;
+  ModelTokens tokens_;
   TokenizerDefinition definition_;
   AddedTokenFinder first_finder_;
   AddedTokenFinder second_finder_;

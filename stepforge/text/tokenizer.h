@@ -75,7 +75,11 @@ class Tokenizer {
   /// range.
   virtual bool is_special(int32_t id) const = 0;
 
-  /// The tokens that end and begin a text, if the tokenizer names them.
+  /// True for tokens that are found in a text before it is split, such as special ones, and for special tokens.
+  virtual bool is_added(int32_t id) const { return is_special(id); }
+
+  /// The tokens that end and begin a text in training data, if the tokenizer names them. A model may have further ends:
+  /// end_tokens() in text_ends.h.
   virtual std::optional<int32_t> eos_id() const = 0;
   virtual std::optional<int32_t> bos_id() const = 0;
 
@@ -83,8 +87,12 @@ class Tokenizer {
   /// they were loaded.
   virtual const std::string& fingerprint() const = 0;
 
+  /// What its files hold and it does not use, a line each, for the user.
+  virtual std::vector<std::string> notes() const { return {}; }
+
   /// Writes the files that Hugging Face reads: tokenizer.json, tokenizer_config.json,
-  /// special_tokens_map.json, and, unchanged, the other tokenizer files of the folder it was loaded from.
+  /// special_tokens_map.json, and, unchanged, the other files of its kind of the folder it was loaded from
+  /// (tokenizer_files.h).
   /// Creates the folder if necessary. Throws Error.
   virtual void save_pretrained(const std::filesystem::path& folder) const = 0;
 };
@@ -93,8 +101,9 @@ class Tokenizer {
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 /// Loads `path`: a tokenizer.json, a .tiktoken file (see tokenizer_import.h), a .model file of SentencePiece, or
-/// a folder that holds a tokenizer.json, a tokenizer.model or, as GPT-2 had it, vocab.json and merges.txt. eos and bos come from a tokenizer_config.json
-/// beside it; without one, eos is the added token "<|endoftext|>" if there is one. Throws UsageError if
+/// a folder that holds a tokenizer.json, a tokenizer.model or, as GPT-2 had it, vocab.json and merges.txt. The files beside it
+/// add tokens and name eos and bos (model_tokens.h); without a tokenizer_config.json and a role, eos is the added token
+/// "<|endoftext|>" if there is one. Throws UsageError if
 /// `path` does not exist, FormatError (naming file and component) if the definition is malformed or asks for
 /// something that is not implemented exactly.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& path);

@@ -33,6 +33,8 @@
 #include "stepforge/storage/context_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
 #include "stepforge/tensorfile/manifest.h"
+#include "stepforge/text/tokenizer_files.h"
+#include "stepforge/train/answer_ends.h"
 #include "stepforge/train/builtin_callbacks.h"
 #include "stepforge/train/callback_kinds.h"
 #include "stepforge/train/trainer.h"
@@ -203,6 +205,14 @@ void log_known_model(const Trainer& trainer) {
   if (!defaults.empty()) trainer.log.info("defaults of a fine-tune: {}", join(defaults, ", "));
 }
 
+/// Of the folder of a model, from which a run takes the tokenizer's files along.
+void log_files_left_behind(const Trainer& trainer) {
+  const std::filesystem::path from = trainer.loaded.model_from;
+  if (from.empty() || !std::filesystem::exists(from / "config.json")) return;
+  if (const auto names = files_left_behind(from); !names.empty())
+    trainer.log.info("not taken from {} into the run and its exports: {}", from.string(), join(names, ", "));
+}
+
 void build_tokenizer_step(Trainer& trainer) {
   log_known_model(trainer);
   log_unread_options(trainer);
@@ -210,6 +220,9 @@ void build_tokenizer_step(Trainer& trainer) {
     trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log, report); });
     if (trainer.is_main()) save_run_tokenizer(trainer.config, *trainer.tokenizer);
   });
+  if (!trainer.is_main()) return;
+  for (const std::string& note : trainer.tokenizer->notes()) trainer.log.info("{}", note);
+  log_files_left_behind(trainer);
 }
 
 void fit_vocabulary(Trainer& trainer) {
@@ -464,6 +477,7 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
           {"loader", build_loader},
           {"executor", build_executor},
           {"checkpoint", build_checkpoint},
+          {"answer_ends", record_answer_ends},
           {"metrics", build_metrics}};
 }
 

@@ -28,6 +28,7 @@
 #include "stepforge/step/simulate.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/text/chat_template.h"
+#include "stepforge/text/text_ends.h"
 #include "stepforge/train/alarms.h"
 #include "stepforge/train/callback_kinds.h"
 #include "stepforge/train/communication_window.h"
@@ -239,8 +240,17 @@ class SamplingCallback : public Callback {
     options.temperature = sampling.temperature;
     options.top_k = sampling.top_k;
     options.seed = static_cast<uint64_t>(sampling.seed);
+    const Tokenizer& tokenizer = *trainer.tokenizer;
     trainer.log.info("sample at step {}: {}{}", trainer.state.step, sampling.prompt,
-                     generate_text(generator, *trainer.tokenizer, sample_prompt(trainer.config), options));
+                     generate_text(generator, tokenizer, prompt_ids(trainer.config, tokenizer),
+                                   end_tokens(tokenizer, read_generation_config(trainer.config.run_dir)), options));
+  }
+
+ private:
+  static std::vector<int32_t> prompt_ids(const Config& config, const Tokenizer& tokenizer) {
+    const std::string text = sample_prompt(config);
+    // A template writes the beginning of the text itself.
+    return text == config.sampling.prompt ? prompt_tokens(tokenizer, text, config.data.bos) : tokenizer.encode(text);
   }
 };
 

@@ -147,7 +147,8 @@ std::vector<float> Generator::logits_after(std::span<const int32_t> tokens) {
 }
 
 std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const SamplingParams& options,
-                                         int32_t eos, const std::function<bool(int32_t)>& emit) {
+                                         std::span<const int32_t> ends,
+                                         const std::function<bool(int32_t)>& emit) {
   if (prompt.empty())
     throw UsageError("the prompt is empty; generation needs at least one token to continue");
   check_prompt(std::ssize(prompt), capacity_);
@@ -156,7 +157,7 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const 
   std::vector<int32_t> generated;
   while (static_cast<int64_t>(generated.size()) < options.max_tokens) {
     const int32_t token = sample_token(logits, options, cache.length());
-    if (token == eos) break;
+    if (std::ranges::find(ends, token) != ends.end()) break;
     generated.push_back(token);
     if (emit && !emit(token)) break;
     if (cache.length() >= capacity_) break;
@@ -165,12 +166,9 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const 
   return generated;
 }
 
-std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
-                          const SamplingParams& options, const std::function<void(std::string_view)>& print) {
-  std::vector<int32_t> ids = tokenizer.encode(prompt);
-  const int32_t eos = tokenizer.eos_id().value_or(-1);
-  // In training, a document follows the end-of-text token of another one.
-  if (ids.empty() && eos >= 0) ids.push_back(eos);
+std::string generate_text(Generator& generator, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                          std::span<const int32_t> ends, const SamplingParams& options,
+                          const std::function<void(std::string_view)>& print) {
   StreamDecoder decoder(tokenizer);
   std::string text;
   size_t printed = 0;
@@ -179,7 +177,7 @@ std::string generate_text(Generator& generator, const Tokenizer& tokenizer, cons
     if (print && end > printed) print(std::string_view(text).substr(printed, end - printed));
     printed = std::max(printed, end);
   };
-  generator.generate(ids, options, eos, [&](int32_t id) {
+  generator.generate(prompt, options, ends, [&](int32_t id) {
     text += decoder.push(id);
     for (const auto& stop : options.stop) {
       const size_t found = text.find(stop);

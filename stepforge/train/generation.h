@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,10 +33,10 @@ class Generator {
             int64_t capacity);
 
   /// Continues `prompt` (at least one token). `emit` is called with each new token's id and returns false to
-  /// stop. Returns all new ids. Stops at `eos` (not returned; -1 = none), options.max_tokens or when the
+  /// stop. Returns all new ids. Stops at one of `ends` (not returned), options.max_tokens or when the
   /// cache is full.
-  std::vector<int32_t> generate(std::span<const int32_t> prompt, const SamplingParams& options, int32_t eos,
-                                const std::function<bool(int32_t)>& emit = {});
+  std::vector<int32_t> generate(std::span<const int32_t> prompt, const SamplingParams& options,
+                                std::span<const int32_t> ends, const std::function<bool(int32_t)>& emit = {});
 
   /// The logits [vocab] after `tokens`, computed in one pass with an empty cache. Tests compare generate()
   /// with them.
@@ -52,10 +53,11 @@ class Generator {
   int64_t capacity_;
 };
 
-/// Encodes the prompt, generates, decodes token by token and ends before a stop string. `print` gets each
-/// piece of text as soon as it cannot be the beginning of a stop string. Returns the generated text.
-std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
-                          const SamplingParams& options,
+/// Continues `prompt`, the ids of prompt_tokens(), up to one of `ends`, those of end_tokens() (text_ends.h); decodes token by
+/// token and ends before a stop string. `print` gets each piece of text as soon as it cannot be the beginning of a stop
+/// string. Returns the generated text.
+std::string generate_text(Generator& generator, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                          std::span<const int32_t> ends, const SamplingParams& options,
                           const std::function<void(std::string_view)>& print = {});
 
 }  // namespace stepforge

@@ -53,7 +53,7 @@ class Generation : public ::testing::TestWithParam<GenerationCase> {
 
 TEST_P(Generation, GreedyEqualsFullRecomputationTokenByToken) {
   Generator with_cache = generator();
-  const std::vector<int32_t> generated = with_cache.generate(prompt, greedy(24), /*eos=*/-1);
+  const std::vector<int32_t> generated = with_cache.generate(prompt, greedy(24), {});
   ASSERT_EQ(generated.size(), 24U);
   std::vector<int32_t> tokens = prompt;
   for (const int32_t token : generated) {
@@ -89,9 +89,10 @@ class LlamaGeneration : public ::testing::Test {
     return config;
   }
   std::string text(const SamplingParams& options, std::vector<std::string>* pieces = nullptr) {
-    return generate_text(generator, *tokenizer, "In the beginning", options, [&](std::string_view piece) {
-      if (pieces != nullptr) pieces->emplace_back(piece);
-    });
+    return generate_text(generator, *tokenizer, tokenizer->encode("In the beginning"), {}, options,
+                         [&](std::string_view piece) {
+                           if (pieces != nullptr) pieces->emplace_back(piece);
+                         });
   }
 
   TinyModel tiny;
@@ -101,18 +102,18 @@ class LlamaGeneration : public ::testing::Test {
 
 TEST_F(LlamaGeneration, StopsAtTheEndOfText) {
   const std::vector<int32_t> prompt = {1, 2, 3};
-  const std::vector<int32_t> all = generator.generate(prompt, greedy(6), -1);
+  const std::vector<int32_t> all = generator.generate(prompt, greedy(6), {});
   const int32_t eos = all.at(3);
   std::vector<int32_t> expected(all.begin(), std::find(all.begin(), all.end(), eos));
-  EXPECT_EQ(generator.generate(prompt, greedy(6), eos), expected);
+  EXPECT_EQ(generator.generate(prompt, greedy(6), {{eos}}), expected);
 }
 
 TEST_F(LlamaGeneration, StopsWhenTheCacheIsFullAndRefusesAPromptThatFillsIt) {
   const std::vector<int32_t> prompt(kCapacity - 2, 7);
-  EXPECT_EQ(generator.generate(prompt, greedy(100), -1).size(), 3U);
+  EXPECT_EQ(generator.generate(prompt, greedy(100), {}).size(), 3U);
   const std::vector<int32_t> full(kCapacity, 7);
-  EXPECT_CONTAINS(message_of<UsageError>([&] { generator.generate(full, greedy(1), -1); }), "48 tokens");
-  EXPECT_CONTAINS(message_of<UsageError>([&] { generator.generate({}, greedy(1), -1); }), "prompt is empty");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { generator.generate(full, greedy(1), {}); }), "48 tokens");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { generator.generate({}, greedy(1), {}); }), "prompt is empty");
 }
 
 TEST_F(LlamaGeneration, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {

@@ -57,6 +57,41 @@ TEST_P(SentencePiece, RefusesACutModelIdsBeyondTheVocabularyAndTextThatIsNotUtf8
   EXPECT_CONTAINS(message_of<FormatError>([&] { tokenizer->encode("a\xFF"); }), "byte 1");
 }
 
+/// Recorded with transformers 5.24.
+TEST(SentencePieceFolder, FindsTheTokensThatTheFilesBesideItListAndKeepsTheFiles) {
+  const TempFolder folder;
+  const std::string model = read_file(golden_folder("sentencepiece") / "bpe_bytes.model");
+  write_file_atomic(folder / "tokenizer.model", model);
+  const auto with_config = [&](Json config) {
+    config.update({{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}});
+    write_file_atomic(folder / "tokenizer_config.json", config.dump());
+    return load_tokenizer(folder.path());
+  };
+  const auto plain = with_config(Json::object());
+  EXPECT_EQ(plain->encode("the water"), (Ids{262, 337, 341, 340, 276}));
+  EXPECT_EQ(plain->encode("<s> the</s>water"), (Ids{1, 262, 2, 360, 341, 340, 276}));
+  EXPECT_TRUE(plain->special_tokens().before.empty());
+  EXPECT_EQ(with_config({{"legacy", true}})->encode("</s>water"), (Ids{2, 337, 341, 340, 276}));
+  const auto around = with_config({{"add_bos_token", true}, {"add_eos_token", true}});
+  EXPECT_EQ(around->special_tokens().before, (Ids{1}));
+  EXPECT_EQ(around->special_tokens().after, (Ids{2}));
+
+  write_file_atomic(folder / "added_tokens.json", R"({"<|im_end|>": 420})");
+  const auto added = with_config({{"chat_template", "x"}});
+  EXPECT_EQ(added->vocab_size(), 421);
+  EXPECT_EQ(added->encode("a<|im_end|> the<|im_end|>the"), (Ids{261, 420, 262, 420, 260}));
+  EXPECT_EQ(added->decode(Ids{261, 420, 262, 420, 260}), "a<|im_end|> the<|im_end|>the");
+  EXPECT_NE(added->fingerprint(), plain->fingerprint());
+  added->save_pretrained(folder / "saved");
+  EXPECT_EQ(load_tokenizer(folder / "saved")->fingerprint(), added->fingerprint());
+  for (const char* name : {"tokenizer.model", "tokenizer_config.json", "added_tokens.json"})
+    EXPECT_EQ(read_file(folder / "saved" / name), read_file(folder / name));
+
+  write_file_atomic(folder / "added_tokens.json", R"({"<|im_end|>": 500})");
+  EXPECT_CONTAINS(message_of<FormatError>([&] { load_tokenizer(folder.path()); }), "added_tokens.json",
+                  "<|im_end|>", "500", "420");
+}
+
 INSTANTIATE_TEST_SUITE_P(Tokenizer, SentencePiece, ::testing::Values("unigram", "bpe_bytes"),
                          [](const auto& info) { return info.param; });
 

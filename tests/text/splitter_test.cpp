@@ -124,9 +124,26 @@ TEST(Splitter, APatternThatBacktracksExponentiallyIsAnErrorThatNamesIt) {
                   "bad.json", "(?:a+)+[bc]", "byte 0", "limit");
 }
 
+/// Recorded with Oniguruma 6.9: lines end with "\n" alone, and the end of the text is one of a line too.
+TEST(Splitter, AnchorsMeanTheEndsOfTheTextAndOfItsLines) {
+  const auto pieces = [](const std::string& pattern, const std::string& text) {
+    const SplitPattern split(pattern, "test");
+    SplitPattern::Scratch scratch;
+    Pieces found;
+    for (size_t at = 0; at < text.size(); at += found.back().size())
+      found.push_back(text.substr(at, split.piece_length(text, at, scratch)));
+    return found;
+  };
+  EXPECT_EQ(pieces(R"([a-z]+$|[a-z])", "ab\nab"), (Pieces{"ab", "\n", "ab"}));
+  EXPECT_EQ(pieces(R"([a-z]+\z|[a-z])", "ab\nab"), (Pieces{"a", "b", "\n", "ab"}));
+  EXPECT_EQ(pieces(R"([a-z]+\Z|[a-z])", "ab\nab\n"), (Pieces{"a", "b", "\n", "ab", "\n"}));
+  EXPECT_EQ(pieces(R"(^[a-z]+|[a-z])", "ab ab\nab"), (Pieces{"ab", " ", "a", "b", "\n", "ab"}));
+  EXPECT_EQ(pieces(R"(\A[a-z]+|[a-z])", "ab\nab"), (Pieces{"ab", "\n", "a", "b"}));
+}
+
 TEST(Splitter, RefusesSyntaxThatCannotBeTranslatedFromOniguruma) {
   const std::string_view refused[] = {
-      "^a",       "a$",      R"(\bword)", R"(\w+)",      R"(\h)",     R"(\p{Han}+)", R"(\p{^L})",
+      "^*a",      "a$+",     R"(\bword)", R"(\w+)",      R"(\h)",     R"(\p{Han}+)", R"(\p{^L})",
       R"(\pL)",   "(?i)a",   "(?m:a)",    "(?<name>a)",  "(*FAIL)",   "[[:alpha:]]", "[a[bc]]",
       "[a&&b]",   "[]a]",    "[-a]",      R"([\P{L}])",  R"([a-\s])", R"([\s-z])",   "a{2}+",
       "a{2}?",    "a{,3}",   "{",         "(?i:\u00E9)", "(?i:ss)",   "(?i:[a])",    R"(\x41)",

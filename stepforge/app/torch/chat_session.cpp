@@ -7,19 +7,17 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/plan/job_plan.h"
+#include "stepforge/text/text_ends.h"
 
 namespace stepforge {
 
 namespace {
 
-/// The tokens that end an answer: those of generation_config.json and the tokenizer's end-of-text token.
-std::vector<int32_t> end_tokens(const LoadedModel& model, const Tokenizer& tokenizer) {
-  std::vector<int32_t> ids;
-  if (const auto eos = tokenizer.eos_id()) ids.push_back(*eos);
-  if (!model.generation.is_object() || !model.generation.contains("eos_token_id")) return ids;
-  const Json& listed = model.generation["eos_token_id"];
-  for (const Json& id : listed.is_array() ? listed : Json::array({listed}))
-    if (id.is_number_integer()) ids.push_back(id.get<int32_t>());
+/// Those of the model, and those with which the template ends an answer.
+std::vector<int32_t> ends_of(const LoadedModel& model, const Tokenizer& tokenizer,
+                             const ChatTemplate& chat_template) {
+  std::vector<int32_t> ids = end_tokens(tokenizer, model.generation);
+  for (const int32_t id : answer_ends(chat_template, tokenizer)) ids.push_back(id);
   return ids;
 }
 
@@ -44,7 +42,7 @@ ChatSession::ChatSession(const LoadedModel& model, const ChatTemplate& chat_temp
       forward_(model.forward(context_of(model, options_))),
       generator_(model.spec, plan_generation(compute, model.spec, context_of(model, options_)), forward_,
                  *model.store, compute, context_of(model, options_)),
-      end_tokens_(end_tokens(model, *tokenizer_)) {
+      ends_(ends_of(model, *tokenizer_, template_)) {
   reset();
 }
 
@@ -62,10 +60,6 @@ std::vector<int32_t> ChatSession::prompt() const {
   return tokenizer_->encode(template_.render(messages_, {.add_generation_prompt = true}).text);
 }
 
-bool ChatSession::ends_answer(int32_t token) const {
-  return std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
-}
-
 std::string ChatSession::answer(const std::string& user, const std::function<void(std::string_view)>& print,
                                 const std::function<bool()>& stopped) {
   const Json before = messages_;
@@ -77,8 +71,7 @@ std::string ChatSession::answer(const std::string& user, const std::function<voi
       text += piece;
       if (!piece.empty()) print(piece);
     };
-    generator_.generate(prompt(), options_.sampling, -1, [&](int32_t token) {
-      if (ends_answer(token)) return false;
+    generator_.generate(prompt(), options_.sampling, ends_, [&](int32_t token) {
       show(decoder.push(token));
       return !stopped();
     });

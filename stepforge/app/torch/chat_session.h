@@ -43,14 +43,13 @@ class ChatSession {
 
  private:
   std::vector<int32_t> prompt() const;
-  bool ends_answer(int32_t token) const;
 
   std::unique_ptr<const Tokenizer> tokenizer_;
   const ChatTemplate& template_;
   ChatSessionOptions options_;
   Model forward_;
   Generator generator_;
-  std::vector<int32_t> end_tokens_;
+  std::vector<int32_t> ends_;
   Json messages_ = Json::array();
 };
 

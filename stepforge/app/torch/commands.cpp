@@ -22,6 +22,8 @@
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/prove/prove_layout.h"
+#include "stepforge/text/text_ends.h"
+#include "stepforge/text/tokenizer_files.h"
 #include "stepforge/train/builtin_callbacks.h"
 #include "stepforge/train/generation.h"
 #include "stepforge/train/state.h"
@@ -106,39 +108,57 @@ int run(const GenerateOptions& options, const CommandContext& context) {
   const LoadedModel model = load_model(options.model, compute, context);
   const auto tokenizer = model.known.require_tokenizer();
   const int64_t longest_context = model.config().model.max_position;
-  int64_t prompt_tokens = 1;
+  const std::vector<int32_t> ends = end_tokens(*tokenizer, model.generation);
+  std::vector<std::vector<int32_t>> prompt_ids;
+  int64_t longest_prompt = 1;
   for (const std::string& prompt : prompts) {
-    const auto tokens = static_cast<int64_t>(tokenizer->encode(prompt).size());
+    prompt_ids.push_back(prompt_tokens(*tokenizer, prompt, model.config().data.bos));
+    const int64_t tokens = std::ssize(prompt_ids.back());
     check_prompt(tokens, longest_context);
-    prompt_tokens = std::max(prompt_tokens, tokens);
+    longest_prompt = std::max(longest_prompt, tokens);
   }
   const SamplingParams sampling = choose_sampling(options.sampling, model.generation,
                                                   {options.temperature, options.top_k, options.top_p});
-  const int64_t capacity = std::min(longest_context, prompt_tokens + sampling.max_tokens);
+  const int64_t capacity = std::min(longest_context, longest_prompt + sampling.max_tokens);
   Model forward = model.forward(capacity);
   Generator generator(model.spec, plan_generation(compute, model.spec, capacity), forward, *model.store,
                       compute, capacity);
-  for (const std::string& prompt : prompts) {
+  for (size_t i = 0; i < prompts.size(); ++i) {
     if (from_file) {
-      const std::string text = generate_text(generator, *tokenizer, prompt, sampling);
-      const Json line = {{"prompt", prompt}, {"text", text}};
+      const std::string text = generate_text(generator, *tokenizer, prompt_ids[i], ends, sampling);
+      const Json line = {{"prompt", prompts[i]}, {"text", text}};
       std::cout << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
       continue;
     }
-    std::cout << prompt << std::flush;
-    generate_text(generator, *tokenizer, prompt, sampling,
+    std::cout << prompts[i] << std::flush;
+    generate_text(generator, *tokenizer, prompt_ids[i], ends, sampling,
                   [](std::string_view piece) { std::cout << piece << std::flush; });
     std::cout << std::endl;
   }
   return 0;
 }
 
+namespace {
+
+/// What does not come along from a Hugging Face folder.
+void log_tokenizer_notes(const std::filesystem::path& model, const Tokenizer* tokenizer, Logger& log) {
+  if (tokenizer != nullptr)
+    for (const std::string& note : tokenizer->notes()) log.info("{}", note);
+  if (!std::filesystem::exists(model / "config.json")) return;
+  if (const auto names = files_left_behind(model); !names.empty())
+    log.info("not taken from {}: {}", model.string(), join(names, ", "));
+}
+
+}  // namespace
+
 int run(const ExportOptions& options, const CommandContext& context) {
   const ModelFiles model = open_model(options.model, context);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
   const auto tokenizer = model.known.load_tokenizer();
   export_hf(options.output, model.config().model, model.spec, model.weights, tokenizer.get(),
-            {options.dtype, shard, model.generation, options.stacked_experts});
+            {options.dtype.value_or(model.config().checkpoint.export_dtype), shard, model.generation,
+             options.stacked_experts});
+  log_tokenizer_notes(options.model, tokenizer.get(), context.log);
   context.log.info("exported {} parameters of {} to {}", with_thousands(model.spec.parameter_count()),
                    model.known.weights.string(), options.output.string());
   return 0;
@@ -181,6 +201,7 @@ int run(const ImportOptions& options, const CommandContext& context) {
   context.log.info(
       "imported {} parameters; train them with: stepforge train {} data.sources=... training.steps=...",
       with_thousands(model.spec.parameter_count()), (options.output / "config.toml").string());
+  log_tokenizer_notes(options.model, tokenizer.get(), context.log);
   if (tokenizer == nullptr) {
     context.log.warning("{} has no tokenizer: set tokenizer.path before training", options.model.string());
   }
