@@ -282,10 +282,9 @@ void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpe
   require_fit(weights, model);
   StagedFolder staged(folder);
   write_weights(staged.staging(), model, weights, options);
-  const auto bos = tokenizer == nullptr ? std::nullopt : tokenizer->bos_id();
-  const auto eos = tokenizer == nullptr ? std::nullopt : tokenizer->eos_id();
-  const Json known = eos ? with_end_tokens(options.generation, {{*eos}}) : options.generation;
-  const Json generation = hf_generation_config(known, bos, eos);
+  const Json generation =
+      hf_generation_config(options.generation, tokenizer == nullptr ? std::nullopt : tokenizer->bos_id(),
+                           tokenizer == nullptr ? std::nullopt : tokenizer->eos_id());
   write_file_atomic(staged.staging() / "config.json",
                     hf_config(config, options.dtype, generation).dump(2) + "\n");
   write_file_atomic(staged.staging() / kGenerationFileName, generation.dump(2) + "\n");

@@ -243,7 +243,7 @@ class SamplingCallback : public Callback {
     const Tokenizer& tokenizer = *trainer.tokenizer;
     trainer.log.info("sample at step {}: {}{}", trainer.state.step, sampling.prompt,
                      generate_text(generator, tokenizer, prompt_ids(trainer.config, tokenizer),
-                                   end_tokens(tokenizer, read_generation_config(trainer.config.run_dir)), options));
+                                   trainer.end_tokens, options));
   }
 
  private:

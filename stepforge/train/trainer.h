@@ -111,6 +111,7 @@ class Trainer {
   std::unique_ptr<Communicator> all_ranks;  ///< of the world; null for a single rank
   std::unique_ptr<RunFolder> run_folder;    ///< on rank 0, else null
   std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<int32_t> end_tokens;  ///< what ends a sample (text_ends.h), the same on all ranks
   DataSet data;
   ModelSpec model_spec;
   /// All blocks, with this rank's parts of divided tensors; the build step "layout" derives it unless an earlier one has
