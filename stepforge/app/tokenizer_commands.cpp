@@ -21,6 +21,7 @@ using Codec = std::function<void(const Tokenizer&, const CodecInput&, std::ostre
 
 int run_codec(const TokenizerCodecOptions& options, const Codec& codec) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
+  for (const std::string& note : tokenizer->notes()) std::cerr << note << '\n';
   const auto run = [&](std::istream& stream, const std::string& name) {
     codec(*tokenizer,
           {.stream = stream,

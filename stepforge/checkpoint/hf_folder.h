@@ -46,8 +46,7 @@ std::string left_out(const TensorFolder& weights, const ModelSpec& model);
 struct HfExportOptions {
   DType dtype = DType::f32;  ///< f32, bf16 or f16, rounded to nearest even
   int64_t max_shard_bytes = kDefaultShardBytes;
-  Json generation =
-      {};  ///< read_generation_config(); ids that it lacks come from the tokenizer
+  Json generation = {};  ///< read_generation_config(); ids that it lacks come from the tokenizer
   /// Those of a layer in two tensors instead of some for each (catalog/stacked_experts.h).
   bool stacked_experts = false;
 };

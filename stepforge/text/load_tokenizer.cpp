@@ -39,8 +39,9 @@ TokenizerFiles read_tiktoken(const fs::path& path) {
   TokenizerFiles files;
   const fs::path config = path.parent_path() / kConfig;
   if (fs::exists(config)) files[kConfig] = read_tokenizer_file(config, kMaxTokenizerBytes);
-  files["tokenizer.json"] = tokenizer_json_of_tiktoken(
-      read_tokenizer_file(path, kMaxTokenizerBytes), files.contains(kConfig) ? files.at(kConfig) : "", path.string());
+  files["tokenizer.json"] =
+      tokenizer_json_of_tiktoken(read_tokenizer_file(path, kMaxTokenizerBytes),
+                                 files.contains(kConfig) ? files.at(kConfig) : "", path.string());
   return files;
 }
 

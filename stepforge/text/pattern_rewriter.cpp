@@ -87,7 +87,7 @@ class Rewriter {
         return counted_quantifier();
       case '^':
       case '$':
-        return anchor(format("(?m:{})", peek()), 1);
+        return anchor(peek() == '^' ? "(?m:^)" : "(?m:$)", 1);
       default:
         copy(1);
     }

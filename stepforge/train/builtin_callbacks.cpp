@@ -250,7 +250,8 @@ class SamplingCallback : public Callback {
   static std::vector<int32_t> prompt_ids(const Config& config, const Tokenizer& tokenizer) {
     const std::string text = sample_prompt(config);
     // A template writes the beginning of the text itself.
-    return text == config.sampling.prompt ? prompt_tokens(tokenizer, text, config.data.bos) : tokenizer.encode(text);
+    return text == config.sampling.prompt ? prompt_tokens(tokenizer, text, config.data.bos)
+                                          : tokenizer.encode(text);
   }
 };
 

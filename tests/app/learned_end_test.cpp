@@ -68,9 +68,10 @@ TEST(LearnedEnd, JoinsTheEndsOfTextInTheRunAndItsExportsAndStaysThere) {
 TEST(LearnedEnd, IsNotAddedByPlainText) {
   const TempFolder folder;
   make_base(folder);
+  write_text(folder / "tale.txt", std::string(400, 'a'));
   const ProgramResult trained = run_program(
       {"train", "model.from=" + (folder / "base").string(), "run_dir=" + (folder / "text").string(),
-       format("data.sources=[{{path=\"{}\",format=\"text\"}}]", (folder / "base/README.md").string()),
+       format("data.sources=[{{path=\"{}\",format=\"text\"}}]", (folder / "tale.txt").string()),
        "training.seq_len=16", "training.local_batch_size=1", "training.steps=1",
        "lr_scheduler.warmup_steps=0"});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;

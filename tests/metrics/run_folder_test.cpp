@@ -169,7 +169,8 @@ TEST(RunFolder, ReadsAHistoryOfVersionsWithFewerFields) {
     run.progress(7, 700, 7, 1);
   }
   Json json = read_json_file(folder / "run.json");
-  for (const char* key : {"saved_step", "launch_id", "labels", "data"}) EXPECT_EQ(json["starts"][0].erase(key), 1U);
+  for (const char* key : {"saved_step", "launch_id", "labels", "data"})
+    EXPECT_EQ(json["starts"][0].erase(key), 1U);
   write_text(folder / "run.json", json.dump());
   const std::vector<RunStart> starts = read_run_history(folder.path());
   ASSERT_EQ(starts.size(), 1U);

@@ -155,7 +155,8 @@ TEST(KnownModel, SaysWhichSettingsAreDefaultsOfAFineTune) {
 
 TEST(KnownModel, TheSummaryIsALineOfSizes) {
   const auto summary = [](const std::string& preset) {
-    return model_summary(load_config(std::nullopt, std::vector<std::string>{"preset=" + preset}).config.model);
+    return model_summary(
+        load_config(std::nullopt, std::vector<std::string>{"preset=" + preset}).config.model);
   };
   EXPECT_EQ(
       summary("llama3-8b"),
