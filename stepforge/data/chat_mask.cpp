@@ -185,6 +185,9 @@ void fit_to_end_token(const Tokenizer& tokenizer, std::span<const int32_t> token
 
 RenderedConversation render_for_loss(const ChatTemplate& chat_template, const Conversation& conversation) {
   const jinja::Rendered whole = chat_template.render(conversation.messages, {.tools = conversation.tools});
+  const auto& wanted = conversation.counted;
+  if (std::find(wanted.begin(), wanted.end(), true) == wanted.end())
+    return {.text = whole.text, .counted = {}, .with_end_token = false};
   if (!whole.generation.empty())
     return {whole.text, generation_spans(whole.generation, conversation), /*with_end_token=*/false};
   RenderedConversation rendered{.text = whole.text, .counted = {}, .with_end_token = true};

@@ -30,7 +30,7 @@ struct RenderedConversation {
 };
 
 /// Renders a conversation and finds the text of the messages that count. Throws FormatError if the template renders
-/// a message in a way that cannot be told apart from the others.
+/// a message in a way that cannot be told apart from the others. Looks for no spans if no message counts.
 RenderedConversation render_for_loss(const ChatTemplate& chat_template, const Conversation& conversation);
 
 /// Encodes the text as a whole; `counted` gets 1 for each token of which a byte lies in a span, else 0, as

@@ -29,7 +29,7 @@ class ChatEncoder : public RecordEncoder {
         special_(tokenizer.special_tokens()) {}
 
   void append(std::string_view record, EncodedDocuments& documents) override {
-    const Conversation conversation = read(record, options_.loss_on);
+    const Conversation conversation = read_for_loss(record);
     const auto bytes = encode(conversation, documents);
     if (!bytes) return;
     if (options_.loss_on == LossOn::all) documents.counted.clear();
@@ -48,6 +48,14 @@ class ChatEncoder : public RecordEncoder {
     return read_conversation(parse_json(record, "the record"), options_.layout, loss_on, options_.keys);
   }
 
+  /// With loss_on = "all" no message is marked: every token counts, so no span needs to be found.
+  Conversation read_for_loss(std::string_view record) const {
+    Conversation conversation = read(record, options_.loss_on);
+    if (options_.loss_on == LossOn::all)
+      std::fill(conversation.counted.begin(), conversation.counted.end(), false);
+    return conversation;
+  }
+
   /// These return the bytes of the text, or nothing if the filter drops it.
   std::optional<int64_t> encode(const Conversation& conversation, EncodedDocuments& documents) {
     return conversation.prompt ? append_pair(conversation, documents)
@@ -64,7 +72,7 @@ class ChatEncoder : public RecordEncoder {
       encode(conversation, documents);
     } catch (const FormatError&) {  // the template hides where earlier answers are
       documents = {};
-      encode(read(record, options_.loss_on), documents);
+      encode(read_for_loss(record), documents);
     }
     return std::move(documents.counted);
   }

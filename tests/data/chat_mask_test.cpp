@@ -84,6 +84,15 @@ TEST(ChatMask, AnAnswerThatIsCalledByToolsCannotBeFoundInAChangedText) {
                   "the chat template renders messages[1] in another way when messages follow");
 }
 
+TEST(ChatMask, NoSpanIsLookedForWhenNoMessageCounts) {
+  Conversation chat = conversation({"a", "why|b", "c", "d"});
+  chat.messages[1]["tool_calls"] = Json::array();
+  chat.counted.assign(chat.messages.size(), false);
+  const char* const one_block =
+      "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}";
+  for (const char* source : {kForgetful, kPlain, one_block}) EXPECT_EQ(counted_text(source, chat), "");
+}
+
 TEST(ChatMask, BlocksThatCannotBeMatchedWithMessagesAreRefused) {
   const char* const one_block =
       "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}";
