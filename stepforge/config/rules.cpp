@@ -520,6 +520,7 @@ void require_sources(const RuleCheck& check, std::string_view list,
     const bool may_be_indexed = source->format == DataFormat::bin || source->format == DataFormat::automatic;
     if (may_be_indexed && std::filesystem::exists(source->path + ".bin", error)) continue;
     const std::string field = place + ".path";
+    // A file or folder that stands for what has not been downloaded.
     if (std::filesystem::exists(source->path, error)) {
       const std::string advice = hub_advice(source->path, HubKind::dataset);
       check.require(advice.empty(), {field}, advice);
