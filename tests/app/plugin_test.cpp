@@ -11,35 +11,37 @@ std::string built(const std::string& name) {
 }
 
 /// The message with which `stepforge --plugin FILE config show` is refused.
-std::string refusal_of(const std::string& file) {
+std::string refusal_of_library(const std::string& file) {
   const ProgramResult result = run_program({"--plugin", file, "config", "show"});
   EXPECT_EQ(result.exit_code, 2) << result.err;
   return result.err;
 }
 
 TEST(Plugin, OfAnotherVersionIsRefusedWithBothVersions) {
-  EXPECT_CONTAINS(refusal_of(built("wrong_version")), "--plugin: plug-in " + built("wrong_version"),
+  EXPECT_CONTAINS(refusal_of_library(built("wrong_version")), "--plugin: plug-in " + built("wrong_version"),
                   "was built for another version", "Stepforge 0.0.9", "this is Stepforge 0.1.0",
                   "build it again");
 }
 
 TEST(Plugin, ThatIsMissingOrNoPluginIsRefused) {
-  EXPECT_CONTAINS(refusal_of("/nowhere/x.so"), "/nowhere/x.so", "No such file", "path of a shared library");
-  EXPECT_CONTAINS(refusal_of((binary_dir() / "libstepforge_core.so").string()), "libstepforge_core.so",
-                  "has no symbol stepforge_plugin_build", "STEPFORGE_PLUGIN");
+  EXPECT_CONTAINS(refusal_of_library("/nowhere/x.so"), "/nowhere/x.so", "No such file",
+                  "path of a shared library");
+  EXPECT_CONTAINS(refusal_of_library((binary_dir() / "libstepforge_core.so").string()),
+                  "libstepforge_core.so", "has no symbol stepforge_plugin_build", "STEPFORGE_PLUGIN");
   const TempFolder folder;
   write_text(folder / "text.so", std::string(4096, 'x'));
-  EXPECT_CONTAINS(refusal_of((folder / "text.so").string()), "cannot be loaded", "invalid ELF header");
+  EXPECT_CONTAINS(refusal_of_library((folder / "text.so").string()), "cannot be loaded",
+                  "invalid ELF header");
   EXPECT_CONTAINS(run_program({"--plugin"}).err, "--plugin: no file follows");
 }
 
 TEST(Plugin, WhoseEntryFunctionThrowsIsRefusedWithTheReason) {
-  EXPECT_CONTAINS(refusal_of(built("failing")), built("failing"), "its entry function failed",
+  EXPECT_CONTAINS(refusal_of_library(built("failing")), built("failing"), "its entry function failed",
                   "registers the sub-command \"twice\", which is registered already");
 }
 
 TEST(Plugin, WithANameThatIsTakenIsRefused) {
-  EXPECT_CONTAINS(refusal_of(built("taken_names")), "pipeline schedule \"1F1B\"",
+  EXPECT_CONTAINS(refusal_of_library(built("taken_names")), "pipeline schedule \"1F1B\"",
                   "parallelism.pipeline_parallel_schedule has a built-in one", "rename it");
 }
 

@@ -14,7 +14,7 @@
 namespace stepforge::testing {
 namespace {
 
-Config tiny(std::vector<std::string> settings = {}) {
+Config small_job(std::vector<std::string> settings = {}) {
   settings.insert(settings.begin(),
                   {"model.n_layers=4", "model.vocab_size=256", "training.seq_len=128",
                    "training.local_batch_size=8", "training.global_batch_size=64", "training.threads=1"});
@@ -42,11 +42,11 @@ int64_t bytes_with(const std::string& text) {
       settings.push_back(setting);
     }
   }
-  return memory_of(tiny(settings), ranks).peak_of_one_memory();
+  return memory_of(small_job(settings), ranks).peak_of_one_memory();
 }
 
 TEST(MemoryFit, SaysWhetherTheStepFits) {
-  const Config config = tiny();
+  const Config config = small_job();
   const ModelSpec model = plan_model(config);
   const MemoryAccount memory = memory_of(config);
   const int64_t peak = memory.peak_of_one_memory();
@@ -57,8 +57,8 @@ TEST(MemoryFit, SaysWhetherTheStepFits) {
 }
 
 TEST(MemoryFit, EachChangeIsTheSmallestOfItsKindThatFits) {
-  const int64_t peak = memory_of(tiny()).peak_of_one_memory();
-  const std::vector<FittingChange> found = changes(tiny(), peak - 1);
+  const int64_t peak = memory_of(small_job()).peak_of_one_memory();
+  const std::vector<FittingChange> found = changes(small_job(), peak - 1);
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=every_n activation_checkpoint.every_n=2");
   EXPECT_EQ(found[1].settings, "training.local_batch_size=4");
@@ -74,15 +74,16 @@ TEST(MemoryFit, CombinesChangesIfNoSingleOneFits) {
   const int64_t small = bytes_with("training.local_batch_size=1");
   const int64_t both = bytes_with("activation_checkpoint.mode=full training.local_batch_size=1");
   ASSERT_LT(both, std::min(full, small));
-  const std::vector<FittingChange> found = changes(tiny({"parallelism.data_parallel_shard_degree=1"}), both);
+  const std::vector<FittingChange> found =
+      changes(small_job({"parallelism.data_parallel_shard_degree=1"}), both);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=full training.local_batch_size=1");
 }
 
 TEST(MemoryFit, TriesTensorParallelismOnTheSameRanks) {
-  const Config config =
-      tiny({"activation_checkpoint.mode=full", "training.local_batch_size=1",
-            "parallelism.data_parallel_shard_degree=1", "parallelism.data_parallel_replicate_degree=-1"});
+  const Config config = small_job({"activation_checkpoint.mode=full", "training.local_batch_size=1",
+                                   "parallelism.data_parallel_shard_degree=1",
+                                   "parallelism.data_parallel_replicate_degree=-1"});
   const ModelSpec model = plan_model(config);
   const RankId rank{0, 4};
   const MemoryAccount memory = account(write_train_step(config, model, plan_layout(config, model, rank)));
@@ -94,7 +95,7 @@ TEST(MemoryFit, TriesTensorParallelismOnTheSameRanks) {
 
 TEST(MemoryFit, TriesTwoChangesBeforeItAsksForMoreRanks) {
   const int64_t both = bytes_with("activation_checkpoint.mode=full training.local_batch_size=1");
-  const std::vector<FittingChange> found = changes(tiny(), both);
+  const std::vector<FittingChange> found = changes(small_job(), both);
   ASSERT_FALSE(found.empty());
   EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=full training.local_batch_size=1");
   EXPECT_EQ(found[0].bytes, both);
@@ -102,20 +103,20 @@ TEST(MemoryFit, TriesTwoChangesBeforeItAsksForMoreRanks) {
 }
 
 TEST(MemoryFit, KeepsTheRowsOfAStepIfTheGlobalBatchFollowsTheLocalOne) {
-  const Config config = tiny({"training.global_batch_size=-1"});
+  const Config config = small_job({"training.global_batch_size=-1"});
   const std::vector<FittingChange> found = changes(config, memory_of(config).peak_of_one_memory() - 1);
   EXPECT_EQ(found.at(1).settings, "training.local_batch_size=4 training.global_batch_size=8");
 }
 
 TEST(MemoryFit, OffloadingHelpsOnlyIfTheDeviceHasItsOwnMemory) {
   const auto offloads = [](const FittingChange& change) { return contains(change.settings, "cpu_offload"); };
-  const int64_t peak = memory_of(tiny()).peak_bytes;
-  EXPECT_TRUE(std::ranges::none_of(changes(tiny(), peak - 1), offloads));
-  EXPECT_TRUE(std::ranges::any_of(changes(tiny(), peak - 1, false), offloads));
+  const int64_t peak = memory_of(small_job()).peak_bytes;
+  EXPECT_TRUE(std::ranges::none_of(changes(small_job(), peak - 1), offloads));
+  EXPECT_TRUE(std::ranges::any_of(changes(small_job(), peak - 1, false), offloads));
 }
 
 TEST(MemoryFit, SaysWhatWasTriedIfNothingFits) {
-  const Config config = tiny();
+  const Config config = small_job();
   EXPECT_TRUE(changes(config, 1000).empty());
   EXPECT_CONTAINS(memory_verdict(config, plan_model(config), {}, memory_of(config), {1000, "are free"}),
                   "Tried without success, alone and together: activation_checkpoint.mode=every_n "

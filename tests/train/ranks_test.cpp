@@ -250,7 +250,7 @@ TEST(Ranks, AllStopAfterTheSameStepIfOneIsInterrupted) {
     const TempFolder folder;
     const auto steps = run_processes(2, [&](World& world) {
       std::optional<InterruptWatcher> interrupts;
-      if (world.rank() == 1) interrupts.emplace([] {});
+      if (world.rank() == 1) interrupts.emplace([](int) {});
       TestRun run(job(folder, "run", layout), interrupts ? &*interrupts : nullptr, &world);
       run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
         if (!interrupts || trainer.state.step != 2) return;

@@ -175,7 +175,7 @@ TEST(Resume, MakesUpForAValidationThatWasInterrupted) {
   const Strings other = {format("run_dir={}", (folder / "cut").string())};
   TestRun(args).run();
   for (const int64_t step : {4, 8}) {
-    InterruptWatcher interrupts([] {});
+    InterruptWatcher interrupts([](int) {});
     TestRun cut(args + other, &interrupts);
     cut.build().add_callback(std::make_unique<StopAtLog>(interrupts, step));
     EXPECT_EQ(cut.trainer().run(), RunOutcome::interrupted);
