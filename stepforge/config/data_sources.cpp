@@ -42,11 +42,13 @@ bool is_conversations(const DataSourceConfig& source) {
 
 }  // namespace
 
+bool trains_on_conversations(const DataConfig& data) {
+  return std::ranges::any_of(leaf_sources("data.sources", data.sources),
+                             [](const DataSourceAt& entry) { return is_conversations(*entry.source); });
+}
+
 DataPacking default_packing(const DataConfig& data) {
-  const bool has_conversations =
-      std::ranges::any_of(leaf_sources("data.sources", data.sources),
-                          [](const DataSourceAt& entry) { return is_conversations(*entry.source); });
-  return has_conversations ? DataPacking::best_fit : DataConfig{}.packing;
+  return trains_on_conversations(data) ? DataPacking::best_fit : DataConfig{}.packing;
 }
 
 bool has_exact_epoch(const std::vector<DataSourceConfig>& sources) {

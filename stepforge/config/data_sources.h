@@ -26,6 +26,9 @@ std::vector<DataSourceAt> leaf_sources(std::string_view place, const std::vector
 /// epochs.
 bool has_exact_epoch(const std::vector<DataSourceConfig>& sources);
 
+/// Whether a source of the training data is conversations or instructions.
+bool trains_on_conversations(const DataConfig& data);
+
 /// The packing of data for which none is set: best_fit if a source of the training data is conversations or instructions, since
 /// concat would divide them, else that of DataConfig.
 DataPacking default_packing(const DataConfig& data);

@@ -138,11 +138,30 @@ void check_vocabulary(const LoadedConfig& loaded, int64_t tokens) {
              where(loaded, "model.vocab_size"), rows, tokens));
 }
 
+namespace {
+
+/// Throws UsageError if messages cannot be rendered; prompts and completions may be plain texts.
+void require_template(const Config& config, const RecordOptions& records) {
+  if (!records.chat_template.empty() || ChatTemplate::exists(records.tokenizer_folder)) return;
+  for (const DataSourceAt& entry : leaf_sources("data.sources", config.data.sources)) {
+    const DataFormat source = entry.source->format;
+    if (source != DataFormat::messages && source != DataFormat::sharegpt && source != DataFormat::alpaca)
+      continue;
+    throw UsageError(
+        format("{}: there is no chat template: name a folder that has one in tokenizer.path, or set "
+               "data.chat_template",
+               entry.place));
+  }
+}
+
+}  // namespace
+
 void check_sources(const Config& config, const Tokenizer* tokenizer) {
   const auto bytes = make_byte_tokenizer();  // stands for one that is not there yet
   const std::string& chat_template = config.data.chat_template;
   if (!chat_template.empty()) static_cast<void>(ChatTemplate::load(tokenizer_folder(config), chat_template));
   DataPlan plan = data_plan(config, planned_vocabulary(config, tokenizer));
+  require_template(config, plan.records);
   const std::vector<SourceSpec> train = leaves_of(plan.sources);
   const std::vector<SourceSpec> validation = leaves_of(plan.validation_sources);
   plan.packing = Packing::concat;

@@ -149,9 +149,10 @@ class SentencePieceTokenizer final : public Tokenizer {
   /// Whether the library knows the id.
   bool is_piece(int32_t id) const { return id < processor_.GetPieceSize(); }
 
-  std::string text_of(const std::vector<int>& ids) const {
+  /// The text of a sequence of pieces; the space before its first one is part of it only if it follows an added token.
+  std::string text_of(const std::vector<int>& ids, bool follows_added) const {
     std::string text;
-    const auto status = processor_.Decode(ids, &text);
+    const auto status = (follows_added ? added_->inner : processor_).Decode(ids, &text);
     if (!status.ok()) throw Error(format("SentencePiece cannot decode ids: {}", status.ToString()));
     return text;
   }
@@ -290,13 +291,14 @@ class PieceDecoder final : public TokenDecoder {
       pass(bytes);
       ids_.clear();
       passed_ = 0;
+      follows_added_ = true;
       bytes += tokenizer_.token_bytes(id);
       return;
     }
     ids_.push_back(id);
     if (tokenizer_.is_byte(id)) return;
     pass(bytes);
-    const std::string alone = tokenizer_.text_of({id});
+    const std::string alone = tokenizer_.text_of({id}, follows_added_);
     if (alone.empty()) return;
     ids_ = {id};
     passed_ = alone.size();
@@ -306,7 +308,7 @@ class PieceDecoder final : public TokenDecoder {
 
  private:
   void pass(std::string& bytes) {
-    const std::string text = tokenizer_.text_of(ids_);
+    const std::string text = tokenizer_.text_of(ids_, follows_added_);
     bytes += std::string_view(text).substr(passed_);
     passed_ = text.size();
   }
@@ -314,7 +316,8 @@ class PieceDecoder final : public TokenDecoder {
   const SentencePieceTokenizer& tokenizer_;
   bool skip_special_;
   std::vector<int> ids_;
-  size_t passed_ = 0;  ///< how much of the text of ids_ was appended
+  size_t passed_ = 0;           ///< how much of the text of ids_ was appended
+  bool follows_added_ = false;  ///< whether an added token came before ids_
 };
 
 std::unique_ptr<TokenDecoder> SentencePieceTokenizer::decoder(bool skip_special) const {

@@ -10,7 +10,6 @@
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/config/data_sources.h"
-#include "stepforge/data/conversation.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/text/chat_template.h"
 #include "stepforge/text/text_ends.h"
@@ -30,15 +29,13 @@ std::unordered_set<int32_t> first_labels(const Trainer& trainer) {
   return labels;
 }
 
-bool trains_on_conversations(const Config& config) {
-  return std::ranges::any_of(leaf_sources("data.sources", config.data.sources), [](const auto& entry) {
-    return find_chat_layout(choice_name(entry.source->format)).has_value();
-  });
-}
-
 std::string names_of(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   std::vector<std::string> names;
-  for (const int32_t id : ids) names.push_back(format("{} ({})", tokenizer.token_text(id), id));
+  for (const int32_t id : ids) {
+    // A model may name ends beyond its tokenizer.
+    const bool is_token = id >= 0 && id < tokenizer.vocab_size();
+    names.push_back(is_token ? format("{} ({})", tokenizer.token_text(id), id) : format("{}", id));
+  }
   return join(names, ", ");
 }
 
@@ -68,7 +65,7 @@ void record(const Trainer& trainer) {
   const std::vector<int32_t> known = named_ends(tokenizer, generation);
   const std::vector<int32_t> possible = possible_ends(trainer);
   const auto is_known = [&](int32_t id) { return std::ranges::find(known, id) != known.end(); };
-  const bool conversations = trains_on_conversations(trainer.config);
+  const bool conversations = trains_on_conversations(trainer.config.data);
   if (std::ranges::all_of(possible, is_known) && !conversations) return;
   const std::unordered_set<int32_t> labels = first_labels(trainer);
   std::vector<int32_t> learned;

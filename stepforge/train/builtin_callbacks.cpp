@@ -16,7 +16,6 @@
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/config/data_sources.h"
-#include "stepforge/data/conversation.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
 #include "stepforge/metrics/names.h"
@@ -320,23 +319,11 @@ std::unique_ptr<Callback> make_trace_callback(std::filesystem::path path) {
   return std::make_unique<TraceCallback>(std::move(path));
 }
 
-namespace {
-
-bool trains_on_conversations(const Config& config) {
-  const auto sources = leaf_sources("data.sources", config.data.sources);
-  return std::ranges::any_of(sources, [](const DataSourceAt& at) {
-    const auto layout = find_chat_layout(choice_name(at.source->format));
-    return (layout && *layout != ChatLayout::preference) || !at.source->dataset.empty();
-  });
-}
-
-}  // namespace
-
 std::string sample_prompt(const Config& config) {
   const std::string& prompt = config.sampling.prompt;
   const RecordOptions records = data_plan(config, 0).records;
   const bool has_template = !records.chat_template.empty() || ChatTemplate::exists(records.tokenizer_folder);
-  if (!trains_on_conversations(config) || !has_template) return prompt;
+  if (!trains_on_conversations(config.data) || !has_template) return prompt;
   Json message = Json::object();
   message["role"] = "user";
   message["content"] = prompt;

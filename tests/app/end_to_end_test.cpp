@@ -204,9 +204,8 @@ TEST_F(EndToEnd, GenerationSettingsOfAnImportAreInItsExport) {
             settings["eos_token_id"]);
 }
 
-TEST_F(EndToEnd, ARunFolderIsNotImportedAndTheErrorNamesInitialLoadPath) {
-  EXPECT_CONTAINS(refusal_of({"import", run().string(), file("run-again").string()}),
-                  "checkpoint.initial_load_path");
+TEST_F(EndToEnd, ARunFolderIsNotImportedAndTheErrorNamesModelFrom) {
+  EXPECT_CONTAINS(refusal_of({"import", run().string(), file("run-again").string()}), "model.from");
   fs::create_directory(file("empty"));
   EXPECT_CONTAINS(refusal_of({"import", file("empty").string(), file("run-again").string()}),
                   "is not a model");

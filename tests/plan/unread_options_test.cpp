@@ -78,7 +78,6 @@ TEST(UnreadOptions, ThatAnotherChoiceExcludesAreRefused) {
       {"activation_checkpoint.blocks=[1]", "activation_checkpoint.mode = \"none\""},
       {"activation_checkpoint.regions=mlp", "activation_checkpoint.mode = \"none\""},
       {"parallelism.fsdp_reshard_every_n=3", "parallelism.fsdp_reshard_after_forward = \"default\""},
-      {"checkpoint.export_dtype=bf16", "checkpoint.last_save_in_hf = false"},
       {"checkpoint.initial_load_model_only=false", "checkpoint.initial_load_path = \"\""},
       {"training.max_skipped=3", "training.nonfinite = \"stop\""},
       {"data.max_bad_records=3", "data.on_bad_record = \"stop\""},

@@ -66,7 +66,7 @@ TEST(ModelTokens, GiveTheIdsRolesAndFlagsOfTransformers) {
 
 TEST(ModelTokens, AreTheSameTokenizerWhereverTheyAreListed) {
   const TempFolder folder;
-  write(folder / "a/tokenizer.json", bytes_with({special("<A>")}));
+  write(folder / "a/tokenizer.json", bytes_with(Json::array({special("<A>")})));
   write(folder / "b/tokenizer.json", bytes_with(Json::array()));
   write(folder / "b/added_tokens.json", {{"<A>", 257}});
   write(folder / "b/special_tokens_map.json", {{"additional_special_tokens", {"<A>"}}});

@@ -10,6 +10,7 @@
 #include "stepforge/app/torch/loss_gradients.h"
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/base/error.h"
+#include "stepforge/config/data_sources.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/toml_text.h"
 #include "stepforge/kernels/cpu_allocator.h"
@@ -124,10 +125,10 @@ void use_sources(const EvalOptions& options, Config& config) {
   config.data.deduplicate = false;
   config.data.on_bad_record = BadRecordAction::stop;
   config.data.too_long = TooLongRule::cut;
-  if (config.data.packing == DataPacking::preset) config.data.packing = DataPacking::best_fit;
   // A data plan needs a training source too; the same text is named but not read.
   config.data.sources = asked_sources(options);
   config.data.validation = config.data.sources;
+  config.data.packing = default_packing(config.data);
 }
 
 int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
