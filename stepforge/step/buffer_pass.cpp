@@ -18,7 +18,8 @@ namespace {
 constexpr int64_t kMasterBytes = 4;      // masters that are trained, gradients and optimizer state are fp32
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
 constexpr int64_t kTallyBytes = 8;       // fp64; of each expert
-constexpr int64_t kLabelCountBytes = 24;  // what the labels weigh, their number, how many ranks are to stop
+// What the labels weigh, their number, that of the tokens, and how many ranks are to stop and lack rows.
+constexpr int64_t kLabelCountBytes = 40;
 constexpr int64_t kTokenBytes = 4;        // int32; a batch has those further ahead, which the embedding takes
 constexpr int64_t kAheadWeightBytes = 8;  // what the labels of one depth of multi-token prediction weigh
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank

@@ -63,7 +63,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// The standard steps: ranks, run_folder, threads, tokenizer, data, specification, layout, step_program,
-  /// groups, parameters, model, optimizer, loader, executor, checkpoint, metrics. Replace one by name before
+  /// groups, parameters, model, optimizer, loader, executor, checkpoint, answer_ends, metrics. Replace one by name before
   /// build(); throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
   const std::vector<BuildStep>& build_steps() const { return build_steps_; }

@@ -367,7 +367,7 @@ TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   for (const auto& step : run.trainer().build_steps()) names.push_back(step.name);
   const Strings documented = {"ranks",  "run_folder",   "threads",    "tokenizer",  "data",  "specification",
                               "layout", "step_program", "groups",     "parameters", "model", "optimizer",
-                              "loader", "executor",     "checkpoint", "metrics"};
+                              "loader", "executor",     "checkpoint", "answer_ends", "metrics"};
   EXPECT_EQ(names, documented);
 }
 
