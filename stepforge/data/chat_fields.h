@@ -11,6 +11,8 @@
 namespace stepforge {
 
 inline constexpr std::string_view kAssistantRole = "assistant";
+/// An answer whose text holds calls of tools as JSON.
+inline constexpr std::string_view kCallRole = "function_call";
 
 /// The value of the first of `keys` that the record has; null if it has none, or null. Empty keys are not looked for.
 const Json* find_member(const Json& record, const std::vector<std::string>& keys);

@@ -55,25 +55,129 @@ class MessageFinder {
     }
   }
 
-  /// The content alone, for templates that render a message in another way when others follow, such as those that
-  /// remove its reasoning: the part of the text that changes when the content does.
+  /// For templates that render a message in another way when others follow, such as those that remove its reasoning: the
+  /// part of the text that changes when the message does. A message with calls or thoughts begins behind the prompt for
+  /// an answer and ends before what ends an answer.
   TextSpan content_of(size_t message) const {
-    Json messages = conversation_.messages;
-    Json& changed = messages[message];
-    if (!changed.contains("content") || !changed["content"].is_string() || changed.contains("tool_calls")) {
+    const Json& said = conversation_.messages[message];
+    std::optional<TextSpan> fields;
+    bool has_more = false;  // than a content
+    for (Field& field : fields_of(said)) {
+      const std::optional<TextSpan> found = changed_by(message, std::move(field.changed), field.is_name);
+      if (!found) continue;
+      has_more |= !field.is_content;
+      fields = fields ? TextSpan{std::min(fields->begin, found->begin), std::max(fields->end, found->end)}
+                      : *found;
+    }
+    if (!fields) {
       throw FormatError(
           format("the chat template renders messages[{}] in another way when messages follow, so what it "
                  "adds cannot be "
                  "found; set loss_on = \"last\", or use a template with {{% generation %}} blocks",
                  message));
     }
-    changed["content"] = kStandIn;
-    const std::string other = render(messages, false);
+    return has_more ? whole_answer(message, *fields) : *fields;
+  }
+
+  struct Field {
+    Json changed;  ///< the message with a stand-in in its place
+    bool is_content = false;
+    bool is_name = false;  ///< of a tool, which later messages may repeat
+  };
+
+  static std::vector<Field> fields_of(const Json& said) {
+    std::vector<Field> fields;
+    for (const char* key : {"content", "reasoning_content", "reasoning", "thinking"}) {
+      if (!said.contains(key) || !said[key].is_string()) continue;
+      if (std::string_view(key) != "content" && said[key] == "") continue;
+      fields.push_back({.changed = said, .is_content = std::string_view(key) == "content"});
+      fields.back().changed[key] = kStandIn;
+    }
+    if (!said.contains("tool_calls") || !said["tool_calls"].is_array()) return fields;
+    for (size_t i = 0; i < said["tool_calls"].size(); ++i) {
+      for (const char* key : {"name", "arguments"}) {
+        Field field{.changed = said, .is_name = std::string_view(key) == "name"};
+        Json& call = field.changed["tool_calls"][i];
+        if (!call.is_object()) continue;
+        Json& function = call.contains("function") ? call["function"] : call;
+        if (!function.is_object() || !function.contains(key)) continue;
+        function[key] = function[key].is_object() ? Json{{kStandIn, kStandIn}} : Json(kStandIn);
+        fields.push_back(std::move(field));
+      }
+    }
+    return fields;
+  }
+
+  /// The part of the text that is another when the message is `changed`; nullopt if the template does not write it, or not such a
+  /// one. Of a name only the first place.
+  std::optional<TextSpan> changed_by(size_t message, Json changed, bool is_name) const {
+    Json messages = conversation_.messages;
+    messages[message] = std::move(changed);
+    std::string other;
+    try {
+      other = render(messages, false);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    if (other == text_) return std::nullopt;
     const auto ahead = std::mismatch(text_.begin(), text_.end(), other.begin(), other.end());
     const auto begin = static_cast<size_t>(ahead.first - text_.begin());
+    if (is_name) return TextSpan{begin, begin};
     const auto behind = std::mismatch(text_.rbegin(), text_.rend() - static_cast<std::ptrdiff_t>(begin),
                                       other.rbegin(), other.rend() - static_cast<std::ptrdiff_t>(begin));
-    return {begin, text_.size() - static_cast<size_t>(behind.first - text_.rbegin())};
+    return TextSpan{begin, text_.size() - static_cast<size_t>(behind.first - text_.rbegin())};
+  }
+
+  /// Widens the fields of an answer to all that the model writes.
+  TextSpan whole_answer(size_t message, TextSpan fields) const {
+    TextSpan whole = fields;
+    if (const std::string prompt = answer_prompt(message); !prompt.empty()) {
+      const size_t at = text_.rfind(prompt, fields.begin);
+      if (at != std::string::npos && at + prompt.size() <= fields.begin) whole.begin = at + prompt.size();
+    }
+    if (const std::string end = answer_end(); !end.empty()) {
+      const size_t at = text_.find(end, fields.end);
+      if (at != std::string::npos && at <= begin_of_next(message)) whole.end = at;
+    }
+    return whole;
+  }
+
+  /// Where the content of the next message begins: an answer ends before. 0 if it cannot be told.
+  size_t begin_of_next(size_t message) const {
+    if (message + 1 == conversation_.messages.size()) return text_.size();
+    Json changed = conversation_.messages[message + 1];
+    if (!changed.contains("content") || !changed["content"].is_string()) return 0;
+    changed["content"] = kStandIn;
+    const auto next = changed_by(message + 1, std::move(changed), /*is_name=*/true);
+    return next ? next->begin : 0;
+  }
+
+  /// What the template writes before an answer; empty if it cannot be told.
+  std::string answer_prompt(size_t message) const {
+    try {
+      const Json before = first_messages(message);
+      const std::string without = render(before, false);
+      const std::string with = render(before, true);
+      if (message > 0 && with.starts_with(without)) return with.substr(without.size());
+    } catch (const Error&) {  // the template takes whole conversations only
+    }
+    return "";
+  }
+
+  /// What the template writes after an answer, without white space; empty if it cannot be told.
+  std::string answer_end() const {
+    try {
+      const Json messages = {{{"role", "user"}, {"content", "?"}},
+                             {{"role", "assistant"}, {"content", kStandIn}}};
+      const std::string text = render(messages, false);
+      const size_t at = text.find(kStandIn);
+      if (at == std::string::npos) return "";
+      const std::string end = text.substr(at + kStandIn.size());
+      const size_t first = end.find_first_not_of(" \t\r\n");
+      return first == std::string::npos ? "" : end.substr(first, end.find_last_not_of(" \t\r\n") + 1 - first);
+    } catch (const Error&) {
+      return "";
+    }
   }
 
   const ChatTemplate& template_;

@@ -8,6 +8,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/data/chat_fields.h"
+#include "stepforge/data/function_call.h"
+#include "stepforge/data/turn_mask.h"
 
 namespace stepforge {
 
@@ -25,28 +27,24 @@ void add(Conversation& conversation, Json made, bool counted) {
   conversation.counted.push_back(counted);
 }
 
-/// Whether a message is to be learned from, by its own flag.
-bool wants_loss(const Json& made, size_t index) {
-  if (const Json* flag = find_member(made, "loss"); flag != nullptr) {
-    if (!flag->is_boolean()) throw FormatError(format("messages[{}].loss is not true or false", index));
-    return flag->get<bool>();
-  }
-  const Json* weight = find_member(made, "weight");
-  if (weight == nullptr) return true;
-  if (!weight->is_number() || (*weight != 0 && *weight != 1))
-    throw FormatError(format("messages[{}].weight is neither 0 nor 1", index));
-  return *weight == 1;
+/// Whether a turn counts: an answer that its mask does not exclude. Throws FormatError where a mask cannot be followed.
+bool counts(std::string_view role, TurnMask mask, LossOn loss_on, const std::string& place) {
+  if (mask == TurnMask::excluded && loss_on == LossOn::all)
+    throw FormatError(
+        format("{} is excluded by its mask, but loss_on = \"all\" learns every token; set loss_on = "
+               "\"assistant\", or remove the mask",
+               place));
+  return role == kAssistantRole && mask != TurnMask::excluded;
 }
 
-void read_messages(const Json& list, Conversation& conversation) {
+void read_messages(const Json& list, LossOn loss_on, Conversation& conversation) {
   if (!list.is_array()) throw FormatError("the messages are not a list");
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_object()) throw FormatError(format("messages[{}] is not an object", i));
     Json made = list[i];
     const std::string& role = text_of(list[i], "role");
-    const bool counted = role == kAssistantRole && wants_loss(made, i);
-    made.erase("loss");
-    made.erase("weight");
+    const std::string place = format("messages[{}]", i);
+    const bool counted = counts(role, take_turn_mask(made, place), loss_on, place);
     add(conversation, std::move(made), counted);
   }
 }
@@ -57,7 +55,7 @@ const std::vector<RoleName>& usual_roles() {
                                                {"user", "user"},
                                                {"gpt", kAssistantRole},
                                                {"assistant", kAssistantRole},
-                                               {"function_call", kAssistantRole},
+                                               {"function_call", kCallRole},
                                                {"system", "system"},
                                                {"observation", "tool"},
                                                {"tool", "tool"}};
@@ -86,7 +84,7 @@ void require_turn(size_t number, std::string_view role, const std::string& word,
                   const std::vector<RoleName>& roles, const std::string& place) {
   const bool question = number % 2 == 0;
   const auto is_due = [&](std::string_view found) {
-    return question ? found == "user" || found == "tool" : found == kAssistantRole;
+    return question ? found == "user" || found == "tool" : found == kAssistantRole || found == kCallRole;
   };
   if (is_due(role)) return;
   throw FormatError(format(
@@ -109,12 +107,18 @@ std::vector<std::string> keys_or(const std::vector<std::string>& keys,
   return keys.empty() ? usual : keys;
 }
 
-Conversation read_sharegpt(const Json& record, const ChatKeys& keys) {
+Conversation read_sharegpt(const Json& record, LossOn loss_on, const ChatKeys& keys) {
   const auto lists = keys_or(keys.messages, {"conversations", "conversation"});
   const Json* turns = find_member(record, lists);
   if (turns == nullptr || !turns->is_array())
     throw FormatError(format("no list \"{}\"; it has {}", lists.front(), keys_of(record)));
   Conversation conversation = of_messages(read_sharegpt_turns(*turns, keys));
+  for (size_t i = 0; i < turns->size(); ++i) {
+    Json turn = (*turns)[i];
+    const std::string place = format("{}[{}]", lists.front(), i);
+    conversation.counted[i] =
+        counts(text_of(conversation.messages[i], "role"), take_turn_mask(turn, place), loss_on, place);
+  }
   // A system message among the turns takes the place of the column, as in LLaMA-Factory.
   std::string system = text_or_empty(record, keys.system);
   const Json& messages = conversation.messages;
@@ -132,13 +136,13 @@ Conversation read_alpaca(const Json& record, const ChatKeys& keys) {
   return conversation;
 }
 
-Conversation read_prompt_completion(const Json& record, const ChatKeys& keys) {
+Conversation read_prompt_completion(const Json& record, LossOn loss_on, const ChatKeys& keys) {
   Conversation conversation;
   const Json* prompt = find_member(record, "prompt");
   if (prompt != nullptr && prompt->is_array()) {
-    read_messages(*prompt, conversation);
+    read_messages(*prompt, loss_on, conversation);
     std::fill(conversation.counted.begin(), conversation.counted.end(), false);
-    read_messages(member_of(record, "completion"), conversation);
+    read_messages(member_of(record, "completion"), loss_on, conversation);
     conversation.tools = tools_of(record, keys.tools);
     return conversation;
   }
@@ -147,23 +151,23 @@ Conversation read_prompt_completion(const Json& record, const ChatKeys& keys) {
   return conversation;
 }
 
-Conversation read_layout(const Json& record, ChatLayout layout, const ChatKeys& keys) {
+Conversation read_layout(const Json& record, ChatLayout layout, LossOn loss_on, const ChatKeys& keys) {
   switch (layout) {
     case ChatLayout::messages: {
       const auto lists = keys_or(keys.messages, {"messages", "conversations", "dialogs"});
       const Json* list = find_member(record, lists);
       if (list == nullptr) throw FormatError(format("no \"{}\"; it has {}", lists.front(), keys_of(record)));
       Conversation conversation;
-      read_messages(*list, conversation);
+      read_messages(*list, loss_on, conversation);
       conversation.tools = tools_of(record, keys.tools);
       return conversation;
     }
     case ChatLayout::sharegpt:
-      return read_sharegpt(record, keys);
+      return read_sharegpt(record, loss_on, keys);
     case ChatLayout::alpaca:
       return read_alpaca(record, keys);
     case ChatLayout::prompt_completion:
-      return read_prompt_completion(record, keys);
+      return read_prompt_completion(record, loss_on, keys);
     case ChatLayout::preference:
       break;
   }
@@ -200,7 +204,10 @@ Json read_sharegpt_turns(const Json& turns, const ChatKeys& keys, size_t first_t
     const std::string& word = text_of(turn, keys.role);
     const std::string_view role = role_of(word, roles, place);
     if (i > 0 || role != "system") require_turn(number++, role, word, roles, place);
-    messages.push_back(chat_message(role, text_of(turn, keys.content)));
+    const std::string& text = text_of(turn, keys.content);
+    messages.push_back(role == kCallRole
+                           ? read_function_call(text, format("conversations[{}].{}", i, keys.content))
+                           : chat_message(role, text));
   }
   return messages;
 }
@@ -229,7 +236,7 @@ Json read_alpaca_prompt(const Json& record, const ChatKeys& keys) {
 
 Conversation read_conversation(const Json& record, ChatLayout layout, LossOn loss_on, const ChatKeys& keys) {
   if (!record.is_object()) throw FormatError("the record is not an object");
-  Conversation conversation = read_layout(record, layout, keys);
+  Conversation conversation = read_layout(record, layout, loss_on, keys);
   if (conversation.prompt || loss_on == LossOn::all) return conversation;
   auto& counted = conversation.counted;
   const auto last = std::find(counted.rbegin(), counted.rend(), true);

@@ -15,10 +15,12 @@ namespace stepforge {
 /// The layouts of a record, with their usual keys.
 enum class ChatLayout {
   /// {"messages": [{"role", "content", ...}], "tools": [...]}, as OpenAI and TRL have it; the list may also be
-  /// called "conversations" or "dialogs". A message may say "loss": false (XTuner) or "weight": 0 (OpenAI).
+  /// called "conversations" or "dialogs". Turns of this and the next layout may say whether they are learned
+  /// (data/turn_mask.h).
   messages,
   /// {"conversations": [{"from", "value"}], "system": "...", "tools": "..."}. After the system message, questions
-  /// (human, observation) and answers (gpt, function_call) alternate.
+  /// (human, observation) and answers (gpt, function_call) alternate. The text of function_call holds the calls as JSON
+  /// (data/function_call.h).
   sharegpt,
   /// {"instruction", "input", "output", "system", "history": [[question, answer], ...]}.
   alpaca,
@@ -35,7 +37,7 @@ std::string_view chat_layout_name(ChatLayout layout);
 /// The word with which a data set names a role.
 struct RoleName {
   std::string name;
-  std::string_view role;  ///< "user", "assistant", "tool" or "system"
+  std::string_view role;  ///< "user", "assistant", "tool", "system" or kCallRole
 
   friend bool operator==(const RoleName&, const RoleName&) = default;
 };

@@ -102,7 +102,7 @@ void read_tags(const JsonReader& tags, ChatKeys& keys) {
   keys.roles = {{tags.text_or("user_tag", "human"), "user"},
                 {tags.text_or("assistant_tag", "gpt"), kAssistantRole},
                 {tags.text_or("observation_tag", "observation"), "tool"},
-                {tags.text_or("function_tag", "function_call"), kAssistantRole},
+                {tags.text_or("function_tag", "function_call"), kCallRole},
                 {tags.text_or("system_tag", "system"), "system"}};
 }
 

@@ -77,10 +77,40 @@ TEST(ChatMask, ContentLikeThePartsOfTheTemplateIsNotTakenForIt) {
   EXPECT_EQ(counted_text(kForgetful, conversation({"x", "1|x", "x", "2|x"})), "x$2|x$");
 }
 
-TEST(ChatMask, AnAnswerThatIsCalledByToolsCannotBeFoundInAChangedText) {
+/// Calls and thoughts; thoughts only of the last round, as Qwen3 does.
+constexpr const char* kTools =
+    "{% for m in messages %}[{{ m.role }}]"
+    "{% if m.reasoning_content and loop.index0 > 2 %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content or '' }}{% if loop.last %}{{ ' ' }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}"
+    "<|endoftext|>{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
+
+Json call_of(const char* name) {
+  return {{"type", "function"}, {"function", {{"name", name}, {"arguments", {{"w", 3}}}}}};
+}
+
+TEST(ChatMask, CallsAndThoughtsAreFoundInATextThatChangesWhenMessagesFollow) {
+  Conversation chat;
+  chat.messages = {
+      {{"role", "user"}, {"content", "a"}},
+      {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call_of("f"), call_of("g")}}},
+      {{"role", "tool"}, {"content", "9"}},
+      {{"role", "assistant"}, {"content", "b"}, {"reasoning_content", "why"}, {"tool_calls", {call_of("h")}}},
+      {{"role", "tool"}, {"content", "9"}},
+      {{"role", "assistant"}, {"content", "end"}}};
+  chat.counted = {false, true, false, true, false, true};
+  EXPECT_EQ(
+      counted_text(kTools, chat),
+      R"(<call>{"name": "f", "arguments": {"w": 3}}</call><call>{"name": "g", "arguments": {"w": 3}}</call>$)"
+      R"(<think>why</think>b<call>{"name": "h", "arguments": {"w": 3}}</call>$)"
+      "end $");
+}
+
+TEST(ChatMask, AnAnswerThatTheTemplateDoesNotWriteIsRefused) {
   Conversation chat = conversation({"a", "why|b", "c", "d"});
-  chat.messages[1]["tool_calls"] = Json::array();
-  EXPECT_CONTAINS(message_of<FormatError>([&] { counted_text(kForgetful, chat); }),
+  chat.messages[1]["content"] = nullptr;
+  const char* const silent = "{% for m in messages %}{{ m.role }}{{ loop.last }}<|endoftext|>{% endfor %}";
+  EXPECT_CONTAINS(message_of<FormatError>([&] { counted_text(silent, chat); }),
                   "the chat template renders messages[1] in another way when messages follow");
 }
 

@@ -49,6 +49,72 @@ TEST(Conversation, AMessageMaySayThatItDoesNotCount) {
   EXPECT_FALSE(found.messages[3].contains("weight"));
 }
 
+TEST(Conversation, AMaskMeansTheSameInEveryLayout) {
+  for (const char* key : {R"("weight": 0)", R"("loss_weight": 0)", R"("loss": false)", R"("train": false)",
+                          R"("training": false)", R"("masked": true)"}) {
+    const std::string mask(key);
+    const std::string messages = R"({"messages": [{"role": "user", "content": "a", "weight": null},
+        {"role": "assistant", "content": "b", )" +
+                                 mask + R"(}, {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "d"}]})";
+    const std::string turns = R"({"conversations": [{"from": "human", "value": "a"},
+        {"from": "gpt", "value": "b", )" +
+                              mask + R"(}, {"from": "human", "value": "c"},
+        {"from": "gpt", "value": "d"}]})";
+    const Conversation from_messages = read(messages, ChatLayout::messages);
+    const Conversation from_turns = read(turns, ChatLayout::sharegpt);
+    EXPECT_EQ(from_messages.counted, (std::vector<bool>{false, false, false, true})) << key;
+    EXPECT_EQ(from_turns.counted, from_messages.counted) << key;
+    EXPECT_EQ(from_turns.messages, from_messages.messages) << key;
+    EXPECT_CONTAINS(message_of<FormatError>([&] { read(turns, ChatLayout::sharegpt, LossOn::all); }),
+                    "conversations[1] is excluded by its mask, but loss_on = \"all\" learns every token");
+  }
+}
+
+TEST(Conversation, AMaskThatIsNotKnownOrContradictsAnotherIsRefused) {
+  const auto turn = [](const std::string& mask) {
+    return R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", )" + mask +
+           "}]}";
+  };
+  for (const char* key : {"train_detail", "loss_mask", "Weight", "labels", "is_trained", "learnable"}) {
+    EXPECT_CONTAINS(
+        fault(turn("\"" + std::string(key) + "\": 1"), ChatLayout::sharegpt),
+        "conversations[1]." + std::string(key) + " looks like a mask of the loss and is not known");
+  }
+  EXPECT_CONTAINS(fault(turn(R"("loss": true, "weight": 0)"), ChatLayout::sharegpt), "contradict each other");
+  EXPECT_CONTAINS(fault(turn(R"("train": 1)"), ChatLayout::sharegpt),
+                  "conversations[1].train is not true or false");
+}
+
+Json calls_of(const std::string& value) {
+  const Json record = {
+      {"conversations",
+       {{{"from", "human"}, {"value", "a"}}, {{"from", "function_call"}, {"value", value}}}}};
+  return read_conversation(record, ChatLayout::sharegpt, LossOn::assistant).messages[1];
+}
+
+TEST(Conversation, AFunctionCallOfShareGptIsACall) {
+  const Json area =
+      Json::parse(R"({"type": "function", "function": {"name": "area", "arguments": {"w": 3}}})");
+  const std::string call = R"({"name": "area", "arguments": {"w": 3}})";
+  for (const std::string& value :
+       {call, " " + call + "\n", std::string(R"({"name": "area", "arguments": "{\"w\": 3}"})"),
+        area.dump()}) {
+    EXPECT_EQ(calls_of(value)["tool_calls"], Json::array({area})) << value;
+  }
+  EXPECT_EQ(calls_of("[" + call + ", " + call + "]")["tool_calls"], Json::array({area, area}));
+  const Json thought = calls_of("<think>\nw is 3\n</think>\n" + call);
+  EXPECT_EQ(thought["content"], "<think>\nw is 3\n</think>");
+  EXPECT_EQ(thought["tool_calls"], Json::array({area}));
+}
+
+TEST(Conversation, AFunctionCallThatIsNoneIsRefused) {
+  for (const char* value :
+       {"f", "{}", "[]", "3", R"({"name": "f", "arguments": [1]})", R"({"name": "f", "arguments": "x"})"})
+    EXPECT_CONTAINS(message_of<FormatError>([&] { calls_of(value); }),
+                    "conversations[1].value is no call of a tool");
+}
+
 TEST(Conversation, KeepsToolsAndToolCalls) {
   const Conversation found = read(R"({"dialogs": [{"role": "user", "content": "a"},
       {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]},
@@ -62,11 +128,12 @@ TEST(Conversation, KeepsToolsAndToolCalls) {
 TEST(Conversation, ReadsShareGpt) {
   const Conversation found =
       read(R"({"system": "s", "tools": "", "conversations": [{"from": "human", "value": "a"},
-      {"from": "function_call", "value": "f"}, {"from": "observation", "value": "o"}, {"from": "gpt", "value": "b"}]})",
+      {"from": "function_call", "value": "{\"name\": \"f\"}"}, {"from": "observation", "value": "o"}, {"from": "gpt", "value": "b"}]})",
            ChatLayout::sharegpt);
   EXPECT_EQ(found.messages,
             Json::parse(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
-      {"role": "assistant", "content": "f"}, {"role": "tool", "content": "o"}, {"role": "assistant", "content": "b"}])"));
+      {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
+      {"role": "tool", "content": "o"}, {"role": "assistant", "content": "b"}])"));
   EXPECT_EQ(found.counted, (std::vector<bool>{false, false, true, false, true}));
 }
 
