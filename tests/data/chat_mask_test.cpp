@@ -81,7 +81,7 @@ TEST(ChatMask, ContentLikeThePartsOfTheTemplateIsNotTakenForIt) {
 constexpr const char* kTools =
     "{% for m in messages %}[{{ m.role }}]"
     "{% if m.reasoning_content and loop.index0 > 2 %}<think>{{ m.reasoning_content }}</think>{% endif %}"
-    "{{ m.content or '' }}{% if loop.last %}{{ ' ' }}{% endif %}"
+    "{% if loop.last %}{{ ' ' }}{% endif %}{{ m.content or '' }}"
     "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}"
     "<|endoftext|>{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
 
@@ -103,7 +103,7 @@ TEST(ChatMask, CallsAndThoughtsAreFoundInATextThatChangesWhenMessagesFollow) {
       counted_text(kTools, chat),
       R"(<call>{"name": "f", "arguments": {"w": 3}}</call><call>{"name": "g", "arguments": {"w": 3}}</call>$)"
       R"(<think>why</think>b<call>{"name": "h", "arguments": {"w": 3}}</call>$)"
-      "end $");
+      "end$");
 }
 
 TEST(ChatMask, AnAnswerThatTheTemplateDoesNotWriteIsRefused) {
