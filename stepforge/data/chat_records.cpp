@@ -51,8 +51,13 @@ class ChatEncoder : public RecordEncoder {
   /// With loss_on = "all" no message is marked: every token counts, so no span needs to be found.
   Conversation read_for_loss(std::string_view record) const {
     Conversation conversation = read(record, options_.loss_on);
-    if (options_.loss_on == LossOn::all)
-      std::fill(conversation.counted.begin(), conversation.counted.end(), false);
+    if (options_.loss_on != LossOn::all) return conversation;
+    if (!conversation.excluded.empty())
+      throw FormatError(
+          format("{} is excluded by its mask, but loss_on = \"all\" learns every token; set loss_on = "
+                 "\"assistant\", or remove the mask",
+                 conversation.excluded));
+    std::fill(conversation.counted.begin(), conversation.counted.end(), false);
     return conversation;
   }
 

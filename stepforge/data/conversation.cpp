@@ -27,25 +27,21 @@ void add(Conversation& conversation, Json made, bool counted) {
   conversation.counted.push_back(counted);
 }
 
-/// Whether a turn counts: an answer that its mask does not exclude. Throws FormatError where a mask cannot be followed.
-bool counts(std::string_view role, TurnMask mask, LossOn loss_on, const std::string& place) {
-  if (mask == TurnMask::excluded && loss_on == LossOn::all)
-    throw FormatError(
-        format("{} is excluded by its mask, but loss_on = \"all\" learns every token; set loss_on = "
-               "\"assistant\", or remove the mask",
-               place));
-  return role == kAssistantRole && mask != TurnMask::excluded;
+/// Adds whether a message is an answer that its mask does not exclude.
+void count(std::string_view role, TurnMask mask, const std::string& place, Conversation& conversation) {
+  if (mask == TurnMask::excluded && conversation.excluded.empty()) conversation.excluded = place;
+  conversation.counted.push_back(role == kAssistantRole && mask != TurnMask::excluded);
 }
 
-void read_messages(const Json& list, LossOn loss_on, Conversation& conversation) {
+void read_messages(const Json& list, Conversation& conversation) {
   if (!list.is_array()) throw FormatError("the messages are not a list");
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_object()) throw FormatError(format("messages[{}] is not an object", i));
     Json made = list[i];
     const std::string& role = text_of(list[i], "role");
     const std::string place = format("messages[{}]", i);
-    const bool counted = counts(role, take_turn_mask(made, place), loss_on, place);
-    add(conversation, std::move(made), counted);
+    count(role, take_turn_mask(made, place), place, conversation);
+    conversation.messages.push_back(std::move(made));
   }
 }
 
@@ -107,17 +103,17 @@ std::vector<std::string> keys_or(const std::vector<std::string>& keys,
   return keys.empty() ? usual : keys;
 }
 
-Conversation read_sharegpt(const Json& record, LossOn loss_on, const ChatKeys& keys) {
+Conversation read_sharegpt(const Json& record, const ChatKeys& keys) {
   const auto lists = keys_or(keys.messages, {"conversations", "conversation"});
   const Json* turns = find_member(record, lists);
   if (turns == nullptr || !turns->is_array())
     throw FormatError(format("no list \"{}\"; it has {}", lists.front(), keys_of(record)));
   Conversation conversation = of_messages(read_sharegpt_turns(*turns, keys));
+  conversation.counted.clear();
   for (size_t i = 0; i < turns->size(); ++i) {
     Json turn = (*turns)[i];
     const std::string place = format("{}[{}]", lists.front(), i);
-    conversation.counted[i] =
-        counts(text_of(conversation.messages[i], "role"), take_turn_mask(turn, place), loss_on, place);
+    count(text_of(conversation.messages[i], "role"), take_turn_mask(turn, place), place, conversation);
   }
   // A system message among the turns takes the place of the column, as in LLaMA-Factory.
   std::string system = text_or_empty(record, keys.system);
@@ -136,13 +132,13 @@ Conversation read_alpaca(const Json& record, const ChatKeys& keys) {
   return conversation;
 }
 
-Conversation read_prompt_completion(const Json& record, LossOn loss_on, const ChatKeys& keys) {
+Conversation read_prompt_completion(const Json& record, const ChatKeys& keys) {
   Conversation conversation;
   const Json* prompt = find_member(record, "prompt");
   if (prompt != nullptr && prompt->is_array()) {
-    read_messages(*prompt, loss_on, conversation);
+    read_messages(*prompt, conversation);
     std::fill(conversation.counted.begin(), conversation.counted.end(), false);
-    read_messages(member_of(record, "completion"), loss_on, conversation);
+    read_messages(member_of(record, "completion"), conversation);
     conversation.tools = tools_of(record, keys.tools);
     return conversation;
   }
@@ -151,23 +147,23 @@ Conversation read_prompt_completion(const Json& record, LossOn loss_on, const Ch
   return conversation;
 }
 
-Conversation read_layout(const Json& record, ChatLayout layout, LossOn loss_on, const ChatKeys& keys) {
+Conversation read_layout(const Json& record, ChatLayout layout, const ChatKeys& keys) {
   switch (layout) {
     case ChatLayout::messages: {
       const auto lists = keys_or(keys.messages, {"messages", "conversations", "dialogs"});
       const Json* list = find_member(record, lists);
       if (list == nullptr) throw FormatError(format("no \"{}\"; it has {}", lists.front(), keys_of(record)));
       Conversation conversation;
-      read_messages(*list, loss_on, conversation);
+      read_messages(*list, conversation);
       conversation.tools = tools_of(record, keys.tools);
       return conversation;
     }
     case ChatLayout::sharegpt:
-      return read_sharegpt(record, loss_on, keys);
+      return read_sharegpt(record, keys);
     case ChatLayout::alpaca:
       return read_alpaca(record, keys);
     case ChatLayout::prompt_completion:
-      return read_prompt_completion(record, loss_on, keys);
+      return read_prompt_completion(record, keys);
     case ChatLayout::preference:
       break;
   }
@@ -236,7 +232,7 @@ Json read_alpaca_prompt(const Json& record, const ChatKeys& keys) {
 
 Conversation read_conversation(const Json& record, ChatLayout layout, LossOn loss_on, const ChatKeys& keys) {
   if (!record.is_object()) throw FormatError("the record is not an object");
-  Conversation conversation = read_layout(record, layout, loss_on, keys);
+  Conversation conversation = read_layout(record, layout, keys);
   if (conversation.prompt || loss_on == LossOn::all) return conversation;
   auto& counted = conversation.counted;
   const auto last = std::find(counted.rbegin(), counted.rend(), true);

@@ -75,6 +75,7 @@ struct Conversation {
   Json messages = Json::array();  ///< as a chat template reads them
   Json tools;                     ///< null if there are none
   std::vector<bool> counted;      ///< [messages] whether it counts in the loss
+  std::string excluded;  ///< the first turn that its own mask excludes: "messages[1]"; empty if there is none
   /// Instead of messages: a text without a template, of which only the completion counts.
   std::optional<std::string> prompt;
   std::string completion;

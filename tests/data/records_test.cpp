@@ -71,6 +71,18 @@ TEST(Records, ConversationsBecomeDocumentsWithALossMask) {
   EXPECT_EQ(documents_of(folder, open(folder, lines, all))[0], "[USER]HI$![ASSISTANT]YO$!");
 }
 
+TEST(Records, AMaskThatLearningEverythingWouldIgnoreIsRefused) {
+  const TempFolder folder;
+  const std::string line =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "train": false},)"
+      R"( {"role": "assistant", "content": "c"}]})";
+  const Opened masked = open(folder, line, {.format = "messages"});
+  EXPECT_EQ(documents_of(folder, masked)[0], "[user]a$[assistant]b$[assistant]C$!");
+  const Opened all = open(folder, line, {.format = "messages", .loss_on = "all"});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { documents_of(folder, all); }),
+                  "messages[1] is excluded by its mask, but loss_on = \"all\" learns every token");
+}
+
 TEST(Records, APromptIsFollowedByItsCompletionWithoutATemplate) {
   const TempFolder folder;
   const RecordOptions options{.format = "prompt_completion"};

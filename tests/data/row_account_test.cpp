@@ -110,7 +110,7 @@ TEST(RowAccount, RowsWithoutSuchDocumentsKeepTheirFingerprint) {
 TEST(RowAccount, CountsConversationsThatRowsDivide) {
   const TempFolder folder;
   const auto dataset = talks(folder, {{2, 3}, {2, 4}, {1, 2}, {3, 5}});
-  const RowAccount& account = *rows_of(dataset, 8, Packing::concat)->account();
+  const RowAccount account = *rows_of(dataset, 8, Packing::concat)->account();
   EXPECT_EQ(account.divided_documents, 2) << "the second at 8, the fourth at the end of the last full row";
   const auto notes = account_notes(account, "conversation", 8);
   ASSERT_EQ(notes.size(), 1U);
