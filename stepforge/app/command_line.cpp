@@ -293,7 +293,7 @@ class CommandLine {
         ->required();
     command->add_option("output", exported->output, "Folder to create")->required();
     add_choice(*command, "--dtype", exported->dtype, {"fp32", "bf16", "fp16"},
-               "Number format of the weights [checkpoint.export_dtype, that of the model it started from]");
+               "Number format [checkpoint.export_dtype, that of the model it started from]");
     command->add_option("--max-shard-gib", exported->max_shard_gib, "Largest size of one weight file in GiB")
         ->check(number(0));
     command->add_flag("--stacked-experts", exported->stacked_experts,
@@ -497,11 +497,9 @@ class CommandLine {
 
     CLI::App* convert = add(*command, "convert", "Convert the configuration of another trainer");
     auto args = options<ConvertArgs>();
-    convert
-        ->add_option("file", args->file,
-                     "Its .toml, .yaml or .json; arguments of Megatron-LM in a .sh, nanoGPT's .py")
+    convert->add_option("file", args->file, "Its .toml, .yaml or .json; Megatron-LM's .sh, nanoGPT's .py")
         ->required();
-    convert->add_option("--from", args->from, "Trainer: " + join(foreign_trainer_names(), ", "))
+    convert->add_option("--from", args->from, "Trainer, if its keys do not tell; a wrong name lists all")
         ->type_name("NAME");
     convert->add_option("--ranks", args->ranks, "Ranks of the job, if batches are given per rank")
         ->check(number(1, kMaxRanks));

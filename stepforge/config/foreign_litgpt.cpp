@@ -170,7 +170,6 @@ void convert_litgpt_batch(ForeignConversion& conversion, bool is_pretraining) {
   }
   const double micro = conversion.number("train.micro_batch_size").value_or(is_pretraining ? 4 : 1);
   const double total = conversion.number("train.global_batch_size").value_or(is_pretraining ? 512 : 16);
-  const std::string devices = conversion.text("devices");
   const auto n_devices = conversion.number("devices");
   const auto n_nodes = conversion.number("num_nodes");
   if (n_devices) conversion.set_ranks(*n_devices * n_nodes.value_or(1));

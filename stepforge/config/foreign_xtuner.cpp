@@ -115,7 +115,7 @@ constexpr auto kXtunerDefaults = std::to_array<ForeignDefault>({
     {"data.packing", "best_fit"},
 });
 
-std::string without_torch(std::string name) {
+std::string without_torch(const std::string& name) {
   return name.starts_with("torch.") ? name.substr(6) : name;
 }
 

@@ -89,7 +89,7 @@ class MessageFinder {
     std::vector<Field> fields;
     for (const char* key : {"content", "reasoning_content", "reasoning", "thinking"}) {
       if (!said.contains(key) || !said[key].is_string()) continue;
-      if (std::string_view(key) != "content" && said[key] == "") continue;
+      if (std::string_view(key) != "content" && said[key].get_ref<const std::string&>().empty()) continue;
       fields.push_back({.changed = said, .is_content = std::string_view(key) == "content"});
       fields.back().changed[key] = kStandIn;
     }
@@ -158,10 +158,10 @@ class MessageFinder {
       const Json before = first_messages(message);
       const std::string without = render(before, false);
       const std::string with = render(before, true);
-      if (message > 0 && with.starts_with(without)) return with.substr(without.size());
-    } catch (const Error&) {  // the template takes whole conversations only
+      return message > 0 && with.starts_with(without) ? with.substr(without.size()) : "";
+    } catch (const Error&) {
+      return "";  // the template takes whole conversations only
     }
-    return "";
   }
 
   /// What the template writes after an answer, without white space; empty if it cannot be told.

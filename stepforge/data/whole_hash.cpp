@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
@@ -30,27 +32,35 @@ bool changed_just_now(const fs::path& file) {
   return failure || fs::file_time_type::clock::now() - changed < std::chrono::seconds(2);
 }
 
+constexpr const char* kHash = "hash";
+
+/// The hash in the record `kept` if that is of this file; nullopt if there is none, or a damaged one.
+std::optional<std::string> kept_hash(const fs::path& kept, const Json& identity) {
+  try {
+    Json before = read_json_file(kept);
+    std::string hash = JsonReader(before, kept.string())[kHash].text();
+    before.erase(kHash);
+    return before == identity ? std::optional(std::move(hash)) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::string whole_hash(const fs::path& file, const fs::path& folder, const std::function<void()>& on_chunk) {
-  constexpr const char* kHash = "hash";
   const fs::path absolute = fs::absolute(file);
   const fs::path kept = folder / (content_hash(absolute.string()) + ".json");
   Json record = identity_of(absolute);
-  try {
-    Json before = read_json_file(kept);
-    const std::string hash = JsonReader(before, kept.string())[kHash].text();
-    before.erase(kHash);
-    if (before == record) return hash;
-  } catch (const Error&) {  // none, or a damaged one: it is computed again
-  }
-  const std::string hash = file_hash(absolute, on_chunk);
+  if (const auto hash = kept_hash(kept, record)) return *hash;
+  std::string hash = file_hash(absolute, on_chunk);
   if (changed_just_now(absolute)) return hash;
   record[kHash] = hash;
   try {
     fs::create_directories(folder);
     write_file_atomic(kept, record.dump(2) + "\n");
-  } catch (const std::exception&) {  // the next start computes it again
+  } catch (const std::exception&) {
+    return hash;  // the next start computes it again
   }
   return hash;
 }

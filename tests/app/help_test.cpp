@@ -78,7 +78,7 @@ TEST(Program, NamesTheOptionAndValueThatAreWrong) {
 TEST(Program, HelpIsACommandTooAndShowsArgumentsAndDefaults) {
   EXPECT_EQ(output_of({"help", "generate"}), output_of({"generate", "--help"}));
   EXPECT_TRUE(contains(output_of({"help"}), "\n  train "));
-  EXPECT_TRUE(contains(output_of({"help", "generate"}), "(default 0.8)"));
+  EXPECT_TRUE(contains(output_of({"help", "generate"}), "(default 128)"));
   EXPECT_TRUE(contains(output_of({"help", "train"}),
                        "Usage: stepforge train [OPTIONS] [FILE.toml] [section.key=value ...]\n"));
 }
