@@ -361,10 +361,10 @@ SchemaOf<DataConfig> data_section() {
              "LLaMA-Factory "
              "does.",
              {}, guarded(Guard::data))
-      .field(
-          "chat_template", &DataConfig::chat_template,
-          "Path of the Jinja template that renders conversations; empty means the one beside the tokenizer.",
-          {}, guarded(Guard::data))
+      .field("chat_template", &DataConfig::chat_template,
+             "Jinja template that renders conversations: a path, or the name of a built-in one: chatml, "
+             "llama3, gemma, mistral, qwen, deepseek, alpaca; empty means the one beside the tokenizer.",
+             {}, guarded(Guard::data))
       .field("bos", &DataConfig::bos,
              "Whether documents begin with the tokens that the tokenizer puts before a text, such as <s>.",
              {}, guarded(Guard::data))

@@ -9,6 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/data/python_json.h"
 #include "stepforge/data/table_reader.h"
 
 namespace stepforge {
@@ -51,6 +52,19 @@ std::string keys_of(const simdjson::dom::object& object) {
   return keys.empty() ? "no keys" : join(keys, ", ");
 }
 
+/// What to set for a record without the field.
+std::string advice_for(const simdjson::dom::object& object) {
+  const auto has = [&](std::string_view key) { return object.at_key(key).error() == simdjson::SUCCESS; };
+  const auto chat = [](std::string_view name) { return format("set format = \"{}\" for this source", name); };
+  simdjson::dom::element first;
+  const bool has_roles = object.at_key("conversations").at(0).at_key("role").get(first) == simdjson::SUCCESS;
+  if (has("conversations")) return chat(has_roles ? "messages" : "sharegpt");
+  if (has("messages")) return chat("messages");
+  if (has("instruction") && has("output")) return chat("alpaca");
+  if (has("prompt") && has("completion")) return chat("prompt_completion");
+  return "name the field that holds the text";
+}
+
 [[noreturn]] void fail(const std::string& fault) {
   throw FormatError(fault);
 }
@@ -62,7 +76,7 @@ std::string_view field_of(const simdjson::dom::element& record, const std::strin
     fail(format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(record.type()), field));
   simdjson::dom::element member;
   if (object.at_key(field).get(member) != simdjson::SUCCESS)
-    fail(format("no field \"{}\"; it has {}: name the field that holds the text", field, keys_of(object)));
+    fail(format("no field \"{}\"; it has {}: {}", field, keys_of(object), advice_for(object)));
   std::string_view text;
   if (member.get(text) != simdjson::SUCCESS)
     fail(format("field \"{}\" is {}, not a string", field, kind_of(member.type())));
@@ -91,9 +105,19 @@ class LineParser {
   std::string_view document_of(size_t begin, size_t end) {
     if (static_cast<int64_t>(end - begin) > kMaxJsonLineBytes)
       fail(format("a line of {} bytes; at most {} are accepted", end - begin, kMaxJsonLineBytes));
-    if (!field_) return text_.substr(begin, end - begin);
+    const auto line = text_.substr(begin, end - begin);
+    if (!field_) {
+      cleaned_ = with_null_for_nan(line);
+      return cleaned_ ? std::string_view(*cleaned_) : line;
+    }
     simdjson::dom::element record;
-    const auto parsed = parse(begin, end).get(record);
+    auto parsed = parse(begin, end).get(record);
+    if (parsed != simdjson::SUCCESS) {
+      if (const auto cleaned = with_null_for_nan(line)) {
+        tail_ = simdjson::padded_string(*cleaned);
+        parsed = parser_.parse(tail_).get(record);
+      }
+    }
     if (parsed != simdjson::SUCCESS) fail(format("invalid JSON: {}", simdjson::error_message(parsed)));
     return field_of(record, *field_);
   }
@@ -112,6 +136,7 @@ class LineParser {
   const std::optional<std::string>& field_;
   simdjson::dom::parser parser_;
   simdjson::padded_string tail_;
+  std::optional<std::string> cleaned_;
 };
 
 /// Calls `read(begin, end)` for the range of each line that is not blank.
@@ -160,8 +185,15 @@ void read_json_array(std::string_view text, const std::optional<std::string>& fi
                      const FaultHandler& on_fault) {
   simdjson::dom::parser parser;
   simdjson::dom::array records;
-  const simdjson::padded_string padded(text);
-  if (const auto parsed = parser.parse(padded).get(records); parsed != simdjson::SUCCESS)
+  simdjson::padded_string padded(text);
+  auto parsed = parser.parse(padded).get(records);
+  if (parsed != simdjson::SUCCESS) {
+    if (const auto cleaned = with_null_for_nan(text)) {
+      padded = simdjson::padded_string(*cleaned);
+      parsed = parser.parse(padded).get(records);
+    }
+  }
+  if (parsed != simdjson::SUCCESS)
     throw FormatError(format("{}: invalid JSON: {}", location(1), simdjson::error_message(parsed)));
   int64_t number = 0;
   for (const simdjson::dom::element record : records) {

@@ -8,14 +8,18 @@
 #include "stepforge/base/format.h"
 #include "stepforge/data/chat_records.h"
 #include "stepforge/data/dataset_info.h"
+#include "stepforge/text/builtin_templates.h"
 
 namespace stepforge {
 
 namespace {
 
-std::shared_ptr<const ChatTemplate> find_template(const RecordOptions& options) {
+std::shared_ptr<const ChatTemplate> find_template(const RecordOptions& options, const Tokenizer& tokenizer) {
   if (options.chat_template.empty() && !ChatTemplate::exists(options.tokenizer_folder)) return nullptr;
-  return std::make_shared<ChatTemplate>(ChatTemplate::load(options.tokenizer_folder, options.chat_template));
+  auto found =
+      std::make_shared<ChatTemplate>(ChatTemplate::load(options.tokenizer_folder, options.chat_template));
+  require_template_tokens(options.chat_template.string(), *found, tokenizer);
+  return found;
 }
 
 /// The options with what an entry of dataset_info.json says.
@@ -62,7 +66,8 @@ std::unique_ptr<const RecordFormat> make_record_format(const Tokenizer& tokenize
                                .loss_on = parse_loss_on(options.loss_on),
                                .keys = options.keys,
                                .filter = options.filter};
-  return limited(std::make_unique<ChatRecords>(tokenizer, find_template(options), chat), options.limit);
+  return limited(std::make_unique<ChatRecords>(tokenizer, find_template(options, tokenizer), chat),
+                 options.limit);
 }
 
 Records open_records(const std::vector<std::filesystem::path>& paths, const Tokenizer& tokenizer,

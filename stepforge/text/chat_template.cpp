@@ -10,6 +10,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/text/builtin_templates.h"
 
 namespace stepforge {
 
@@ -152,7 +153,14 @@ void cut_at_end_mark(std::string& text, std::string_view content, const std::str
 }  // namespace
 
 std::string read_chat_template(const fs::path& file) {
-  if (!fs::exists(file)) throw UsageError(format("there is no chat template at {}", file.string()));
+  if (!fs::exists(file)) {
+    if (const BuiltinTemplate* known = find_builtin_template(file.native()))
+      return std::string(known->source);
+    std::vector<std::string> names;
+    for (const BuiltinTemplate& known : builtin_templates()) names.emplace_back(known.name);
+    throw UsageError(
+        format("there is no chat template at {}; built in are {}", file.string(), join(names, ", ")));
+  }
   return read_file(file, kMaxTemplateBytes);
 }
 

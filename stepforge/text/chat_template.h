@@ -26,7 +26,8 @@ struct ChatTemplateOptions {
 /// The name of the template's file in a folder.
 inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
 
-/// The text of a template. Throws UsageError if there is no such file, Error if it cannot be read or is too large.
+/// The text of a template: of a file, or, if there is none, of a built-in template of that name (builtin_templates.h). Throws
+/// UsageError if there is neither, Error if it cannot be read or is too large.
 std::string read_chat_template(const std::filesystem::path& file);
 
 class ChatTemplate {

@@ -152,6 +152,31 @@ TEST(TextSource, NamesLineAndKeysIfAJsonLineLacksTheField) {
   }
 }
 
+TEST(TextSource, NamesTheFormatOfConversationsThatAreReadAsTexts) {
+  const std::vector<std::pair<std::string, std::string>> records = {
+      {R"({"messages": [{"role": "user"}]})", "messages"},
+      {R"({"conversations": [{"from": "human"}]})", "sharegpt"},
+      {R"({"conversations": [{"role": "user"}]})", "messages"},
+      {R"({"instruction": "a", "output": "b"})", "alpaca"},
+      {R"({"prompt": "a", "completion": "b"})", "prompt_completion"}};
+  for (const auto& [record, format_name] : records) {
+    const TempFolder folder;
+    EXPECT_CONTAINS(source_message<FormatError>({.paths = {folder.write("a.jsonl", record + "\n")}}, 1 << 20),
+                    "set format = \"" + format_name + "\" for this source");
+  }
+}
+
+TEST(TextSource, ReadsWhatPythonWritesForNumbersThatAreNone) {
+  const TempFolder folder;
+  const std::string lines = "{\"text\": \"NaN\", \"score\": NaN}\n{\"text\": \"b\", \"score\": -Infinity}\n";
+  const auto path = folder.write("a.jsonl", lines);
+  EXPECT_EQ(texts_of(TextSource({.paths = {path}})), (Texts{"NaN", "b"}));
+  EXPECT_EQ(texts_of(TextSource({.paths = {path}, .field = std::nullopt}), 1),
+            (Texts{"{\"text\": \"NaN\", \"score\": null}", "{\"text\": \"b\", \"score\": null}"}));
+  const auto array = folder.write("b.json", R"([{"text": "c", "score": NaN}])");
+  EXPECT_EQ(texts_of(TextSource({.paths = {array}})), (Texts{"c"}));
+}
+
 TEST(TextSource, NamesTheTypeOfAJsonLineWithoutText) {
   const TempFolder folder;
   const auto message = [&](const std::string& line) {

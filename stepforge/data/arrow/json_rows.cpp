@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 #include <string_view>
+#include <vector>
 
 #include <arrow/array.h>
 #include <arrow/extension_type.h>
@@ -147,10 +148,18 @@ class RowWriter {
             [&](int64_t k) { value(*list.values(), list.value_offset(i) + k); });
   }
 
+  /// Without null members: a struct has those of all rows, such as the arguments of every tool, and those that a row does not
+  /// have are null.
   void structure(const arrow::StructArray& array, int64_t i) {
-    members('{', '}', array.num_fields(), [&](int64_t k) {
-      append_key(array.type()->field(static_cast<int>(k))->name(), out_);
-      value(*array.field(static_cast<int>(k)), i);
+    std::vector<int> present;
+    for (int k = 0; k < array.num_fields(); ++k) {
+      const arrow::Array& field = *array.field(k);
+      if (field.type_id() != Type::NA && !field.IsNull(i)) present.push_back(k);
+    }
+    members('{', '}', std::ssize(present), [&](int64_t k) {
+      const int field = present[static_cast<size_t>(k)];
+      append_key(array.type()->field(field)->name(), out_);
+      value(*array.field(field), i);
     });
   }
 
