@@ -12,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/data/chat_fields.h"
 #include "stepforge/data/chat_mask.h"
+#include "stepforge/data/content_parts.h"
 
 namespace stepforge {
 
@@ -24,6 +25,7 @@ class ChatEncoder : public RecordEncoder {
       : tokenizer_(tokenizer),
         template_(chat_template),
         options_(options),
+        joins_parts_(chat_template != nullptr && writes_text_content(*chat_template)),
         filter_(filter),
         encoder_(tokenizer.encoder()),
         special_(tokenizer.special_tokens()) {}
@@ -45,7 +47,10 @@ class ChatEncoder : public RecordEncoder {
 
  private:
   Conversation read(std::string_view record, LossOn loss_on) const {
-    return read_conversation(parse_json(record, "the record"), options_.layout, loss_on, options_.keys);
+    Conversation conversation =
+        read_conversation(parse_json(record, "the record"), options_.layout, loss_on, options_.keys);
+    if (joins_parts_) join_parts(conversation.messages);
+    return conversation;
   }
 
   /// With loss_on = "all" no message is marked: every token counts, so no span needs to be found.
@@ -130,6 +135,7 @@ class ChatEncoder : public RecordEncoder {
   const Tokenizer& tokenizer_;
   const ChatTemplate* template_;
   const ChatRecordOptions& options_;
+  bool joins_parts_;
   const TextFilter& filter_;
   TextFilter::Scratch scratch_;
   std::unique_ptr<Encoder> encoder_;

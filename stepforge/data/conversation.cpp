@@ -33,18 +33,6 @@ void count(std::string_view role, TurnMask mask, const std::string& place, Conve
   conversation.counted.push_back(role == kAssistantRole && mask != TurnMask::excluded);
 }
 
-void read_messages(const Json& list, Conversation& conversation) {
-  if (!list.is_array()) throw FormatError("the messages are not a list");
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (!list[i].is_object()) throw FormatError(format("messages[{}] is not an object", i));
-    Json made = list[i];
-    const std::string& role = text_of(list[i], "role");
-    const std::string place = format("messages[{}]", i);
-    count(role, take_turn_mask(made, place), place, conversation);
-    conversation.messages.push_back(std::move(made));
-  }
-}
-
 /// The words of ShareGPT and its relatives.
 const std::vector<RoleName>& usual_roles() {
   static const std::vector<RoleName> kRoles = {{"human", "user"},
@@ -73,6 +61,33 @@ std::string_view role_of(const std::string& word, const std::vector<RoleName>& r
     if (role.name == word) return role.role;
   throw FormatError(format("{} is \"{}\"; known are {}", place, word,
                            role_words(roles, [](std::string_view) { return true; })));
+}
+
+/// A message whose data set has other words for its role, or other keys, in our words.
+Json in_usual_words(Json made, const ChatKeys& keys, const std::string& place) {
+  if (keys.roles.empty()) return made;
+  const std::string word = text_of(made, keys.role);
+  const std::string_view role = role_of(word, keys.roles, format("{}.{}", place, keys.role));
+  if (role == kCallRole) return read_function_call(text_of(made, keys.content), place);
+  Json content = made.contains(keys.content) ? made[keys.content] : Json();
+  made.erase(keys.role);
+  made.erase(keys.content);
+  made["role"] = role;
+  made["content"] = std::move(content);
+  return made;
+}
+
+void read_messages(const Json& list, const ChatKeys& keys, Conversation& conversation) {
+  if (!list.is_array()) throw FormatError("the messages are not a list");
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].is_object()) throw FormatError(format("messages[{}] is not an object", i));
+    const std::string place = format("messages[{}]", i);
+    Json made = list[i];
+    const TurnMask mask = take_turn_mask(made, place);
+    made = in_usual_words(std::move(made), keys, place);
+    count(text_of(made, "role"), mask, place, conversation);
+    conversation.messages.push_back(std::move(made));
+  }
 }
 
 /// Turn `number`, counted after the system message, must be a question if that is even, else an answer.
@@ -136,9 +151,9 @@ Conversation read_prompt_completion(const Json& record, const ChatKeys& keys) {
   Conversation conversation;
   const Json* prompt = find_member(record, "prompt");
   if (prompt != nullptr && prompt->is_array()) {
-    read_messages(*prompt, conversation);
+    read_messages(*prompt, keys, conversation);
     std::fill(conversation.counted.begin(), conversation.counted.end(), false);
-    read_messages(member_of(record, "completion"), conversation);
+    read_messages(member_of(record, "completion"), keys, conversation);
     conversation.tools = tools_of(record, keys.tools);
     return conversation;
   }
@@ -154,7 +169,7 @@ Conversation read_layout(const Json& record, ChatLayout layout, const ChatKeys& 
       const Json* list = find_member(record, lists);
       if (list == nullptr) throw FormatError(format("no \"{}\"; it has {}", lists.front(), keys_of(record)));
       Conversation conversation;
-      read_messages(*list, conversation);
+      read_messages(*list, keys, conversation);
       conversation.tools = tools_of(record, keys.tools);
       return conversation;
     }

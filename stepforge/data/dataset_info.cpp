@@ -94,23 +94,25 @@ void read_columns(const JsonReader& columns, ChatKeys& keys) {
   keys.tools = columns.text_or("tools", "");
 }
 
-void read_tags(const JsonReader& tags, ChatKeys& keys) {
+/// `human`, `gpt` and `tool`: the words of the roles where the tags do not name them.
+void read_tags(const JsonReader& tags, const char* human, const char* gpt, const char* tool, ChatKeys& keys) {
   tags.object().only_keys({"role_tag", "content_tag", "user_tag", "assistant_tag", "observation_tag",
                            "function_tag", "system_tag"});
   keys.role = tags.text_or("role_tag", keys.role);
   keys.content = tags.text_or("content_tag", keys.content);
-  keys.roles = {{tags.text_or("user_tag", "human"), "user"},
-                {tags.text_or("assistant_tag", "gpt"), kAssistantRole},
-                {tags.text_or("observation_tag", "observation"), "tool"},
+  keys.roles = {{tags.text_or("user_tag", human), "user"},
+                {tags.text_or("assistant_tag", gpt), kAssistantRole},
+                {tags.text_or("observation_tag", tool), "tool"},
                 {tags.text_or("function_tag", "function_call"), kCallRole},
                 {tags.text_or("system_tag", "system"), "system"}};
 }
 
 ChatLayout layout_of(const JsonReader& entry) {
   const std::string formatting = entry.text_or("formatting", "alpaca");
-  if (formatting != "alpaca" && formatting != "sharegpt")
-    entry["formatting"].refuse("expected \"alpaca\" or \"sharegpt\"");
+  if (formatting != "alpaca" && formatting != "sharegpt" && formatting != "openai")
+    entry["formatting"].refuse("expected \"alpaca\", \"sharegpt\" or \"openai\"");
   if (entry.boolean_or("ranking", false)) return ChatLayout::preference;
+  if (formatting == "openai") return ChatLayout::messages;
   return formatting == "alpaca" ? ChatLayout::alpaca : ChatLayout::sharegpt;
 }
 
@@ -131,7 +133,13 @@ DatasetEntry read_entry(const JsonReader& entry, const fs::path& info) {
   if (entry.has("columns")) read_columns(entry["columns"], found.keys);
   if (layout == ChatLayout::alpaca && entry.has("columns") && entry["columns"].has("tools"))
     entry["columns"]["tools"].refuse("records of formatting \"alpaca\" have no tools; use \"sharegpt\"");
-  if (entry.has("tags")) read_tags(entry["tags"], found.keys);
+  if (layout == ChatLayout::messages) {
+    found.keys.role = "role";
+    found.keys.content = "content";
+    if (entry.has("tags")) read_tags(entry["tags"], "user", "assistant", "tool", found.keys);
+  } else if (entry.has("tags")) {
+    read_tags(entry["tags"], "human", "gpt", "observation", found.keys);
+  }
   const bool is_text =
       layout == ChatLayout::alpaca && entry.has("columns") && !entry["columns"].has("response");
   if (!is_text) return found;

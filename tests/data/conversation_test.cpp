@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/data/chat_fields.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -84,6 +85,21 @@ TEST(Conversation, AMaskThatIsNotKnownOrContradictsAnotherIsRefused) {
   EXPECT_CONTAINS(fault(turn(R"("loss": true, "weight": 0)"), ChatLayout::sharegpt), "contradict each other");
   EXPECT_CONTAINS(fault(turn(R"("train": 1)"), ChatLayout::sharegpt),
                   "conversations[1].train is not true or false");
+}
+
+TEST(Conversation, MessagesMayHaveTheirOwnWordsForRolesAndKeys) {
+  ChatKeys keys;
+  keys.role = "who";
+  keys.content = "says";
+  keys.roles = {{"U", "user"}, {"A", "assistant"}, {"F", kCallRole}, {"O", "tool"}};
+  const Conversation found = read_conversation(
+      parse_json(R"({"messages": [{"who": "U", "says": "a"}, {"who": "F", "says": "{\"name\": \"f\"}"},
+                     {"who": "O", "says": "o"}, {"who": "A", "says": "b", "weight": 0}, {"who": "A", "says": "c"}]})",
+                 "test"),
+      ChatLayout::messages, LossOn::assistant, keys);
+  EXPECT_EQ(found.messages[0], (Json{{"role", "user"}, {"content", "a"}}));
+  EXPECT_EQ(found.messages[1]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(found.counted, (std::vector<bool>{false, true, false, false, true}));
 }
 
 Json calls_of(const std::string& value) {

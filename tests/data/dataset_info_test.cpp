@@ -95,7 +95,7 @@ TEST_F(DatasetInfo, RefusesWhatItDoesNotRead) {
                   "unknown key \"promt\"");
   EXPECT_CONTAINS(format_fault(R"({"file_name": "a.jsonl", "tags": {"tag": "a"}})"), "unknown key \"tag\"");
   EXPECT_CONTAINS(format_fault(R"({"file_name": "a.jsonl", "formatting": "chatml"})"),
-                  "expected \"alpaca\" or \"sharegpt\"");
+                  "expected \"alpaca\", \"sharegpt\" or \"openai\"");
   EXPECT_CONTAINS(format_fault(R"({"file_name": "a.jsonl", "split": "test"})"), "one part, \"train\"");
   EXPECT_CONTAINS(format_fault(R"({"file_name": "a.jsonl", "subset": "en"})"), "no such part");
   EXPECT_CONTAINS(format_fault(R"({"file_name": "a.jsonl", "num_samples": 0})"), "num_samples");

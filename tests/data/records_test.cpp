@@ -71,6 +71,22 @@ TEST(Records, ConversationsBecomeDocumentsWithALossMask) {
   EXPECT_EQ(documents_of(folder, open(folder, lines, all))[0], "[USER]HI$![ASSISTANT]YO$!");
 }
 
+TEST(Records, PartsOfTextAreJoinedForATemplateThatWritesTexts) {
+  const TempFolder folder;
+  const auto with_content = [](const std::string& parts) {
+    return R"({"messages": [{"role": "user", "content": )" + parts +
+           R"(}, {"role": "assistant", "content": "b"}]})";
+  };
+  const Opened parts =
+      open(folder, with_content(R"([{"type": "text", "text": "x"}, {"type": "text", "text": "y"}])"),
+           {.format = "messages"});
+  EXPECT_EQ(documents_of(folder, parts)[0], "[user]xy$[assistant]B$!");
+  const Opened image =
+      open(folder, with_content(R"([{"type": "image", "url": "u"}])"), {.format = "messages"});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { documents_of(folder, image); }), "messages[0].content[0] is",
+                  "only parts of type \"text\" are read");
+}
+
 TEST(Records, AMaskThatLearningEverythingWouldIgnoreIsRefused) {
   const TempFolder folder;
   const std::string line =
