@@ -15,7 +15,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/registry.h"
 #include "stepforge/base/version.h"
-#include "stepforge/config/convert.h"
 #include "stepforge/config/toml_text.h"
 #include "stepforge/launch/rank_environment.h"
 
