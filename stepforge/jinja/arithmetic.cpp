@@ -4,6 +4,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/jinja/formatting.h"
+#include "stepforge/jinja/markup.h"
 #include "stepforge/jinja/operations.h"
 
 namespace stepforge::jinja {
@@ -142,19 +143,29 @@ Value repeated_items(Heap& heap, const Value& sequence, int64_t count) {
   return sequence.is(Kind::list) ? heap.list(std::move(result)) : heap.tuple(std::move(result));
 }
 
-void refuse_safe(const Value& value) {
-  if (value.is(Kind::string) && value.string().safe) {
-    fail_unsupported("a safe string in + * % or ~",
-                     "apply `safe` and `escape` last: these templates are not HTML");
+/// `pattern % values` of a safe pattern.
+Value safe_percent(Heap& heap, const std::string& pattern, const Value& values) {
+  if (values.is(Kind::dict) || pattern.find("%r") != std::string::npos ||
+      pattern.find("%a") != std::string::npos) {
+    fail_unsupported("% with a safe string and names, %r or %a",
+                     "use positional %s and %d, or apply `safe` last");
   }
+  const Value escaped =
+      values.is(Kind::tuple) ? items_escaped_unless_safe(heap, values) : escaped_unless_safe(heap, values);
+  return heap.text(percent_format(heap, pattern, escaped), true);
+}
+
+Value sum_of_texts(Heap& heap, const Value& left, const Value& right) {
+  const bool safe = is_safe(left) || is_safe(right);
+  const Value first = safe ? escaped_unless_safe(heap, left) : left;
+  const Value second = safe ? escaped_unless_safe(heap, right) : right;
+  heap.budget().allocate(first.text().size() + second.text().size());
+  return heap.text(first.text() + second.text(), safe);
 }
 
 std::optional<Value> sequence_arithmetic(Heap& heap, Operator op, const Value& left, const Value& right) {
   if (op == Operator::add && left.kind() == right.kind()) {
-    if (left.is(Kind::string)) {
-      heap.budget().allocate(left.text().size() + right.text().size());
-      return heap.text(left.text() + right.text());
-    }
+    if (left.is(Kind::string)) return sum_of_texts(heap, left, right);
     if (left.is_sequence()) {
       heap.budget().step(static_cast<int64_t>((left.items().size() + right.items().size()) / 4));
       std::vector<Value> items = left.items();
@@ -163,12 +174,14 @@ std::optional<Value> sequence_arithmetic(Heap& heap, Operator op, const Value& l
     }
   }
   if (op == Operator::modulo && left.is(Kind::string))
-    return heap.text(percent_format(heap, left.text(), right));
+    return is_safe(left) ? safe_percent(heap, left.text(), right)
+                         : heap.text(percent_format(heap, left.text(), right));
   if (op != Operator::multiply) return std::nullopt;
   const Value& sequence = left.is_integral() ? right : left;
   const Value& count = left.is_integral() ? left : right;
   if (!count.is_integral()) return std::nullopt;
-  if (sequence.is(Kind::string)) return heap.text(repeated(heap, sequence.text(), count.integer()));
+  if (sequence.is(Kind::string))
+    return heap.text(repeated(heap, sequence.text(), count.integer()), is_safe(sequence));
   if (sequence.is_sequence()) return repeated_items(heap, sequence, count.integer());
   return std::nullopt;
 }
@@ -190,8 +203,6 @@ Value arithmetic(Heap& heap, Operator op, const Value& left, const Value& right)
   if (left.is_integral() && right.is_integral())
     return integer_arithmetic(op, left.integer(), right.integer());
   if (left.is_number() && right.is_number()) return float_arithmetic(op, to_double(left), to_double(right));
-  refuse_safe(left);
-  refuse_safe(right);
   if (left.is(Kind::undefined) ||
       (right.is(Kind::undefined) && !(op == Operator::modulo && left.is(Kind::string)))) {
     fail_operands(op, left, right);

@@ -5,6 +5,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/jinja/markup.h"
 #include "stepforge/jinja/methods.h"
 #include "stepforge/jinja/operations.h"
 #include "stepforge/jinja/runtime.h"
@@ -122,7 +123,10 @@ Value python_item(Heap& heap, const Value& object, const Value& key) {
     return found == nullptr ? Value() : *found;
   }
   if (!key.is_integral()) return {};
-  if (object.is(Kind::string)) return character(heap, object, key.integer());
+  if (object.is(Kind::string)) {
+    const Value found = character(heap, object, key.integer());
+    return is_safe(object) ? made_safe(heap, found) : found;
+  }
   if (!object.is_sequence() && !object.is(Kind::range)) return {};
   const int64_t size = length(object);
   const int64_t index = key.integer() < 0 ? key.integer() + size : key.integer();
@@ -219,7 +223,7 @@ Value get_slice(Heap& heap, const Value& object, const Value& start, const Value
     fail(format("{} cannot be sliced", type_name(object)), "slice strings or lists; convert with | list");
   }
   const Bounds bounds = bounds_of(length(object), start, stop, step);
-  if (object.is(Kind::string)) return heap.text(sliced(heap, object.string(), bounds));
+  if (object.is(Kind::string)) return heap.text(sliced(heap, object.string(), bounds), is_safe(object));
   if (object.is(Kind::range)) {
     const Range& range = object.range();
     int64_t step_of_result = 0;

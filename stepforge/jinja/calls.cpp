@@ -4,6 +4,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/jinja/interpreter.h"
+#include "stepforge/jinja/markup.h"
 #include "stepforge/jinja/methods.h"
 #include "stepforge/jinja/operations.h"
 #include "stepforge/jinja/scoped_state.h"
@@ -21,7 +22,9 @@ Value Interpreter::call(const Value& callee, Arguments& arguments) {
         fail_unsupported(format("the method {} of {}", method.method->name, type_name(method.self)),
                          "write it with other methods");
       }
-      return method.method->function(*this, method.self, arguments);
+      if (!is_safe(method.self)) return method.method->function(*this, method.self, arguments);
+      escape_arguments(heap_, method.method->name, arguments);
+      return made_safe(heap_, method.method->function(*this, method.self, arguments));
     }
     case Kind::function:
       return call_global(*this, callee, arguments);

@@ -6,6 +6,7 @@
 #include "stepforge/base/utf8.h"
 #include "stepforge/jinja/filters.h"
 #include "stepforge/jinja/formatting.h"
+#include "stepforge/jinja/markup.h"
 #include "stepforge/jinja/methods.h"
 #include "stepforge/jinja/operations.h"
 #include "stepforge/jinja/unicode.h"
@@ -14,12 +15,12 @@ namespace stepforge::jinja {
 namespace {
 namespace text_filter {
 
-template <std::string (*change)(std::string_view)>
+template <std::string (*change)(std::string_view), bool stays_safe = true>
 Value changed(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
   bind("the filter", arguments, {}, 0);
   const std::string text = str(interpreter.heap(), subject);
   interpreter.heap().budget().step(static_cast<int64_t>(text.size() / 8));
-  return interpreter.heap().text(change(text));
+  return interpreter.heap().text(change(text), stays_safe && is_safe(subject));
 }
 
 /// Words begin after white space, hyphens and opening brackets.
@@ -57,38 +58,16 @@ Value safe(Interpreter& interpreter, const Value& subject, Arguments& arguments)
 
 Value escape(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
   bind("escape", arguments, {}, 0);
-  if (subject.is(Kind::string) && subject.string().safe) return subject;
+  if (is_safe(subject)) return subject;
   Heap& heap = interpreter.heap();
-  std::string result;
-  for (const char c : str(heap, subject)) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&#34;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return heap.text(std::move(result), true);
+  return heap.text(html_escaped(str(heap, subject)), true);
 }
 
 Value trim(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
   const auto values = bind("trim", arguments, {"chars"}, 0);
   const std::string text = str(interpreter.heap(), subject);
   interpreter.heap().budget().read_bytes(text.size());
-  return interpreter.heap().text(std::string(stripped(text, values[0], true, true)));
+  return interpreter.heap().text(std::string(stripped(text, values[0], true, true)), is_safe(subject));
 }
 
 Value replace(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
@@ -136,7 +115,7 @@ Value indent(Interpreter& interpreter, const Value& subject, Arguments& argument
     result += line;
     is_first = false;
   }
-  return heap.text(std::move(result));
+  return heap.text(std::move(result), is_safe(subject));
 }
 
 Value center(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
@@ -146,7 +125,7 @@ Value center(Interpreter& interpreter, const Value& subject, Arguments& argument
   const std::string text = str(heap, subject);
   const int64_t missing = std::max<int64_t>(width - count_code_points(text), 0);
   const int64_t left = missing / 2 + (missing & width & 1);
-  return heap.text(repeated(heap, " ", left) + text + repeated(heap, " ", missing - left));
+  return heap.text(repeated(heap, " ", left) + text + repeated(heap, " ", missing - left), is_safe(subject));
 }
 
 Value format_filter(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
@@ -161,6 +140,7 @@ Value format_filter(Interpreter& interpreter, const Value& subject, Arguments& a
     for (const auto& [name, value] : arguments.named) items.emplace_back(heap.text(name), value);
     values = heap.dict(std::move(items));
   }
+  if (is_safe(subject)) return arithmetic(heap, Operator::modulo, subject, values);
   return heap.text(percent_format(heap, str(heap, subject), values));
 }
 
@@ -174,10 +154,6 @@ Value join(Interpreter& interpreter, const Value& subject, Arguments& arguments)
   bool first = true;
   for (Value item; next(item);) {
     heap.budget().step();
-    if (item.is(Kind::string) && item.string().safe) {
-      fail_unsupported("a safe string in join",
-                       "apply `safe` and `escape` last: these templates are not HTML");
-    }
     const std::string text = str(heap, path.look_up(heap, item));
     heap.budget().allocate(text.size() + separator.size());
     if (!std::exchange(first, false)) result += separator;
@@ -269,7 +245,7 @@ constexpr NamedFunction kFilters[] = {
     {"replace", replace},
     {"safe", safe},
     {"string", string},
-    {"title", changed<title_words>},
+    {"title", changed<title_words, false>},
     {"tojson", tojson},
     {"trim", trim},
     {"truncate", truncate},

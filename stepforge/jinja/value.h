@@ -114,7 +114,7 @@ class Value {
 struct Text {
   std::string bytes;
   int64_t length;
-  bool safe;  // from `safe` or `escape`: Jinja2 escapes what is joined to it, which is refused here
+  bool safe;  // from `safe` or `escape` (markup.h)
   bool ascii() const { return length == static_cast<int64_t>(bytes.size()); }
 };
 

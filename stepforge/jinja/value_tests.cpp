@@ -4,6 +4,7 @@
 
 #include "stepforge/jinja/filters.h"
 #include "stepforge/jinja/formatting.h"
+#include "stepforge/jinja/markup.h"
 #include "stepforge/jinja/methods.h"
 #include "stepforge/jinja/operations.h"
 
@@ -54,7 +55,7 @@ bool is_callable(const Value& value) {
          value.is(Kind::loop) || value.is(Kind::joiner) || value.is(Kind::undefined);
 }
 bool is_escaped(const Value& value) {
-  return value.is(Kind::string) && value.string().safe;
+  return is_safe(value);
 }
 
 template <bool (*holds)(const Value&)>

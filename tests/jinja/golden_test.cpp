@@ -61,5 +61,16 @@ TEST(JinjaGolden, EveryTemplateGivesTheTextAndSpansOfTransformers) {
   EXPECT_GE(templates.size(), 40U);
 }
 
+TEST(JinjaGolden, SafeStringsBesideTextAreThoseOfJinja2) {
+  const Json recorded = read_json_file(source_dir() / "tests/golden/jinja/markup.json");
+  ASSERT_GE(recorded.size(), 50U);
+  for (const Json& test : recorded) {
+    const auto expression = test[0].get<std::string>();
+    EXPECT_EQ(outcome(Template::parse("{{ " + expression + " }}", "markup"), Json::object(), 0),
+              test[1].get<std::string>())
+        << expression;
+  }
+}
+
 }  // namespace
 }  // namespace stepforge::testing
