@@ -6,6 +6,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
 #include "stepforge/jinja/filters.h"
+#include "stepforge/jinja/markup.h"
 #include "stepforge/jinja/methods.h"
 #include "stepforge/jinja/operations.h"
 
@@ -143,6 +144,7 @@ Value last(Interpreter& interpreter, const Value& subject, Arguments& arguments)
     fail(format("{} cannot be reversed", type_name(subject)), "convert it with | list");
   if (subject.is(Kind::string)) {
     Value item = character(heap, subject, -1);
+    if (is_safe(subject)) item = made_safe(heap, item);
     if (!item.is(Kind::missing)) return item;
   } else {
     const std::vector<Value> items = all_of(heap, subject);
@@ -164,7 +166,7 @@ Value reverse(Interpreter& interpreter, const Value& subject, Arguments& argumen
       result += rest.substr(at);
       rest = rest.substr(0, at);
     }
-    return heap.text(std::move(result));
+    return heap.text(std::move(result), is_safe(subject));
   }
   std::vector<Value> items = all_of(heap, subject);
   std::reverse(items.begin(), items.end());

@@ -48,6 +48,7 @@ EXPRESSIONS = """
 ('a'|safe)|default('x') + '<'
 ('a'|safe)|first is escaped
 ('a'|safe)|last is escaped
+('ab'|safe)|reverse is escaped
 ('a<'|safe).replace('a', '<')
 ('a<'|safe)|replace('a', '<')
 'a'|replace('a', '<'|safe)
