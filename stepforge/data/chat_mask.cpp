@@ -55,33 +55,32 @@ class MessageFinder {
     }
   }
 
-  /// For templates that render a message in another way when others follow, such as those that remove its reasoning: the
-  /// part of the text that changes when the message does. A message with calls or thoughts begins behind the prompt for
-  /// an answer and ends before what ends an answer.
+  /// For templates that render a message in another way when others follow, such as those that remove its reasoning: from the
+  /// prompt for an answer to what ends an answer, around the part of the text that changes when the message does.
   TextSpan content_of(size_t message) const {
-    const Json& said = conversation_.messages[message];
+    const std::optional<TextSpan> fields = fields_in_text(message);
+    if (fields) return whole_answer(message, *fields);
+    throw FormatError(
+        format("the chat template renders messages[{}] in another way when messages follow, so what it "
+               "adds cannot be "
+               "found; set loss_on = \"last\", or use a template with {{% generation %}} blocks",
+               message));
+  }
+
+  /// The part of the text that changes when a field of the message does; nullopt if the template writes none of them.
+  std::optional<TextSpan> fields_in_text(size_t message) const {
     std::optional<TextSpan> fields;
-    bool has_more = false;  // than a content
-    for (Field& field : fields_of(said)) {
+    for (Field& field : fields_of(conversation_.messages[message])) {
       const std::optional<TextSpan> found = changed_by(message, std::move(field.changed), field.is_name);
       if (!found) continue;
-      has_more |= !field.is_content;
       fields = fields ? TextSpan{std::min(fields->begin, found->begin), std::max(fields->end, found->end)}
                       : *found;
     }
-    if (!fields) {
-      throw FormatError(
-          format("the chat template renders messages[{}] in another way when messages follow, so what it "
-                 "adds cannot be "
-                 "found; set loss_on = \"last\", or use a template with {{% generation %}} blocks",
-                 message));
-    }
-    return has_more ? whole_answer(message, *fields) : *fields;
+    return fields;
   }
 
   struct Field {
-    Json changed;  ///< the message with a stand-in in its place
-    bool is_content = false;
+    Json changed;          ///< the message with a stand-in in its place
     bool is_name = false;  ///< of a tool, which later messages may repeat
   };
 
@@ -90,7 +89,7 @@ class MessageFinder {
     for (const char* key : {"content", "reasoning_content", "reasoning", "thinking"}) {
       if (!said.contains(key) || !said[key].is_string()) continue;
       if (std::string_view(key) != "content" && said[key].get_ref<const std::string&>().empty()) continue;
-      fields.push_back({.changed = said, .is_content = std::string_view(key) == "content"});
+      fields.push_back({.changed = said});
       fields.back().changed[key] = kStandIn;
     }
     if (!said.contains("tool_calls") || !said["tool_calls"].is_array()) return fields;
@@ -133,13 +132,21 @@ class MessageFinder {
     TextSpan whole = fields;
     if (const std::string prompt = answer_prompt(message); !prompt.empty()) {
       const size_t at = text_.rfind(prompt, fields.begin);
-      if (at != std::string::npos && at + prompt.size() <= fields.begin) whole.begin = at + prompt.size();
+      if (at != std::string::npos && at + prompt.size() <= fields.begin && at >= end_of_previous(message))
+        whole.begin = at + prompt.size();
     }
     if (const std::string end = answer_end(); !end.empty()) {
       const size_t at = text_.find(end, fields.end);
       if (at != std::string::npos && at <= begin_of_next(message)) whole.end = at;
     }
     return whole;
+  }
+
+  /// Where what the message before says ends: an answer begins behind it. The end of the text if it cannot be told.
+  size_t end_of_previous(size_t message) const {
+    if (message == 0) return 0;
+    const std::optional<TextSpan> previous = fields_in_text(message - 1);
+    return previous ? previous->end : text_.size();
   }
 
   /// Where the content of the next message begins: an answer ends before. 0 if it cannot be told.

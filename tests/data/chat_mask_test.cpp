@@ -103,7 +103,7 @@ TEST(ChatMask, CallsAndThoughtsAreFoundInATextThatChangesWhenMessagesFollow) {
       counted_text(kTools, chat),
       R"(<call>{"name": "f", "arguments": {"w": 3}}</call><call>{"name": "g", "arguments": {"w": 3}}</call>$)"
       R"(<think>why</think>b<call>{"name": "h", "arguments": {"w": 3}}</call>$)"
-      "end$");
+      " end$");
 }
 
 TEST(ChatMask, AnAnswerThatTheTemplateDoesNotWriteIsRefused) {

@@ -59,7 +59,38 @@ TEMPLATES = {
         "{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
     ),
+    # Calls of tools, and thoughts after the last question only, as Qwen3 has them.
+    "calls": (
+        "{% set ns = namespace(last=0) %}"
+        "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+        "{% if m.role == 'assistant' %}{% generation %}"
+        "{% if m.reasoning_content and loop.index0 > ns.last %}{{ '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}"
+        "{{ m.content or '' }}"
+        "{% for call in m.tool_calls or [] %}{{ '\\n<tool_call>\\n' ~ (call.function | tojson) ~ '\\n</tool_call>' }}{% endfor %}"
+        "{{ '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
+        "{% else %}{{ m.content + '<|im_end|>\\n' }}{% endif %}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    ),
+    # Names tools and ends calls in another way than answers, as gpt-oss does.
+    "channels": (
+        "{% set ns = namespace(tool='') %}"
+        "{% for m in messages %}"
+        "{% if m.role == 'assistant' and m.tool_calls %}"
+        "{{ '<|im_start|>assistant' }}{% generation %}{{ ' to=functions.' + m.tool_calls[0].function.name + '<|header|>' ~ (m.tool_calls[0].function.arguments | tojson) ~ '<|eot|>' }}{% endgeneration %}"
+        "{% set ns.tool = m.tool_calls[0].function.name %}"
+        "{% elif m.role == 'assistant' %}"
+        "{{ '<|im_start|>assistant' }}{% generation %}"
+        "{% if loop.last and m.reasoning_content %}{{ '<|header|>analysis ' + m.reasoning_content + '<|end_header|>' }}{% endif %}"
+        "{{ '<|header|>final ' + m.content + ('</s>' if loop.last else '<|im_end|>') }}{% endgeneration %}"
+        "{% elif m.role == 'tool' %}{{ '<|im_start|>functions.' + ns.tool + '<|header|>' + m.content + '<|im_end|>' }}"
+        "{% else %}{{ '<|im_start|>' + m.role + '<|header|>' + m.content + '<|im_end|>' }}{% endif %}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}"
+    ),
 }
+WITH_CALLS = ("calls", "channels")
 WORDS = "the of and wheel 12 345 Ünï Привет 你好 \U0001f600\U0001f3fd e\u0301 <|im_end|> {{ x }} % # \t  ' \" def f(): return".split(" ") + ["\n", "\n\n", " "]
 
 
@@ -91,7 +122,12 @@ def byte_fallback(rng):
     return tokenizer
 
 
-def conversation(rng, answers_with_reasoning):
+def call(rng, text):
+    arguments = {rng.choice("abc"): rng.choice([text(), 3, 1.5, True, None, [1, "x"], {"y": text()}]) for _ in range(rng.randrange(3))}
+    return {"type": "function", "function": {"name": rng.choice(["area", "f", "get_x"]), "arguments": arguments}}
+
+
+def conversation(rng, answers_with_reasoning, with_calls=False, several=True):
     def text():
         return "".join(rng.choice(["", " "]) + rng.choice(WORDS) for _ in range(rng.randrange(1, 25))).strip() or "x"
 
@@ -99,8 +135,28 @@ def conversation(rng, answers_with_reasoning):
     for _ in range(rng.randrange(1, 5)):
         messages.append({"role": "user", "content": text().replace("<|im_end|>", "")})
         reasoning = "<think>" + text() + "</think>\n\n" if answers_with_reasoning and rng.random() < 0.5 else ""
+        while with_calls and rng.random() < 0.5:
+            made = {"role": "assistant", "content": text().replace("<|im_end|>", "") if several and rng.random() < 0.5 else ""}
+            made["tool_calls"] = [call(rng, text) for _ in range(rng.randrange(1, 3) if several else 1)]
+            if several and rng.random() < 0.5:
+                made["reasoning_content"] = text().replace("<|im_end|>", "")
+            messages += [made, {"role": "tool", "content": text().replace("<|im_end|>", "")}]
         messages.append({"role": "assistant", "content": reasoning + text().replace("<|im_end|>", "")})
+        if with_calls and rng.random() < 0.5:
+            messages[-1]["reasoning_content"] = text().replace("<|im_end|>", "")
     return messages
+
+
+def in_parts(rng, messages):
+    """The same conversation with some contents as lists of parts."""
+    made = []
+    for message in messages:
+        if message["content"] and rng.random() < 0.3:
+            at = rng.randrange(len(message["content"]) + 1)
+            texts = [message["content"][:at], message["content"][at:]]
+            message = {**message, "content": [{"type": "text", "text": text} for text in texts]}
+        made.append(message)
+    return made
 
 
 def read_pair(prefix):
@@ -117,7 +173,7 @@ def read_pair(prefix):
     return [(tokens[end - length : end].tolist(), bits[end - length : end].tolist()) for end, length in zip(ends, lengths)]
 
 
-def compare(stepforge, folder, name, template, tokenizer, conversations):
+def compare(stepforge, folder, name, template, tokenizer, conversations, rng):
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
     expected = []
     for messages in conversations:
@@ -128,7 +184,7 @@ def compare(stepforge, folder, name, template, tokenizer, conversations):
         theirs.chat_template = source
         theirs.save_pretrained(folder)
         data = folder / "data.jsonl"
-        data.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in conversations))
+        data.write_text("".join(json.dumps({"messages": in_parts(rng, messages)}) + "\n" for messages in conversations))
         subprocess.run([stepforge, "data", "build", "--input", data, "--format", "messages", "--tokenizer", folder, "--output-prefix", folder / "out", "--overwrite"],
                        check=True, stdout=subprocess.DEVNULL)
         ours = read_pair(folder / "out_text_document")
@@ -150,9 +206,9 @@ def main():
     for make in (byte_level, byte_fallback):
         tokenizer = make(rng)
         for name, template in TEMPLATES.items():
-            conversations = [conversation(rng, name == "reasoning") for _ in range(count)]
+            conversations = [conversation(rng, name == "reasoning", name in WITH_CALLS, name == "calls") for _ in range(count)]
             with tempfile.TemporaryDirectory() as folder:
-                different += compare(stepforge, Path(folder), f"{make.__name__}, {name}", template, tokenizer, conversations)
+                different += compare(stepforge, Path(folder), f"{make.__name__}, {name}", template, tokenizer, conversations, rng)
     sys.exit(1 if different else 0)
 
 
