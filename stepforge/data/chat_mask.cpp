@@ -59,12 +59,18 @@ class MessageFinder {
   /// prompt for an answer to what ends an answer, around the part of the text that changes when the message does.
   TextSpan content_of(size_t message) const {
     const std::optional<TextSpan> fields = fields_in_text(message);
-    if (fields) return whole_answer(message, *fields);
+    if (!fields)
+      refuse(message, "renders it in another way when messages follow, so what it adds cannot be found");
+    const size_t next = begin_of_next(message);
+    if (next > fields->begin && next < fields->end) refuse(message, "writes the next message inside of it");
+    return whole_answer(message, *fields);
+  }
+
+  [[noreturn]] static void refuse(size_t message, std::string_view why) {
     throw FormatError(
-        format("the chat template renders messages[{}] in another way when messages follow, so what it "
-               "adds cannot be "
-               "found; set loss_on = \"last\", or use a template with {{% generation %}} blocks",
-               message));
+        format("messages[{}]: the chat template {}; set loss_on = \"last\", or use a template with {{% "
+               "generation %}} blocks",
+               message, why));
   }
 
   /// The part of the text that changes when a field of the message does; nullopt if the template writes none of them.
@@ -137,7 +143,7 @@ class MessageFinder {
     }
     if (const std::string end = answer_end(); !end.empty()) {
       const size_t at = text_.find(end, fields.end);
-      if (at != std::string::npos && at <= begin_of_next(message)) whole.end = at;
+      if (at != std::string::npos && at <= begin_of_next(message)) whole.end = at + end.size();
     }
     return whole;
   }

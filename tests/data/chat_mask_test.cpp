@@ -111,7 +111,21 @@ TEST(ChatMask, AnAnswerThatTheTemplateDoesNotWriteIsRefused) {
   chat.messages[1]["content"] = nullptr;
   const char* const silent = "{% for m in messages %}{{ m.role }}{{ loop.last }}<|endoftext|>{% endfor %}";
   EXPECT_CONTAINS(message_of<FormatError>([&] { counted_text(silent, chat); }),
-                  "the chat template renders messages[1] in another way when messages follow");
+                  "messages[1]: the chat template renders it in another way when messages follow");
+}
+
+TEST(ChatMask, AnAnswerIntoWhichTheTemplateWritesTheNextMessageIsRefused) {
+  const Conversation chat = conversation({"a", "b", "c", "d"});
+  // The answer's reasoning, what the tool says, and then its content, as Gemma 4 does.
+  Conversation nested = chat;
+  nested.messages[1]["reasoning_content"] = "why";
+  const char* const inside =
+      "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.reasoning_content or '' }}"
+      "{% if not loop.last %}({{ messages[loop.index0 + 1].content }}){% endif %}{{ m.content }}{{ loop.last "
+      "}}"
+      "<|endoftext|>{% endif %}{% endfor %}";
+  EXPECT_CONTAINS(message_of<FormatError>([&] { counted_text(inside, nested); }),
+                  "messages[1]: the chat template writes the next message inside of it");
 }
 
 TEST(ChatMask, NoSpanIsLookedForWhenNoMessageCounts) {
