@@ -14,6 +14,9 @@ namespace stepforge {
 
 namespace {
 
+/// What Rust calls numeric in `tokenizers` 0.23: Unicode 17, where its regular expressions have Unicode 16.
+constexpr const char* kNumbers = R"([\p{N}\x{11DE0}-\x{11DE9}\x{16FF4}-\x{16FF6}])";
+
 CutBehavior read_behavior(const JsonReader& behavior) {
   const std::string& name = behavior.text();
   if (name == "Isolated") return CutBehavior::isolated;
@@ -122,7 +125,7 @@ void PreTokenizer::read(const JsonReader& step) {
     read_metaspace(Metaspace(step));
   } else if (type == "Digits") {
     step.only_keys({"type", "individual_digits"});
-    add(Cut(SplitPattern(R"(\p{N})", "Digits"),
+    add(Cut(SplitPattern(kNumbers, "Digits"),
             step["individual_digits"].boolean() ? CutBehavior::isolated : CutBehavior::contiguous, false));
   } else if (type == "Punctuation") {
     step.only_keys({"type", "behavior"});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/json.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/tokenizer.h"
 #include "stepforge/text/utf8_repair.h"
 #include "tests/support/sanitizer.h"
@@ -64,6 +65,20 @@ TEST(Kinds, DecodeToTheTextOfHuggingFaceTokenizersAtOnceAndAsAStream) {
       }
     }
   });
+}
+
+TEST(Kinds, DigitsAreTheNumbersOfUnicode17) {
+  const auto tokenizer = tokenizer_of(Json::parse(R"({"version": "1.0",
+    "model": {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"},
+    "pre_tokenizer": {"type": "Digits", "individual_digits": true}})"));
+  std::string text = "a";
+  for (char32_t point = 1; point < 0x110000; ++point) {
+    if (point >= 0xD800 && point < 0xE000) continue;
+    append_utf8(text, point);
+    text += 'a';
+  }
+  // pre_tokenizers.Digits of `tokenizers` 0.23.3 isolates 1,924 characters: each is a piece, and so is what lies between.
+  EXPECT_EQ(tokenizer->encode(text).size(), 1924U + 1925U);
 }
 
 TEST(Kinds, ATextOfOneLetterTakesTimeInProportionToItsLength) {
