@@ -47,6 +47,7 @@ ninja -C build/release jinja_render >/dev/null
 stage "Chat templates against Jinja2" "$python" tools/oracle/jinja_oracle.py build/release/jinja_render
 stage "Chat templates of folders against transformers" "$python" tools/oracle/chat_oracle.py build/release/jinja_render \
   tests/golden/text/llama3_like/tokenizer.json
+stage "A fine-tuned base model stops, against transformers" "$python" tools/oracle/finetune_oracle.py "$program"
 stage "Checkpoints of 1 to 4 ranks" write_checkpoints
 stage "Checkpoints against PyTorch's reader" "$python" tools/oracle/dcp_oracle.py "$work"/ranks-*/checkpoint/step-*
 stage "One step saved by several layouts" "$python" tools/oracle/dcp_oracle.py --same \
