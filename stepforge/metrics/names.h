@@ -45,6 +45,9 @@ inline constexpr std::string_view lr = "lr";
 inline constexpr std::string_view tps = "throughput(tps)";
 inline constexpr std::string_view job_tps = "job_throughput(tps)";
 inline constexpr std::string_view job_lps = "job_throughput(labels/s)";
+/// Of the rows since the last record: the share that is padding, and the share of the other tokens that are labels.
+inline constexpr std::string_view padding_share = "data/padding(%)";
+inline constexpr std::string_view label_share = "data/labels(%)";
 inline constexpr std::string_view tflops = "tflops";
 inline constexpr std::string_view mfu = "mfu(%)";
 /// Seconds per step, and how many of them the step waited for data.

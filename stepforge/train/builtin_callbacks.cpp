@@ -184,6 +184,10 @@ class LoggingCallback : public Callback {
     record.add(metric::job_tps, window.tokens_per_second());
     const auto labels = static_cast<double>(std::exchange(labels_, 0));
     record.add(metric::job_lps, window.seconds > 0.0 ? labels / window.seconds : 0.0);
+    const auto tokens = static_cast<double>(window.tokens);
+    const auto room = static_cast<double>(window.steps * trainer.batch.tokens_per_step());
+    record.add(metric::padding_share, room > 0.0 ? 100.0 * (room - tokens) / room : 0.0);
+    record.add(metric::label_share, tokens > 0.0 ? 100.0 * labels / tokens : 0.0);
     record.add(metric::tflops, window.tflops());
     const double peak = trainer.config.metrics.peak_tflops;
     if (peak > 0.0) record.add(metric::mfu, 100.0 * window.tflops() / peak);

@@ -102,6 +102,11 @@ TEST(Tokens, ArePaddedNowhereInTheCounts) {
   const MetricsRecord last = read_jsonl(folder / "run" / "metrics.jsonl").back();
   EXPECT_EQ(*last.find(metric::tokens_seen), static_cast<double>(8 * row.real_tokens));
   EXPECT_EQ(*last.find(metric::labels_seen), static_cast<double>(8 * row.valid_labels));
+  const auto of_row = [&](int64_t count, int64_t all) {
+    return 100.0 * static_cast<double>(count) / static_cast<double>(all);
+  };
+  EXPECT_DOUBLE_EQ(*last.find(metric::padding_share), of_row(row.seq_len - row.real_tokens, row.seq_len));
+  EXPECT_DOUBLE_EQ(*last.find(metric::label_share), of_row(row.valid_labels, row.real_tokens));
   EXPECT_EQ(*last.find(metric::tps), *last.find(metric::job_tps)) << "one rank is the job";
   const RunStart start = read_run_history(folder / "run").back();
   EXPECT_EQ(start.tokens, 8 * row.real_tokens);

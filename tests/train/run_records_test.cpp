@@ -64,6 +64,8 @@ TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
                          "throughput(tps)",
                          "job_throughput(tps)",
                          "job_throughput(labels/s)",
+                         "data/padding(%)",
+                         "data/labels(%)",
                          "tflops",
                          "mfu(%)",
                          "time_metrics/end_to_end(s)",
