@@ -179,9 +179,8 @@ class CommandLine {
       launch->command = command->remaining();
       const bool trains = !launch->command.empty() && launch->command.front() == "train";
       if (trains && command->count("--log-dir") == 0) {
-        const auto run_folder =
-            run_folder_of({launch->command.begin() + 1, launch->command.end()}, registry_);
-        if (!run_folder.empty()) launch->log_folder = run_folder / "logs" / "launch";
+        launch->run_folder = run_folder_of({launch->command.begin() + 1, launch->command.end()}, registry_);
+        if (!launch->run_folder.empty()) launch->log_folder = launch->run_folder / "logs" / "launch";
       }
       return launch_command(*launch, registry_->plugins());
     });

@@ -10,9 +10,9 @@
 
 #include "stepforge/app/command_line.h"
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
 #include "stepforge/base/interrupt.h"
 #include "stepforge/base/json.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/comm/communicator.h"
 
 namespace stepforge {

@@ -10,9 +10,9 @@
 
 #include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/machine.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"

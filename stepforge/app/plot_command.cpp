@@ -5,8 +5,8 @@
 
 #include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/metrics/plot.h"
 
 namespace stepforge {

@@ -81,7 +81,7 @@ std::string FileReader::text(int64_t begin, int64_t end) const {
 std::string read_file(const fs::path& path, int64_t max_bytes) {
   const FileReader file(path);
   if (file.size() > max_bytes) {
-    throw Error(
+    throw FormatError(
         format("{} holds {} bytes; at most {} are accepted here", path.string(), file.size(), max_bytes));
   }
   return file.text(0, file.size());
@@ -154,92 +154,6 @@ void fsync_path(const fs::path& path) {
   const std::string reason = system_reason();
   if (descriptor >= 0) close(descriptor);
   if (!flushed) throw Error(format("cannot flush {} to the disk: {}", path.string(), reason));
-}
-
-FileWriter::FileWriter(const fs::path& path, int64_t keep) : path_(path), written_(keep) {
-  descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (keep == 0 ? O_TRUNC : 0), 0644);
-  if (descriptor_ < 0) throw Error(format("cannot create {}: {}", path.string(), system_reason()));
-  if (keep == 0) return;
-  const off_t held = lseek(descriptor_, 0, SEEK_END);
-  if (held >= keep && ftruncate(descriptor_, keep) == 0 && lseek(descriptor_, keep, SEEK_SET) == keep) return;
-  const std::string reason = held >= 0 && held < keep ? "it is too short" : system_reason();
-  close(descriptor_);
-  throw Error(format("cannot continue {} at byte {}: {}", path.string(), keep, reason));
-}
-
-FileWriter::~FileWriter() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-void FileWriter::write(const void* bytes, size_t count) {
-  const char* next = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t put = ::write(descriptor_, next, count);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw Error(format("cannot write {}: {}", path_.string(), system_reason()));
-    next += put;
-    count -= static_cast<size_t>(put);
-    written_ += put;
-  }
-}
-
-void FileWriter::flush() {
-  if (fsync(descriptor_) != 0) {
-    throw Error(format("cannot flush {} to the disk: {}", path_.string(), system_reason()));
-  }
-}
-
-void FileWriter::finish() {
-  flush();
-  const int closed = close(std::exchange(descriptor_, -1));
-  if (closed != 0) throw Error(format("cannot close {}: {}", path_.string(), system_reason()));
-}
-
-void write_file_atomic(const fs::path& path, std::string_view bytes) {
-  const fs::path staging = with_suffix(path, ".tmp");
-  try {
-    FileWriter writer(staging);
-    writer.write(bytes);
-    writer.finish();
-    if (rename(staging.c_str(), path.c_str()) != 0) {
-      throw Error(format("cannot rename {} to {}: {}", staging.string(), path.string(), system_reason()));
-    }
-    fsync_path(path.has_parent_path() ? path.parent_path() : fs::path("."));
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(staging, ignored);
-    throw;
-  }
-}
-
-fs::path StagedFolder::staging_of(fs::path final_path) {
-  final_path += ".tmp";
-  return final_path;
-}
-
-StagedFolder::StagedFolder(fs::path final_path)
-    : final_(std::move(final_path)), staging_(staging_of(final_)) {
-  std::error_code failure;
-  fs::remove_all(staging_, failure);
-  if (!failure) fs::create_directories(staging_, failure);
-  if (failure) throw Error(format("cannot create {}: {}", staging_.string(), failure.message()));
-}
-
-StagedFolder::~StagedFolder() {
-  if (published_) return;
-  std::error_code ignored;
-  fs::remove_all(staging_, ignored);
-}
-
-void StagedFolder::publish() {
-  if (fs::exists(final_)) throw Error(format("{} exists already; it is not overwritten", final_.string()));
-  for (const auto& entry : fs::recursive_directory_iterator(staging_)) fsync_path(entry.path());
-  fsync_path(staging_);
-  if (rename(staging_.c_str(), final_.c_str()) != 0) {
-    throw Error(format("cannot rename {} to {}: {}", staging_.string(), final_.string(), system_reason()));
-  }
-  published_ = true;
-  fsync_path(final_.has_parent_path() ? final_.parent_path() : fs::path("."));
 }
 
 Hash128 hash128(std::string_view bytes) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading files with bounds, and writing them so that a reader sees the old file or the new one, never a
-// mixture.
+// Reading files with bounds, names and hashes. file_writer.h and staged.h write.
 #pragma once
 
 #include <cstddef>
@@ -14,43 +13,15 @@
 
 namespace stepforge {
 
-/// The whole file as bytes. Throws Error if it is not a regular file, cannot be read, or holds more than
-/// `max_bytes`.
+/// The whole file as bytes. Throws Error if it is not a regular file or cannot be read, FormatError if it holds
+/// more than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
-
-/// Writes and flushes a temporary file beside `path`, renames it to `path`, and flushes the folder. On
-/// failure throws Error and leaves `path` unchanged.
-void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
 /// The extension of the name in small letters, such as ".txt"; "" if it has none.
 std::string lower_extension(const std::filesystem::path& path);
 
 /// `path` with `suffix` after its name.
 std::filesystem::path with_suffix(const std::filesystem::path& path, std::string_view suffix);
-
-/// Writes a file sequentially. Throws Error (naming the path and the system's reason) on any failed or short
-/// write.
-class FileWriter {
- public:
-  /// Continues after the first `keep` bytes of the file. Throws Error if it holds fewer.
-  explicit FileWriter(const std::filesystem::path& path, int64_t keep = 0);
-  ~FileWriter();
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
-
-  void write(const void* bytes, size_t count);
-  void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
-  int64_t written() const { return written_; }
-  /// Flushes to the disk.
-  void flush();
-  /// Flushes to the disk and closes. Without this call the destructor closes the file and ignores errors.
-  void finish();
-
- private:
-  std::filesystem::path path_;
-  int descriptor_ = -1;
-  int64_t written_ = 0;
-};
 
 /// A regular file, open for random access from several threads. Files are read, never mapped: if another
 /// program truncates a mapped file, SIGBUS kills the process, and only a signal handler of the whole process
@@ -78,28 +49,6 @@ class FileReader {
   std::filesystem::path path_;
   int descriptor_ = -1;
   int64_t size_ = 0;
-};
-
-/// A folder that appears under its final name only when complete. Files are written into `staging()`;
-/// publish() fsyncs every file and the folder, then renames it to the final name. Without publish() the
-/// destructor removes it.
-class StagedFolder {
- public:
-  /// Staging is "<final>.tmp" beside the final folder; leftovers of an earlier crash are removed first.
-  explicit StagedFolder(std::filesystem::path final_path);
-  ~StagedFolder();
-  StagedFolder(const StagedFolder&) = delete;
-  StagedFolder& operator=(const StagedFolder&) = delete;
-
-  const std::filesystem::path& staging() const { return staging_; }
-  static std::filesystem::path staging_of(std::filesystem::path final_path);
-  /// Throws Error if the final name exists already, or if a file cannot be flushed or renamed.
-  void publish();
-
- private:
-  std::filesystem::path final_;
-  std::filesystem::path staging_;
-  bool published_ = false;
 };
 
 /// A name without '/', '\\' or control bytes, not empty, "." or "..", at most 255 bytes.

@@ -8,12 +8,12 @@
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/ansicolor_sink.h>
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 
 namespace stepforge {
 
@@ -46,6 +46,22 @@ std::string without_colours(std::string_view text) {
   }
   return plain;
 }
+
+/// Each line reaches the system at once.
+class LogFile : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit LogFile(const std::filesystem::path& path) : file_(FileWriter::append_to(path)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    file_.write(line.data(), line.size());
+  }
+  void flush_() override {}
+
+  FileWriter file_;
+};
 }  // namespace
 
 struct Logger::Implementation {
@@ -76,13 +92,9 @@ Logger::~Logger() = default;
 
 void Logger::add_file(const std::filesystem::path& path) {
   const std::lock_guard lock(implementation_->mutex);
-  try {
-    auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string(), /*truncate=*/false);
-    file->set_pattern("%Y-%m-%d %H:%M:%S.%e %-7l %v");
-    implementation_->files.sinks().push_back(std::move(file));
-  } catch (const spdlog::spdlog_ex& failure) {
-    throw Error(format("cannot write the log file {}: {}", path.string(), failure.what()));
-  }
+  auto file = std::make_shared<LogFile>(path);
+  file->set_pattern("%Y-%m-%d %H:%M:%S.%e %-7l %v");
+  implementation_->files.sinks().push_back(std::move(file));
 }
 
 void Logger::quiet_terminal() {

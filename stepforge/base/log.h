@@ -24,8 +24,8 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  /// From now on every line also goes to `path`: appended, flushed line by line, without terminal colours.
-  /// Throws Error if it cannot be opened.
+  /// From now on every line also goes to `path`: appended, written line by line, without terminal colours.
+  /// Throws Error if it cannot be opened, UsageError if it is a link.
   void add_file(const std::filesystem::path& path);
 
   /// From now on only errors reach the terminal; files still get every line.

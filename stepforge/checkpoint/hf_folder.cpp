@@ -17,9 +17,9 @@
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/catalog/stacked_experts.h"

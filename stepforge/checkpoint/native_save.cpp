@@ -14,6 +14,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/tensorfile/manifest.h"
 
@@ -36,10 +37,11 @@ void publish_or_exchange(StagedFolder& folder, const fs::path& final_path) {
 }
 
 /// All ranks must save the same step.
-void require_same_step(const std::vector<std::string>& steps) {
-  for (size_t rank = 1; rank < steps.size(); ++rank) {
-    if (steps[rank] == steps[0]) continue;
-    throw Error(format("rank {} saves step {}, but rank 0 saves step {}", rank, steps[rank], steps[0]));
+void require_same_step(const std::vector<std::string>& opened) {
+  const auto step = [&](size_t rank) { return opened[rank].substr(0, opened[rank].find(' ')); };
+  for (size_t rank = 1; rank < opened.size(); ++rank) {
+    if (step(rank) == step(0)) continue;
+    throw Error(format("rank {} saves step {}, but rank 0 saves step {}", rank, step(rank), step(0)));
   }
 }
 
@@ -77,11 +79,13 @@ int64_t write_checkpoint(const fs::path& dir, int64_t step, const StagedCheckpoi
   const fs::path final_path = dir / checkpoint_folder_name(step);
   // Shared with actions that are late: the folder is removed when the last of them has ended.
   const auto folder = std::make_shared<std::optional<StagedFolder>>();
-  require_same_step(ranks.run([=] {
+  // Rank 0 makes the folder and tells the others its name.
+  const std::vector<std::string> opened = ranks.run([=] {
     if (leads) folder->emplace(final_path);
-    return format("{}", step);
-  }));
-  const fs::path staging = StagedFolder::staging_of(final_path);
+    return format("{} {}", step, leads ? (*folder)->staging().filename().string() : "");
+  });
+  require_same_step(opened);
+  const fs::path staging = dir / opened[0].substr(opened[0].find(' ') + 1);
   const auto files = reported_files(ranks.run([=, rank = ranks.rank(), size = ranks.size()] {
     const auto keeps_folder = folder;
     return write_own(staging, staged, rank, size);

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/tensorfile/manifest.h"
 
 namespace stepforge {
@@ -20,24 +22,10 @@ namespace {
 /// Removes the folders of interrupted saves and of interrupted deletions.
 void remove_leftovers(const fs::path& dir, Logger& logger) {
   for (const fs::path& path : entries_of(dir)) {
-    if (!path.filename().string().starts_with("step-") || path.extension() != ".tmp") continue;
-    std::error_code failure;
-    fs::remove_all(path, failure);
-    if (failure) {
-      logger.warning("cannot remove {}, left by an unfinished save: {}", path.string(), failure.message());
-    } else {
-      logger.info("removed {}, left by an unfinished save", path.string());
-    }
+    const auto target = staged_target(path);
+    if (!target || !checkpoint_step(target->filename().string())) continue;
+    if (remove_abandoned(path)) logger.info("removed {}, left by an unfinished save", path.string());
   }
-}
-
-/// Renames the folder first, so that a crash leaves no folder that looks complete.
-void remove_checkpoint(const fs::path& path) {
-  fs::path renamed = path;
-  renamed += ".tmp";
-  fs::remove_all(renamed);
-  fs::rename(path, renamed);
-  fs::remove_all(renamed);
 }
 
 }  // namespace
@@ -148,7 +136,7 @@ void CheckpointWriter::delete_old(int64_t step) {
       continue;
     }
     ++kept;
-    if (keep_latest_k_ > 0 && kept > keep_latest_k_) remove_checkpoint(folder.path);
+    if (keep_latest_k_ > 0 && kept > keep_latest_k_) remove_whole_folder(folder.path);
   }
 }
 

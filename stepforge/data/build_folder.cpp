@@ -2,8 +2,6 @@
 #include "stepforge/data/build_folder.h"
 
 #include <cerrno>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <system_error>
@@ -15,6 +13,7 @@
 #include <unistd.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 
@@ -24,27 +23,20 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr auto kLeftoverAge = std::chrono::hours(24);
-
-/// Removes old folders of killed builds of this output; recent ones may belong to a running process.
-void remove_leftovers(const fs::path& output) {
-  const std::string start = output.filename().string() + ".building-";
-  const auto now = fs::file_time_type::clock::now();
-  std::error_code ignored;
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  for (const auto& found : fs::directory_iterator(folder, ignored)) {
-    if (!found.path().filename().string().starts_with(start)) continue;
-    const auto changed = found.last_write_time(ignored);
-    if (!ignored && now - changed > kLeftoverAge) fs::remove_all(found.path(), ignored);
-  }
+/// Makes the folder unless an earlier build left it. Its name is ours alone, so a file or a link there is refused.
+void make_kept_folder(const fs::path& path) {
+  if (mkdir(path.c_str(), 0777) == 0) return;
+  const int reason = errno;
+  if (reason == EEXIST && fs::is_directory(fs::symlink_status(path))) return;
+  throw Error(format("cannot create the folder {}: {}", path.string(), std::strerror(reason)));
 }
 
 }  // namespace
 
 BuildLock::BuildLock(const fs::path& output, const std::function<void()>& on_wait)
-    : path_(with_suffix(output, ".lock")) {
+    : path_(with_suffix(output, ".stepforge-lock")) {
   while (true) {
-    descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+    descriptor_ = open_to_write(path_, O_RDWR);
     if (descriptor_ < 0) throw Error(format("cannot create {}: {}", path_.string(), std::strerror(errno)));
     held_ = flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
     if (!held_ && errno != EWOULDBLOCK) return;
@@ -79,25 +71,14 @@ bool BuildLock::is_current() const {
          locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
 }
 
-BuildFolder::BuildFolder(const fs::path& output, const BuildLock& lock) : kept_(lock.held()) {
-  remove_leftovers(output);
-  std::string name = kept_ ? kept_path(output).string() : output.string() + ".building-XXXXXX";
-  std::error_code failure;
-  if (kept_) {
-    fs::create_directory(name, failure);
-  } else if (mkdtemp(name.data()) == nullptr) {
-    failure = std::error_code(errno, std::generic_category());
-  }
-  if (failure) throw Error(format("cannot create {}: {}", name, failure.message()));
-  path_ = name;
-}
-
-BuildFolder::~BuildFolder() {
-  if (!kept_) remove();
+BuildFolder::BuildFolder(const fs::path& output, const BuildLock& lock) {
+  if (!lock.held()) staging_.emplace(output, Staging::Kind::folder);
+  path_ = lock.held() ? kept_path(output) : staging_->path();
+  if (lock.held()) make_kept_folder(path_);
 }
 
 fs::path BuildFolder::kept_path(const fs::path& output) {
-  return with_suffix(output, ".partial");
+  return with_suffix(output, ".stepforge-partial");
 }
 
 void BuildFolder::remove() const {
@@ -107,15 +88,12 @@ void BuildFolder::remove() const {
 
 void BuildFolder::publish(const fs::path& entry) {
   fsync_path(path_);
-  // mkdtemp creates it without permissions for others.
-  fs::permissions(path_, fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec |
-                             fs::perms::others_read | fs::perms::others_exec);
   std::error_code failure;
   fs::rename(path_, entry, failure);
   if (failure && !fs::is_directory(entry)) {
     throw Error(format("cannot rename {} to {}: {}", path_.string(), entry.string(), failure.message()));
   }
-  kept_ = false;
+  if (failure) remove();
   fsync_path(entry.parent_path());
 }
 

@@ -4,10 +4,13 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
+
+#include "stepforge/base/staged.h"
 
 namespace stepforge {
 
-/// The lock "<output>.lock", held while `output` is built; the system releases it if the process dies. The destructor
+/// The lock "<output>.stepforge-lock", held while `output` is built; the system releases it if the process dies. The destructor
 /// removes the file.
 class BuildLock {
  public:
@@ -29,13 +32,12 @@ class BuildLock {
   bool held_ = false;
 };
 
-/// Under a lock it is "<output>.partial", which stays for the next build if this one is killed or interrupted; without
-/// one, a new "<output>.building-XXXXXX", which is removed.
+/// Under a lock it is "<output>.stepforge-partial", which stays for the next build if this one is killed or interrupted;
+/// without one, a Staging, which is removed.
 class BuildFolder {
  public:
-  /// Removes old folders of the second kind. Throws Error if it cannot be created.
+  /// Throws Error if it cannot be created.
   BuildFolder(const std::filesystem::path& output, const BuildLock& lock);
-  ~BuildFolder();
   BuildFolder(const BuildFolder&) = delete;
   BuildFolder& operator=(const BuildFolder&) = delete;
 
@@ -49,7 +51,7 @@ class BuildFolder {
 
  private:
   std::filesystem::path path_;
-  bool kept_;
+  std::optional<Staging> staging_;
 };
 
 }  // namespace stepforge

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/data/build_folder.h"
 #include "stepforge/data/seen_texts.h"
 

@@ -11,6 +11,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/data/build_folder.h"
 #include "stepforge/data/dataset_build.h"
 #include "stepforge/data/dataset_description.h"

@@ -7,6 +7,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/base/version.h"
 
 namespace stepforge {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/format.h"
 #include "stepforge/data/loss_mask.h"
 

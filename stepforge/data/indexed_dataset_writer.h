@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "stepforge/base/file_writer.h"
 #include "stepforge/data/indexed_dataset.h"
 
 namespace stepforge {

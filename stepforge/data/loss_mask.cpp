@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/format.h"
 
 namespace stepforge {

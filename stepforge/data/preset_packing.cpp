@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/data/npy.h"
 
 namespace stepforge {
@@ -178,7 +178,6 @@ void write_pack_table(const fs::path& folder, const PackTable& table) {
   samples.reserve(table.pieces.size() * kColumns);
   for (const Piece& piece : table.pieces)
     samples.insert(samples.end(), {0, piece.document, -1, -1, piece.begin, piece.end});
-  if (folder.has_parent_path()) fs::create_directories(folder.parent_path());
   StagedFolder staged(folder);
   write_npy(staged.staging() / kBoundaries, std::array{std::ssize(table.row_begins)}, table.row_begins);
   write_npy(staged.staging() / kSamples, std::array{std::ssize(table.pieces), kColumns}, samples);

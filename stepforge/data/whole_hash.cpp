@@ -10,6 +10,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 
 namespace stepforge {
 

@@ -13,7 +13,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include "stepforge/base/files.h"
+#include "stepforge/base/file_writer.h"
 
 namespace stepforge {
 

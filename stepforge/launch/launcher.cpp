@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/format.h"
 #include "stepforge/launch/attempt.h"
 #include "stepforge/launch/launch_io.h"
@@ -95,11 +96,10 @@ int launch(const LaunchOptions& options, std::ostream& report) {
   }
   const std::set<int> shown =
       options.shown.empty() ? std::set<int>() : parse_rank_list(options.shown, attempt.world_size());
-  std::error_code failure;
-  std::filesystem::create_directories(options.log_folder, failure);
-  if (failure) {
-    throw Error(
-        format("cannot create the log folder {}: {}", options.log_folder.string(), failure.message()));
+  if (options.run_folder.empty()) {
+    create_folder_inside(options.log_folder, {});
+  } else {
+    create_folder_inside(options.run_folder, options.log_folder.lexically_relative(options.run_folder));
   }
   const Signals signals;
   for (;; ++attempt.restart) {

@@ -24,6 +24,8 @@ struct LaunchOptions {
   /// Folder for rank-<r>.log of each rank, and rank-<r>.restart-<n>.log of restarts. Existing files are
   /// replaced.
   std::filesystem::path log_folder = "launch-logs";
+  /// The run folder that the logs lie in, if they do: no link below it is followed.
+  std::filesystem::path run_folder;
   /// "0,2,4-7" or "all": ranks of the job whose output is shown, with a prefix if there are several. Each
   /// launcher shows those of its own host. "": none.
   std::string shown = "0";

@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 
 namespace stepforge {
 
@@ -154,7 +156,7 @@ JsonlSink::JsonlSink(const fs::path& path, Logger& logger) : path_(path), logger
     size_ = static_cast<int64_t>(complete_lines_size(file));
     partial_ = size_ != static_cast<int64_t>(file.size());
   }
-  descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  descriptor_ = open_to_write(path, O_WRONLY | O_APPEND);
   if (descriptor_ < 0) {
     throw Error(format("cannot write the metrics file {}: {}", path.string(), std::strerror(errno)));
   }

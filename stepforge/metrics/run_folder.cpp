@@ -10,12 +10,15 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 
 namespace stepforge {
 
@@ -123,12 +126,7 @@ void RunFolder::load_history() {
 
 void RunFolder::lock() {
   const fs::path file = path_ / "run.lock";
-  const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (descriptor < 0 && errno == ELOOP) {
-    throw UsageError(format(
-        "{} is a symbolic link; locking the run would write into the file it points to: remove the link",
-        file.string()));
-  }
+  const int descriptor = open_to_write(file, O_RDWR);
   if (descriptor < 0) {
     throw UsageError(
         format("the run folder {} cannot be written: {}; name another folder or correct its permissions",
@@ -156,6 +154,25 @@ void RunFolder::lock() {
                path_.string(), reason));
   }
   lock_descriptor_ = descriptor;
+}
+
+fs::path RunFolder::checkpoint_link(const std::string& name) const {
+  const fs::path link = path_ / name;
+  struct stat status{};
+  if (lstat(link.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return "";
+  const auto refuse = [&](std::string_view reason) {
+    throw UsageError(format("{} is a symbolic link {}: put a folder in its place, or a link of your own",
+                            link.string(), reason));
+  };
+  if (status.st_uid != geteuid() && status.st_uid != 0) refuse("that another user made");
+  std::error_code failure;
+  fs::path target = fs::canonical(link, failure);
+  if (failure) refuse(format("to nowhere ({})", failure.message()));
+  const fs::path around = target.parent_path();
+  const bool in_run = fs::exists(around / "run.lock", failure) || fs::exists(around / "run.json", failure);
+  if (in_run && !fs::equivalent(around, path_, failure))
+    refuse(format("into another run, {}", around.string()));
+  return target;
 }
 
 void RunFolder::write_config(std::string_view toml) const {

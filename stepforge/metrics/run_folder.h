@@ -61,6 +61,11 @@ class RunFolder {
   std::filesystem::path log_file() const { return path_ / "log.txt"; }
   std::filesystem::path history_file() const { return path_ / "run.json"; }
 
+  /// The folder of checkpoints may be a link to one on another disk: returns that, or "" if `name` is no link. Throws
+  /// UsageError if the link belongs to another user, or if it leads into another run, whose checkpoints this one would
+  /// delete.
+  std::filesystem::path checkpoint_link(const std::string& name) const;
+
   /// Writes config.toml atomically. Throws Error.
   void write_config(std::string_view toml) const;
 

@@ -5,7 +5,8 @@
 
 #include "stepforge/base/cache_dir.h"
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
+#include "stepforge/base/file_writer.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/config/data_sources.h"
 #include "stepforge/data/conversation.h"
 #include "stepforge/data/count_words.h"
@@ -190,6 +191,7 @@ void save_run_tokenizer(const Config& config, const Tokenizer& tokenizer) {
   const std::string& chat_template = config.data.chat_template;
   if (config.tokenizer.type == TokenizerType::bytes && chat_template.empty()) return;
   const std::filesystem::path folder = run_tokenizer_folder(config);
+  create_folder_inside(config.run_dir, folder.filename());
   tokenizer.save_pretrained(folder);
   if (!chat_template.empty())
     write_file_atomic(folder / kChatTemplateFile, read_chat_template(chat_template));

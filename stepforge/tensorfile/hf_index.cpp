@@ -13,6 +13,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/other_weights.h"
 #include "stepforge/tensorfile/wrapped_names.h"

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "stepforge/base/dtype.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 
 namespace stepforge {

@@ -7,9 +7,11 @@
 #include <system_error>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/lfs_pointer.h"
+#include "stepforge/base/staged.h"
 
 namespace stepforge {
 
@@ -71,10 +73,7 @@ TokenizerFiles read_tokenizer_files(const fs::path& folder) {
 void write_tokenizer_files(const TokenizerFiles& files, const fs::path& folder) {
   for (const auto& [name, content] : files) {
     const fs::path path = folder / name;
-    std::error_code failure;
-    fs::create_directories(path.parent_path(), failure);
-    if (failure)
-      throw Error(format("cannot create the folder {}: {}", path.parent_path().string(), failure.message()));
+    create_folder_inside(folder, fs::path(name).parent_path());
     write_file_atomic(path, content);
   }
 }

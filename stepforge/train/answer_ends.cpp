@@ -5,8 +5,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/config/data_sources.h"

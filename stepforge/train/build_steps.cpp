@@ -12,6 +12,7 @@
 #include <ATen/Version.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/base/threads.h"
@@ -141,10 +142,15 @@ void build_run_folder(Trainer& trainer) {
     if (trainer.is_main()) {
       trainer.run_folder = std::make_unique<RunFolder>(run_dir, trainer.log);
       require_unused(trainer);
+      const auto checkpoints = trainer.run_folder->checkpoint_link(trainer.config.checkpoint.folder);
       trainer.log.add_file(trainer.run_folder->log_file());
+      if (!checkpoints.empty()) {
+        trainer.log.info("checkpoints are kept in {}, where {} points to", checkpoints.string(),
+                         trainer.checkpoint_dir().string());
+      }
       return;
     }
-    std::filesystem::create_directories(run_dir / "logs");
+    create_folder_inside(run_dir, "logs");
     trainer.log.quiet_terminal();
     trainer.log.add_file(run_dir / "logs" / format("rank-{}.txt", trainer.place.rank));
   });

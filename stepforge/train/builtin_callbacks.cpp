@@ -9,9 +9,10 @@
 #include <utility>
 
 #include "stepforge/base/dtype.h"
-#include "stepforge/base/files.h"
+#include "stepforge/base/file_writer.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/machine.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
@@ -281,7 +282,7 @@ class ExportCallback : public Callback {
 
  private:
   static void write(Trainer& trainer, const std::string& step, const std::filesystem::path& output) {
-    std::filesystem::create_directories(output.parent_path());
+    create_folder_inside(trainer.config.run_dir, output.parent_path().filename());
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step, trainer.left_out};
     const HfExportOptions options = {.dtype = trainer.config.checkpoint.export_dtype,
                                      .generation = read_generation_config(trainer.config.run_dir)};

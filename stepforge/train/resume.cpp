@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/catalog/model_comparison.h"
 #include "stepforge/checkpoint/frozen_weights.h"

@@ -42,65 +42,6 @@ TEST(ReadFile, RefusesAnythingButARegularFile) {
   EXPECT_CONTAINS(message_of<Error>([&] { read_file(folder / "pipe"); }), "not a regular file");
 }
 
-TEST(WriteFileAtomic, ReplacesTheOldFile) {
-  const TempFolder folder;
-  write_file_atomic(folder / "f", "old");
-  write_file_atomic(folder / "f", "new");
-  EXPECT_EQ(read_file(folder / "f"), "new");
-}
-
-TEST(WriteFileAtomic, NeverWritesIntoTheOldFile) {
-  const TempFolder folder;
-  write_file_atomic(folder / "f", "old");
-  const FileReader reader(folder / "f");
-  write_file_atomic(folder / "f", "new");
-  EXPECT_EQ(reader.text(0, 3), "old");
-}
-
-TEST(WriteFileAtomic, FailureLeavesTheOldFileAndNothingElse) {
-  const TempFolder folder;
-  write_file_atomic(folder / "f", "old");
-  fs::create_directories(folder / "f.tmp" / "in the way");
-  EXPECT_THROW(write_file_atomic(folder / "f", "new"), Error);
-  EXPECT_EQ(read_file(folder / "f"), "old");
-}
-
-TEST(WriteFileAtomic, AFailedRenameLeavesNoTemporaryFile) {
-  const TempFolder folder;
-  fs::create_directories(folder / "target" / "content");
-  EXPECT_THROW(write_file_atomic(folder / "target", "new"), Error);
-  EXPECT_TRUE(fs::is_directory(folder / "target" / "content"));
-  EXPECT_FALSE(fs::exists(folder / "target.tmp"));
-}
-
-TEST(FileWriter, AFullDiskIsAnErrorThatNamesThePath) {
-  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
-  FileWriter writer("/dev/full");
-  const std::string message = message_of<Error>([&] { writer.write("bytes"); });
-  EXPECT_CONTAINS(message, "/dev/full");
-  EXPECT_CONTAINS(message, "No space left");
-}
-
-TEST(FileWriter, CountsTheBytesWritten) {
-  const TempFolder folder;
-  FileWriter writer(folder / "f");
-  writer.write("abc");
-  writer.write("de");
-  EXPECT_EQ(writer.written(), 5);
-  writer.finish();
-  EXPECT_EQ(read_file(folder / "f"), "abcde");
-}
-
-TEST(FileWriter, ContinuesAfterTheKeptBytes) {
-  const TempFolder folder;
-  write_text(folder / "f", "abcdef");
-  FileWriter writer(folder / "f", 3);
-  writer.write("xy");
-  writer.finish();
-  EXPECT_EQ(read_file(folder / "f"), "abcxy");
-  EXPECT_THROW(FileWriter(folder / "f", 6), Error);
-}
-
 TEST(FileReader, ReadsAtAnyOffsetAndCanBeMoved) {
   const TempFolder folder;
   write_text(folder / "f", "content");
@@ -122,57 +63,6 @@ TEST(FileReader, ATruncatedFileIsAnErrorThatNamesIt) {
   EXPECT_CONTAINS(message, "became shorter while it was read: it ends at byte 50000 and had 100000");
 }
 
-TEST(StagedFolder, AppearsOnlyWhenPublished) {
-  const TempFolder folder;
-  const fs::path final_path = folder / "step-1";
-  StagedFolder staged(final_path);
-  write_text(staged.staging() / "f", "x");
-  EXPECT_FALSE(fs::exists(final_path));
-  staged.publish();
-  EXPECT_EQ(read_file(final_path / "f"), "x");
-  EXPECT_FALSE(fs::exists(folder / "step-1.tmp"));
-}
-
-TEST(StagedFolder, IsRemovedWithoutPublish) {
-  const TempFolder folder;
-  {
-    const StagedFolder staged(folder / "step-1");
-    write_text(staged.staging() / "f", "x");
-  }
-  EXPECT_TRUE(fs::is_empty(folder.path()));
-}
-
-TEST(StagedFolder, RemovesTheLeftoversOfACrash) {
-  const TempFolder folder;
-  fs::create_directories(folder / "step-1.tmp" / "deep");
-  write_text(folder / "step-1.tmp" / "stale", "half-written");
-  StagedFolder staged(folder / "step-1");
-  EXPECT_TRUE(fs::is_empty(staged.staging()));
-  write_text(staged.staging() / "f", "x");
-  staged.publish();
-  EXPECT_FALSE(fs::exists(folder / "step-1" / "stale"));
-}
-
-TEST(StagedFolder, NeverOverwritesAPublishedFolder) {
-  const TempFolder folder;
-  fs::create_directories(folder / "step-1");
-  write_text(folder / "step-1" / "f", "first");
-  {
-    StagedFolder staged(folder / "step-1");
-    write_text(staged.staging() / "f", "second");
-    EXPECT_THROW(staged.publish(), Error);
-  }
-  EXPECT_EQ(read_file(folder / "step-1" / "f"), "first");
-  EXPECT_FALSE(fs::exists(folder / "step-1.tmp"));
-}
-
-TEST(StagedFolder, DoesNotReplaceAnEmptyFolder) {
-  const TempFolder folder;
-  fs::create_directories(folder / "step-1");
-  StagedFolder staged(folder / "step-1");
-  EXPECT_CONTAINS(message_of<Error>([&] { staged.publish(); }), "exists already");
-}
-
 TEST(ContentHash, IsXxh3AndDependsOnTheContent) {
   // XXH3_128bits of no bytes, from the algorithm's published test vectors.
   EXPECT_EQ(content_hash(std::string_view("")), "99aa06d3014798d86001c324468d497f");
@@ -190,7 +80,7 @@ TEST(ContentHash, TheHashOfAFileIsThatOfItsBytes) {
 TEST(SetAside, UsesTheFirstFreeName) {
   const TempFolder folder;
   for (const char* name : {"a.old", "a.old-2", "a.old-3"}) {
-    write_file_atomic(folder / "a", name);
+    write_text(folder / "a", name);
     EXPECT_EQ(set_aside(folder / "a", ".old"), folder / name);
     EXPECT_EQ(read_file(folder / name), name);
     EXPECT_FALSE(fs::exists(folder / "a"));

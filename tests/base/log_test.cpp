@@ -66,6 +66,17 @@ TEST(Logger, EveryLineIsInTheFileAtOnceAndWithoutColours) {
   EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "\033[1;32mgreen");
 }
 
+TEST(Logger, NeverWritesThroughALink) {
+  const TempFolder folder;
+  write_text(folder / "precious", "data");
+  std::filesystem::create_symlink(folder / "precious", folder / "log.txt");
+  Logger logger(LogLevel::error);
+  EXPECT_CONTAINS(message_of<UsageError>([&] { logger.add_file(folder / "log.txt"); }),
+                  "log.txt is a symbolic link", "remove the link");
+  logger.info("a line");
+  EXPECT_EQ(read_file(folder / "precious"), "data");
+}
+
 TEST(Logger, AnUnwritableFileIsAnErrorThatNamesIt) {
   const TempFolder folder;
   Logger logger;

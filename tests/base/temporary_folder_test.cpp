@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stepforge/base/files.h"
+#include "stepforge/base/staged.h"
 
 namespace stepforge::testing {
 namespace {

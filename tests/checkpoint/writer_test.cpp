@@ -154,12 +154,27 @@ TEST_P(CheckpointWriterTest, LaterStepsOfAnAbandonedRunAreNeitherCountedNorDelet
 }
 
 TEST_P(CheckpointWriterTest, RemovesTheLeftoversOfACrash) {
-  fs::create_directories(folder_ / "step-3.tmp");
-  write_text(folder_ / "step-3.tmp" / "model.safetensors", "half");
-  write_text(folder_ / "notes.tmp", "the user's");
+  fs::create_directories(folder_ / "step-3.stepforge-0123abcd");
+  write_text(folder_ / "step-3.stepforge-0123abcd" / "model.safetensors", "half");
   const CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
-  EXPECT_EQ(names_in(folder_.path()), Names{"notes.tmp"});
-  EXPECT_CONTAINS(log_.text(), "step-3.tmp");
+  EXPECT_EQ(names_in(folder_.path()), Names{});
+  EXPECT_CONTAINS(log_.text(), "removed", "step-3.stepforge-0123abcd");
+}
+
+TEST_P(CheckpointWriterTest, KeepsWhatTheUserHasBesideTheCheckpoints) {
+  const Names users = {"notes.stepforge-0123abcd", "step-3.tmp", "step-4.tmp", "step-old.tmp"};
+  for (const std::string& name : users) {
+    fs::create_directories(folder_ / name);
+    write_text(folder_ / name / "mine", "x");
+  }
+  const SmallModel model(1);
+  CheckpointWriter writer(folder_.path(), 1, log_.logger(), GetParam());
+  for (const int64_t step : {3, 4}) writer.save(step, model.stage());
+  writer.wait();
+  Names expected = users;
+  expected.insert(expected.begin() + 2, "step-4");
+  EXPECT_EQ(names_in(folder_.path()), expected);
+  for (const std::string& name : users) EXPECT_TRUE(fs::exists(folder_ / name / "mine"));
 }
 
 TEST_P(CheckpointWriterTest, AnImpossibleFolderIsRefusedAtOnce) {

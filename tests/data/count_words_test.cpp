@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
+#include "stepforge/base/staged.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 

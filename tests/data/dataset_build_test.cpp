@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "stepforge/base/staged.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
@@ -49,7 +50,7 @@ class DatasetBuildTest : public ::testing::Test {
     EXPECT_THROW(build(name, [] { throw Error("interrupted"); }), Error);
     EXPECT_FALSE(fs::exists(folder_ / (name + ".idx")));
     EXPECT_FALSE(fs::exists(folder_ / (name + ".bin")));
-    EXPECT_TRUE(fs::exists(folder_ / (name + ".partial")));
+    EXPECT_TRUE(fs::exists(folder_ / (name + ".stepforge-partial")));
   }
 
   std::set<std::string> names() const {
@@ -172,7 +173,7 @@ TEST_F(DatasetBuildTest, StartsAgainIfWhatWasSavedIsDamaged) {
   for (const auto& [name, damage] : damages) {
     SCOPED_TRACE(name);
     stop_in_the_middle("pair");
-    damage(folder_ / "pair.partial" / name);
+    damage(folder_ / "pair.stepforge-partial" / name);
     EXPECT_TRUE(build("pair"));
     EXPECT_EQ(first_report_, 0);
     expect_as_built_at_once("pair");
@@ -185,12 +186,12 @@ TEST_F(DatasetBuildTest, FinishesThePublicationThatAKillInterrupted) {
   EXPECT_TRUE(build("pair"));
   const auto files = files_of("pair");
   // As if killed after the validation pair and the training .bin had their names.
-  const fs::path partial = folder_ / "pair.partial";
+  const fs::path partial = folder_ / "pair.stepforge-partial";
   fs::create_directory(partial);
   fs::rename(folder_ / "pair.idx", partial / "train.idx");
   fs::rename(folder_ / "pair.json", partial / "train.json");
   const std::string build_name = read_description_file(partial / "train.json").build;
-  folder_.write("pair.partial/finished.json", format("{{\"build\": \"{}\"}}", build_name));
+  folder_.write("pair.stepforge-partial/finished.json", format("{{\"build\": \"{}\"}}", build_name));
   EXPECT_TRUE(build("pair"));
   EXPECT_EQ(first_report_, -1) << "nothing is tokenized again";
   EXPECT_EQ(files_of("pair"), files);
@@ -205,7 +206,7 @@ TEST_F(DatasetBuildTest, AnOutputThatExistsIsKeptUnlessItIsToBeReplaced) {
   options_.split.seed = 2;
   EXPECT_CONTAINS(message_of<UsageError>([&] { build("pair"); }), "pair.idx exists");
   EXPECT_EQ(files_of("pair"), files);
-  EXPECT_FALSE(names().contains("pair.partial"));
+  EXPECT_FALSE(names().contains("pair.stepforge-partial"));
   EXPECT_TRUE(build("pair", {}, true));
   EXPECT_NE(files_of("pair").at("-v.bin"), files.at("-v.bin"));
   fs::resize_file(folder_ / "pair.bin", 5);

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -126,7 +127,7 @@ TEST(DatasetCache, AFailedBuildLeavesNoEntry) {
   CountedBuild build;
   const TextSource source({.paths = {folder.write("a.txt", "caf\xE9")}});
   message_of<FormatError>([&] { build.open(source, folder / "cache"); });
-  for (const auto& name : names_in(folder / "cache")) EXPECT_TRUE(name.ends_with(".lock")) << name;
+  for (const auto& name : names_in(folder / "cache")) EXPECT_TRUE(name.ends_with(".stepforge-lock")) << name;
 }
 
 TEST(DatasetCache, ADamagedEntryIsNamedWithTheRemedy) {
@@ -338,21 +339,18 @@ TEST_F(StoppedBuild, StartsAgainIfWhatWasSavedIsDamaged) {
   }
 }
 
-TEST(DatasetCache, OldLeftoversOfKilledBuildsAreRemoved) {
+TEST(DatasetCache, EntriesHaveThePermissionsThatTheUmaskLeaves) {
   const TempFolder folder;
   const TextSource source({.paths = {folder.write("a.txt", "hello")}});
   CountedBuild build;
-  const auto entry = build.open(source, folder / "cache").folder;
-  std::filesystem::remove_all(entry);
-  const auto old = std::filesystem::path(entry.string() + ".building-abc123");
-  const auto young = std::filesystem::path(entry.string() + ".building-def456");
-  std::filesystem::create_directory(old);
-  std::filesystem::create_directory(young);
-  std::filesystem::last_write_time(old,
-                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(48));
-  build.open(source, folder / "cache");
-  EXPECT_FALSE(std::filesystem::exists(old));
-  EXPECT_TRUE(std::filesystem::exists(young));
+  for (const mode_t mask : {0002, 0077}) {
+    const mode_t before = umask(mask);
+    const auto entry = build.open(source, folder / std::to_string(mask)).folder;
+    umask(before);
+    EXPECT_EQ(std::filesystem::status(entry).permissions(), std::filesystem::perms(0777 & ~mask));
+    for (const auto& file : std::filesystem::directory_iterator(entry))
+      EXPECT_EQ(file.status().permissions(), std::filesystem::perms(0666 & ~mask)) << file.path();
+  }
 }
 
 }  // namespace

@@ -333,6 +333,36 @@ TEST_F(Launcher, RefusesInvalidOptions) {
   EXPECT_THROW(launch(options, report_), Error);
 }
 
+TEST_F(Launcher, WritesNoLogThroughALink) {
+  std::ofstream(folder_ / "precious") << "data";
+  std::filesystem::create_directories(folder_ / "logs");
+  std::filesystem::create_symlink(folder_ / "precious", folder_ / "logs" / "rank-0.log");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { run("echo line", 1); }), "rank-0.log is a symbolic link");
+  EXPECT_EQ(read_file(folder_ / "precious"), "data");
+}
+
+TEST_F(Launcher, FollowsALinkToTheLogsOnlyIfTheUserNamesIt) {
+  const std::filesystem::path target = folder_ / "target";
+  for (const char* link : {"logs", "logs/launch"}) {
+    const std::filesystem::path run_folder = folder_ / format("run of {}", std::string(link).size());
+    std::filesystem::create_directories((run_folder / link).parent_path());
+    std::filesystem::create_directories(target);
+    std::filesystem::create_directory_symlink(target, run_folder / link);
+    LaunchOptions options;
+    options.command = {"/bin/true"};
+    options.run_folder = run_folder;
+    options.log_folder = run_folder / "logs" / "launch";
+    EXPECT_CONTAINS(message_of<UsageError>([&] { launch(options, report_); }),
+                    (run_folder / link).string() + " is a symbolic link");
+    EXPECT_TRUE(std::filesystem::is_empty(target));
+  }
+  LaunchOptions options;
+  options.command = {"/bin/true"};
+  options.log_folder = folder_ / "run of 4" / "logs";
+  EXPECT_EQ(launch(options, report_), 0);
+  EXPECT_TRUE(std::filesystem::exists(target / "rank-0.log"));
+}
+
 TEST_F(Launcher, OnSeveralHostsNumbersTheRanksAndSetsTheRendezvous) {
   LaunchOptions options;
   options.nodes = 3;

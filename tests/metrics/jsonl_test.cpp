@@ -174,6 +174,16 @@ TEST(JsonlSink, RemovesAPartialLastLine) {
   EXPECT_EQ(read_file(folder / "m.jsonl"), line_of(1) + line_of(2));
 }
 
+TEST(JsonlSink, NeverWritesThroughALink) {
+  const TempFolder folder;
+  Logger logger(LogLevel::error);
+  write_text(folder / "precious", line_of(1));
+  std::filesystem::create_symlink(folder / "precious", folder / "m.jsonl");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { JsonlSink(folder / "m.jsonl", logger); }),
+                  "m.jsonl is a symbolic link");
+  EXPECT_EQ(read_file(folder / "precious"), line_of(1));
+}
+
 TEST(JsonlSink, NamesAFileThatCannotBeOpened) {
   const TempFolder folder;
   Logger logger(LogLevel::error);

@@ -75,6 +75,48 @@ TEST(RunFolder, DoesNotWriteThroughALockThatIsASymbolicLink) {
   EXPECT_EQ(read_file(folder / "precious"), "data");
 }
 
+TEST(RunFolder, WritesThroughNoLink) {
+  const TempFolder folder;
+  Logger logger(LogLevel::error);
+  write_text(folder / "precious", "data");
+  fs::create_directory(folder / "run");
+  for (const char* name : {"run.json.tmp", "config.toml.tmp", "config.toml"})
+    fs::create_symlink(folder / "precious", folder / "run" / name);
+  {
+    RunFolder run(folder / "run", logger);
+    run.write_config("[training]\n");
+    run.begin(start_of("0.1.0", "abc", 0));
+  }
+  EXPECT_EQ(read_file(folder / "run/config.toml"), "[training]\n");
+  EXPECT_EQ(read_file(folder / "precious"), "data");
+}
+
+TEST(RunFolder, ALinkOfTheUserToCheckpointsOnAnotherDiskIsFollowed) {
+  const TempFolder folder;
+  Logger logger(LogLevel::error);
+  fs::create_directories(folder / "big disk");
+  const RunFolder run(folder / "run", logger);
+  EXPECT_EQ(run.checkpoint_link("checkpoint"), "");
+  fs::create_directory_symlink(folder / "big disk", folder / "run/checkpoint");
+  EXPECT_EQ(run.checkpoint_link("checkpoint"), fs::canonical(folder / "big disk"));
+  fs::create_directory(folder / "run/own");
+  fs::create_directory_symlink("own", folder / "run/inside");
+  EXPECT_EQ(run.checkpoint_link("inside"), fs::canonical(folder / "run/own"));
+}
+
+TEST(RunFolder, ALinkToTheCheckpointsOfAnotherRunIsRefused) {
+  const TempFolder folder;
+  Logger logger(LogLevel::error);
+  const RunFolder other(folder / "other", logger);
+  fs::create_directory(folder / "other/checkpoint");
+  const RunFolder run(folder / "run", logger);
+  fs::create_directory_symlink(folder / "other/checkpoint", folder / "run/checkpoint");
+  fs::create_directory_symlink(folder / "nowhere", folder / "run/dangling");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { run.checkpoint_link("checkpoint"); }), "into another run",
+                  "put a folder in its place");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { run.checkpoint_link("dangling"); }), "to nowhere");
+}
+
 TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
@@ -214,10 +256,11 @@ TEST(RunFolder, ProgressSurvivesAHistoryThatCannotBeWritten) {
   Logger logger(LogLevel::warning);
   RunFolder run(folder / "run", logger);
   run.begin(start_of("0.1.0", "abc", 0));
-  fs::create_directory(folder / "run/run.json.tmp");
-  write_text(folder / "run/run.json.tmp/in-the-way", "");
+  fs::remove(folder / "run/run.json");
+  fs::create_directory(folder / "run/run.json");
+  write_text(folder / "run/run.json/in-the-way", "");
   run.progress(3, 300, 3, 1);
-  EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "run.json.tmp");
+  EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "run.json");
   EXPECT_EQ(run.history()[0].end_step, 3);
 }
 

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "stepforge/base/files.h"
 #include "stepforge/base/json.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/schema_docs.h"
 #include "tests/support/paths.h"

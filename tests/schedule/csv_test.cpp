@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/schedule/check.h"
 #include "tests/schedule/kinds.h"
 #include "tests/support/temp_folder.h"

@@ -9,6 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/text/sentencepiece_tokenizer.h"
 #include "stepforge/text/tokenizer_import.h"
 #include "tests/support/allocation_meter.h"

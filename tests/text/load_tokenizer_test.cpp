@@ -3,6 +3,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/text/tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"

@@ -2,8 +2,8 @@
 // Tokenizers and texts from outside take memory in proportion to their size.
 #include <gtest/gtest.h>
 
-#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
 #include "tests/support/allocation_meter.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/temp_folder.h"

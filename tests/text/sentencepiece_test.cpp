@@ -5,6 +5,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/json.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/text/sentencepiece_tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"

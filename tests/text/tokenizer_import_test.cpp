@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 #include "tests/text/definitions.h"
