@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "stepforge/base/json.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/tensorfile/safetensors.h"
 #include "tests/app/program.h"
 
@@ -137,6 +138,44 @@ TEST_F(EndToEnd, AnImportIsTrainedWithTheDefaultsOfAFineTune) {
     };
     EXPECT_EQ(line_of(shown), line_of(from)) << key;
   }
+}
+
+/// What a process that was killed while it wrote `folder` left.
+fs::path half_of(const fs::path& folder) {
+  const fs::path half = folder.string() + ".stepforge-0123abcd";
+  fs::create_directories(half / "checkpoint");
+  write_text(half / "config.json", "{");
+  return half;
+}
+
+TEST_F(EndToEnd, AKilledImportOrExportIsRepeatedWithTheSameCommand) {
+  const fs::path half_run = half_of(file("killed-run"));
+  output_of({"import", exported().string(), file("killed-run").string()});
+  EXPECT_FALSE(fs::exists(half_run));
+  EXPECT_TRUE(fs::exists(file("killed-run") / "config.toml"));
+  EXPECT_TRUE(fs::exists(file("killed-run") / "checkpoint/step-0/manifest.json"));
+
+  const fs::path half_model = half_of(file("killed-model"));
+  output_of({"export", run().string(), file("killed-model").string()});
+  EXPECT_FALSE(fs::exists(half_model));
+  EXPECT_TRUE(fs::exists(file("killed-model") / "model.safetensors"));
+}
+
+TEST_F(EndToEnd, AFailedImportLeavesNothing) {
+  fs::copy(exported(), file("damaged"), fs::copy_options::recursive);
+  fs::resize_file(file("damaged") / "model.safetensors", 4096);
+  EXPECT_NE(run_program({"import", file("damaged").string(), file("none of it")}).exit_code, 0);
+  for (const auto& entry : fs::directory_iterator(*folder_ / ""))
+    EXPECT_FALSE(entry.path().filename().string().starts_with("none of it")) << entry.path();
+}
+
+TEST_F(EndToEnd, OutputsKeepWhatTheUserHasBesideThem) {
+  folder_->write("beside.tmp/mine", "x");
+  output_of({"export", run().string(), file("beside").string()});
+  EXPECT_TRUE(fs::exists(file("beside.tmp/mine")));
+  write_text(file("picture.svg.tmp"), "x");
+  output_of({"plot", run().string(), "--output", file("picture.svg").string()});
+  EXPECT_EQ(read_file(file("picture.svg.tmp")), "x");
 }
 
 TEST_F(EndToEnd, ImportOfTheExportHasTheSameTensorBits) {

@@ -12,9 +12,10 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
-#include "stepforge/checkpoint/writer.h"
+#include "stepforge/checkpoint/native.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/engines/world.h"
 #include "stepforge/kernels/cpu_allocator.h"
@@ -181,7 +182,7 @@ void require_hf_folder(const std::filesystem::path& folder) {
 
 int run(const ImportOptions& options, const CommandContext& context) {
   require_hf_folder(options.model);
-  if (std::filesystem::exists(options.output)) {
+  if (std::filesystem::exists(std::filesystem::symlink_status(options.output))) {
     throw UsageError(format("{} exists already; choose another folder for the run", options.output.string()));
   }
   LoadedModel model = load_model(options.model, DType::f32, context);
@@ -190,14 +191,15 @@ int run(const ImportOptions& options, const CommandContext& context) {
   config.run_dir = std::filesystem::absolute(options.output).string();
   config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
   use_fine_tune_defaults(config);
-  std::filesystem::create_directories(options.output);
-  if (tokenizer != nullptr) tokenizer->save_pretrained(run_tokenizer_folder(config));
-  write_file_atomic(options.output / kGenerationFileName, model.generation.dump(2) + "\n");
-  CheckpointWriter writer(options.output / config.checkpoint.folder, 0, context.log, /*background=*/false);
-  writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr,
-                                  state_to_json(TrainerState{}, config, plan_batch(config).rows_per_step)));
-  if (!writer.wait()) return 1;
-  write_file_atomic(options.output / "config.toml", config_toml(config));
+  StagedFolder folder(options.output);
+  if (tokenizer != nullptr)
+    tokenizer->save_pretrained(folder.staging() / run_tokenizer_folder(config).filename());
+  write_file_atomic(folder.staging() / kGenerationFileName, model.generation.dump(2) + "\n");
+  write_checkpoint(folder.staging() / config.checkpoint.folder, 0,
+                   stage_checkpoint(model.spec, *model.store, nullptr,
+                                    state_to_json(TrainerState{}, config, plan_batch(config).rows_per_step)));
+  write_file_atomic(folder.staging() / "config.toml", config_toml(config));
+  folder.publish();
   context.log.info(
       "imported {} parameters; train them with: stepforge train {} data.sources=... training.steps=...",
       with_thousands(model.spec.parameter_count()), (options.output / "config.toml").string());
