@@ -2,12 +2,14 @@
 #include "stepforge/config/rules.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <set>
 #include <system_error>
 #include <vector>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/hub_name.h"
 #include "stepforge/base/lfs_pointer.h"
@@ -575,6 +577,25 @@ void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorL
   require_sources(check, "data.validation", config.data.validation);
 }
 
+namespace {
+
+/// Other commands find the run folder above a checkpoint. They also read runs whose checkpoints lie elsewhere.
+void check_checkpoint_folder(const RuleCheck& check) {
+  const std::string& folder = check.config().checkpoint.folder;
+  check.require(
+      is_plain_file_name(folder), {"checkpoint.folder"},
+      "checkpoints are kept in one folder inside run_dir; use a name without \"/\", \"\\\" and control "
+      "characters, such as \"checkpoint\"");
+  constexpr std::array<std::string_view, 9> kOthers = {
+      "config.toml", "generation_config.json", "hf",       "log.txt",
+      "logs",        "metrics.jsonl",          "run.json", "run.lock",
+      "tokenizer"};
+  check.require(std::ranges::find(kOthers, folder) == kOthers.end(), {"checkpoint.folder"},
+                "a run keeps something else under this name; use another, such as \"checkpoint\"");
+}
+
+}  // namespace
+
 void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors,
                         std::vector<std::string>* missing) {
   const RuleCheck check(loaded, refused, errors, missing);
@@ -588,12 +609,7 @@ void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused
       {"validation.freq", "data.validation"},
       "there is no validation data; set data.validation, or data.validation_fraction to a value such as "
       "0.01");
-  // Other commands find the run folder above a checkpoint. They also read runs whose checkpoints lie
-  // elsewhere.
-  const std::filesystem::path folder = config.checkpoint.folder;
-  check.require(
-      folder.filename() == folder && folder != "." && folder != "..", {"checkpoint.folder"},
-      "checkpoints are kept in one folder inside run_dir; use a name without \"/\", such as \"checkpoint\"");
+  check_checkpoint_folder(check);
   require_existing(check, "checkpoint.initial_load_path", config.checkpoint.initial_load_path);
 }
 

@@ -252,6 +252,7 @@ TEST(Plan, RefusesWhatTrainRefuses) {
                             {"validation.freq=5"},
                             {"data.chat_template=/none/file.jinja"},
                             {"checkpoint.folder=a/b"},
+                            {"checkpoint.folder=tokenizer"},
                             {"checkpoint.initial_load_path=/none"},
                             {"tokenizer.type=hf", "tokenizer.path=/none"},
                             {"debug.plant_nan_step=3", "debug.plant_nan_block=layers.9"},

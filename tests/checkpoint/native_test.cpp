@@ -344,6 +344,15 @@ TEST(NewestCompleteCheckpoint, AFolderRenamedToALargeStepIsNotUsed) {
   }
 }
 
+TEST(NewestCompleteCheckpoint, PassesOverAManifestThatIsTooLarge) {
+  const TempFolder folder;
+  for (const int64_t step : {10, 20}) write_checkpoint(folder.path(), step, SmallModel(1).stage());
+  fs::resize_file(folder / "step-20" / "manifest.json", (64 << 20) + 1);
+  RecordedLog log;
+  EXPECT_EQ(newest_complete_checkpoint(folder.path(), log.logger())->step, 10);
+  EXPECT_CONTAINS(log.text(), "manifest.json holds 67108865 bytes", "step-10 is used instead");
+}
+
 TEST(NewestCompleteCheckpoint, IsNoneInAnEmptyOrAbsentFolderOrWithOnlyUnfinishedSaves) {
   const TempFolder folder;
   RecordedLog log;

@@ -386,6 +386,18 @@ TEST(RunRules, TrainingKeepsCheckpointsInOneFolderInsideTheRunFolder) {
     // Commands that only read a run accept where its checkpoints lie.
     EXPECT_EQ(error(outside, ConfigUse::inspect), "") << outside;
   }
+  for (const char* unprintable : {"x\\n", "\\u001b[2J", "a\\u007f"})
+    EXPECT_CONTAINS(error(unprintable, ConfigUse::train), "checkpoint.folder", "control characters");
+}
+
+TEST(RunRules, NothingElseOfARunHasTheNameOfTheFolderOfCheckpoints) {
+  const std::string rest = "[data]\nsources = [{ format = \"synthetic\" }]\n[training]\nsteps = 1\n";
+  for (const char* name : {"config.toml", "generation_config.json", "hf", "log.txt", "logs", "metrics.jsonl",
+                           "run.json", "run.lock", "tokenizer"}) {
+    const std::string error =
+        error_of(rest + format("[checkpoint]\nfolder = \"{}\"\n", name), {}, ConfigUse::train);
+    EXPECT_CONTAINS(error, "checkpoint.folder", "a run keeps something else under this name");
+  }
 }
 
 TEST(RunRules, APlantedNanHasStepAndBlock) {
