@@ -9,6 +9,7 @@
 #include "stepforge/app/commands.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/config/config_section.h"
 #include "stepforge/config/convert.h"
 #include "stepforge/config/presets.h"
@@ -31,7 +32,7 @@ size_t output_width() {
 }  // namespace
 
 int config_show_command(const ConfigArgs& args) {
-  std::cout << config_toml_with_places(args.load());
+  std::cout << printable(config_toml_with_places(args.load()));
   return 0;
 }
 
@@ -64,7 +65,7 @@ void print_comments(const char* heading, const std::vector<std::string>& lines) 
     std::string comment = "# " + line;
     for (size_t at = 0; (at = comment.find('\n', at)) != std::string::npos; ++at)
       comment.insert(at + 1, "# ");
-    std::cout << comment << '\n';
+    std::cout << printable(comment) << '\n';
   }
 }
 
@@ -130,11 +131,11 @@ int config_convert_command(const ConvertArgs& args) {
   const ConvertedConfig converted =
       convert_config(read_file(args.file, kMaxFileBytes), file, {.from = args.from, .ranks = args.ranks});
   if (!converted.refused.empty() && !args.force) {
-    std::cerr << refusal_of(file, converted);
+    std::cerr << printable(refusal_of(file, converted));
     return exit_refused;
   }
   std::vector<std::string> unread;
-  std::cout << (converted.problem.empty() ? without_unread(converted.toml, unread) : converted.toml);
+  std::cout << printable(converted.problem.empty() ? without_unread(converted.toml, unread) : converted.toml);
   print_comments("Not available yet: this trains another model", converted.refused);
   print_comments("Not translated", converted.lost);
   print_comments("Nothing is needed for", converted.needless);

@@ -14,6 +14,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/config/load.h"
 #include "stepforge/data/dataset_build.h"
 #include "stepforge/data/preset_packing.h"
@@ -139,7 +140,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Config& config) {
 /// The data of a configuration; prints what is to be noted about it.
 DataSet open_noted(const Config& config, const Tokenizer& tokenizer) {
   DataSet data = open_data(data_plan(config, planned_vocabulary(config)), &tokenizer, terminal_progress());
-  for (const std::string& note : data.notes) std::cerr << note << '\n';
+  for (const std::string& note : data.notes) std::cerr << printable(note) << '\n';
   return data;
 }
 
@@ -176,7 +177,8 @@ int data_build_command(const DataBuildOptions& options) {
                                         .tokenizer_folder = tokenizer_folder(options.tokenizer),
                                         .chat_template = options.chat_template});
   const TextSource& source = *records.source;
-  if (const std::string& skipped = source.skipped(); !skipped.empty()) std::cerr << skipped << '\n';
+  if (const std::string& skipped = source.skipped(); !skipped.empty())
+    std::cerr << printable(skipped) << '\n';
   if (options.output_prefix.has_parent_path()) fs::create_directories(options.output_prefix.parent_path());
   const TokenizeOptions tokenizing{
       .workers = options.workers,
@@ -190,7 +192,7 @@ int data_build_command(const DataBuildOptions& options) {
   const TokenizeResult report = read_description_file(description_path(output.train)).report;
   print_totals(output.train, report.train);
   if (build.holds_out()) print_totals(output.validation, report.validation);
-  std::cout << report_text(report);
+  std::cout << printable(report_text(report));
   return 0;
 }
 
@@ -213,7 +215,7 @@ int data_show_command(const ConfigArgs& args, const DataShowOptions& options) {
   const auto& stream = options.validation ? data.validation : data.train;
   if (!stream)
     throw UsageError("there is no validation data; set data.validation or data.validation_fraction");
-  for (const std::string& line : describe_sources(data)) std::cout << line << '\n';
+  for (const std::string& line : describe_sources(data)) std::cout << printable(line) << '\n';
   const auto total = stream->total_rows();
   std::cout << format("\n{} rows of {} tokens {}\n\n", with_thousands(stream->rows_per_epoch()),
                       stream->seq_len(), total ? "in all" : "in an epoch");

@@ -13,6 +13,7 @@
 #include "stepforge/base/interrupt.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/staged.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/comm/communicator.h"
 
 namespace stepforge {
@@ -33,15 +34,16 @@ void write_error_file(const std::string& message) {
   try {
     write_file_atomic(path, content.dump(-1, ' ', false, Json::error_handler_t::replace));
   } catch (const std::exception& failure) {
-    std::cerr << "error: " << failure.what() << '\n';
+    std::cerr << "error: " << printable(failure.what()) << '\n';
   }
 }
 
 int report(const std::exception& error) {
-  std::cerr << "error: " << error.what() << '\n';
+  const std::string message = printable(error.what());
+  std::cerr << "error: " << message << '\n';
   const auto* ours = dynamic_cast<const Error*>(&error);
   // Only the rank that failed reports to torchrun, not those that stop because of it.
-  if (dynamic_cast<const PeerError*>(&error) == nullptr) write_error_file(error.what());
+  if (dynamic_cast<const PeerError*>(&error) == nullptr) write_error_file(message);
   return static_cast<int>(ours != nullptr ? ours->exit_code() : ExitCode::failure);
 }
 

@@ -13,6 +13,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/base/staged.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
@@ -138,7 +139,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   const MachineModel machine = planned_machine(options);
   if (options.compare) {
     const int status = compare_command(options, config, machine);
-    for (const std::string& note : job.notes) std::cout << note << "\n";
+    for (const std::string& note : job.notes) std::cout << printable(note) << "\n";
     return status;
   }
   const bool staged = has_stages(config);
@@ -158,7 +159,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   text.seq_len = config.training.seq_len;
   text.tokens_per_step = plan_batch(config, layout).tokens_per_step();
   text.verdict = verdict_text(config, rank, part, step, memory_budget(options));
-  for (const std::string& note : job.notes) text.verdict += "\n" + note;
+  for (const std::string& note : job.notes) text.verdict += "\n" + printable(note);
   text.machine = machine;
   text.assumed_machine = options.machine.empty() && options.calibrate.empty();
   text.times = element(run.times, step.member);

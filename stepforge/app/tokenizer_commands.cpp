@@ -9,6 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/count_words.h"
 #include "stepforge/text/bpe_trainer.h"
 #include "stepforge/text/line_codec.h"
@@ -21,7 +22,7 @@ using Codec = std::function<void(const Tokenizer&, const CodecInput&, std::ostre
 
 int run_codec(const TokenizerCodecOptions& options, const Codec& codec) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
-  for (const std::string& note : tokenizer->notes()) std::cerr << note << '\n';
+  for (const std::string& note : tokenizer->notes()) std::cerr << printable(note) << '\n';
   const auto run = [&](std::istream& stream, const std::string& name) {
     codec(*tokenizer,
           {.stream = stream,

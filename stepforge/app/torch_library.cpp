@@ -12,6 +12,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/installation.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/config/schema_docs.h"
 
 namespace stepforge {
@@ -49,7 +50,8 @@ int run_with_torch(const TorchRequest& request, std::shared_ptr<const Registry> 
   // Before the library is loaded, which may start threads.
   std::optional<InterruptWatcher> interrupts;
   if (const auto* train = std::get_if<TrainOptions>(&request)) {
-    if (train->config.config.debug.print_config) std::cout << config_toml_with_places(train->config);
+    if (train->config.config.debug.print_config)
+      std::cout << printable(config_toml_with_places(train->config));
     interrupts.emplace([&log](int signal) {
       if (is_notice_of_end(signal)) {
         log.warning("SIG{} announces the end: finishing this step and saving", sigabbrev_np(signal));

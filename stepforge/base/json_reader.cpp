@@ -6,12 +6,13 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 namespace {
 
 std::string name_of(const std::string& path) {
-  return path.empty() ? "the document" : format("\"{}\"", path);
+  return path.empty() ? "the document" : quoted_for_message(path);
 }
 
 std::string integer_text(int64_t low, int64_t high) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/base/log.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <utility>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "stepforge/base/file_writer.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 
@@ -30,21 +30,6 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
       return spdlog::level::err;
   }
   return spdlog::level::info;
-}
-
-/// `text` without the control sequences of a terminal (ESC [ ... letter).
-std::string without_colours(std::string_view text) {
-  std::string plain;
-  while (!text.empty()) {
-    const size_t escape = text.find("\033[");
-    plain += text.substr(0, escape);
-    if (escape == std::string_view::npos) break;
-    const size_t last = std::find_if(text.begin() + static_cast<std::ptrdiff_t>(escape) + 2, text.end(),
-                                     [](char c) { return c >= '@' && c <= '~'; }) -
-                        text.begin();
-    text.remove_prefix(std::min(last + 1, text.size()));
-  }
-  return plain;
 }
 
 /// Each line reaches the system at once.
@@ -111,9 +96,10 @@ void Logger::set_terminal_guard(std::function<void()> before, std::function<void
 void Logger::write(LogLevel level, std::string_view text) {
   const std::lock_guard lock(implementation_->mutex);
   if (!implementation_->terminal.should_log(to_spdlog(level))) return;
-  implementation_->files.log(to_spdlog(level), without_colours(text));
+  const std::string shown = printable(text);
+  implementation_->files.log(to_spdlog(level), shown);
   if (implementation_->before) implementation_->before();
-  implementation_->terminal.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  implementation_->terminal.log(to_spdlog(level), shown);
   if (implementation_->after) implementation_->after();
 }
 

@@ -15,7 +15,8 @@ namespace stepforge {
 
 enum class LogLevel { debug, info, warning, error };
 
-/// Thread-safe. Lines look like "12:00:01 INFO  text"; warnings and errors are coloured on a terminal.
+/// Thread-safe. Lines look like "12:00:01 INFO  text"; warnings and errors are coloured on a terminal. Control characters
+/// of the text are escaped (printable() of utf8.h).
 class Logger {
  public:
   /// Writes to standard error. `colour` as decided by the caller (see stderr_is_terminal).

@@ -119,17 +119,49 @@ void append_utf8(std::string& text, char32_t code_point) {
   }
 }
 
+namespace {
+
+/// U+0000 to U+001F and U+007F to U+009F.
+bool is_control(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c <= 0x9F);
+}
+
+/// Appends the character or byte at the start of `text` to `shown`, escaped unless it is printable or in `kept`. Returns
+/// its length.
+size_t append_printable(std::string& shown, std::string_view text, std::string_view kept) {
+  const size_t length = utf8_sequence_length(text);
+  const char32_t c = length > 0 ? decode_code_point(text) : byte_at(text, 0);
+  if (length > 0 && (!is_control(c) || kept.find(text[0]) != std::string_view::npos)) {
+    shown += text.substr(0, length);
+  } else {
+    shown += format("\\x{:02X}", static_cast<uint32_t>(c));
+  }
+  return std::max<size_t>(length, 1);
+}
+
+std::string escaped(std::string_view text, std::string_view kept) {
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) text.remove_prefix(append_printable(shown, text, kept));
+  return shown;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  return escaped(text, "\n\t");
+}
+
+std::string printable_line(std::string_view text) {
+  return escaped(text, "");
+}
+
 std::string quoted_for_message(std::string_view text) {
   constexpr size_t kMaxShown = 100;
   std::string shown = "\"";
   size_t position = 0;
-  while (position < text.size() && position < kMaxShown) {
-    const size_t length = utf8_sequence_length(text.substr(position));
-    const uint8_t first = byte_at(text, position);
-    const bool printable = length > 0 && first >= 0x20 && first != 0x7F;
-    shown += printable ? text.substr(position, length) : std::string_view("?");
-    position += std::max<size_t>(length, 1);
-  }
+  while (position < text.size() && position < kMaxShown)
+    position += append_printable(shown, text.substr(position), "");
   shown += position < text.size() ? "...\"" : "\"";
   return shown;
 }

@@ -30,8 +30,15 @@ char32_t decode_code_point(std::string_view text);
 
 void append_utf8(std::string& text, char32_t code_point);
 
-/// `text` in double quotes for a message: cut after 100 bytes, control bytes and invalid UTF-8 replaced by
-/// '?'.
+/// `text` with control characters, other than tabs and line feeds, and bytes that are not UTF-8 written as \x1B, so that
+/// text from a file cannot steer a terminal. Everything that goes to a terminal or log passes it.
+std::string printable(std::string_view text);
+
+/// The same with tabs and line feeds too: a name or text from a file inside a message, where it could otherwise forge a
+/// line of its own.
+std::string printable_line(std::string_view text);
+
+/// printable_line() in double quotes, cut after 100 bytes.
 std::string quoted_for_message(std::string_view text);
 
 }  // namespace stepforge

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/config/config_section.h"
 #include "stepforge/config/foreign_keys.h"
 #include "stepforge/config/override_value.h"
@@ -263,7 +264,7 @@ void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view kn
     remedy = meant.empty() ? "known keys: " + join(schema.names(), ", ")
                            : format("did you mean {}?", join(meant, " or "));
   }
-  add_error(position, format("{}: unknown {}; {}", path, kind, remedy));
+  add_error(position, format("{}: unknown {}; {}", printable_line(path), kind, remedy));
 }
 
 void LayerApplier::apply_table(const TableSchema& schema, void* object, const ConfigValue& table,

@@ -5,6 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 
@@ -34,7 +35,7 @@ std::string keys_of(const Json& record) {
       keys.emplace_back("...");
       break;
     }
-    keys.push_back(format("\"{}\"", member.key()));
+    keys.push_back(quoted_for_message(member.key()));
   }
   return keys.empty() ? "no keys" : join(keys, ", ");
 }

@@ -7,6 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/chat_fields.h"
 #include "stepforge/data/function_call.h"
 #include "stepforge/data/turn_mask.h"
@@ -59,7 +60,7 @@ std::string_view role_of(const std::string& word, const std::vector<RoleName>& r
                          const std::string& place) {
   for (const RoleName& role : roles)
     if (role.name == word) return role.role;
-  throw FormatError(format("{} is \"{}\"; known are {}", place, word,
+  throw FormatError(format("{} is {}; known are {}", place, quoted_for_message(word),
                            role_words(roles, [](std::string_view) { return true; })));
 }
 
@@ -99,9 +100,9 @@ void require_turn(size_t number, std::string_view role, const std::string& word,
   };
   if (is_due(role)) return;
   throw FormatError(format(
-      "{} is \"{}\", but it is the turn of {}: questions and answers must alternate; join turns that follow "
+      "{} is {}, but it is the turn of {}: questions and answers must alternate; join turns that follow "
       "each other, write them as \"messages\", or set data.on_bad_record = \"skip\"",
-      place, word, role_words(roles, is_due)));
+      place, quoted_for_message(word), role_words(roles, is_due)));
 }
 
 Conversation of_messages(Json messages) {

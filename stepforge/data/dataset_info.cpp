@@ -11,6 +11,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/chat_fields.h"
 
 namespace stepforge {
@@ -27,8 +28,9 @@ void require_inside(const fs::path& path, const fs::path& home, const JsonReader
   std::error_code failure;
   const fs::path target = fs::canonical(path, failure);
   if (failure)
-    throw UsageError(format("{}: \"{}\" names {}, which cannot be opened: {}", file_name.source(),
-                            file_name.path(), path.string(), failure.message()));
+    throw UsageError(format("{}: {} names {}, which cannot be opened: {}", file_name.source(),
+                            quoted_for_message(file_name.path()), printable_line(path.string()),
+                            failure.message()));
   const auto [end, ignored] = std::mismatch(home.begin(), home.end(), target.begin(), target.end());
   if (end != home.end())
     file_name.refuse(format("a link leads to {}, outside of the folder of {}", target.string(), kInfoFile));
@@ -60,11 +62,11 @@ void refuse_remote(const JsonReader& entry) {
   for (const std::string_view key :
        {"hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "s3_url", "cloud_file_name"}) {
     if (!entry.has(key)) continue;
-    throw UsageError(
-        format("{}: \"{}\" has {} = {}: only data on this machine are read; download the files into the "
-               "folder of {} and "
-               "name them with \"file_name\"",
-               entry.source(), entry.path(), key, json_excerpt(entry[key].json()), kInfoFile));
+    throw UsageError(format(
+        "{}: {} has {} = {}: only data on this machine are read; download the files into the "
+        "folder of {} and "
+        "name them with \"file_name\"",
+        entry.source(), quoted_for_message(entry.path()), key, json_excerpt(entry[key].json()), kInfoFile));
   }
 }
 
@@ -72,10 +74,11 @@ void refuse_remote(const JsonReader& entry) {
 void refuse_kinds(const JsonReader& columns) {
   for (const std::string_view key : {"images", "videos", "audios"})
     if (columns.has(key))
-      throw UsageError(format("{}: \"{}\" has {}: only text is read", columns.source(), columns.path(), key));
+      throw UsageError(format("{}: {} has {}: only text is read", columns.source(),
+                              quoted_for_message(columns.path()), key));
   if (columns.has("kto_tag"))
-    throw UsageError(format("{}: \"{}\" has kto_tag: data with single ratings (KTO) are not available yet",
-                            columns.source(), columns.path()));
+    throw UsageError(format("{}: {} has kto_tag: data with single ratings (KTO) are not available yet",
+                            columns.source(), quoted_for_message(columns.path())));
 }
 
 /// The columns by our names. Where "columns" is given, optional ones that it leaves out are not read.
@@ -158,7 +161,8 @@ DatasetEntry find_dataset(const fs::path& info, const std::string& name) {
   const Json json = read_json_file(file, kInfoLimits);
   const JsonReader reader(json, file.string());
   if (!reader.object().has(name))
-    throw UsageError(format("{} has no data set \"{}\"; it has {}", file.string(), name, keys_of(json)));
+    throw UsageError(
+        format("{} has no data set {}; it has {}", file.string(), quoted_for_message(name), keys_of(json)));
   return read_entry(reader[name], file);
 }
 

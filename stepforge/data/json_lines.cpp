@@ -9,6 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/python_json.h"
 #include "stepforge/data/table_reader.h"
 
@@ -47,7 +48,7 @@ std::string keys_of(const simdjson::dom::object& object) {
       keys.emplace_back("...");
       break;
     }
-    keys.push_back(format("\"{}\"", member.key));
+    keys.push_back(quoted_for_message(member.key));
   }
   return keys.empty() ? "no keys" : join(keys, ", ");
 }

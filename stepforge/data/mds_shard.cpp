@@ -13,6 +13,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/decompressor.h"
 #include "stepforge/data/json_lines.h"
 #include "stepforge/data/mds_value.h"
@@ -212,8 +213,8 @@ void MdsReader::append_sample(std::string& json, std::string_view sample) const 
       size = stated;
     }
     if (size > std::ssize(sample) - next) {
-      throw RowFault(format("column \"{}\" is said to have {} bytes, but the sample has only {} more",
-                            column.name, size, std::ssize(sample) - next));
+      throw RowFault(format("column {} is said to have {} bytes, but the sample has only {} more",
+                            quoted_for_message(column.name), size, std::ssize(sample) - next));
     }
     const std::string_view bytes = sample.substr(static_cast<size_t>(next), static_cast<size_t>(size));
     next += size;
@@ -224,7 +225,7 @@ void MdsReader::append_sample(std::string& json, std::string_view sample) const 
     try {
       append_mds_value(json, column.encoding, bytes);
     } catch (const FormatError& fault) {
-      throw RowFault(format("column \"{}\": {}", column.name, fault.what()));
+      throw RowFault(format("column {}: {}", quoted_for_message(column.name), fault.what()));
     }
     if (std::ssize(json) > kMaxJsonLineBytes)
       throw RowFault(format("more than {} bytes as JSON", kMaxJsonLineBytes));

@@ -13,6 +13,7 @@
 #include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 
@@ -83,8 +84,8 @@ class HeaderParser {
     take(":");
     if (key == "descr") {
       if (const std::string_view type = text(); type != kType)
-        fail(format("values of type \"{}\"; expected \"{}\", 64-bit integers (array.astype(\"int64\"))", type,
-                    kType));
+        fail(format("values of type {}; expected \"{}\", 64-bit integers (array.astype(\"int64\"))",
+                    quoted_for_message(type), kType));
       has_type_ = true;
     } else if (key == "fortran_order") {
       if (!try_take("False")) fail("expected False: values in C order (numpy.ascontiguousarray)");
@@ -92,7 +93,7 @@ class HeaderParser {
     } else if (key == "shape") {
       shape_ = tuple();
     } else {
-      fail(format("unknown member \"{}\"", key));
+      fail(format("unknown member {}", quoted_for_message(key)));
     }
   }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/sample.h"
 #include "stepforge/data/terminal_text.h"
 

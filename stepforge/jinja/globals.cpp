@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/jinja/formatting.h"
 #include "stepforge/jinja/interpreter.h"
 #include "stepforge/jinja/methods.h"
@@ -82,7 +83,7 @@ Value joiner(Interpreter& interpreter, Arguments& arguments) {
 
 Value raise_exception(Interpreter& interpreter, Arguments& arguments) {
   const auto values = bind("raise_exception()", arguments, {"message"}, 1);
-  throw Fault{TemplateError::Reason::refusal, str(interpreter.heap(), *values[0]), ""};
+  throw Fault{TemplateError::Reason::refusal, printable_line(str(interpreter.heap(), *values[0])), ""};
 }
 
 /// The pattern without what Python replaces itself: %f are microseconds; a time without zone shows none.

@@ -8,6 +8,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 
@@ -87,7 +88,7 @@ std::vector<Part> parts_of(const MetricsRecord& record) {
   };
   if (event) {
     for (const auto& [name, value] : record.values)
-      parts.push_back({format("{}: {}", name, value), kCyan, 1});
+      parts.push_back({format("{}: {}", printable_line(name), value), kCyan, 1});
   } else if (record.kind == "train") {
     std::for_each(std::begin(kTrainFields), std::end(kTrainFields), add);
   } else {

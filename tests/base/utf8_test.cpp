@@ -57,8 +57,26 @@ TEST(Utf8, OnlyAProperPrefixIsIncomplete) {
 }
 
 TEST(Utf8, QuotedTextHasNoControlBytesAndLimitedLength) {
-  EXPECT_EQ(quoted_for_message("a\x1b[2J\xFF\xE4\xB8\x96"), "\"a?[2J?\xE4\xB8\x96\"");
+  EXPECT_EQ(quoted_for_message("a\x1b[2J\n\xFF\xE4\xB8\x96"), "\"a\\x1B[2J\\x0A\\xFF\xE4\xB8\x96\"");
   EXPECT_EQ(quoted_for_message(std::string(200, 'n')), "\"" + std::string(100, 'n') + "...\"");
+}
+
+TEST(Printable, KeepsWhatCannotSteerATerminal) {
+  const std::string text = "a\tb\nc \xC3\xA4 \xE2\x82\xAC \U0001F600";
+  EXPECT_EQ(printable(text), text);
+  EXPECT_EQ(printable_line("a\tb\nc"), "a\\x09b\\x0Ac");
+}
+
+TEST(Printable, EscapesControlCharactersOfOneByteAndTwoAndBytesThatAreNotUtf8) {
+  EXPECT_EQ(printable(std::string("\0\r\x1B]0;title\x07\x7F", 13)), "\\x00\\x0D\\x1B]0;title\\x07\\x7F");
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "2J \xC2\xA0"),
+            "\\x9B"
+            "2J \xC2\xA0");
+  EXPECT_EQ(printable("\x9B"
+                      "2J \xE2\x82"),
+            "\\x9B"
+            "2J \\xE2\\x82");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "stepforge/app/torch/sampling_choice.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/kernels/cpu_allocator.h"
 
 namespace stepforge {
@@ -99,7 +100,7 @@ class ChatLoop {
       std::cout << std::endl;
     } catch (const Error& fault) {  // the conversation goes on without this message
       std::cout << std::flush;
-      std::cerr << fault.what() << std::endl;
+      std::cerr << printable(fault.what()) << std::endl;
     }
   }
 

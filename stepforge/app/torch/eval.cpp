@@ -10,6 +10,7 @@
 #include "stepforge/app/torch/loss_gradients.h"
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/base/error.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/config/data_sources.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/toml_text.h"
@@ -154,7 +155,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   if (has_template) plan.records.tokenizer_folder = folder;
   const std::unique_ptr<Tokenizer> tokenizer = reads_text(plan) ? model.known.require_tokenizer() : nullptr;
   const DataSet data = open_data(plan, tokenizer.get());
-  for (const std::string& note : data.notes) std::cerr << note << '\n';
+  for (const std::string& note : data.notes) std::cerr << printable(note) << '\n';
   const std::shared_ptr<const RowStream>& rows =
       options.split == HeldOutPart::test ? data.test : data.validation;
   if (rows == nullptr)
