@@ -290,11 +290,14 @@ bool build_dataset(const DatasetBuild& build, const DatasetOutput& output, bool 
   }
   const bool is_finished = build.is_finished(BuildFolder::kept_path(output.train));
   for (const fs::path& prefix : outputs) {
-    if (overwrite || is_finished || !fs::exists(idx_path(prefix))) continue;
-    throw UsageError(
-        format("{} exists and was built from other text or with other options; choose another prefix, or "
-               "replace it with --overwrite",
-               idx_path(prefix).string()));
+    for (const fs::path& path :
+         {idx_path(prefix), bin_path(prefix), mask_path(prefix), description_path(prefix)}) {
+      if (overwrite || is_finished || !fs::exists(fs::symlink_status(path))) continue;
+      throw UsageError(
+          format("{} exists and is not of this build: it has other text or other options, or is something "
+                 "else; choose another prefix, or replace it with --overwrite",
+                 path.string()));
+    }
   }
   const BuildFolder folder(output.train, lock);
   build.run(folder.path(), progress);

@@ -213,6 +213,20 @@ TEST_F(DatasetBuildTest, AnOutputThatExistsIsKeptUnlessItIsToBeReplaced) {
   EXPECT_CONTAINS(message_of<UsageError>([&] { build("pair"); }), "pair.idx exists");
 }
 
+TEST_F(DatasetBuildTest, WhatTheUserHasUnderTheNamesOfAPairIsKept) {
+  for (const char* name : {"pair.json", "pair.bin", "pair-v.json", "pair.mask"}) {
+    folder_.write(name, "the user's");
+    EXPECT_CONTAINS(message_of<UsageError>([&] { build("pair"); }), std::string(name) + " exists");
+    EXPECT_EQ(read_file(folder_ / name), "the user's");
+    fs::remove(folder_ / name);
+  }
+  folder_.write("pair.partial/mine", "x");
+  folder_.write("pair.lock", "x");
+  EXPECT_TRUE(build("pair"));
+  EXPECT_TRUE(fs::exists(folder_ / "pair.partial/mine"));
+  EXPECT_TRUE(fs::exists(folder_ / "pair.lock"));
+}
+
 TEST_F(DatasetBuildTest, OneBadRecordMoreThanAllowedStopsIt) {
   options_.max_bad_records = 14;
   const std::string message = message_of<FormatError>([&] { build("pair"); });
