@@ -1,25 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installs the public headers of stepforge/rooms.json and the headers that these include. Run at install time, so that a new
-# include needs no new configuration; by hand: cmake -D source_dir=. -D CMAKE_INSTALL_PREFIX=DIR -P cmake/InstallHeaders.cmake
-cmake_minimum_required(VERSION 3.25)
-file(READ ${source_dir}/stepforge/rooms.json text)
-string(JSON count LENGTH "${text}" public_headers)
-math(EXPR last "${count} - 1")
-foreach(i RANGE ${last})
-  string(JSON header GET "${text}" public_headers ${i})
-  list(APPEND todo stepforge/${header})
-endforeach()
-set(headers "")
-while(todo)
-  list(POP_FRONT todo header)
-  if(NOT header IN_LIST headers)
-    list(APPEND headers ${header})
-    file(STRINGS ${source_dir}/${header} lines REGEX "^#include \"stepforge/")
-    string(REGEX MATCHALL "stepforge/[^\"]+" included "${lines}")
-    list(APPEND todo ${included})
-  endif()
-endwhile()
+# Installs the public headers, and the one that tells which they are. Run at install time, so that a new include needs no new
+# configuration; by hand: cmake -D source_dir=. -D CMAKE_INSTALL_PREFIX=DIR -P cmake/InstallHeaders.cmake
+include(${CMAKE_CURRENT_LIST_DIR}/PublicHeaders.cmake)
+set(include_dir ${CMAKE_INSTALL_PREFIX}/include)
+stepforge_public_headers(${source_dir} headers)
 foreach(header ${headers})
   get_filename_component(folder ${header} DIRECTORY)
-  file(INSTALL ${source_dir}/${header} DESTINATION ${CMAKE_INSTALL_PREFIX}/include/${folder})
+  file(INSTALL ${source_dir}/${header} DESTINATION ${include_dir}/${folder})
 endforeach()
+stepforge_write_plugin_build(${source_dir} ${include_dir} ${include_dir}/stepforge/base/plugin_build.h)

@@ -64,6 +64,20 @@ function(stepforge_version)
     "STEPFORGE_VERSION=\"${PROJECT_VERSION}\";STEPFORGE_COMMIT=\"${commit}\";STEPFORGE_TORCH_VERSION=\"${TorchWheel_VERSION}\";STEPFORGE_COMPILER=\"${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\"")
 endfunction()
 
+# stepforge/base/plugin_build.h: at once, since clang-tidy reads it in a folder that is never built, and again when a header changes.
+function(stepforge_plugin_build)
+  set(output ${CMAKE_BINARY_DIR}/generated/stepforge/base/plugin_build.h)
+  set(script ${CMAKE_SOURCE_DIR}/cmake/PublicHeaders.cmake)
+  stepforge_write_plugin_build(${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR} ${output})
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -D source_dir=${CMAKE_SOURCE_DIR} -D output=${output} -D depfile=${output}.d -P ${script}
+    DEPENDS ${script} ${STEPFORGE_ROOMS_FILE} DEPFILE ${output}.d
+    COMMENT "Hashing the headers of plug-ins" VERBATIM)
+  target_sources(sf_base PRIVATE ${output})
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/base/plugin_loader.cpp PROPERTIES
+    INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/generated)
+endfunction()
+
 function(stepforge_core)
   add_library(stepforge_core SHARED)
   foreach(room ${STEPFORGE_ROOMS_core})

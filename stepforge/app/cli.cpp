@@ -7,7 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/base/plugin.h"
+#include "stepforge/base/plugin_loader.h"
 #include "stepforge/config/config_section.h"
 #include "stepforge/config/toml_text.h"
 

@@ -8,7 +8,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/base/plugin.h"
+#include "stepforge/base/plugin_loader.h"
+#include "stepforge/base/shell_word.h"
 #include "stepforge/config/apply.h"
 #include "stepforge/config/config_section.h"
 #include "stepforge/config/data_sources.h"
@@ -65,7 +66,7 @@ class ConfigLoader {
     const ConfigLayer& layer;
   };
   std::optional<ChosenValue> chosen_value(const std::string& name) const;
-  void import_plugins(Registry* registry);
+  void import_plugins(ConfigUse use, Registry* registry);
   void apply_chosen_preset();
   void apply_model(const ModelSettings& settings_of_model);
   void check_against_model();
@@ -127,8 +128,8 @@ std::optional<ConfigLoader::Choice> ConfigLoader::chosen(const std::string& name
   return Choice{found->value.text, found->layer.place(found->value.position)};
 }
 
-/// Before the other keys are read, which may be the plug-ins'.
-void ConfigLoader::import_plugins(Registry* registry) {
+/// Before the other keys are read, which may be the plug-ins'. To look at a file must not run code that it names.
+void ConfigLoader::import_plugins(ConfigUse use, Registry* registry) {
   const auto found = chosen_value(kCustomImport);
   if (!found || found->value.kind != ConfigValue::Kind::list) return;
   for (const ConfigValue& file : found->value.list) {
@@ -136,6 +137,12 @@ void ConfigLoader::import_plugins(Registry* registry) {
     const std::string place = found->layer.place(file.position);
     if (registry == nullptr)
       throw UsageError(format("{}: {}: plug-ins cannot be loaded here", place, kCustomImport));
+    if (use != ConfigUse::train && found->layer.is_file && !is_loaded(file.text, *registry)) {
+      throw UsageError(format(
+          "{}: {} names the plug-in {}, and only `train` runs code that a file names; if you trust it, "
+          "add --plugin {}",
+          place, kCustomImport, file.text, shell_word(file.text)));
+    }
     load_plugin(file.text, format("{}: {}", place, kCustomImport), *registry);
   }
 }
@@ -238,7 +245,7 @@ void ConfigLoader::find_chosen() {
 
 LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_model,
                                 const std::shared_ptr<Registry>& registry) {
-  import_plugins(registry.get());
+  import_plugins(use, registry.get());
   if (registry != nullptr) use_plugins(loaded_.config, make_config_shape(registry));
   apply_chosen_preset();
   apply_model(settings_of_model);

@@ -52,7 +52,9 @@ using ModelSettings = std::function<std::vector<std::string>(const std::string& 
 ///   values are TOML, where strings need no quotes and lists no brackets.
 /// - A nested table is merged key by key; a list is replaced as a whole.
 /// - The plug-ins of `experimental.custom_import` are loaded into `registry`, which may have others already; the key
-///   then lists all. Without a registry the key is refused. Keys of their sections follow the same rules.
+///   then lists all. Without a registry the key is refused. Unless the use is ConfigUse::train, only an override may name
+///   plug-ins that `registry` does not have yet: code of a file runs for nothing else. Keys of their sections follow the
+///   same rules.
 /// - If `file` is the config.toml of a run folder that was moved, `run_dir` becomes its folder: if that holds
 ///   checkpoints and no override sets run_dir.
 ///

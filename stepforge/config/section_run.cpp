@@ -141,7 +141,8 @@ SchemaOf<DebugConfig> debug_section() {
 SchemaOf<ExperimentalConfig> experimental_section() {
   return SchemaOf<ExperimentalConfig>().field(
       "custom_import", &ExperimentalConfig::custom_import,
-      "Plug-ins to load: paths of shared libraries, as with --plugin; docs/extending.md describes them.",
+      "Plug-ins to load: paths of shared libraries, as with --plugin; docs/extending.md describes them. Of "
+      "those that a file names, only `train` runs the code; other commands ask for --plugin.",
       {.non_empty = true});
 }
 

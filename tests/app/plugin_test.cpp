@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plug-ins: what they add to the command line and the configuration, and how unusable ones are refused.
+#include <sys/stat.h>
+
 #include "stepforge/base/json.h"
 #include "tests/app/program.h"
 
@@ -10,10 +12,13 @@ std::string built(const std::string& name) {
   return (binary_dir() / ("test_plugin_" + name + ".so")).string();
 }
 
-/// The message with which `stepforge --plugin FILE config show` is refused.
+/// The message with which `stepforge --plugin FILE config show` is refused, before any code of the library runs.
 std::string refusal_of_library(const std::string& file) {
-  const ProgramResult result = run_program({"--plugin", file, "config", "show"});
+  const TempFolder folder;
+  const ProgramResult result =
+      run_program({"--plugin", file, "config", "show"}, "", {"LOUD=" + (folder / "loaded").string()});
   EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_FALSE(fs::exists(folder / "loaded")) << "its code ran";
   return result.err;
 }
 
@@ -23,21 +28,38 @@ TEST(Plugin, OfAnotherVersionIsRefusedWithBothVersions) {
                   "build it again");
 }
 
+TEST(Plugin, OfTheSameVersionWithOtherHeadersIsRefused) {
+  EXPECT_CONTAINS(refusal_of_library(built("other_headers")), "for Stepforge 0.1.0 (headers 01234567)",
+                  "build it again with the headers of this program");
+}
+
 TEST(Plugin, ThatIsMissingOrNoPluginIsRefused) {
   EXPECT_CONTAINS(refusal_of_library("/nowhere/x.so"), "/nowhere/x.so", "No such file",
                   "path of a shared library");
-  EXPECT_CONTAINS(refusal_of_library((binary_dir() / "libstepforge_core.so").string()),
-                  "libstepforge_core.so", "has no symbol stepforge_plugin_build", "STEPFORGE_PLUGIN");
+  EXPECT_CONTAINS(refusal_of_library(built("not_one")), "not_one.so is no plug-in", "STEPFORGE_PLUGIN");
   const TempFolder folder;
   write_text(folder / "text.so", std::string(4096, 'x'));
-  EXPECT_CONTAINS(refusal_of_library((folder / "text.so").string()), "cannot be loaded",
-                  "invalid ELF header");
+  EXPECT_CONTAINS(refusal_of_library((folder / "text.so").string()), "text.so is not a shared library");
   EXPECT_CONTAINS(run_program({"--plugin"}).err, "--plugin: no file follows");
+}
+
+TEST(Plugin, ThatIsCutOffOrNoFileIsRefused) {
+  const TempFolder folder;
+  const std::string whole = read_file(built("several"));
+  for (const size_t part : {2, 4, 64}) {
+    write_text(folder / "cut.so", whole.substr(0, whole.size() - whole.size() / part));
+    EXPECT_CONTAINS(refusal_of_library((folder / "cut.so").string()), "cut.so is cut off");
+  }
+  ASSERT_EQ(mkfifo((folder / "pipe.so").c_str(), 0600), 0);
+  EXPECT_CONTAINS(refusal_of_library((folder / "pipe.so").string()), "pipe.so is not a regular file");
+  EXPECT_CONTAINS(refusal_of_library("/dev/zero"), "/dev/zero is not a regular file");
 }
 
 TEST(Plugin, WhoseEntryFunctionThrowsIsRefusedWithTheReason) {
   EXPECT_CONTAINS(refusal_of_library(built("failing")), built("failing"), "its entry function failed",
                   "registers the sub-command \"twice\", which is registered already");
+  EXPECT_CONTAINS(refusal_of_library(built("throwing")), built("throwing"), "its entry function threw",
+                  "no std::exception");
 }
 
 TEST(Plugin, WithANameThatIsTakenIsRefused) {
@@ -75,14 +97,30 @@ TEST(Plugin, KeysOfItsSectionAreCheckedLikeOthers) {
   EXPECT_CONTAINS(run_program({"config", "show", "stairs.stairs=9"}).err, "stairs: unknown section");
 }
 
-TEST(Plugin, IsNamedInTheConfigurationInstead) {
+TEST(Plugin, OfAFileIsLoadedByTrainOnly) {
   const TempFolder folder;
-  write_text(folder / "run.toml",
-             "[stairs]\nstairs = 5\n[experimental]\ncustom_import = [\"" + built("several") + "\"]\n");
-  EXPECT_CONTAINS(output_of({"config", "show", (folder / "run.toml").string()}), "stairs = 5", "run.toml:2:");
-  write_text(folder / "wrong.toml", "[experimental]\ncustom_import = [\"/nowhere.so\"]\n");
-  EXPECT_CONTAINS(run_program({"config", "show", (folder / "wrong.toml").string()}).err,
-                  "wrong.toml:2:18: experimental.custom_import: plug-in /nowhere.so");
+  const std::string file =
+      folder
+          .write("run.toml",
+                 "[stairs]\nstairs = 5\n[lr_scheduler]\ndecay_type = \"half\"\n[experimental]\n"
+                 "custom_import = [\"" +
+                     built("several") + "\"]\n")
+          .string();
+  for (const Strings& looking : {Strings{"config", "show"}, {"plan"}, {"data", "show"}, {"prove"}}) {
+    EXPECT_CONTAINS(refusal_of(looking + Strings{file}), "run.toml:6:18: experimental.custom_import names",
+                    "only `train` runs code that a file names", "add --plugin " + built("several"));
+  }
+  EXPECT_CONTAINS(output_of({"--plugin", built("several"), "config", "show", file}), "stairs = 5",
+                  "run.toml:2:");
+  const ProgramResult trained = run_program(Strings{"train", file} + small_run(folder / "run"));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+}
+
+TEST(Plugin, NamedByASettingIsLoaded) {
+  const Strings named = {"experimental.custom_import=[\"" + built("several") + "\"]", "stairs.stairs=9"};
+  EXPECT_CONTAINS(output_of(Strings{"config", "show"} + named), "stairs = 9");
+  EXPECT_CONTAINS(refusal_of({"config", "show", "experimental.custom_import=[\"/nowhere.so\"]"}),
+                  "command line: experimental.custom_import: plug-in /nowhere.so");
 }
 
 TEST(Plugin, AddsASubCommandThatGetsItsArgumentsAndPlugins) {

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "stepforge/base/plugin.h"
-#include "stepforge/base/version.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -38,10 +36,6 @@ TEST(Registry, RefusesASecondItemOfAName) {
                   }),
                   "/x/paint.so registers the colour \"red\"");
   EXPECT_CONTAINS(message_of<UsageError>([&] { registry.add(Colour{}); }), "a colour without a name");
-}
-
-TEST(PluginBuild, NamesTheVersionOfTheProgram) {
-  EXPECT_EQ(std::string_view(kPluginBuild.version), version());
 }
 
 }  // namespace

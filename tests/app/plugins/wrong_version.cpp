@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plug-in of an earlier version.
+#include "stepforge/base/plugin_build.h"
+
+#undef STEPFORGE_PLUGIN_VERSION
+#define STEPFORGE_PLUGIN_VERSION "0.0.9"
+
 #include "stepforge/base/plugin.h"
+#include "tests/app/plugins/loud.h"
 
-extern "C" __attribute__((visibility("default"))) const stepforge::PluginBuild stepforge_plugin_build;
-const stepforge::PluginBuild stepforge_plugin_build = {"0.0.9", __VERSION__, _GLIBCXX_USE_CXX11_ABI};
-
-extern "C" __attribute__((visibility("default"))) void stepforge_plugin(stepforge::Registry& registry);
-void stepforge_plugin(stepforge::Registry& registry) {
+STEPFORGE_PLUGIN(registry) {
   registry.add(stepforge::SubCommand{"unwanted", "", nullptr});
 }
