@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/jinja/budget.h"
 
+#include <algorithm>
+
 #include "stepforge/base/format.h"
 
 namespace stepforge::jinja {
@@ -18,14 +20,28 @@ void fail_unsupported(std::string message, std::string remedy) {
 }
 
 Budget::Budget(const RenderOptions& options)
-    : options_(options), steps_(options.max_steps), memory_(options.max_memory_bytes) {}
+    : options_(options),
+      max_steps_(options.max_steps),
+      max_memory_(options.max_memory_bytes),
+      steps_(max_steps_),
+      memory_(max_memory_) {}
+
+void Budget::begin_render() {
+  variable_bytes_ = max_memory_ - memory_;
+  max_steps_ = std::min(options_.max_steps, options_.free_steps + options_.steps_per_byte * variable_bytes_);
+  max_memory_ = std::min(options_.max_memory_bytes,
+                         options_.free_memory_bytes + options_.memory_per_byte * variable_bytes_);
+  steps_ = max_steps_;
+  memory_ = max_memory_ - variable_bytes_;
+}
 
 void Budget::allocate(size_t bytes) {
   step(static_cast<int64_t>(bytes / 64));
   memory_ -= static_cast<int64_t>(bytes);
   if (memory_ < 0) {
-    fail_limit(format("the values need more than {}", human_bytes(options_.max_memory_bytes)),
-               "let the template build less, or raise max_memory_bytes");
+    fail_limit(format("the values need more than {}, the limit for variables of {}", human_bytes(max_memory_),
+                      human_bytes(variable_bytes_)),
+               "let the template build less");
   }
 }
 
@@ -37,8 +53,9 @@ void Budget::check_output(size_t bytes) const {
 }
 
 void Budget::out_of_steps() const {
-  fail_limit(format("more than {} steps", with_thousands(options_.max_steps)),
-             "let the template do less, or raise max_steps");
+  fail_limit(format("more than {} steps, the limit for variables of {}", with_thousands(max_steps_),
+                    human_bytes(variable_bytes_)),
+             "let the template do less");
 }
 
 void Budget::too_deep() {

@@ -25,7 +25,10 @@ struct Fault {
 /// for each 64 bytes or 4 values that an operation reads or writes.
 class Budget {
  public:
+  /// With the maxima, for the values of the variables.
   explicit Budget(const RenderOptions& options);
+  /// The variables are there: the limits are now those for as much memory as they took.
+  void begin_render();
 
   void step(int64_t count = 1) {
     steps_ -= count;
@@ -55,6 +58,9 @@ class Budget {
   [[noreturn]] void too_deep();
 
   RenderOptions options_;
+  int64_t variable_bytes_ = 0;
+  int64_t max_steps_;
+  int64_t max_memory_;
   int64_t steps_;
   int64_t memory_;
   int depth_ = 0;

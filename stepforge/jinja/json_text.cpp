@@ -19,7 +19,6 @@ class JsonPrinter {
   void value(const Value& value, int depth) {
     const Budget::Level level(heap_.budget());
     heap_.budget().step();
-    const size_t before = result.size();
     switch (value.kind()) {
       case Kind::list:
       case Kind::tuple:
@@ -27,12 +26,10 @@ class JsonPrinter {
       case Kind::dict:
         return dict(value.dict(), depth);
       case Kind::string:
-        quoted(value.text());
-        break;
+        return quoted(value.text());
       default:
-        result += plain(value);
+        write(plain(value));
     }
-    heap_.budget().allocate(result.size() - before);
   }
 
  private:
@@ -54,10 +51,16 @@ class JsonPrinter {
     }
   }
 
+  /// The template decides how long separators and indents are.
+  void write(std::string_view text) {
+    heap_.budget().allocate(text.size());
+    result += text;
+  }
+
   void new_line(int depth) {
     if (!style_.indented) return;
     result += '\n';
-    for (int i = 0; i < depth; ++i) result += style_.indent;
+    for (int i = 0; i < depth; ++i) write(style_.indent);
   }
 
   void list(const std::vector<Value>& items, int depth) {
@@ -67,7 +70,7 @@ class JsonPrinter {
     }
     result += '[';
     for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) result += style_.item_separator;
+      if (i > 0) write(style_.item_separator);
       new_line(depth + 1);
       value(items[i], depth + 1);
     }
@@ -89,10 +92,10 @@ class JsonPrinter {
     }
     result += '{';
     for (size_t i = 0; i < members.size(); ++i) {
-      if (i > 0) result += style_.item_separator;
+      if (i > 0) write(style_.item_separator);
       new_line(depth + 1);
       key(members[i]->first);
-      result += style_.key_separator;
+      write(style_.key_separator);
       value(members[i]->second, depth + 1);
     }
     new_line(depth);
@@ -107,6 +110,7 @@ class JsonPrinter {
   }
 
   void quoted(std::string_view text) {
+    const size_t before = result.size();
     result += '"';
     for (size_t at = 0; at < text.size();) {
       const size_t length = utf8_sequence_length(text.substr(at));
@@ -114,6 +118,7 @@ class JsonPrinter {
       at += length;
     }
     result += '"';
+    heap_.budget().allocate(result.size() - before);
   }
 
   void character(char32_t c, std::string_view bytes) {

@@ -25,7 +25,7 @@ std::span<const Method> string_methods();
 std::string_view stripped(std::string_view text, const Value* characters, bool left, bool right);
 std::string replaced(Heap& heap, std::string_view text, std::string_view old, std::string_view with,
                      int64_t count);
-std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends);
+std::vector<std::string_view> lines_of(Heap& heap, std::string_view text, bool keep_ends);
 std::string joined(Heap& heap, std::string_view separator, const std::vector<Value>& strings);
 /// str.format.
 std::string braces_format(Heap& heap, std::string_view pattern, const Arguments& arguments);

@@ -75,7 +75,12 @@ std::string replaced(Heap& heap, std::string_view text, std::string_view old, st
   return result += text.substr(at);
 }
 
-std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends) {
+void add(Heap& heap, std::vector<std::string_view>& parts, std::string_view part) {
+  heap.budget().allocate(sizeof part);
+  parts.push_back(part);
+}
+
+std::vector<std::string_view> lines_of(Heap& heap, std::string_view text, bool keep_ends) {
   std::vector<std::string_view> lines;
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
@@ -85,12 +90,12 @@ std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends) {
     size_t next = at + length;
     if (ends) {
       if (c == '\r' && next < text.size() && text[next] == '\n') ++next;
-      lines.push_back(text.substr(begin, (keep_ends ? next : at) - begin));
+      add(heap, lines, text.substr(begin, (keep_ends ? next : at) - begin));
       begin = next;
     }
     at = next;
   }
-  if (begin < text.size()) lines.push_back(text.substr(begin));
+  if (begin < text.size()) add(heap, lines, text.substr(begin));
   return lines;
 }
 
@@ -119,27 +124,27 @@ Value list_of(Heap& heap, const Texts& parts) {
   return heap.list(std::move(values));
 }
 
-Texts split_space(std::string_view text, int64_t limit) {
+Texts split_space(Heap& heap, std::string_view text, int64_t limit) {
   Texts parts;
   for (text = stripped_left(text); !text.empty(); text = stripped_left(text)) {
     if (limit-- == 0) {
-      parts.push_back(stripped_right(text));
+      add(heap, parts, stripped_right(text));
       break;
     }
     size_t end = 0;
     while (end < text.size() && space_length(text.substr(end)) == 0)
       end += utf8_sequence_length(text.substr(end));
-    parts.push_back(text.substr(0, end));
+    add(heap, parts, text.substr(0, end));
     text.remove_prefix(end);
   }
   return parts;
 }
 
-Texts split_space_from_right(std::string_view text, int64_t limit) {
+Texts split_space_from_right(Heap& heap, std::string_view text, int64_t limit) {
   Texts parts;
   for (text = stripped_right(text); !text.empty(); text = stripped_right(text)) {
     if (limit-- == 0) {
-      parts.push_back(stripped_left(text));
+      add(heap, parts, stripped_left(text));
       break;
     }
     size_t begin = text.size();
@@ -148,35 +153,35 @@ Texts split_space_from_right(std::string_view text, int64_t limit) {
       if (space_length(last) != 0) break;
       begin -= last.size();
     }
-    parts.push_back(text.substr(begin));
+    add(heap, parts, text.substr(begin));
     text = text.substr(0, begin);
   }
   std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
-Texts split_at(std::string_view text, std::string_view separator, int64_t limit) {
+Texts split_at(Heap& heap, std::string_view text, std::string_view separator, int64_t limit) {
   Texts parts;
   size_t at = 0;
   for (; limit != 0; --limit) {
     const size_t found = text.find(separator, at);
     if (found == std::string_view::npos) break;
-    parts.push_back(text.substr(at, found - at));
+    add(heap, parts, text.substr(at, found - at));
     at = found + separator.size();
   }
-  parts.push_back(text.substr(at));
+  add(heap, parts, text.substr(at));
   return parts;
 }
 
-Texts split_at_from_right(std::string_view text, std::string_view separator, int64_t limit) {
+Texts split_at_from_right(Heap& heap, std::string_view text, std::string_view separator, int64_t limit) {
   Texts parts;
   for (; limit != 0 && text.size() >= separator.size(); --limit) {
     const size_t found = text.rfind(separator);
     if (found == std::string_view::npos) break;
-    parts.push_back(text.substr(found + separator.size()));
+    add(heap, parts, text.substr(found + separator.size()));
     text = text.substr(0, found);
   }
-  parts.push_back(text);
+  add(heap, parts, text);
   std::reverse(parts.begin(), parts.end());
   return parts;
 }
@@ -184,15 +189,16 @@ Texts split_at_from_right(std::string_view text, std::string_view separator, int
 Value split_with(Interpreter& interpreter, const Value& self, const Arguments& arguments, bool from_right) {
   const auto values = bind("split()", arguments, {"sep", "maxsplit"}, 0);
   const int64_t limit = values[1] == nullptr ? -1 : integer_argument("split()", *values[1]);
-  interpreter.heap().budget().read_bytes(self.text().size());
+  Heap& heap = interpreter.heap();
+  heap.budget().read_bytes(self.text().size());
   if (values[0] == nullptr || values[0]->is(Kind::none)) {
-    return list_of(interpreter.heap(),
-                   from_right ? split_space_from_right(self.text(), limit) : split_space(self.text(), limit));
+    return list_of(heap, from_right ? split_space_from_right(heap, self.text(), limit)
+                                    : split_space(heap, self.text(), limit));
   }
   const std::string& separator = text_argument("split()", *values[0]);
   if (separator.empty()) fail("split() with an empty separator", "pass a separator, or none for white space");
-  return list_of(interpreter.heap(), from_right ? split_at_from_right(self.text(), separator, limit)
-                                                : split_at(self.text(), separator, limit));
+  return list_of(heap, from_right ? split_at_from_right(heap, self.text(), separator, limit)
+                                  : split_at(heap, self.text(), separator, limit));
 }
 
 Value split(Interpreter& interpreter, const Value& self, Arguments& arguments) {
@@ -204,8 +210,9 @@ Value rsplit(Interpreter& interpreter, const Value& self, Arguments& arguments) 
 
 Value splitlines(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   const auto values = bind("splitlines()", arguments, {"keepends"}, 0);
-  interpreter.heap().budget().read_bytes(self.text().size());
-  return list_of(interpreter.heap(), lines_of(self.text(), values[0] != nullptr && truth(*values[0])));
+  Heap& heap = interpreter.heap();
+  heap.budget().read_bytes(self.text().size());
+  return list_of(heap, lines_of(heap, self.text(), values[0] != nullptr && truth(*values[0])));
 }
 
 template <bool left, bool right>

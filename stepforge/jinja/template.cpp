@@ -103,6 +103,7 @@ Interpreter::Interpreter(const Program& program, const RenderOptions& options)
 Rendered Interpreter::run(const Json& variables) {
   for (const auto& [name, value] : variables.items())
     variables_.insert_or_assign(name, heap_.from_json(value));
+  heap_.budget().begin_render();
   const Entered entered(*this, program_.function, nullptr);
   enter(program_.scope);
   execute(program_.body);

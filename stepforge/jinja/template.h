@@ -47,12 +47,19 @@ class TemplateRefusal : public TemplateError {
   std::string message_;
 };
 
-/// Limits for templates from outside, and the clock.
+/// Limits for templates from outside, and the clock. A render may take the free steps and memory, more for each byte of
+/// its variables, and never more than the maxima. So the time for a data set is in proportion to its records and bytes.
 struct RenderOptions {
-  int64_t max_steps = 20'000'000;  ///< expressions and statements evaluated, larger values count more
-  int64_t max_output_bytes = int64_t{64} << 20;   ///< of the rendered text
-  int64_t max_memory_bytes = int64_t{512} << 20;  ///< of all values made while rendering
-  int max_depth = 600;                            ///< nested evaluation: expressions, blocks, macros
+  /// Steps: expressions and statements evaluated, larger values count more.
+  int64_t free_steps = 100'000;
+  int64_t steps_per_byte = 30;
+  int64_t max_steps = 20'000'000;
+  /// Memory: of all values made while rendering, counted when they are made and not given back.
+  int64_t free_memory_bytes = int64_t{16} << 20;
+  int64_t memory_per_byte = 64;
+  int64_t max_memory_bytes = int64_t{512} << 20;
+  int64_t max_output_bytes = int64_t{64} << 20;  ///< of the rendered text
+  int max_depth = 600;                           ///< nested evaluation: expressions, blocks, macros
   /// What strftime_now shows, in seconds since 1970 UTC, as UTC. Absent: the current local time.
   std::optional<int64_t> now;
 };

@@ -107,7 +107,7 @@ Value indent(Interpreter& interpreter, const Value& subject, Arguments& argument
   const bool blank = flag(values[2]);
   std::string result;
   bool is_first = true;
-  for (const std::string_view line : lines_of(text, false)) {
+  for (const std::string_view line : lines_of(heap, text, false)) {
     heap.budget().step();
     heap.budget().allocate(indentation.size());
     if (!is_first) result += '\n';

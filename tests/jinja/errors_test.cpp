@@ -94,6 +94,25 @@ TEST(JinjaLimits, TheOutputHasAMaximum) {
   EXPECT_EQ(rendered("{% for i in range(9) %}x{% endfor %}", Json::object(), options), "xxxxxxxxx");
 }
 
+TEST(JinjaLimits, GrowWithTheVariables) {
+  const std::string work = "{% for i in range(n) %}{% set x = i %}{% endfor %}done";
+  EXPECT_EQ(rendered(work, {{"n", 2'000}}), "done");
+  EXPECT_EQ(reason_of(work, {{"n", 50'000}}), Reason::limit) << "a small record has little time";
+  EXPECT_EQ(rendered(work, {{"n", 50'000}, {"text", std::string(40'000, 'x')}}), "done");
+  const std::string copies = "{{ ('y' * n) | length }}";
+  EXPECT_EQ(rendered(copies, {{"n", 2'000'000}}), "2000000");
+  EXPECT_EQ(reason_of(copies, {{"n", 20'000'000}}), Reason::limit) << "and little memory";
+  EXPECT_EQ(rendered(copies, {{"n", 20'000'000}, {"text", std::string(1'000'000, 'x')}}), "20000000");
+}
+
+TEST(JinjaLimits, CountIndentsAndSeparatorsOfJson) {
+  const std::string items = "{% set items = range(1000) | list %}";
+  EXPECT_EQ(reason_of(items + "{{ items | tojson(separators=('x' * 100000, ':')) | length }}"),
+            Reason::limit);
+  EXPECT_EQ(reason_of(items + "{{ [[[[[[[[items]]]]]]]] | tojson(indent=1000) | length }}"), Reason::limit);
+  EXPECT_EQ(reason_of("{{ ('x' * 1500000).split('x') | length }}"), Reason::limit);
+}
+
 TEST(JinjaTemplate, RendersFromSeveralThreads) {
   const Template shared = Template::parse("{% for i in range(n) %}{{ 'a' ~ i }}{% endfor %}", "t");
   std::vector<std::string> texts(4);
