@@ -49,7 +49,7 @@ foreach(room ${STEPFORGE_ROOMS_core})
 endforeach()
 
 # It replaces operator new, which the sanitizers of other programs should see.
-foreach(room step tensorfile text)
+foreach(room data step tensorfile text)
   target_sources(test_${room} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/allocation_meter.cpp)
 endforeach()
 
@@ -58,7 +58,7 @@ if(TARGET stepforge_torch)
   stepforge_test(app LINK stepforge_core fmt::fmt nlohmann_json::nlohmann_json CORES 2 TOGETHER EndToEnd Package)
   add_dependencies(test_app stepforge)
   target_sources(test_app PRIVATE ${CMAKE_SOURCE_DIR}/stepforge/app/doctor_checks.cpp)
-  foreach(name wrong_version other_headers loud not_one failing throwing taken_names several)
+  foreach(name wrong_version other_headers not_one failing throwing taken_names several)
     add_library(test_plugin_${name} MODULE ${CMAKE_SOURCE_DIR}/tests/app/plugins/${name}.cpp)
     set_target_properties(test_plugin_${name} PROPERTIES PREFIX "")
     target_link_libraries(test_plugin_${name} PRIVATE stepforge_core)
