@@ -39,37 +39,34 @@ std::string path_of(const std::string& name) {
   return shared_folder() / name;
 }
 
-/// Throws Error unless the file or folder belongs to this user alone.
-void check_owner(const std::string& path, const struct stat& found, mode_t type) {
-  if ((found.st_mode & S_IFMT) == type && found.st_uid == geteuid() && (found.st_mode & 077) == 0) return;
-  throw Error(format(
-      "{} must belong to user {} and give others no access, but belongs to user {} with mode {:o}; remove "
-      "it, or ask its owner to remove it",
-      path, geteuid(), found.st_uid, found.st_mode & 07777));
+/// Whether it belongs to this user alone.
+bool is_private(const struct stat& found, mode_t type) {
+  return (found.st_mode & S_IFMT) == type && found.st_uid == geteuid() && (found.st_mode & 077) == 0;
 }
 
-/// Creates the folder if it does not exist. It can vanish at any time: remove_name() removes an empty folder.
-void ensure_folder() {
-  const std::string path = shared_folder();
-  if (mkdir(path.c_str(), 0700) == 0) return;
-  const int failure = errno;
+/// Whether nobody has taken the folder's name from this user.
+bool is_free_or_private(const std::string& folder) {
   struct stat found{};
-  if (lstat(path.c_str(), &found) == 0) return check_owner(path, found, S_IFDIR);
-  if (failure != EEXIST) throw Error(format("cannot create the folder {}: {}", path, std::strerror(failure)));
+  return lstat(folder.c_str(), &found) != 0 || is_private(found, S_IFDIR);
 }
 
-void remove_name(const std::string& name) {
-  unlink(path_of(name).c_str());
-  rmdir(shared_folder().c_str());  // fails while other names are in it
+void remove_file(const std::filesystem::path& path) {
+  unlink(path.c_str());
+  rmdir(path.parent_path().c_str());  // fails while other names are in it
 }
 
-/// Creates the folder and returns the result of `call`; repeats both if the folder vanishes in between.
+/// Creates the folder and returns the result of `call` for its path; repeats both if the folder vanishes in between, as
+/// remove_file() removes an empty one, or another user is faster.
 template <typename Call>
 int in_folder(const Call& call) {
   int result = -1;
   for (int i = 0; i < 100; ++i) {
-    ensure_folder();
-    result = call();
+    const std::filesystem::path folder = shared_folder();
+    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+      throw Error(format("cannot create the folder {}: {}", folder.string(), std::strerror(errno)));
+    }
+    errno = ENOENT;
+    if (is_free_or_private(folder)) result = call(folder);
     if (result >= 0 || errno != ENOENT) break;
   }
   return result;
@@ -77,8 +74,21 @@ int in_folder(const Call& call) {
 
 }  // namespace
 
+std::filesystem::path first_private_folder(const std::string& path) {
+  constexpr int kMostNames = 16;
+  for (int number = 1; number <= kMostNames; ++number) {
+    const std::string folder = number == 1 ? path : format("{}-{}", path, number);
+    if (is_free_or_private(folder)) return folder;
+  }
+  throw Error(
+      format("{} and {} names beside it are taken: none is a folder of user {} without access for others. "
+             "Ask their owners to "
+             "remove them, or set comm.backend=gloo, which needs no shared memory",
+             path, kMostNames - 1, geteuid()));
+}
+
 std::filesystem::path shared_folder() {
-  return format("/dev/shm/stepforge-{}", geteuid());
+  return first_private_folder(format("/dev/shm/stepforge-{}", geteuid()));
 }
 
 SharedFile::SharedFile(int descriptor, std::shared_ptr<std::byte> memory)
@@ -90,11 +100,13 @@ SharedFile::~SharedFile() {
 }
 
 std::unique_ptr<SharedFile> SharedFile::create(std::size_t bytes) {
-  const std::string folder = shared_folder();
-  const int descriptor =
-      in_folder([&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); });
-  if (descriptor < 0)
-    throw Error(format("cannot create shared memory in {}: {}", folder, std::strerror(errno)));
+  const int descriptor = in_folder([](const std::filesystem::path& folder) {
+    return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  });
+  if (descriptor < 0) {
+    throw Error(
+        format("cannot create shared memory in {}: {}", shared_folder().string(), std::strerror(errno)));
+  }
   // Without this reservation, a later write would kill the process when memory runs out.
   const int failure = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
   std::shared_ptr<std::byte> memory = failure == 0 ? map_file(descriptor, bytes) : nullptr;
@@ -121,7 +133,12 @@ std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_
   auto file = std::unique_ptr<SharedFile>(new SharedFile(descriptor, nullptr));
   struct stat status{};
   if (fstat(descriptor, &status) != 0) return nullptr;
-  check_owner(path, status, S_IFREG);
+  if (!is_private(status, S_IFREG)) {
+    throw Error(format(
+        "{} must belong to user {} and give others no access, but belongs to user {} with mode {:o}; remove "
+        "it, or ask its owner to remove it",
+        path, geteuid(), status.st_uid, status.st_mode & 07777));
+  }
   if (std::cmp_less(status.st_size, min_bytes)) return nullptr;
   file->memory_ = map_file(descriptor, static_cast<std::size_t>(status.st_size));
   if (file->memory_ == nullptr) {
@@ -135,24 +152,27 @@ void SharedFile::remove_dead() {
   for (const auto& entry : std::filesystem::directory_iterator(shared_folder(), ignored)) {
     const std::string name = entry.path().filename();
     const auto file = open(name, 1);
-    if (file == nullptr || !file->is_locked_by_another(0)) remove_name(name);
+    if (file == nullptr || !file->is_locked_by_another(0)) remove_file(entry.path());
   }
 }
 
 bool SharedFile::publish(const std::string& name) {
   const std::string own = format("/proc/self/fd/{}", descriptor_);
-  const std::string path = path_of(name);
-  if (in_folder([&] { return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW); }) ==
-      0) {
-    name_ = name;
+  std::filesystem::path path;
+  const int result = in_folder([&](const std::filesystem::path& folder) {
+    path = folder / name;
+    return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW);
+  });
+  if (result == 0) {
+    path_ = path;
     return true;
   }
   if (errno == EEXIST) return false;
-  throw Error(format("cannot create the shared memory {}: {}", path, std::strerror(errno)));
+  throw Error(format("cannot create the shared memory {}: {}", path.string(), std::strerror(errno)));
 }
 
 void SharedFile::unpublish() {
-  if (!name_.empty()) remove_name(std::exchange(name_, ""));
+  if (!path_.empty()) remove_file(std::exchange(path_, {}));
 }
 
 bool SharedFile::lock(int number) const {

@@ -9,8 +9,11 @@
 
 namespace stepforge {
 
-/// /dev/shm/stepforge-<user id>: only this user may open it, so others can neither guess nor take names in
-/// it.
+/// The first of `path`, `path`-2, `path`-3 and so on that does not exist yet or is a folder which only this user may
+/// open: another user may have taken the others. Throws Error if all 16 are taken.
+std::filesystem::path first_private_folder(const std::string& path);
+/// /dev/shm/stepforge-<user id>, or a name beside it if another user has taken that. Only this user may open it, so
+/// others can neither guess nor take names in it. All ranks of a host find the same.
 std::filesystem::path shared_folder();
 
 /// An open file of shared memory and its mapping. It has numbered locks: a lock is released when its process
@@ -18,7 +21,7 @@ std::filesystem::path shared_folder();
 class SharedFile {
  public:
   /// A new file of `bytes` zeros without a name; the object holds lock 0. Throws Error if there is not enough
-  /// room, or if the folder belongs to another user or is open to others.
+  /// room, or if there is no folder for this user alone.
   static std::unique_ptr<SharedFile> create(std::size_t bytes);
   /// nullptr if no file with this name has at least `min_bytes` bytes. Throws Error if it belongs to another
   /// user.
@@ -51,7 +54,7 @@ class SharedFile {
 
   int descriptor_;
   std::shared_ptr<std::byte> memory_;
-  std::string name_;  ///< given by publish(), or ""
+  std::filesystem::path path_;  ///< given by publish(), or empty
 };
 
 }  // namespace stepforge

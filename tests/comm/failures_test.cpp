@@ -303,6 +303,23 @@ TEST(SharedFile, IsRefusedIfOthersMayWriteToItOrIfItIsALink) {
   std::filesystem::remove(shared_folder() / "test-link");
 }
 
+TEST(SharedFile, IsInTheFirstFolderWhoseNameNobodyElseHasTaken) {
+  const TempFolder folder;
+  const std::string first = (folder / "user").string();
+  EXPECT_EQ(first_private_folder(first), first);
+  std::filesystem::create_directory(first);
+  std::filesystem::permissions(first, std::filesystem::perms::owner_all);
+  EXPECT_EQ(first_private_folder(first), first);
+  std::filesystem::permissions(first, std::filesystem::perms::all);
+  EXPECT_EQ(first_private_folder(first), first + "-2");
+  std::ofstream(first + "-2") << "a file";
+  EXPECT_EQ(first_private_folder(first), first + "-3");
+  std::filesystem::create_directory_symlink(folder.path(), first + "-3");
+  EXPECT_EQ(first_private_folder(first), first + "-4");
+  for (int number = 4; number <= 16; ++number) std::ofstream(format("{}-{}", first, number)) << "a file";
+  EXPECT_CONTAINS(message_of<Error>([&] { first_private_folder(first); }), "comm.backend=gloo");
+}
+
 TEST(SharedFile, DoesNotTakeTheNameOfAnotherFile) {
   const auto first = SharedFile::create(64);
   const auto second = SharedFile::create(64);
