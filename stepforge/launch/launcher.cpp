@@ -14,6 +14,7 @@
 #include "stepforge/base/file_writer.h"
 #include "stepforge/base/format.h"
 #include "stepforge/launch/attempt.h"
+#include "stepforge/launch/host_limits.h"
 #include "stepforge/launch/launch_io.h"
 #include "stepforge/launch/rank_environment.h"
 #include "stepforge/launch/tcp_socket.h"
@@ -47,6 +48,7 @@ void check(const LaunchOptions& options) {
         "--max-restarts works on one host only: launchers of several hosts do not know of each other. "
         "Restart the whole job with torchrun, Slurm or Kubernetes");
   }
+  check_ranks_of_host(options.processes, read_host_limits());
   if (options.command.empty()) throw UsageError("no command for the ranks is given");
   const std::string& program = options.command.front();
   if (access(program.c_str(), X_OK) != 0) {

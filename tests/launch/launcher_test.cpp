@@ -324,6 +324,9 @@ TEST_F(Launcher, RefusesInvalidOptions) {
   options.command = {"/bin/true"};
   options.processes = 0;
   EXPECT_THROW(launch(options, report_), UsageError);
+  options.processes = 100000;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { launch(options, report_); }), "this host can run at most ");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "logs"));
   options.processes = 1;
   options.max_restarts = -1;
   EXPECT_THROW(launch(options, report_), UsageError);
