@@ -2,6 +2,7 @@
 #include "stepforge/launch/child_process.h"
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include <fcntl.h>
@@ -38,6 +39,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   dup2(output, STDOUT_FILENO);
   dup2(errors, STDERR_FILENO);
   if (descriptor >= 0) fcntl(descriptor, F_SETFD, 0);
+  signal(SIGPIPE, SIG_DFL);  // the launcher ignores it
   sigprocmask(SIG_SETMASK, &signals, nullptr);
   execve(command[0], command, environment);
   const std::string_view reason = strerrordesc_np(errno);

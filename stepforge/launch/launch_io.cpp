@@ -42,9 +42,13 @@ Signals::Signals() {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     throw Error(format("cannot receive signals: {}", std::strerror(errno)));
   }
+  struct sigaction ignore{};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &pipe_before_);
 }
 
 Signals::~Signals() {
+  sigaction(SIGPIPE, &pipe_before_, nullptr);
   close(descriptor_);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }

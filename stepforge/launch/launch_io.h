@@ -14,7 +14,7 @@
 namespace stepforge {
 
 /// Blocks end_signals() (base/interrupt.h) and SIGCHLD in this thread during its lifetime; they are read from a descriptor
-/// instead.
+/// instead. Ignores SIGPIPE meanwhile: ranks go on if the reader of their output goes away (launch | head).
 class Signals {
  public:
   Signals();
@@ -31,6 +31,7 @@ class Signals {
  private:
   int descriptor_ = -1;
   sigset_t before_{};
+  struct sigaction pipe_before_{};
 };
 
 /// Shows the output of ranks: of a single rank unchanged, of several in whole lines with the rank as a

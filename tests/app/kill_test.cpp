@@ -94,6 +94,19 @@ TEST(LogReader, MayGoAwayWithoutEndingTheRun) {
   EXPECT_EQ(history[0].exit_reason, "completed");
 }
 
+TEST(LogReader, MayGoAwayWithoutEndingALaunchedRun) {
+  const TempFolder folder;
+  const std::string command =
+      shell_command(Strings{"launch", "--nproc", "2"} + saving_every_step(folder, "run", 20));
+  const std::string script =
+      format("({} 2>&1; echo $? >{}) | head -n 1", command, (folder / "code").string());
+  EXPECT_EQ(Child({"-c", script}, "", {}, "/bin/sh").wait().exit_code, 0);
+  EXPECT_EQ(read_file(folder / "code"), "0\n");
+  const auto history = read_run_history(folder / "run");
+  ASSERT_EQ(history.size(), 1U);
+  EXPECT_EQ(history[0].exit_reason, "completed");
+}
+
 TEST(Kill, LeavesEachStepOnceInTheMetrics) {
   constexpr int64_t steps = 30;
   const TempFolder folder;
