@@ -60,19 +60,23 @@ void create_folder_inside(const fs::path& base, const fs::path& inside) {
 }
 
 FileWriter::FileWriter(const fs::path& path, int64_t keep)
-    : FileWriter(path, require_open(path, O_WRONLY | (keep == 0 ? O_TRUNC : 0))) {
+    : FileWriter(path, require_open(path, O_WRONLY | (keep == 0 ? O_TRUNC : 0)), keep) {
   if (keep == 0) return;
   const off_t held = lseek(descriptor_, 0, SEEK_END);
-  written_ = keep;
   if (held >= keep && ftruncate(descriptor_, keep) == 0 && lseek(descriptor_, keep, SEEK_SET) == keep) return;
   const std::string reason = held >= 0 && held < keep ? "it is too short" : reason_of_failure();
   throw Error(format("cannot continue {} at byte {}: {}", path.string(), keep, reason));
 }
 
-FileWriter::FileWriter(fs::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+FileWriter::FileWriter(fs::path path, int descriptor, int64_t written)
+    : path_(std::move(path)), descriptor_(descriptor), written_(written) {}
+
+FileWriter FileWriter::of_descriptor(const fs::path& path, int descriptor) {
+  return {path, descriptor, 0};
+}
 
 FileWriter FileWriter::append_to(const fs::path& path) {
-  return {path, require_open(path, O_WRONLY | O_APPEND)};
+  return {path, require_open(path, O_WRONLY | O_APPEND), 0};
 }
 
 FileWriter::~FileWriter() {

@@ -25,8 +25,8 @@ class FileWriter {
  public:
   /// Continues after the first `keep` bytes of the file. Throws Error if it holds fewer, UsageError if it is a link.
   explicit FileWriter(const std::filesystem::path& path, int64_t keep = 0);
-  /// Takes over a descriptor of the empty file `path`.
-  FileWriter(std::filesystem::path path, int descriptor);
+  /// Takes over `descriptor`, of the empty file that messages call `path`.
+  static FileWriter of_descriptor(const std::filesystem::path& path, int descriptor);
   /// Adds to the end of the file, which others may do too. Throws as above.
   static FileWriter append_to(const std::filesystem::path& path);
   ~FileWriter();
@@ -42,6 +42,8 @@ class FileWriter {
   void finish();
 
  private:
+  FileWriter(std::filesystem::path path, int descriptor, int64_t written);
+
   std::filesystem::path path_;
   int descriptor_ = -1;
   int64_t written_ = 0;

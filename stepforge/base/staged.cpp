@@ -77,7 +77,6 @@ void remove_leftovers_of(const fs::path& target) {
 }  // namespace
 
 Staging::Staging(fs::path target, Kind kind) : target_(std::move(target)) {
-  if (!target_.has_filename()) target_ = target_.parent_path();  // "model/"
   remove_leftovers_of(target_);
   constexpr int kAttempts = 100;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -108,7 +107,7 @@ void Staging::publish() {
 
 void write_file_atomic(const fs::path& path, std::string_view bytes) {
   Staging staging(path, Staging::Kind::file);
-  FileWriter writer(path, fcntl(staging.descriptor(), F_DUPFD_CLOEXEC, 0));
+  FileWriter writer = FileWriter::of_descriptor(path, fcntl(staging.descriptor(), F_DUPFD_CLOEXEC, 0));
   writer.write(bytes);
   writer.finish();
   staging.publish();
@@ -116,7 +115,9 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
 
 namespace {
 
-const fs::path& with_folders_above(const fs::path& path) {
+/// Without a slash at its end.
+fs::path with_folders_above(fs::path path) {
+  if (!path.has_filename()) path = path.parent_path();
   std::error_code failure;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), failure);
   if (failure)

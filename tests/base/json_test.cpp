@@ -14,7 +14,7 @@
 namespace stepforge::testing {
 namespace {
 
-std::string refusal(std::string_view text, const JsonLimits& limits = {}) {
+std::string text_refusal(std::string_view text, const JsonLimits& limits = {}) {
   return message_of<FormatError>([&] { parse_json(text, "some.json", limits); });
 }
 
@@ -50,14 +50,14 @@ TEST(ParseJson, ReadsNumbersAsTheLibraryDoes) {
 }
 
 TEST(ParseJson, RefusesADuplicateKeyWithinOneObject) {
-  EXPECT_CONTAINS(refusal(R"({"a":1,"b":{},"a":2})"), "key \"a\" appears twice");
-  EXPECT_CONTAINS(refusal(R"({"a":1,"\u0061":2})"), "key \"a\" appears twice");
+  EXPECT_CONTAINS(text_refusal(R"({"a":1,"b":{},"a":2})"), "key \"a\" appears twice");
+  EXPECT_CONTAINS(text_refusal(R"({"a":1,"\u0061":2})"), "key \"a\" appears twice");
   EXPECT_EQ(parse_json(R"({"a":{"a":{"a":1}},"b":{"a":2}})", "some.json").size(), 2U);
 }
 
 TEST(ParseJson, ErrorsNameTheSourceAndTheByte) {
-  EXPECT_CONTAINS(refusal(R"({"a": tru})"), "some.json: byte 6: expected a value, found \"t\"");
-  EXPECT_CONTAINS(refusal(R"({"a":1,"a":2})"), "some.json: byte 7:");
+  EXPECT_CONTAINS(text_refusal(R"({"a": tru})"), "some.json: byte 6: expected a value, found \"t\"");
+  EXPECT_CONTAINS(text_refusal(R"({"a":1,"a":2})"), "some.json: byte 7:");
 }
 
 TEST(ParseJson, RefusesBadSyntax) {
@@ -65,26 +65,26 @@ TEST(ParseJson, RefusesBadSyntax) {
        {"",       " ",           "{",         "[1,]", "{\"a\":1,}",   "{'a':1}",         "[1] x", "[1][2]",
         "nul",    "01",          "+1",        "1.",   "NaN",          "[Infinity]",      "1e999", "\"\\x\"",
         "\"\t\"", "\"\\ud800\"", "/* c */ 1", "\xff", "\"\xc0\x80\"", "\"\xed\xa0\x80\""}) {
-    EXPECT_CONTAINS(refusal(text), "some.json: ") << text;
+    EXPECT_CONTAINS(text_refusal(text), "some.json: ") << text;
   }
 }
 
 TEST(ParseJson, RefusesDepthBeyondTheLimit) {
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW(parse_json(nested(64), "some.json"));
-  EXPECT_CONTAINS(refusal(nested(65)), "some.json: byte 64: JSON nested deeper than 64 levels");
-  EXPECT_CONTAINS(refusal(std::string(10'000'000, '[')), "deeper than 64");
-  EXPECT_CONTAINS(refusal(R"({"a":{"a":1}})", {.max_depth = 1}), "deeper than 1 ");
+  EXPECT_CONTAINS(text_refusal(nested(65)), "some.json: byte 64: JSON nested deeper than 64 levels");
+  EXPECT_CONTAINS(text_refusal(std::string(10'000'000, '[')), "deeper than 64");
+  EXPECT_CONTAINS(text_refusal(R"({"a":{"a":1}})", {.max_depth = 1}), "deeper than 1 ");
 }
 
 TEST(ParseJson, RefusesMoreBytesThanTheLimit) {
-  EXPECT_CONTAINS(refusal("[1, 2]", {.max_bytes = 5}), "6 bytes of JSON; at most 5");
+  EXPECT_CONTAINS(text_refusal("[1, 2]", {.max_bytes = 5}), "6 bytes of JSON; at most 5");
 }
 
 TEST(ParseJson, RefusesMoreElementsInOneArrayOrObjectThanTheLimit) {
   EXPECT_EQ(parse_json("[[1,2],[3,4]]", "some.json", {.max_elements = 2}).size(), 2U);
-  EXPECT_CONTAINS(refusal("[[1],[2,3,4]]", {.max_elements = 2}), "byte 10", "more than 2 elements");
-  EXPECT_CONTAINS(refusal(R"({"a":1,"b":2})", {.max_elements = 1}), "more than 1 elements");
+  EXPECT_CONTAINS(text_refusal("[[1],[2,3,4]]", {.max_elements = 2}), "byte 10", "more than 2 elements");
+  EXPECT_CONTAINS(text_refusal(R"({"a":1,"b":2})", {.max_elements = 1}), "more than 1 elements");
 }
 
 // The work per key must not grow with the number of keys: 300,000 keys once took minutes.

@@ -340,7 +340,10 @@ TEST_F(Launcher, WritesNoLogThroughALink) {
   std::ofstream(folder_ / "precious") << "data";
   std::filesystem::create_directories(folder_ / "logs");
   std::filesystem::create_symlink(folder_ / "precious", folder_ / "logs" / "rank-0.log");
-  EXPECT_CONTAINS(message_of<UsageError>([&] { run("echo line", 1); }), "rank-0.log is a symbolic link");
+  LaunchOptions options;
+  options.command = {"/bin/true"};
+  options.log_folder = folder_ / "logs";
+  EXPECT_CONTAINS(message_of<UsageError>([&] { launch(options, report_); }), "rank-0.log is a symbolic link");
   EXPECT_EQ(read_file(folder_ / "precious"), "data");
 }
 
