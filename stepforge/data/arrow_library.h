@@ -21,7 +21,7 @@ struct ArrowRequest {
   /// The only column to read, if the table has it; none: all of them.
   std::optional<std::string> column{};
   /// What Arrow may hold of the file at a time, in bytes: batches, dictionaries, pages and their decompressed form. A row
-  /// as JSON may take no more, and at most kMaxJsonLineBytes.
+  /// as JSON may take no more, and at most kMaxRecordBytes.
   int64_t max_memory = int64_t{1} << 30;
 };
 

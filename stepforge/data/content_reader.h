@@ -11,6 +11,10 @@
 
 namespace stepforge {
 
+/// Longer lines, paragraphs and rows are refused: a record is held in memory whole, and takes about sixteen times as much
+/// while it is parsed and encoded. No text is that long.
+inline constexpr int64_t kMaxRecordBytes = int64_t{64} << 20;
+
 class ContentReader {
  public:
   ContentReader() = default;

@@ -23,7 +23,7 @@ class CsvReader : public TableReader {
   /// naming the row, counted from 1 after the header, if its end is not known: it has more than `max_row_bytes` as JSON, a
   /// quote that is not closed, text after a closing quote or a carriage return alone.
   CsvReader(std::unique_ptr<ContentReader> input, char separator, std::string name,
-            int64_t max_row_bytes = kMaxJsonLineBytes);
+            int64_t max_row_bytes = kMaxRecordBytes);
 
   int64_t position() const override { return input_->position(); }
 

@@ -104,8 +104,8 @@ class LineParser {
 
   /// The document in the line [begin, end), valid until the next call.
   std::string_view document_of(size_t begin, size_t end) {
-    if (static_cast<int64_t>(end - begin) > kMaxJsonLineBytes)
-      fail(format("a line of {} bytes; at most {} are accepted", end - begin, kMaxJsonLineBytes));
+    if (static_cast<int64_t>(end - begin) > kMaxRecordBytes)
+      fail(format("a line of {} bytes; at most {} are accepted", end - begin, kMaxRecordBytes));
     const auto line = text_.substr(begin, end - begin);
     if (!field_) {
       cleaned_ = with_null_for_nan(line);

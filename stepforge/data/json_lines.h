@@ -8,12 +8,10 @@
 #include <string>
 #include <string_view>
 
+#include "stepforge/data/content_reader.h"
 #include "stepforge/data/record_fault.h"
 
 namespace stepforge {
-
-/// Longer lines are refused, so that a broken file does not use up the memory.
-inline constexpr int64_t kMaxJsonLineBytes = int64_t{256} << 20;
 
 /// Where record `number`, counted from 1, is.
 using RecordLocation = std::function<std::string(int64_t number)>;

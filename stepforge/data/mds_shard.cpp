@@ -181,9 +181,9 @@ bool MdsReader::next_row(std::string& json) {
   }
   const int64_t bytes = int64_t{offsets_[row_ + 1]} - offsets_[row_];
   ++row_;
-  if (bytes > kMaxJsonLineBytes) {
+  if (bytes > kMaxRecordBytes) {
     skip(bytes);
-    throw RowFault(format("a sample of {} bytes; at most {} are accepted", bytes, kMaxJsonLineBytes));
+    throw RowFault(format("a sample of {} bytes; at most {} are accepted", bytes, kMaxRecordBytes));
   }
   append_sample(json, take(bytes));
   return true;
@@ -227,8 +227,8 @@ void MdsReader::append_sample(std::string& json, std::string_view sample) const 
     } catch (const FormatError& fault) {
       throw RowFault(format("column {}: {}", quoted_for_message(column.name), fault.what()));
     }
-    if (std::ssize(json) > kMaxJsonLineBytes)
-      throw RowFault(format("more than {} bytes as JSON", kMaxJsonLineBytes));
+    if (std::ssize(json) > kMaxRecordBytes)
+      throw RowFault(format("more than {} bytes as JSON", kMaxRecordBytes));
   }
   if (next != std::ssize(sample))
     throw RowFault(format("its columns have {} bytes, but the sample has {}", next, sample.size()));

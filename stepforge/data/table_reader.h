@@ -27,7 +27,7 @@ class TableReader : public ContentReader {
   int64_t read(std::span<char> out) final;
 
  protected:
-  /// Writes the next row as JSON without a line break; false after the last. At most kMaxJsonLineBytes. Throws RowFault
+  /// Writes the next row as JSON without a line break; false after the last. At most kMaxRecordBytes. Throws RowFault
   /// for a row that is left out, and FormatError naming the place if no more rows can be read.
   virtual bool next_row(std::string& json) = 0;
 

@@ -13,15 +13,24 @@ namespace stepforge {
 
 namespace {
 
-/// Larger documents are refused: they are held in memory whole. A line or paragraph of this size is no text.
-constexpr int64_t kMaxPartBytes = int64_t{256} << 20;
-constexpr int64_t kMaxCompressedFileBytes = int64_t{1} << 30;
+/// Larger files that are one document are refused: it is held in memory whole. A small compressed file can become a large one.
+constexpr int64_t kMaxCompressedFileBytes = int64_t{256} << 20;
 constexpr int64_t kMaxFileBytes = int64_t{4} << 30;
 
-[[noreturn]] void refuse_document(const ChunkedFile& file, int64_t begin, int64_t limit) {
+[[noreturn]] void refuse_file(const ChunkedFile& file, int64_t limit) {
+  throw FormatError(
+      format("{}: it has more than {} and is one document; set the document to \"line\" or \"paragraph\"",
+             file.path.string(), human_bytes(limit)));
+}
+
+[[noreturn]] void refuse_part(const ChunkedFile& file, int64_t line) {
   throw FormatError(format(
-      "{}: a document of more than {} bytes begins at byte {} of its contents{}", file.path.string(), limit,
-      begin, file.mode == DocumentMode::file ? "; set the document to \"line\" or \"paragraph\"" : ""));
+      "{}: line {} is {} of more than {}, which is refused; divide it", file.path.string(), line,
+      file.mode == DocumentMode::line ? "a document" : "in a paragraph", human_bytes(kMaxRecordBytes)));
+}
+
+int64_t lines_in(std::string_view text) {
+  return std::count(text.begin(), text.end(), '\n');
 }
 
 /// Ranges of a file that can be read from anywhere.
@@ -35,7 +44,7 @@ class PlainChunks : public TextChunks {
     if (begin_ >= size) return std::nullopt;
     const int64_t wanted = std::min(target_bytes_, size - begin_);
     const bool is_whole = file_.mode == DocumentMode::file;
-    if (is_whole && size > kMaxFileBytes) refuse_document(file_, begin_, kMaxFileBytes);
+    if (is_whole && size > kMaxFileBytes) refuse_file(file_, kMaxFileBytes);
     const int64_t end = is_whole ? size : boundary_after(begin_ + wanted);
     return TextChunk{file_.number, std::exchange(begin_, end), end, end};
   }
@@ -52,8 +61,16 @@ class PlainChunks : public TextChunks {
       // A boundary at the end of the window is not necessarily one of the file.
       if (boundary > 0 && boundary < text.size()) return begin + static_cast<int64_t>(boundary);
       if (end == file_.bytes) return end;
-      if (window >= kMaxPartBytes) refuse_document(file_, begin_, kMaxPartBytes);
+      if (window >= kMaxRecordBytes) refuse_part(file_, lines_before(begin) + 1);
     }
+  }
+
+  int64_t lines_before(int64_t end) const {
+    constexpr int64_t kBlock = int64_t{1} << 20;
+    int64_t lines = 0;
+    for (int64_t at = 0; at < end; at += kBlock)
+      lines += lines_in(reader_.text(at, std::min(end, at + kBlock)));
+    return lines;
   }
 
   ChunkedFile file_;
@@ -82,8 +99,11 @@ class SequentialChunks : public TextChunks {
     if (end == 0) end = rest_.size();
     if (end == 0) return std::nullopt;
     TextChunk chunk{file_.number, begin_, begin_ + static_cast<int64_t>(end), input_->position()};
-    chunk.text = std::make_shared<const std::string>(rest_.substr(0, end));
-    rest_.erase(0, end);
+    std::string after = rest_.substr(end);
+    rest_.resize(end);
+    lines_ += lines_in(rest_);
+    chunk.text = std::make_shared<const std::string>(std::move(rest_));
+    rest_ = std::move(after);
     begin_ = chunk.end;
     return chunk;
   }
@@ -95,16 +115,23 @@ class SequentialChunks : public TextChunks {
       lost.resize(static_cast<size_t>(std::min<int64_t>(skip_, 1 << 20)));
       const int64_t count = input_->read(lost);
       if (count == 0) throw FormatError(format("{} has become shorter", file_.path.string()));
+      lines_ += lines_in(std::string_view(lost).substr(0, static_cast<size_t>(count)));
       skip_ -= count;
     }
   }
 
   void read_more() {
-    const int64_t limit = file_.mode == DocumentMode::file ? kMaxCompressedFileBytes : kMaxPartBytes;
-    if (std::ssize(rest_) > std::max(limit, target_bytes_)) refuse_document(file_, begin_, limit);
+    const auto target = static_cast<size_t>(target_bytes_);
+    const bool is_whole = file_.mode == DocumentMode::file;
+    const size_t limit = is_whole ? static_cast<size_t>(kMaxCompressedFileBytes)
+                                  : static_cast<size_t>(kMaxRecordBytes) + target;
     const size_t held = rest_.size();
-    // Doubled, so that a long document is not searched again for every piece.
-    const size_t more = std::max(static_cast<size_t>(target_bytes_), held);
+    if (held > limit) {
+      if (is_whole) refuse_file(file_, kMaxCompressedFileBytes);
+      refuse_part(file_, lines_ + lines_in(std::string_view(rest_).substr(0, target)) + 1);
+    }
+    // Doubled, so that a long document is not searched again for every piece; no more than shows that it is too long.
+    const size_t more = std::min(std::max(target, held), limit + 1 - held);
     rest_.resize(held + more);
     const int64_t count = input_->read(std::span(rest_).subspan(held));
     rest_.resize(held + static_cast<size_t>(count));
@@ -123,8 +150,9 @@ class SequentialChunks : public TextChunks {
   ChunkedFile file_;
   std::unique_ptr<ContentReader> input_;
   int64_t target_bytes_;
-  int64_t skip_;   ///< contents before the first chunk
-  int64_t begin_;  ///< of `rest_` in the contents
+  int64_t skip_;       ///< contents before the first chunk
+  int64_t begin_;      ///< of `rest_` in the contents
+  int64_t lines_ = 0;  ///< before `rest_`
   std::string rest_;
   bool ended_ = false;
 };

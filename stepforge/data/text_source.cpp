@@ -180,8 +180,9 @@ int64_t TextSource::lines_before(const TextChunk& chunk) const {
   constexpr int64_t kBlockBytes = int64_t{1} << 20;
   const auto before = chunks(chunk.file, kBlockBytes);
   int64_t lines = 0;
+  std::string buffer;
   for (auto block = before->next(); block && block->begin < chunk.begin; block = before->next()) {
-    const std::string text = contents_of(*block);
+    const std::string_view text = contents_of(*block, buffer);
     const auto wanted = std::min(std::ssize(text), chunk.begin - block->begin);
     lines += std::count(text.begin(), text.begin() + wanted, '\n');
   }
@@ -194,8 +195,11 @@ std::string TextSource::location(const TextChunk& chunk, int64_t line) const {
   return format(pattern, entry.path.string(), lines_before(chunk) + line);
 }
 
-std::string TextSource::contents_of(const TextChunk& chunk) const {
-  return chunk.text ? *chunk.text : FileReader(files().at(chunk.file).path).text(chunk.begin, chunk.end);
+/// Those of a plain file are read into `buffer`.
+std::string_view TextSource::contents_of(const TextChunk& chunk, std::string& buffer) const {
+  if (chunk.text) return *chunk.text;
+  buffer = FileReader(files().at(chunk.file).path).text(chunk.begin, chunk.end);
+  return buffer;
 }
 
 void TextSource::require_all_utf8(const TextChunk& chunk, std::string_view text) const {
@@ -213,8 +217,8 @@ void TextSource::require_all_utf8(const TextChunk& chunk, std::string_view text)
 void TextSource::read(const TextChunk& chunk, const std::function<void(std::string_view)>& document,
                       const FaultHandler& on_fault) const {
   const TextFile& entry = files().at(chunk.file);
-  const std::string bytes = contents_of(chunk);
-  std::string_view text = bytes;
+  std::string buffer;
+  std::string_view text = contents_of(chunk, buffer);
   if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const int64_t begin = chunk.end - std::ssize(text);
   if (const char* encoding = entry.table == TableFormat::none ? wide_encoding(text) : nullptr) {

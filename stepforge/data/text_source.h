@@ -64,7 +64,7 @@ class TextSource {
  private:
   std::string location(const TextChunk& chunk, int64_t line) const;
   int64_t lines_before(const TextChunk& chunk) const;
-  std::string contents_of(const TextChunk& chunk) const;
+  std::string_view contents_of(const TextChunk& chunk, std::string& buffer) const;
   void require_all_utf8(const TextChunk& chunk, std::string_view text) const;
   void read_text(const TextFile& file, int64_t begin, std::string_view text,
                  const std::function<void(std::string_view)>& document, const FaultHandler& on_fault) const;

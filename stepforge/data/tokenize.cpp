@@ -9,6 +9,7 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -56,6 +57,13 @@ class RecordReader {
       FaultHandler on_fault;
       if (skips_ || limit_ < kAllRecords) on_fault = [this](const auto& message) { refuse(message); };
       source.read(chunk, [this](std::string_view record) { append(record); }, on_fault);
+    } catch (const std::bad_alloc&) {
+      encoded_ = {};
+      encoded_.failure = std::make_exception_ptr(Error(
+          format("{}: not enough memory for the {} of text from byte {} of its contents on; records may have "
+                 "{}, and take about sixteen times as much",
+                 source.files()[chunk.file].path.string(), human_bytes(chunk.end - chunk.begin), chunk.begin,
+                 human_bytes(kMaxRecordBytes))));
     } catch (...) {
       encoded_.failure = std::current_exception();
     }
@@ -219,6 +227,10 @@ class ChunkEncoder {
   void read_ahead_or_fail() {
     try {
       read_ahead();
+    } catch (const std::bad_alloc&) {
+      failure_ = std::make_exception_ptr(Error(format("{}: not enough memory to read its documents",
+                                                      source_.files()[next_file_ - 1].path.string())));
+      end();
     } catch (...) {
       // Before the lock is released: another worker would go on after the fault.
       fail();
@@ -228,6 +240,9 @@ class ChunkEncoder {
   /// The lock is held. Nothing more is begun; next() throws what is being thrown now.
   void fail() {
     failure_ = std::current_exception();
+    end();
+  }
+  void end() {
     exhausted_ = true;
     changed_.notify_all();
   }

@@ -60,7 +60,7 @@ struct TokenizeOutput {
 };
 
 /// Writes the documents of `source` from `start` on. Nothing is published. In memory are about 4 MiB of text at a time and
-/// what it is encoded as, or one document if that is larger, for which about ten times its size is needed.
+/// what it is encoded as, or one document if that is larger, for which up to sixteen times its size is needed.
 /// Throws what reading and encoding throw, FormatError naming the first malformed record if there are more than
 /// options.max_bad_records, and UsageError if there is no document at all.
 /// `progress` is called on this thread after each chunk and at least once a second.

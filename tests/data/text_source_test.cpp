@@ -9,7 +9,9 @@
 
 #include "stepforge/base/utf8.h"
 #include "stepforge/data/json_lines.h"
+#include "tests/data/compressed.h"
 #include "tests/data/test_support.h"
+#include "tests/support/allocation_meter.h"
 
 namespace stepforge::testing {
 namespace {
@@ -101,13 +103,31 @@ TEST(TextSource, RefusesALineOfAGigabyteWithoutReadingIt) {
     std::filesystem::resize_file(path, int64_t{1} << 30);  // sparse
     const TextSourceOptions options{.paths = {path}, .mode = DocumentMode::line};
     EXPECT_CONTAINS(source_message<FormatError>(options, 4),
-                    name + ": a document of more than 268435456 bytes begins");
+                    name + ": line 2 is a document of more than 64.0 MiB");
   }
   const auto book = folder.write("book.txt", "a");
   std::filesystem::resize_file(book, int64_t{5} << 30);
-  EXPECT_CONTAINS(
-      source_message<FormatError>({.paths = {book}}),
-      "of more than 4294967296 bytes begins at byte 0 of its contents; set the document to \"line\"");
+  EXPECT_CONTAINS(source_message<FormatError>({.paths = {book}}),
+                  "book.txt: it has more than 4.0 GiB and is one document; set the document to \"line\"");
+}
+
+TEST(TextSource, RefusesALongLineOfASmallFileBeforeItTakesMemory) {
+  const TempFolder folder;
+  const std::string lines = "short\n\nshort\n" + std::string(static_cast<size_t>(kMaxRecordBytes) * 2, 'x');
+  for (const std::string name : {"a.txt.gz", "a.jsonl.zst"}) {
+    const TextSource source({.paths = {folder.write(name, name == "a.txt.gz" ? gzip(lines) : zstd(lines))},
+                             .mode = DocumentMode::line});
+    const AllocationMeter meter;
+    const auto chunks = source.chunks(0, 1 << 20);
+    EXPECT_CONTAINS(message_of<FormatError>([&] {
+                      while (chunks->next()) continue;
+                    }),
+                    name + ": line 4 is a document of more than 64.0 MiB");
+    EXPECT_LT(meter.peak(), static_cast<size_t>(kMaxRecordBytes) * 4);
+  }
+  const std::string book(size_t{257} << 20, 'x');
+  EXPECT_CONTAINS(source_message<FormatError>({.paths = {folder.write("book.txt.zst", zstd(book))}}),
+                  "book.txt.zst: it has more than 256.0 MiB and is one document");
 }
 
 TEST(TextSource, NamesTheFirstByteThatIsNotUtf8) {

@@ -36,7 +36,7 @@ class TableContents : public TableReader {
         file_(std::make_shared<TableFile>(request.path, &pool_)) {
     guarded([&] {
       batches_ = value_of(open_batches(file_, &pool_, request.column));
-      rows_to_json_.emplace(*batches_->schema(), name(), std::min(kMaxJsonLineBytes, max_memory_));
+      rows_to_json_.emplace(*batches_->schema(), name(), std::min(kMaxRecordBytes, max_memory_));
     });
   }
 
