@@ -6,10 +6,12 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/config/config_section.h"
 #include "stepforge/config/diff.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/schema_docs.h"
+#include "stepforge/tensorfile/manifest.h"
 
 namespace stepforge {
 
@@ -22,9 +24,65 @@ Config with_open_fields_closed(Config config, int64_t rows_per_step) {
   return config;
 }
 
+int64_t expected_rows(const TrainerState& state, int64_t rows_per_step) {
+  return state.step * rows_per_step;
+}
+int64_t expected_updates(const TrainerState& state) {
+  return state.step - state.skipped - state.unlabelled;
+}
+
+/// Two such numbers can be added.
+constexpr int64_t kFar = int64_t{1} << 61;
+
+/// Checks the numbers of a state against each other: that of a schedule that begins later gives no learning rate.
+class StateCheck {
+ public:
+  StateCheck(const JsonReader& reader, const TrainerState& state) : reader_(reader), state_(state) {}
+
+  void run() const {
+    const int64_t step = state_.step;
+    require(step <= kMaxSteps, "step", format("at most {}", kMaxSteps));
+    require(state_.skipped <= step, "skipped", format("at most the {} steps", step));
+    require(state_.unlabelled <= step - state_.skipped, "unlabelled",
+            format("at most {} of the {} steps", step - state_.skipped, step));
+    require(state_.tokens >= step, "tokens", format("at least one for each of the {} steps", step));
+    require(state_.labels <= state_.tokens, "labels", format("at most the {} tokens", state_.tokens));
+    require(state_.schedule_begin <= step, "schedule_begin", format("at most the step, {}", step));
+    require(state_.schedule_steps <= kMaxSteps, "schedule_steps", format("at most {}", kMaxSteps));
+    const Smoothed& loss = state_.smoothed_loss;
+    require(loss.weight >= 0.0 && loss.weight <= 1.0, "smoothed_loss", "a weight from 0 to 1");
+    if (!reader_.has("rows_per_step")) return;  // an older checkpoint
+    const int64_t rows = reader_["rows_per_step"].integer(1, kFar);
+    require(step <= kFar / rows, "step", format("at most {}", kFar / rows));
+    require_sum("rows_consumed", expected_rows(state_, rows), "rows_offset",
+                format("{} steps of {} rows", step, rows));
+    if (reader_.has(kOptimizerSteps)) {
+      require_sum(kOptimizerSteps, expected_updates(state_), "updates_offset",
+                  format("{} steps less {} without an update", step, state_.skipped + state_.unlabelled));
+    }
+  }
+
+ private:
+  void require(bool holds, std::string_view field, const std::string& rule) const {
+    if (holds) return;
+    reader_.refuse(field, format("it must be {}; somebody has changed the file: restore it, or go on from an "
+                                 "earlier step with checkpoint.load_step=N",
+                                 rule));
+  }
+
+  void require_sum(std::string_view field, int64_t expected, std::string_view offset,
+                   const std::string& terms) const {
+    const int64_t sum = expected + reader_[offset].integer(-kFar, kFar);
+    require(reader_[field].count() == sum, field, format("{}, from {} and {}", sum, terms, offset));
+  }
+
+  const JsonReader& reader_;
+  const TrainerState& state_;
+};
+
 }  // namespace
 
-Json state_to_json(const TrainerState& state, const Config& config, int64_t rows_per_step) {
+Json state_to_json(const TrainerState& state, const Config& config, int64_t rows_per_step, int64_t updates) {
   Json json;
   json["step"] = state.step;
   json["tokens"] = state.tokens;
@@ -40,6 +98,9 @@ Json state_to_json(const TrainerState& state, const Config& config, int64_t rows
   json["arithmetic"] = state.arithmetic;
   json["data_content"] = state.data_content;
   json["tokenizer"] = state.tokenizer;
+  json["rows_per_step"] = rows_per_step;
+  json["rows_offset"] = state.loader.rows_consumed - expected_rows(state, rows_per_step);
+  json["updates_offset"] = updates - expected_updates(state);
   json["config"] = config_toml(with_open_fields_closed(config, rows_per_step));
   return json;
 }
@@ -65,6 +126,7 @@ TrainerState state_from_json(const Json& json, const std::string& source) {
     state.arithmetic = reader["arithmetic"].text();
   }
   if (reader.has("schedule_begin")) state.schedule_begin = reader["schedule_begin"].count();
+  StateCheck(reader, state).run();
   return state;
 }
 

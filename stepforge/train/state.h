@@ -30,9 +30,11 @@ struct TrainerState {
 };
 
 /// state.json: the state, and the configuration it was made with. `rows_per_step`: of all ranks together, which
-/// stands for a global batch that the configuration leaves open.
-Json state_to_json(const TrainerState& state, const Config& config, int64_t rows_per_step);
-/// Throws FormatError naming `source` and the field.
+/// stands for a global batch that the configuration leaves open. `updates`: Optimizer::steps(). The numbers follow from
+/// the step, but for offsets, which are 0 unless the run was continued with another batch or without a part of a checkpoint.
+Json state_to_json(const TrainerState& state, const Config& config, int64_t rows_per_step, int64_t updates);
+/// Throws FormatError naming `source`, the field, its value and the remedy if a number is out of range or contradicts
+/// others.
 TrainerState state_from_json(const Json& json, const std::string& source);
 
 /// How `config` differs from the checkpoint's configuration.

@@ -280,7 +280,7 @@ void Trainer::save_checkpoint() {
   if (!config.checkpoint.enable) return;
   // A resume does not repeat these steps, so their metrics must be on disk first.
   metrics->flush();
-  Json stored = state_to_json(state, config, batch.rows_per_step);
+  Json stored = state_to_json(state, config, batch.rows_per_step, optimizer->steps());
   stored["callbacks"] = callback_states();
   if (!left_out.none()) stored[kFrozenWeights] = left_out.to_json();
   checkpoints->save(state.step, stage_checkpoint(rank_model, *store, optimizer.get(), std::move(stored),

@@ -92,7 +92,8 @@ TEST_F(StartOver, IsRefusedIfOnlyTheWeightsOfStepZeroAreLeft) {
     write_checkpoint(
         run_ / "checkpoint", 0,
         stage_checkpoint(trainer.model_spec, *trainer.store, nullptr,
-                         state_to_json(trainer.state, trainer.config, trainer.batch.rows_per_step)));
+                         state_to_json(trainer.state, trainer.config, trainer.batch.rows_per_step,
+                                       trainer.optimizer->steps())));
   }
   flip_bit(checkpoint(3) / "model.safetensors");
   flip_bit(checkpoint(4) / "model.safetensors");
