@@ -27,6 +27,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
+std::string name_of_source(const SourceSpec& spec) {
+  if (!spec.name.empty()) return spec.name;
+  if (!spec.dataset.empty()) return spec.dataset;
+  return spec.format == "synthetic" ? spec.format : spec.path;
+}
+
 /// What a source is opened for.
 enum class RowUse : uint8_t { training, validation };
 
@@ -49,12 +55,7 @@ class SourceOpener {
 
   /// `fraction`: how much of it is held out.
   OpenedSource open(const SourceSpec& spec, double fraction, RowUse use) {
-    if (plan_.split && use == RowUse::training && (spec.open || !is_indexed(spec))) {
-      throw UsageError(format(
-          "{} is not a finished data set, and data.split divides those only; set data.validation_fraction "
-          "instead, or build a data set with data build",
-          name_of(spec)));
-    }
+    if (use == RowUse::training) require_split(plan_, spec);
     if (spec.open) return open_own(spec, fraction);
     if (spec.format == "synthetic") return open_synthetic(fraction);
     if (spec.path.empty())
@@ -68,7 +69,7 @@ class SourceOpener {
     std::vector<SourceEntry> entries;
     for (const SourceSpec& spec : specs) {
       SourceEntry entry{
-          .name = name_of(spec), .weight = spec.weight, .epochs = spec.epochs, .concat = spec.concat};
+          .name = name_of_source(spec), .weight = spec.weight, .epochs = spec.epochs, .concat = spec.concat};
       if (!spec.sources.empty()) {
         entry.entries = open_all(spec.sources, fraction, use, held_out);
       } else {
@@ -102,12 +103,6 @@ class SourceOpener {
     return uses == 1 ? name : format("{} ({})", name, uses);
   }
 
-  static std::string name_of(const SourceSpec& spec) {
-    if (!spec.name.empty()) return spec.name;
-    if (!spec.dataset.empty()) return spec.dataset;
-    return spec.format == "synthetic" ? spec.format : spec.path;
-  }
-
   std::optional<int32_t> end_of_text() const {
     return tokenizer_ != nullptr ? tokenizer_->eos_id() : std::nullopt;
   }
@@ -133,10 +128,10 @@ class SourceOpener {
   OpenedSource open_own(const SourceSpec& spec, double fraction) {
     const std::shared_ptr<const RowSource> rows = spec.open(tokenizer_, vocab_size());
     if (rows == nullptr || rows->rows() < 1)
-      throw UsageError(format("data source {}: it has no rows", name_of(spec)));
+      throw UsageError(format("data source {}: it has no rows", name_of_source(spec)));
     if (rows->seq_len() != plan_.seq_len) {
       throw UsageError(format("data source {}: its rows have {} tokens, but training.seq_len is {}",
-                              name_of(spec), rows->seq_len(), plan_.seq_len));
+                              name_of_source(spec), rows->seq_len(), plan_.seq_len));
     }
     const int64_t held_out = std::llround(fraction * static_cast<double>(rows->rows()));
     return held_out == 0 ? OpenedSource{rows} : last_rows_held_out(rows, held_out);
@@ -155,8 +150,8 @@ class SourceOpener {
                  "\"cut\", or name the source that it was built from",
                  spec.path));
     if (names_pair_beside_folder(spec.path)) {
-      notes.push_back(
-          format("{}: the pair of this name is read; \"{}/\" would be the folder", name_of(spec), spec.path));
+      notes.push_back(format("{}: the pair of this name is read; \"{}/\" would be the folder",
+                             name_of_source(spec), spec.path));
     }
     auto dataset = open_finished_dataset(spec.path, spec.format, end_of_text());
     const auto description = read_description(*dataset);
@@ -267,7 +262,7 @@ class SourceOpener {
                                            std::optional<int64_t> text_bytes, RowUse use) {
     std::shared_ptr<const RowSource> rows = packed_rows(spec, std::move(dataset), text_bytes, use);
     for (const std::string& note : account_notes(*rows->account(), noun_of(spec), plan_.seq_len))
-      notes.push_back(format("{}: {}", name_of(spec), note));
+      notes.push_back(format("{}: {}", name_of_source(spec), note));
     return rows;
   }
 
@@ -276,13 +271,13 @@ class SourceOpener {
                                                std::optional<int64_t> text_bytes, RowUse use) {
     if (plan_.packing == Packing::concat)
       return std::make_shared<ConcatRows>(std::move(dataset), plan_.seq_len, vocab_size(), text_bytes,
-                                          name_of(spec));
+                                          name_of_source(spec));
     if (plan_.packing == Packing::preset && use == RowUse::training)
       return preset_rows(spec, std::move(dataset), text_bytes);
     // A preset describes the training data only.
     const Packing packing = plan_.packing == Packing::preset ? Packing::best_fit : plan_.packing;
     return std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), packing, plan_.seed,
-                                        text_bytes, name_of(spec));
+                                        text_bytes, name_of_source(spec));
   }
 
   static std::string_view noun_of(const SourceSpec& spec) {
@@ -300,7 +295,7 @@ class SourceOpener {
     const std::string identity = "preset " + content_hash(std::as_bytes(std::span(table.row_begins))) +
                                  content_hash(std::as_bytes(std::span(table.pieces)));
     return std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), std::move(table),
-                                        identity, text_bytes, name_of(spec));
+                                        identity, text_bytes, name_of_source(spec));
   }
 
   const DataPlan& plan_;
@@ -327,6 +322,14 @@ void check(const DataPlan& plan) {
 }
 
 }  // namespace
+
+void require_split(const DataPlan& plan, const SourceSpec& spec) {
+  if (!plan.split || (!spec.open && is_indexed(spec))) return;
+  throw UsageError(
+      format("{} is not a finished data set, and data.split divides those only; set data.validation_fraction "
+             "instead, or build a data set with data build",
+             name_of_source(spec)));
+}
 
 bool is_indexed(const SourceSpec& spec) {
   if (spec.format != "auto") return is_token_format(spec.format);

@@ -88,6 +88,9 @@ struct DataSet {
   std::vector<SourceStatistics> sources;        ///< of train, in the order of its source_names()
 };
 
+/// Throws UsageError if the plan divides its data sets and cannot divide this one, which is to be trained on.
+void require_split(const DataPlan& plan, const SourceSpec& spec);
+
 /// How the records of a source are read.
 RecordOptions record_options(const DataPlan& plan, const SourceSpec& spec);
 

@@ -177,7 +177,10 @@ void check_sources(const Config& config, const Tokenizer* tokenizer) {
                                      record_options(plan, source)));
     }
   };
-  for (const SourceSpec& source : train) check(source);
+  for (const SourceSpec& source : train) {
+    require_split(plan, source);
+    check(source);
+  }
   plan.validation_fraction = 0;
   plan.split.reset();
   for (const SourceSpec& source : validation) check(source);
