@@ -195,9 +195,10 @@ int run(const ImportOptions& options, const CommandContext& context) {
   if (tokenizer != nullptr)
     tokenizer->save_pretrained(folder.staging() / run_tokenizer_folder(config).filename());
   write_file_atomic(folder.staging() / kGenerationFileName, model.generation.dump(2) + "\n");
-  write_checkpoint(folder.staging() / config.checkpoint.folder, 0,
-                   stage_checkpoint(model.spec, *model.store, nullptr,
-                                    state_to_json(TrainerState{}, config, plan_batch(config).rows_per_step, 0)));
+  write_checkpoint(
+      folder.staging() / config.checkpoint.folder, 0,
+      stage_checkpoint(model.spec, *model.store, nullptr,
+                       state_to_json(TrainerState{}, config, plan_batch(config).rows_per_step, 0)));
   write_file_atomic(folder.staging() / "config.toml", config_toml(config));
   folder.publish();
   context.log.info(
