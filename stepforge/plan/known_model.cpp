@@ -174,8 +174,19 @@ void refuse_as_model(const fs::path& path) {
 }
 
 std::unique_ptr<Tokenizer> KnownModel::load_tokenizer() const {
-  if (holds_tokenizer(tokenizer_folder)) return stepforge::load_tokenizer(tokenizer_folder);
-  return config.tokenizer.type == TokenizerType::bytes ? make_byte_tokenizer() : nullptr;
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (holds_tokenizer(tokenizer_folder))
+    tokenizer = stepforge::load_tokenizer(tokenizer_folder);
+  else if (config.tokenizer.type == TokenizerType::bytes)
+    tokenizer = make_byte_tokenizer();
+  if (tokenizer == nullptr || tokenizer_fingerprint.empty()) return tokenizer;
+  if (tokenizer->fingerprint() != tokenizer_fingerprint) {
+    throw UsageError(format(
+        "the tokenizer in {} is not the one that {} was trained with (hash {}, there {}): its files were "
+        "changed since; restore them",
+        tokenizer_folder.string(), weights.string(), tokenizer->fingerprint(), tokenizer_fingerprint));
+  }
+  return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> KnownModel::require_tokenizer() const {
@@ -199,8 +210,9 @@ KnownModel known_checkpoint(const fs::path& step_folder, std::shared_ptr<const R
   const fs::path path = step_folder / kStateFileName;
   const Json state = read_json_file(path);
   KnownModel known;
-  known.config = parse_stored_config(JsonReader(state, path.string())["config"].text(), path.string(),
-                                     std::move(plugins));
+  const JsonReader reader(state, path.string());
+  known.config = parse_stored_config(reader["config"].text(), path.string(), std::move(plugins));
+  known.tokenizer_fingerprint = reader.text_or("tokenizer", "");
   known.weights = step_folder;
   // The run folder may have been moved, so its files are found relative to the checkpoint.
   known.folder = fs::absolute(step_folder).lexically_normal().parent_path().parent_path();

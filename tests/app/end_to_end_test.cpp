@@ -336,6 +336,20 @@ TEST_F(EndToEnd, ATokenizerLargerThanTheEmbeddingIsFoundAtTheStart) {
   EXPECT_CONTAINS(refusal_of({"generate", file("grown").string(), "--prompt", "Line"}), "has 301 tokens");
 }
 
+TEST_F(EndToEnd, ATokenizerThatChangedSinceTheCheckpointIsRefused) {
+  fs::copy(run(), file("swapped"), fs::copy_options::recursive);
+  const fs::path path = file("swapped") / "tokenizer/tokenizer.json";
+  Json tokenizer = Json::parse(read_file(path));
+  Json& vocabulary = tokenizer["model"]["vocab"];
+  std::swap(vocabulary["a"], vocabulary["b"]);
+  write_file_atomic(path, tokenizer.dump());
+  for (const Strings& command :
+       {Strings{"generate", file("swapped").string(), "--prompt", "L"},
+        Strings{"eval", file("swapped").string(), "--data", file("tale.txt").string()},
+        Strings{"export", file("swapped").string(), file("none").string()}})
+    EXPECT_CONTAINS(refusal_of(command), "is not the one that", "step-12 was trained with", "restore");
+}
+
 TEST_F(EndToEnd, CommandsSayWhichStepTheyTake) {
   const ProgramResult result =
       run_program({"generate", run().string(), "--prompt", "L", "--max-tokens", "1"});
