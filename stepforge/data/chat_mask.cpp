@@ -23,8 +23,9 @@ class MessageFinder {
   MessageFinder(const ChatTemplate& chat_template, const Conversation& conversation, const std::string& text)
       : template_(chat_template), conversation_(conversation), text_(text) {}
 
-  TextSpan span_of(size_t message) const {
-    if (const auto added = added_by(message)) return *added;
+  /// What the model says in a message: one span, or two around the results of tools.
+  std::vector<TextSpan> spans_of(size_t message) const {
+    if (const auto added = added_by(message)) return {*added};
     return content_of(message);
   }
 
@@ -57,13 +58,48 @@ class MessageFinder {
 
   /// For templates that render a message in another way when others follow, such as those that remove its reasoning: from the
   /// prompt for an answer to what ends an answer, around the part of the text that changes when the message does.
-  TextSpan content_of(size_t message) const {
+  std::vector<TextSpan> content_of(size_t message) const {
     const std::optional<TextSpan> fields = fields_in_text(message);
     if (!fields)
       refuse(message, "renders it in another way when messages follow, so what it adds cannot be found");
-    const size_t next = begin_of_next(message);
-    if (next > fields->begin && next < fields->end) refuse(message, "writes the next message inside of it");
-    return whole_answer(message, *fields);
+    const size_t next = begin_of(message + 1);
+    if (next <= fields->begin || next >= fields->end) return {whole_answer(message, *fields, message + 1)};
+    const std::optional<TextSpan> results = results_inside(message);
+    if (!results || results->begin < fields->begin || results->begin >= next || results->end > fields->end)
+      refuse(message, "writes the next message inside of it");
+    const TextSpan whole = whole_answer(message, *fields, after_results(message));
+    return {{whole.begin, results->begin}, {results->end, whole.end}};
+  }
+
+  /// The first message after the results of the calls of `message`.
+  size_t after_results(size_t message) const {
+    const Json& messages = conversation_.messages;
+    size_t after = message + 1;
+    while (after < messages.size() && messages[after]["role"] == "tool") ++after;
+    return after;
+  }
+
+  /// The results of its calls, if the template writes them between the calls of a message and its content, as Gemma 4 does: what
+  /// is not there without them.
+  std::optional<TextSpan> results_inside(size_t message) const {
+    Json messages = conversation_.messages;
+    messages[message]["content"] = kStandIn;
+    try {
+      const std::string with = render(messages, false);
+      const auto first = messages.begin() + static_cast<std::ptrdiff_t>(message) + 1;
+      messages.erase(first, messages.begin() + static_cast<std::ptrdiff_t>(after_results(message)));
+      const std::string without = render(messages, false);
+      const size_t content = with.find(kStandIn);
+      if (content == std::string::npos || common_begin(with, text_) != content) return std::nullopt;
+      return TextSpan{common_begin(with, without), content};
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+
+  static size_t common_begin(const std::string& left, const std::string& right) {
+    return static_cast<size_t>(std::mismatch(left.begin(), left.end(), right.begin(), right.end()).first -
+                               left.begin());
   }
 
   [[noreturn]] static void refuse(size_t message, std::string_view why) {
@@ -125,16 +161,15 @@ class MessageFinder {
       return std::nullopt;
     }
     if (other == text_) return std::nullopt;
-    const auto ahead = std::mismatch(text_.begin(), text_.end(), other.begin(), other.end());
-    const auto begin = static_cast<size_t>(ahead.first - text_.begin());
+    const size_t begin = common_begin(text_, other);
     if (is_name) return TextSpan{begin, begin};
     const auto behind = std::mismatch(text_.rbegin(), text_.rend() - static_cast<std::ptrdiff_t>(begin),
                                       other.rbegin(), other.rend() - static_cast<std::ptrdiff_t>(begin));
     return TextSpan{begin, text_.size() - static_cast<size_t>(behind.first - text_.rbegin())};
   }
 
-  /// Widens the fields of an answer to all that the model writes.
-  TextSpan whole_answer(size_t message, TextSpan fields) const {
+  /// Widens the fields of an answer to all that the model writes before message `next`.
+  TextSpan whole_answer(size_t message, TextSpan fields, size_t next) const {
     TextSpan whole = fields;
     if (const std::string prompt = answer_prompt(message); !prompt.empty()) {
       const size_t at = text_.rfind(prompt, fields.begin);
@@ -143,7 +178,7 @@ class MessageFinder {
     }
     if (const std::string end = answer_end(); !end.empty()) {
       const size_t at = text_.find(end, fields.end);
-      if (at != std::string::npos && at <= begin_of_next(message)) whole.end = at + end.size();
+      if (at != std::string::npos && at <= begin_of(next)) whole.end = at + end.size();
     }
     return whole;
   }
@@ -155,14 +190,14 @@ class MessageFinder {
     return previous ? previous->end : text_.size();
   }
 
-  /// Where the content of the next message begins: an answer ends before. 0 if it cannot be told.
-  size_t begin_of_next(size_t message) const {
-    if (message + 1 == conversation_.messages.size()) return text_.size();
-    Json changed = conversation_.messages[message + 1];
+  /// Where the content of a message begins: the answer before it ends before. 0 if it cannot be told.
+  size_t begin_of(size_t message) const {
+    if (message == conversation_.messages.size()) return text_.size();
+    Json changed = conversation_.messages[message];
     if (!changed.contains("content") || !changed["content"].is_string()) return 0;
     changed["content"] = kStandIn;
-    const auto next = changed_by(message + 1, std::move(changed), /*is_name=*/true);
-    return next ? next->begin : 0;
+    const auto content = changed_by(message, std::move(changed), /*is_name=*/true);
+    return content ? content->begin : 0;
   }
 
   /// What the template writes before an answer; empty if it cannot be told.
@@ -310,7 +345,8 @@ RenderedConversation render_for_loss(const ChatTemplate& chat_template, const Co
   RenderedConversation rendered{.text = whole.text, .counted = {}, .with_end_token = true};
   const MessageFinder finder(chat_template, conversation, whole.text);
   for (size_t i = 0; i < conversation.messages.size(); ++i)
-    if (conversation.counted[i]) rendered.counted.push_back(finder.span_of(i));
+    if (conversation.counted[i])
+      for (const TextSpan& span : finder.spans_of(i)) rendered.counted.push_back(span);
   return rendered;
 }
 

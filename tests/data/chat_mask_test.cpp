@@ -106,6 +106,27 @@ TEST(ChatMask, CallsAndThoughtsAreFoundInATextThatChangesWhenMessagesFollow) {
       " end$");
 }
 
+TEST(ChatMask, ResultsOfToolsInsideOfAnAnswerAreNotLearned) {
+  // Calls, what the tools say, and then the content, in one turn, as Gemma 4 has it.
+  const char* const inside =
+      "{% for m in messages %}{% if m.role != 'tool' %}[{{ m.role }}]"
+      "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}"
+      "{% if m.tool_calls %}{% for r in messages[loop.index:] if r.role == 'tool' %}({{ r.content }}){% "
+      "endfor %}"
+      "{% endif %}{{ m.content }}<|endoftext|>{{ '\\n' }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}[assistant]{% endif %}";
+  Conversation chat;
+  chat.messages = {{{"role", "user"}, {"content", "a"}},
+                   // It begins as the results do.
+                   {{"role", "assistant"}, {"content", "(9) look"}, {"tool_calls", {call_of("f")}}},
+                   {{"role", "tool"}, {"content", "9"}},
+                   {{"role", "tool"}, {"content", "8"}},
+                   {{"role", "user"}, {"content", "b"}},
+                   {{"role", "assistant"}, {"content", "end"}}};
+  chat.counted = {false, true, false, false, false, true};
+  EXPECT_EQ(counted_text(inside, chat), R"(<call>{"name": "f", "arguments": {"w": 3}}</call>(9) look$end$)");
+}
+
 TEST(ChatMask, AnAnswerThatTheTemplateDoesNotWriteIsRefused) {
   Conversation chat = conversation({"a", "why|b", "c", "d"});
   chat.messages[1]["content"] = nullptr;
@@ -116,7 +137,7 @@ TEST(ChatMask, AnAnswerThatTheTemplateDoesNotWriteIsRefused) {
 
 TEST(ChatMask, AnAnswerIntoWhichTheTemplateWritesTheNextMessageIsRefused) {
   const Conversation chat = conversation({"a", "b", "c", "d"});
-  // The answer's reasoning, what the tool says, and then its content, as Gemma 4 does.
+  // The answer's reasoning, the next question, and then its content.
   Conversation nested = chat;
   nested.messages[1]["reasoning_content"] = "why";
   const char* const inside =

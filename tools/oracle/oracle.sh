@@ -43,6 +43,7 @@ stage "Components of tokenizers against tokenizers" "$python" tools/oracle/pipel
 stage "Whole tokenizers against tokenizers" "$python" tools/oracle/kind_oracle.py "$program" --strings 5000000
 stage "Training of tokenizers against tokenizers" "$python" tools/oracle/trainer_oracle.py "$program" "$work/book.txt"
 stage "Conversations against transformers" "$python" tools/oracle/chat_mask_oracle.py "$program"
+stage "Chat templates of TRL's families against transformers" "$python" tools/oracle/families_oracle.py "$program"
 ninja -C build/release jinja_render >/dev/null
 stage "Chat templates against Jinja2" "$python" tools/oracle/jinja_oracle.py build/release/jinja_render
 stage "Chat templates of folders against transformers" "$python" tools/oracle/chat_oracle.py build/release/jinja_render \
