@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/base/staged.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>

@@ -59,6 +59,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   }
   const TrainedBpe trained = training.train(counter.counts(), progress);
   auto made = training.tokenizer(trained);
+  create_folder_inside(folder.parent_path(), folder.filename());
   made->save_pretrained(folder);
   log.info("trained a BPE tokenizer of {} tokens on {} of text: {}", with_thousands(trained.vocab_size),
            human_bytes(counter.bytes()), folder.string());

@@ -23,21 +23,24 @@ class Links : public ::testing::Test {
 };
 
 TEST_F(Links, OfFilesAreRefusedOrReplaced) {
-  const Strings refused = {"log.txt", "metrics.jsonl", "run.lock"};
+  const Strings refused = {"log.txt", "run.lock"};
   for (const std::string& name : refused) {
     fs::create_symlink(precious_, run_ / name);
     EXPECT_CONTAINS(refusal_of(train()), (run_ / name).string() + " is a symbolic link");
     EXPECT_EQ(read_file(precious_), "data") << name;
     fs::remove(run_ / name);
   }
-  for (const char* name : {"run.json.tmp", "config.toml.tmp", "config.toml", "generation_config.json.tmp"})
+  for (const char* name :
+       {"metrics.jsonl", "run.json.tmp", "config.toml.tmp", "config.toml", "generation_config.json.tmp"})
     fs::create_symlink(precious_, run_ / name);
   output_of(train());
   EXPECT_EQ(read_file(precious_), "data");
 }
 
 TEST_F(Links, OfFoldersAreRefusedExceptThatOfCheckpoints) {
-  const Strings text = {"tokenizer.type=bpe", "tokenizer.vocab_size=300", "checkpoint.last_save_in_hf=true"};
+  write_text(folder_ / "tale.txt", some_text(400));
+  const Strings text = {format("data.sources=[{{path=\"{}\"}}]", (folder_ / "tale.txt").string()),
+                        "tokenizer.type=bpe", "tokenizer.vocab_size=300", "checkpoint.last_save_in_hf=true"};
   for (const char* name : {"tokenizer", "hf"}) {
     fs::create_directory_symlink(target_, run_ / name);
     const ProgramResult result = run_program(train() + text);
