@@ -47,7 +47,8 @@ TEST_F(Links, OfFoldersAreRefusedExceptThatOfCheckpoints) {
     EXPECT_NE(result.exit_code, 0);
     EXPECT_CONTAINS(result.err, (run_ / name).string() + " is a symbolic link");
     EXPECT_TRUE(fs::is_empty(target_)) << name;
-    fs::remove(run_ / name);
+    fs::remove_all(run_);
+    fs::create_directory(run_);
   }
   fs::create_directory_symlink(target_, run_ / "checkpoint");
   EXPECT_CONTAINS(run_program(train() + Strings{"training.steps=2"}).err,
