@@ -112,7 +112,7 @@ class LibraryReader {
         refuse("is damaged: its segments do not fit together");
       loaded_.push_back(segment);
     }
-    if (loaded_.empty() || dynamic_segment_.p_type != PT_DYNAMIC) refuse("has no segments to load");
+    if (loaded_.empty() || dynamic_segment_.p_type != PT_DYNAMIC) refuse("is cut off or damaged: it has no segments to load");
   }
 
   /// The place in the file of so many bytes at an address, or nothing if they are not all loaded from the file.
@@ -159,7 +159,7 @@ class LibraryReader {
     }
     if (!dynamic(DT_STRTAB) || !dynamic(DT_SYMTAB) || !dynamic(DT_STRSZ) ||
         (!dynamic(DT_GNU_HASH) && !dynamic(DT_HASH)))
-      refuse("has no symbols");
+      refuse("is cut off or damaged: it has no symbols");
     for (const Elf64_Dyn& entry : dynamic_) {
       const bool names = entry.d_tag == DT_NEEDED || entry.d_tag == DT_SONAME || entry.d_tag == DT_RPATH ||
                          entry.d_tag == DT_RUNPATH;
@@ -204,7 +204,7 @@ class LibraryReader {
     }
     if (header_.e_shstrndx >= sections.size()) return std::nullopt;
     const Elf64_Shdr& names = sections[header_.e_shstrndx];
-    if (names.sh_type != SHT_STRTAB) return std::nullopt;
+    if (names.sh_type != SHT_STRTAB) refuse("is cut off or damaged: the list of sections has no names");
     const auto letters = table<char>(names.sh_offset, names.sh_size, "the names of sections");
     const std::string_view all(letters.data(), letters.size());
     const std::string wanted = std::string(name) + '\0';

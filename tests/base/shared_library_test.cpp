@@ -72,7 +72,7 @@ TEST_F(SharedLibrary, CutOffAnywhereIsRefused) {
 TEST_F(SharedLibrary, CopiedInHalfIsRefused) {
   std::string half = a_library();
   half.replace(half.size() / 2, std::string::npos, std::string(half.size() - half.size() / 2, '\0'));
-  EXPECT_CONTAINS(refusal(half), "x.so");
+  EXPECT_CONTAINS(refusal(half), "x.so is cut off or damaged");
 }
 
 TEST_F(SharedLibrary, OfAnotherKindIsRefused) {
