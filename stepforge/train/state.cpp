@@ -50,7 +50,8 @@ class StateCheck {
     require(state_.schedule_begin <= step, "schedule_begin", format("at most the step, {}", step));
     require(state_.schedule_steps <= kMaxSteps, "schedule_steps", format("at most {}", kMaxSteps));
     const Smoothed& loss = state_.smoothed_loss;
-    require(loss.weight >= 0.0 && loss.weight <= 1.0, "smoothed_loss", "a weight from 0 to 1");
+    constexpr double kRounded = 1.001;
+    require(loss.weight >= 0.0 && loss.weight <= kRounded, "smoothed_loss", "a weight from 0 to 1");
     if (!reader_.has("rows_per_step")) return;  // an older checkpoint
     const int64_t rows = reader_["rows_per_step"].integer(1, kFar);
     require(step <= kFar / rows, "step", format("at most {}", kFar / rows));
