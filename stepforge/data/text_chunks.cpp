@@ -13,13 +13,13 @@ namespace stepforge {
 
 namespace {
 
-/// Larger files that are one document are refused: it is held in memory whole. A small compressed file can become a large one.
-constexpr int64_t kMaxCompressedFileBytes = int64_t{256} << 20;
+/// Larger files that are one document are refused: it is held in memory whole.
 constexpr int64_t kMaxFileBytes = int64_t{4} << 30;
 
 [[noreturn]] void refuse_file(const ChunkedFile& file, int64_t limit) {
   throw FormatError(
-      format("{}: it has more than {} and is one document; set the document to \"line\" or \"paragraph\"",
+      format("{}: it has more than {} and is one document; set the document to \"line\" or \"paragraph\", "
+             "or write a JSON array as JSON Lines",
              file.path.string(), human_bytes(limit)));
 }
 
@@ -123,11 +123,11 @@ class SequentialChunks : public TextChunks {
   void read_more() {
     const auto target = static_cast<size_t>(target_bytes_);
     const bool is_whole = file_.mode == DocumentMode::file;
-    const size_t limit = is_whole ? static_cast<size_t>(kMaxCompressedFileBytes)
+    const size_t limit = is_whole ? static_cast<size_t>(file_.max_unpacked_bytes)
                                   : static_cast<size_t>(kMaxRecordBytes) + target;
     const size_t held = rest_.size();
     if (held > limit) {
-      if (is_whole) refuse_file(file_, kMaxCompressedFileBytes);
+      if (is_whole) refuse_file(file_, file_.max_unpacked_bytes);
       refuse_part(file_, lines_ + lines_in(std::string_view(rest_).substr(0, target)) + 1);
     }
     // Doubled, so that a long document is not searched again for every piece; no more than shows that it is too long.

@@ -51,6 +51,8 @@ struct ChunkedFile {
   TableFormat table = TableFormat::none;
   std::optional<std::string> column{};      ///< of a table: the only one to read, if it has it
   std::shared_ptr<const MdsShard> shard{};  ///< of a table of that format
+  /// Of a compressed file that is one document: a small file can become a large one.
+  int64_t max_unpacked_bytes = int64_t{256} << 20;
 };
 
 /// Chunks of about `target_bytes` of its contents, from the document boundary `begin` on.

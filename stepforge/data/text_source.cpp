@@ -172,8 +172,10 @@ std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes
   DocumentMode mode = options_.mode;
   if (entry.kind == TextFileKind::json_lines) mode = DocumentMode::line;
   if (entry.kind == TextFileKind::json_array) mode = DocumentMode::file;
-  return open_text_chunks({entry.path, entry.bytes, file, mode, entry.table, options_.field, entry.shard},
-                          target_bytes, begin);
+  ChunkedFile chunked{entry.path, entry.bytes, file, mode, entry.table, options_.field, entry.shard};
+  if (entry.kind == TextFileKind::json_array)
+    chunked.max_unpacked_bytes = kMaxRecordBytes;  // it is parsed whole
+  return open_text_chunks(chunked, target_bytes, begin);
 }
 
 int64_t TextSource::lines_before(const TextChunk& chunk) const {

@@ -128,6 +128,9 @@ TEST(TextSource, RefusesALongLineOfASmallFileBeforeItTakesMemory) {
   const std::string book(size_t{257} << 20, 'x');
   EXPECT_CONTAINS(source_message<FormatError>({.paths = {folder.write("book.txt.zst", zstd(book))}}),
                   "book.txt.zst: it has more than 256.0 MiB and is one document");
+  const std::string array = "[" + std::string(static_cast<size_t>(kMaxRecordBytes), ' ') + "]";
+  EXPECT_CONTAINS(source_message<FormatError>({.paths = {folder.write("a.json.zst", zstd(array))}}),
+                  "a.json.zst: it has more than 64.0 MiB", "JSON Lines");
 }
 
 TEST(TextSource, NamesTheFirstByteThatIsNotUtf8) {
