@@ -139,11 +139,11 @@ SchemaOf<DebugConfig> debug_section() {
 }
 
 SchemaOf<ExperimentalConfig> experimental_section() {
-  return SchemaOf<ExperimentalConfig>().field(
-      "custom_import", &ExperimentalConfig::custom_import,
-      "Plug-ins to load: paths of shared libraries, as with --plugin; docs/extending.md describes them. Of "
-      "those that a file names, only `train` runs the code; other commands ask for --plugin.",
-      {.non_empty = true});
+  return SchemaOf<ExperimentalConfig>().field("custom_import", &ExperimentalConfig::custom_import,
+                                              "Plug-ins to load: paths of shared libraries, as with "
+                                              "--plugin, for which commands other than train ask "
+                                              "if a file names them; docs/extending.md describes them.",
+                                              {.non_empty = true});
 }
 
 }  // namespace stepforge
