@@ -102,6 +102,12 @@ std::string creation_text(const std::string& group) {
   return format("the creation of group \"{}\"", group);
 }
 
+std::string named_ranks_text(const std::vector<std::string>& named, int64_t count) {
+  const int64_t rest = count - std::ssize(named);
+  const std::string text = join(named, ", ");
+  return rest <= 0 ? text : format("{} and {} more", text, with_thousands(rest));
+}
+
 std::string disagreement_text(const std::string& group, uint64_t number, int rank, const CollectiveCall& call,
                               int other_rank, const CollectiveCall& other_call) {
   return format("the ranks of group \"{}\" disagree on call {}: rank {} called {}, rank {} called {}", group,
@@ -219,11 +225,12 @@ void GroupCommunicator::fail_at_loss(const std::string& loss) {
 void GroupCommunicator::fail_at_deadline(const std::vector<int>& missing_members, double seconds) {
   std::vector<std::string> missing;
   for (const int member : missing_members) {
+    if (missing.size() == kMostNamedRanks) break;
     const std::string last = last_call_text(member);
     missing.push_back(format("rank {}{}", world_rank(member), last.empty() ? "" : format(" ({})", last)));
   }
   fail(format("no answer within {} s: rank {} waits in {} for {}", seconds, world_rank(), here_text(),
-              join(missing, ", ")));
+              named_ranks_text(missing, std::ssize(missing_members))));
 }
 
 std::string GroupCommunicator::call_text(uint64_t number, const CollectiveCall& call) const {

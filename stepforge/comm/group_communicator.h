@@ -62,6 +62,11 @@ void check_arguments(Communicator& group, const Check& check) {
 /// "the creation of group "fsdp""
 std::string creation_text(const std::string& group);
 
+/// How many of the ranks that are waited for an error names.
+inline constexpr std::size_t kMostNamedRanks = 8;
+/// "rank 1 (not connected), rank 2 (not connected) and 4,093 more": `named` of `count` ranks.
+std::string named_ranks_text(const std::vector<std::string>& named, int64_t count);
+
 /// The error text if `rank` and `other_rank` (global ranks) made different calls as their call `number`.
 std::string disagreement_text(const std::string& group, uint64_t number, int rank, const CollectiveCall& call,
                               int other_rank, const CollectiveCall& other_call);

@@ -18,6 +18,7 @@
 
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/store_keys.h"
 #include "stepforge/comm/failure_log.h"
 #include "stepforge/comm/failure_note.h"
 #include "stepforge/comm/message_communicator.h"
@@ -55,7 +56,7 @@ class MessageWorld : public World, public GroupServices {
  public:
   MessageWorld(MessageWorldOptions options, std::unique_ptr<KeyStore> store, LinksFactory connect)
       : options_(std::move(options)),
-        prefix_(format("stepforge/{}", content_hash(options_.run_id))),
+        prefix_(store_prefix(options_.run_id)),
         store_(std::move(store)),
         connect_(std::move(connect)) {
     std::vector<int> all(static_cast<std::size_t>(options_.size));
@@ -138,14 +139,14 @@ class MessageWorld : public World, public GroupServices {
                              process_text(options_.rank), here));
     }
     store_->set(rank_key(options_.rank), here);
-    const std::string size_key = prefix_ + "/size";
-    if (options_.rank == 0) return store_->set(size_key, std::to_string(options_.size));
+    const std::string key = size_key(prefix_);
+    if (options_.rank == 0) return store_->set(key, std::to_string(options_.size));
     const auto is_late = [&](double waited) { return waited >= options_.deadlines.init_seconds; };
-    if (!poll_for(*store_, size_key, is_late)) {
+    if (!poll_for(*store_, key, is_late)) {
       throw PeerError(format("no answer within {} s: rank {} waits for rank 0 (not connected)",
                              options_.deadlines.init_seconds, options_.rank));
     }
-    const std::string size_of_zero = store_->get(size_key);
+    const std::string size_of_zero = store_->get(key);
     if (size_of_zero == std::to_string(options_.size)) return;
     throw PeerError(format("rank {} was started for {} ranks, rank 0 for {}", options_.rank, options_.size,
                            size_of_zero));
@@ -194,15 +195,23 @@ class MessageWorld : public World, public GroupServices {
       return waited >= options_.deadlines.init_seconds;
     };
     if (poll_for(*store_, key + "/complete", is_late)) return;
-    std::vector<std::string> missing;
-    for (const int rank : ranks) {
-      if (!store_->has(format("{}/there/{}", key, rank)))
-        missing.push_back(format("rank {} (not connected)", rank));
-    }
     report(scope, note,
            format("no answer within {} s: rank {} waits in {} for {}", options_.deadlines.init_seconds,
-                  options_.rank, creation_text(name), join(missing, ", ")));
+                  options_.rank, creation_text(name), missing_text(key, ranks)));
     throw PeerError(*note.text());
+  }
+
+  /// The ranks that have not called rendezvous() with this key.
+  std::string missing_text(const std::string& key, const std::vector<int>& ranks) {
+    const int64_t there = store_->add(key + "/count", 0);
+    std::vector<std::string> missing;
+    for (const int rank : ranks) {  // a question to the store for each, so no more than are named
+      if (missing.size() == kMostNamedRanks) break;
+      if (!store_->has(format("{}/there/{}", key, rank))) {
+        missing.push_back(format("rank {} (not connected)", rank));
+      }
+    }
+    return named_ranks_text(missing, std::ssize(ranks) - there);
   }
 
   void register_group(const std::string& key, const Group& group) {
@@ -302,7 +311,7 @@ class MessageWorld : public World, public GroupServices {
   /// After a success rank 0 keeps the store until no other rank needs it.
   void wait_for_shutdown() {
     if (std::uncaught_exceptions() > 0 || !options_.rank_zero_holds_store) return;
-    const std::string all_left = prefix_ + "/all-finished";
+    const std::string all_left = all_finished_key(prefix_);
     const auto stop = [&](double waited) {
       return has_failed_ || waited >= std::min(kShutdownSeconds, options_.deadlines.train_seconds);
     };

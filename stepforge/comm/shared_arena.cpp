@@ -33,6 +33,14 @@ std::size_t buffer_bytes(int size, std::size_t staging_bytes) {
              : std::max(round_up(staging_bytes), kCacheLineBytes * static_cast<std::size_t>(size));
 }
 
+/// Pairs exchange messages through staging buffers only. Without, as in a world of thousands of ranks, they would
+/// take most of the memory.
+std::size_t bytes_before_staging(int size, bool has_staging) {
+  const auto ranks = static_cast<std::size_t>(size);
+  const std::size_t pairs = has_staging ? ranks * ranks : 0;
+  return round_up(sizeof(SharedArenaHeader)) + ranks * sizeof(RankSlot) + pairs * sizeof(PairSlot);
+}
+
 /// The kernel compares and wakes by 32 bits: the low half, which changes with every step.
 void futex(std::atomic<uint64_t>& word, int operation, uint32_t value, const timespec* timeout) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
@@ -79,8 +87,8 @@ CollectiveCall RankSlot::recorded(uint64_t number) const {
 
 std::size_t SharedArena::bytes_for(int size, std::size_t staging_bytes) {
   const auto ranks = static_cast<std::size_t>(size);
-  return round_up(sizeof(SharedArenaHeader)) +
-         ranks * (sizeof(RankSlot) + ranks * sizeof(PairSlot) + 2 * buffer_bytes(size, staging_bytes));
+  const std::size_t before = bytes_before_staging(size, staging_bytes != 0);
+  return before + 2 * ranks * buffer_bytes(size, staging_bytes);
 }
 
 SharedArena::SharedArena(std::shared_ptr<std::byte> memory, int size, std::size_t staging_bytes)
@@ -92,7 +100,7 @@ void SharedArena::initialize(uint64_t nonce) const {
   header->nonce = nonce;
   for (int rank = 0; rank < size_; ++rank) {
     new (&slot(rank)) RankSlot;
-    for (int to = 0; to < size_; ++to) new (&pair(rank, to)) PairSlot;
+    for (int to = 0; staging_bytes_ != 0 && to < size_; ++to) new (&pair(rank, to)) PairSlot;
   }
 }
 
@@ -106,7 +114,7 @@ PairSlot& SharedArena::pair(int from, int to) const {
 }
 
 std::byte* SharedArena::staging(int rank, uint64_t round) const {
-  std::byte* buffers = memory_.get() + bytes_for(size_, 0);
+  std::byte* buffers = memory_.get() + bytes_before_staging(size_, true);
   return buffers + (2 * static_cast<std::size_t>(rank) + round % 2) * staging_bytes_;
 }
 
@@ -121,7 +129,7 @@ void SharedArena::wake_all() const {
          {&slot(rank).arrived, &slot(rank).written, &slot(rank).reduced, &slot(rank).consumed}) {
       counter->wake();
     }
-    for (int to = 0; to < size_; ++to) {
+    for (int to = 0; staging_bytes_ != 0 && to < size_; ++to) {
       pair(rank, to).written.wake();
       pair(rank, to).read.wake();
     }

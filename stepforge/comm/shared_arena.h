@@ -66,8 +66,8 @@ struct SharedArenaHeader {
   FailureNote failure;
 };
 
-/// A view of shared memory as a header, a slot and two staging buffers for each rank, and a slot for each
-/// pair.
+/// A view of shared memory as a header, a slot and two staging buffers for each rank, and, if there are staging
+/// buffers, a slot for each pair.
 class SharedArena {
  public:
   static std::size_t bytes_for(int size, std::size_t staging_bytes);

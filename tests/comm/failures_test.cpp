@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "stepforge/base/files.h"
+#include "stepforge/comm/shared_arena.h"
 #include "stepforge/comm/shared_file.h"
 #include "tests/comm/exchange_failures_suite.h"
 #include "tests/support/memory_engine.h"
@@ -278,6 +279,17 @@ TEST(ProcessWorld, TheNextStartKeepsTheFileNamesOfARunningJob) {
   EXPECT_EQ(files_of(waiting).size(), 1U);
   processes.start(only_start(waiting, 1, 2, {60, 60}));
   EXPECT_EQ(processes.results(), (std::vector<std::string>{"there", "there"}));
+}
+
+TEST(ProcessWorld, OfThousandsOfRanksTakesLittleMemoryAndNamesTheFirstThatAreMissing) {
+  EXPECT_LT(SharedArena::bytes_for(4096, 0), std::size_t{4} << 20);
+  const std::string run_id = unique_run_id();
+  const std::string result = result_of([&] {
+    process_world(run_id, 0, 4096, {0.2, 60}, kSmallStaging);
+    return std::string("joined");
+  });
+  EXPECT_CONTAINS(result, "no answer within 0.2 s: rank 0 waits in ");
+  EXPECT_CONTAINS(result, "rank 8 (not connected) and 4,087 more");
 }
 
 TEST(SharedFile, IsInaccessibleToOtherUsers) {
