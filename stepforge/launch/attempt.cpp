@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include "stepforge/base/interrupt.h"
 #include "stepforge/base/log.h"
 #include "stepforge/base/threads.h"
+#include "stepforge/launch/rank_environment.h"
 
 namespace stepforge {
 
@@ -57,6 +60,19 @@ std::vector<std::string> environment_of(int local_rank, const AttemptOptions& op
   return variables;
 }
 
+/// A watch of the job, by the name that the ranks find in their environment.
+std::unique_ptr<StoreWatch> watch_of(const AttemptOptions& options) {
+  const std::vector<std::string> variables = environment_of(0, options, false);
+  const RankEnvironment ranks = discover_ranks([&](const std::string& name) -> std::optional<std::string> {
+    for (const std::string& variable : variables) {
+      if (variable.starts_with(name + "=")) return variable.substr(name.size() + 1);
+    }
+    return std::nullopt;
+  });
+  return std::make_unique<StoreWatch>(StoreWatch::Options{
+      options.rendezvous, ranks.run_id, options.launch.ask_seconds, options.launch.silent_seconds});
+}
+
 std::filesystem::path log_path(const LaunchOptions& options, int rank, int restart) {
   const std::string suffix = restart == 0 ? "" : format(".restart-{}", restart);
   return options.log_folder / format("rank-{}{}.log", rank, suffix);
@@ -77,6 +93,8 @@ Attempt::Attempt(const AttemptOptions& options, const Signals& signals, const st
                             log_path(options.launch, rank, options.restart), signals.before(),
                             rank == 0 ? options.store_listener : -1}));
   }
+  // Threads may begin only after the last fork().
+  if (options.launch.nodes > 1) watch_ = watch_of(options);
 }
 
 AttemptOutcome Attempt::run() {
@@ -85,11 +103,12 @@ AttemptOutcome Attempt::run() {
     forward_signals();
     for (int local = 0; local < options_.launch.processes; ++local) show_output(local);
     reap();
+    notice_end_of_job();
     signal_late_ranks();
   }
   terminal_.finish();
-  if (failed_.empty()) return {0, interrupted_, ""};
-  return {*cause().exit_code(), interrupted_, report_of(cause())};
+  if (failed_.empty()) return {0, interrupted_, "", notice_};
+  return {*cause().exit_code(), interrupted_, report_of(cause()), notice_};
 }
 
 bool Attempt::is_any_running() const {
@@ -103,6 +122,7 @@ void Attempt::wait_for_events() {
       if (pipe >= 0) polled_.push_back({pipe, POLLIN, 0});
     }
   }
+  if (watch_ != nullptr) polled_.push_back({watch_->descriptor(), POLLIN, 0});
   // While a signal is scheduled, wake up often enough to send it on time.
   poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : -1);
 }
@@ -162,8 +182,28 @@ void Attempt::signal_after(int number, double seconds) {
 
 void Attempt::signal_late_ranks() {
   if (next_signal_ == 0 || Clock::now() < signal_at_) return;
+  if (!end_of_job_.empty() && failed_.empty() && notice_.empty()) notice_ = ended_text();
+  killed_ = killed_ || next_signal_ == SIGKILL;
   signal_all(next_signal_);
   if (next_signal_ == SIGTERM) signal_after(SIGKILL, options_.launch.grace_seconds);
+}
+
+/// Ranks that still run long after their job has ended elsewhere hang: the others were told by its store.
+void Attempt::notice_end_of_job() {
+  if (watch_ == nullptr || watch_->reason().empty()) return;
+  end_of_job_ = watch_->reason();
+  watch_.reset();
+  signal_after(SIGTERM, options_.launch.ended_seconds);
+}
+
+std::string Attempt::ended_text() const {
+  std::vector<std::string> running;
+  for (const auto& child : ranks_) {
+    if (child->is_running()) running.push_back(std::to_string(child->rank()));
+  }
+  return format("the job has ended elsewhere: {}; {} {} of this host still ran {} s later and {} ended\n",
+                end_of_job_, running.size() == 1 ? "rank" : "ranks", join(running, ", "),
+                options_.launch.ended_seconds, running.size() == 1 ? "was" : "were");
 }
 
 /// The rank whose failure is reported: the first usage error if there is one, because a restart cannot fix
@@ -179,7 +219,7 @@ std::string Attempt::report_of(const ChildProcess& failed) const {
   std::string how = format("failed with exit code {}", code);
   if (failed.was_killed()) {
     how = format("was killed by signal {} ({})", code - 128, sigdescr_np(code - 128));
-    if (code - 128 == SIGKILL) how += ", often because the system ran out of memory";
+    if (code - 128 == SIGKILL && !killed_) how += ", often because the system ran out of memory";
   }
   const std::string erase = terminal_.shares_terminal() ? "\r\x1b[K" : "";  // overwrites a status line
   const std::string text = format("{}rank {} of {} {}; its log is {}", erase, failed.rank(),

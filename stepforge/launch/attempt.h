@@ -14,6 +14,7 @@
 #include "stepforge/launch/child_process.h"
 #include "stepforge/launch/launch_io.h"
 #include "stepforge/launch/launcher.h"
+#include "stepforge/launch/store_watch.h"
 #include "stepforge/launch/tcp_socket.h"
 
 namespace stepforge {
@@ -34,6 +35,7 @@ struct AttemptOutcome {
   int exit_code = 0;  ///< of the rank that caused the failure; 0 if all succeeded
   bool interrupted = false;
   std::string report;  ///< whole lines that describe the failure
+  std::string notice;  ///< a line if ranks were ended because the job had ended elsewhere
 };
 
 class Attempt {
@@ -56,6 +58,8 @@ class Attempt {
   void reap();
   void signal_after(int number, double seconds);
   void signal_late_ranks();
+  void notice_end_of_job();
+  std::string ended_text() const;
   const ChildProcess& cause() const;
   std::string report_of(const ChildProcess& failed) const;
 
@@ -68,7 +72,11 @@ class Attempt {
   std::vector<const ChildProcess*> failed_;  ///< in the order in which they were reaped
   int sent_ = 0;                             ///< number of signals sent to the ranks
   bool interrupted_ = false;
-  int next_signal_ = 0;  ///< sent at signal_at_ to the ranks that still run; 0: none
+  std::unique_ptr<StoreWatch> watch_;  ///< null on one host, and once it has told of the end
+  std::string end_of_job_;             ///< how the watch noticed it
+  std::string notice_;                 ///< of AttemptOutcome
+  bool killed_ = false;                ///< whether ranks got SIGKILL from here
+  int next_signal_ = 0;                ///< sent at signal_at_ to the ranks that still run; 0: none
   Clock::time_point signal_at_ = Clock::time_point::max();
 };
 

@@ -113,6 +113,7 @@ int launch(const LaunchOptions& options, std::ostream& report) {
       attempt.store_listener = listener.number();
     }
     const AttemptOutcome outcome = Attempt(attempt, signals, shown).run();
+    report << outcome.notice << std::flush;
     if (outcome.exit_code == 0 || outcome.interrupted) return outcome.exit_code;
     report << outcome.report << std::flush;
     const bool can_succeed = outcome.exit_code != static_cast<int>(ExitCode::usage);

@@ -13,8 +13,8 @@ namespace stepforge {
 struct LaunchOptions {
   int processes = 1;  ///< on this host
   /// Static rendezvous of several hosts: each host runs a launcher with the same number of processes. The
-  /// launchers do not communicate; each numbers its ranks from node * processes and sets MASTER_ADDR and
-  /// MASTER_PORT to `rendezvous` ("HOST:PORT"), where rank 0 listens.
+  /// launchers do not communicate; each numbers its ranks from node * processes, sets MASTER_ADDR and
+  /// MASTER_PORT to `rendezvous` ("HOST:PORT"), where rank 0 listens, and asks there whether the job still runs.
   int nodes = 1;
   int node = 0;
   std::string rendezvous;
@@ -40,6 +40,13 @@ struct LaunchOptions {
   double straggler_seconds = 30;
   /// Seconds from SIGTERM until the remaining ranks get SIGKILL.
   double grace_seconds = 5;
+  /// With several hosts: seconds between two questions to rank 0's store.
+  double ask_seconds = 2;
+  /// With several hosts: seconds without an answer of rank 0's store after which the job has ended (store_watch.h).
+  double silent_seconds = 60;
+  /// With several hosts: seconds from the end of the job elsewhere until ranks that still run get SIGTERM. They notice
+  /// that end at once and can save nothing without the others.
+  double ended_seconds = 60;
 };
 
 /// "0,2,4-7" or "all". Throws UsageError if the text is not such a list or names a rank outside 0 to

@@ -8,8 +8,10 @@
 #include <memory>
 #include <utility>
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -100,6 +102,24 @@ Descriptor::~Descriptor() {
 
 int Descriptor::release() {
   return std::exchange(number_, -1);
+}
+
+Descriptor connect_to(const TcpAddress& address, double seconds) {
+  std::string failure;
+  const Addresses addresses = resolve(address, failure);
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    Descriptor socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const bool has_begun =
+        connect(socket.number(), one->ai_addr, one->ai_addrlen) == 0 || errno == EINPROGRESS;
+    pollfd connected{socket.number(), POLLOUT, 0};
+    if (!has_begun || poll(&connected, 1, static_cast<int>(seconds * 1000)) != 1) continue;
+    int error = 0;
+    socklen_t length = sizeof(error);
+    if (getsockopt(socket.number(), SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) continue;
+    fcntl(socket.number(), F_SETFL, 0);
+    return socket;
+  }
+  return {};
 }
 
 Descriptor listen_on_loopback() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP addresses and a listening socket.
+// TCP addresses, a listening socket and a connected one.
 #pragma once
 
 #include <optional>
@@ -45,6 +45,8 @@ class Descriptor {
   int number_ = -1;
 };
 
+/// A connected, blocking socket; none if nobody answers at the address, or not within `seconds`.
+Descriptor connect_to(const TcpAddress& address, double seconds);
 /// Listens on a free port of 127.0.0.1. Throws Error if that fails.
 Descriptor listen_on_loopback();
 /// The local port of the socket.
