@@ -112,7 +112,8 @@ class LibraryReader {
         refuse("is damaged: its segments do not fit together");
       loaded_.push_back(segment);
     }
-    if (loaded_.empty() || dynamic_segment_.p_type != PT_DYNAMIC) refuse("is cut off or damaged: it has no segments to load");
+    if (loaded_.empty() || dynamic_segment_.p_type != PT_DYNAMIC)
+      refuse("is cut off or damaged: it has no segments to load");
   }
 
   /// The place in the file of so many bytes at an address, or nothing if they are not all loaded from the file.
