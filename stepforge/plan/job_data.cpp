@@ -22,6 +22,36 @@ bool is_synthetic(const DataSourceConfig& source) {
   return source.format == DataFormat::synthetic;
 }
 
+bool is_plain_text(const DataSourceConfig& source) {
+  const std::string format_name(choice_name(source.format));
+  return source.kind == kBuiltinSource && !is_synthetic(source) && !find_chat_layout(format_name) &&
+         source.dataset.empty() && !is_indexed({.path = source.path, .format = format_name});
+}
+
+/// The sources that a tokenizer is trained on. Throws UsageError if there are none.
+std::vector<DataSourceConfig> text_for_tokenizer(const Config& config) {
+  std::vector<DataSourceConfig> texts;
+  std::vector<std::string> skipped;
+  for (const auto& entry : leaf_sources("data.sources", config.data.sources)) {
+    const DataSourceConfig& source = *entry.source;
+    if (is_plain_text(source)) {
+      texts.push_back(source);
+    } else {
+      skipped.push_back(source.kind != kBuiltinSource ? source.kind
+                        : is_synthetic(source)        ? "synthetic"
+                                                      : source.path);
+    }
+  }
+  if (texts.empty()) {
+    throw UsageError(format(
+        "tokenizer.type = \"bpe\" without tokenizer.path trains a tokenizer on text, but data.sources names "
+        "none ({}): set tokenizer.path to the tokenizer that the token ids were made with, or add a text "
+        "source",
+        join(skipped, ", ")));
+  }
+  return texts;
+}
+
 std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::filesystem::path& folder,
                                            Logger& log, const std::function<void()>& progress) {
   const auto& tokenizer = config.tokenizer;
@@ -34,29 +64,14 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
                          .digits = std::string(choice_name(tokenizer.digits))};
   const BpeTraining training(recipe);
   WordCounter counter(training.counting());
-  std::vector<std::string> skipped;
-  for (const auto& entry : leaf_sources("data.sources", config.data.sources)) {
-    const DataSourceConfig& source = *entry.source;
-    if (source.kind != kBuiltinSource || is_synthetic(source) ||
-        find_chat_layout(choice_name(source.format)) || !source.dataset.empty() ||
-        is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
-      skipped.push_back(source.kind != kBuiltinSource ? source.kind
-                        : is_synthetic(source)        ? "synthetic"
-                                                      : source.path);
-      continue;
-    }
+  for (const DataSourceConfig& source : text_for_tokenizer(config)) {
     count_words(TextSource({.paths = {source.path},
                             .format = parse_text_format(choice_name(source.format)),
                             .field = source.field}),
                 counter, tokenizer.train_bytes, progress);
   }
-  if (counter.counts().empty()) {
-    throw UsageError(format(
-        "tokenizer.type = \"bpe\" without tokenizer.path trains a tokenizer on text, but data.sources names "
-        "none ({}): set tokenizer.path to the tokenizer that the token ids were made with, or add a text "
-        "source",
-        join(skipped, ", ")));
-  }
+  if (counter.counts().empty())
+    throw UsageError("data.sources have no word to train a tokenizer on; add text");
   const TrainedBpe trained = training.train(counter.counts(), progress);
   auto made = training.tokenizer(trained);
   create_folder_inside(folder.parent_path(), folder.filename());
@@ -159,6 +174,8 @@ void require_template(const Config& config, const RecordOptions& records) {
 }  // namespace
 
 void check_sources(const Config& config, const Tokenizer* tokenizer) {
+  const bool trains = tokenizer == nullptr && config.tokenizer.type == TokenizerType::bpe;
+  if (trains && config.tokenizer.path.empty()) static_cast<void>(text_for_tokenizer(config));
   const auto bytes = make_byte_tokenizer();  // stands for one that is not there yet
   const std::string& chat_template = config.data.chat_template;
   if (!chat_template.empty()) static_cast<void>(ChatTemplate::load(tokenizer_folder(config), chat_template));

@@ -262,6 +262,7 @@ TEST(Plan, RefusesWhatTrainRefuses) {
                             {"training.steps=0"},
                             {"data.split=9,x"},
                             {"data.split=9,1"},
+                            {"tokenizer.type=bpe"},
                             {"activation_checkpoint.every_n=3"}}) {
     EXPECT_EQ(refusal_of(Strings{"plan"} + run + settings), refusal_of(Strings{"train"} + run + settings))
         << join(settings, " ");
