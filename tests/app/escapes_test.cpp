@@ -20,7 +20,8 @@ class Escapes : public ::testing::Test {
     const std::string shown = result.out + result.err;
     EXPECT_EQ(shown.find('\x1b'), std::string::npos) << shown;
     EXPECT_EQ(shown.find('\x07'), std::string::npos) << shown;
-    EXPECT_TRUE(contains(shown, "\\x1B") || contains(shown, "\\u001b")) << shown;
+    EXPECT_TRUE(contains(shown, "\\x1B") || contains(shown, "\\u001b") || contains(shown, "\\u001B"))
+        << shown;
   }
 
   TempFolder folder_;
@@ -50,8 +51,10 @@ TEST_F(Escapes, OfKeysOfAModelFolder) {
 TEST_F(Escapes, OfFieldsOfRecords) {
   expect_escaped(show(format("path = \"{}\"", write("a.jsonl", "{\"\\u001b[2J\": \"x\"}\n"))));
   expect_escaped(show(format("path = \"{}\"", write("a.csv", "\x1b[2J,b\n1,2\n"))));
-  const std::string chat = write("chat.jsonl", R"({"messages": [{"role": "\u001b[2J", "content": "x"}]})"
-                                               "\n");
+  const std::string chat =
+      write("chat.jsonl",
+            R"({"messages": [{"role": "\u001b[2J", "content": "x"}, {"role": "assistant", "content": "y"}]})"
+            "\n");
   expect_escaped(show(format("path = \"{}\", format = \"messages\"", chat)));
   const std::string turns = write("turns.jsonl", R"({"conversations": [{"from": "\u001b[2J", "value": "x"}]})"
                                                  "\n");
@@ -65,8 +68,10 @@ TEST_F(Escapes, OfNamesOfDataSets) {
 }
 
 TEST_F(Escapes, OfTemplates) {
-  const std::string chat = write("chat.jsonl", R"({"messages": [{"role": "user", "content": "x"}]})"
-                                               "\n");
+  const std::string chat =
+      write("chat.jsonl",
+            R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]})"
+            "\n");
   const std::string refusing = write("refuse.jinja", "{{ raise_exception('no\x1b[2J\nhere') }}");
   expect_escaped(
       show(format("path = \"{}\", format = \"messages\"", chat), {"data.chat_template=" + refusing}));
