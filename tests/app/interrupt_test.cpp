@@ -6,6 +6,7 @@
 
 #include <poll.h>
 
+#include "stepforge/base/staged.h"
 #include "stepforge/metrics/run_folder.h"
 #include "tests/app/program.h"
 
@@ -124,7 +125,7 @@ TEST(Interrupt, TwoSignalsEndAtOnceWithoutAPartialCheckpoint) {
   EXPECT_EQ(read_run_history(run).back().exit_reason, "running")
       << "it finished the step instead of ending at once";
   for (const auto& path : step_folders(run)) {
-    EXPECT_TRUE(path.extension() == ".tmp" || fs::exists(path / "manifest.json")) << path;
+    EXPECT_TRUE(staged_target(path) || fs::exists(path / "manifest.json")) << path;
   }
   const ProgramResult resumed =
       run_program(long_run(run) + Strings{"training.global_batch_size=800", "training.steps=2"});
