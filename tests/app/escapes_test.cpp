@@ -51,11 +51,6 @@ TEST_F(Escapes, OfKeysOfAModelFolder) {
 TEST_F(Escapes, OfFieldsOfRecords) {
   expect_escaped(show(format("path = \"{}\"", write("a.jsonl", "{\"\\u001b[2J\": \"x\"}\n"))));
   expect_escaped(show(format("path = \"{}\"", write("a.csv", "\x1b[2J,b\n1,2\n"))));
-  const std::string chat =
-      write("chat.jsonl",
-            R"({"messages": [{"role": "\u001b[2J", "content": "x"}, {"role": "assistant", "content": "y"}]})"
-            "\n");
-  expect_escaped(show(format("path = \"{}\", format = \"messages\"", chat)));
   const std::string turns = write("turns.jsonl", R"({"conversations": [{"from": "\u001b[2J", "value": "x"}]})"
                                                  "\n");
   expect_escaped(show(format("path = \"{}\", format = \"sharegpt\"", turns)));

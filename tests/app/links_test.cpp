@@ -31,8 +31,7 @@ TEST_F(Links, OfFilesAreRefusedOrReplaced) {
     fs::remove_all(run_);
     fs::create_directory(run_);
   }
-  for (const char* name :
-       {"metrics.jsonl", "run.json.tmp", "config.toml.tmp", "config.toml", "generation_config.json.tmp"})
+  for (const char* name : {"run.json.tmp", "config.toml.tmp", "config.toml", "generation_config.json.tmp"})
     fs::create_symlink(precious_, run_ / name);
   output_of(train());
   EXPECT_EQ(read_file(precious_), "data");
