@@ -93,8 +93,8 @@ using TorchRequest = std::variant<TrainOptions, ProveOptions, EvalOptions, Gener
 /// Passed to every command; both must outlive it.
 struct CommandContext {
   Logger& log;
-  const InterruptWatcher* interrupts = nullptr;  ///< train only
-  std::shared_ptr<const Registry> plugins{};     ///< of the command line
+  InterruptWatcher* interrupts = nullptr;     ///< train only
+  std::shared_ptr<const Registry> plugins{};  ///< of the command line
 };
 
 /// The exported function: runs the command and returns the exit code. Exceptions pass through to the program.

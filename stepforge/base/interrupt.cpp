@@ -71,7 +71,8 @@ void InterruptWatcher::watch() {
       ++direct;
     }
     clear_terminal_line();
-    if (std::max(direct, from_parent) > 1) {
+    const bool is_orphan = !have_met_ && getppid() != parent_;
+    if (std::max(direct, from_parent) > 1 || is_orphan) {
       _exit(static_cast<int>(ExitCode::interrupted));
     }
     if (!requested_.exchange(true) && announce_) announce_(info.si_signo);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <signal.h>
+#include <unistd.h>
 
 namespace stepforge {
 
@@ -36,13 +37,18 @@ class InterruptWatcher {
   bool requested() const { return requested_; }
   /// Acts like a first signal, but does not call `announce`.
   void request() { requested_ = true; }
+  /// The ranks of the job have met. Before, a signal after the death of the parent process ends this one at once: a rank
+  /// that died with the launcher before it watched for signals would be waited for, with nothing to save.
+  void ranks_have_met() { have_met_ = true; }
 
  private:
   void watch();
 
   const sigset_t signals_ = end_signals();
+  const pid_t parent_ = getppid();
   std::function<void(int)> announce_;
   std::atomic<bool> requested_{false};
+  std::atomic<bool> have_met_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -4,6 +4,9 @@
 #include <chrono>
 #include <random>
 #include <sstream>
+#include <vector>
+
+#include <sys/prctl.h>
 
 #include "stepforge/metrics/run_folder.h"
 #include "tests/app/program.h"
@@ -105,6 +108,37 @@ TEST(LogReader, MayGoAwayWithoutEndingALaunchedRun) {
   const auto history = read_run_history(folder / "run");
   ASSERT_EQ(history.size(), 1U);
   EXPECT_EQ(history[0].exit_reason, "completed");
+}
+
+/// One rank dies with the launcher before it can watch for signals; the other waits for it to join.
+TEST(Kill, OfTheLauncherEndsRanksThatWaitForOthersToJoin) {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // ranks become children of this process
+  const TempFolder folder;
+  const std::string rank =
+      "if [ $RANK = 1 ]; then exec sleep 1000; fi; exec " +
+      shell_command(saving_every_step(folder, "run", 20) + Strings{"comm.init_timeout=1000"});
+  Child launcher({"launch", "--nproc", "2", "--log-dir", (folder / "logs").string(), "/bin/sh", "-c", rank});
+  const auto waits = [](pid_t process) {
+    const fs::path maps = format("/proc/{}/maps", process);
+    return fs::exists(maps) && contains(read_file(maps), "libstepforge_torch");
+  };
+  std::vector<pid_t> ranks;
+  ASSERT_TRUE(launcher.wait_until([&] {
+    ranks = children_of(launcher.pid());
+    return std::ranges::any_of(ranks, waits);
+  }));
+  launcher.signal(SIGKILL);
+  launcher.wait();
+  for (const pid_t process : ranks) {
+    pid_t ended = 0;
+    for (int i = 0; i < 30000 && ended == 0; ++i) {
+      ended = waitpid(process, nullptr, WNOHANG);
+      usleep(1000);
+    }
+    EXPECT_EQ(ended, process);
+    if (ended == 0) kill(process, SIGKILL);
+  }
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
 TEST(Kill, LeavesEachStepOnceInTheMetrics) {

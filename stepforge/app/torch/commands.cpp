@@ -50,6 +50,7 @@ int run(const TrainOptions& options, const CommandContext& context) {
   if (options.dry_run_ranks > 0) return run_dry(options, context);
   const RankEnvironment ranks = discover_ranks(process_environment());
   const std::unique_ptr<World> world = make_world(ranks, options.config.config.comm);
+  if (context.interrupts != nullptr) context.interrupts->ranks_have_met();
   try {
     if (options.config.config.debug.prove_layout && ranks.rank == 0)
       prove_before_training(options.config.config, ranks.world_size, context.log);
