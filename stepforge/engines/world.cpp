@@ -58,7 +58,7 @@ std::unique_ptr<World> gloo_world(const RankEnvironment& ranks, const CommConfig
                                   std::function<void(const std::string&)> on_failure) {
   const TcpAddress address = rendezvous_address(ranks);
   const bool holds_store = ranks.rank == 0 && !ranks.launcher_holds_store;
-  auto store = tcp_store(address, holds_store, comm.init_timeout, ranks.store_listener);
+  auto store = tcp_store(address, holds_store, deadlines_of(comm), ranks.store_listener);
   LinksFactory links = gloo_links(*store, own_address(ranks, address, comm), comm.init_timeout);
   MessageWorldOptions options;
   options.run_id = ranks.run_id;

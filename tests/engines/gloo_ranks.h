@@ -41,7 +41,7 @@ inline void start_gloo_processes(RankProcesses& processes, int size, const RankB
   const Listener listener;
   for (int rank = 0; rank < size; ++rank) {
     processes.start([&, rank] {
-      auto store = tcp_store({"127.0.0.1", listener.port()}, rank == 0, deadlines.init_seconds,
+      auto store = tcp_store({"127.0.0.1", listener.port()}, rank == 0, deadlines,
                              rank == 0 ? std::optional(listener.descriptor()) : std::nullopt);
       if (rank != 0) close(listener.descriptor());
       MessageWorldOptions options = options_of(rank, size, deadlines);

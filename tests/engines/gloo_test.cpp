@@ -7,7 +7,6 @@
 #include "tests/comm/exchange_failures_suite.h"
 #include "tests/comm/exchanges_suite.h"
 #include "tests/engines/gloo_ranks.h"
-#include "tests/support/long_tests.h"
 
 namespace stepforge::testing {
 namespace {
@@ -106,8 +105,7 @@ TEST(GlooFailure, AStoppedProcessEndsTheOthersAtTheDeadline) {
   expect_end_when_stopped(1);
 }
 
-TEST(GlooFailure, LongTestAStoppedProcessWithTheStoreEndsTheOthersAtTheDeadline) {
-  if (!long_tests()) GTEST_SKIP() << "half a minute";
+TEST(GlooFailure, AStoppedProcessWithTheStoreEndsTheOthersAtTheDeadline) {
   expect_end_when_stopped(0);
 }
 
@@ -149,6 +147,21 @@ TEST(GlooWorld, RefusesADifferentWorldSizeAndADuplicateRank) {
   EXPECT_CONTAINS(join(0, 3, 0.2), "for rank 1 (not connected), rank 2 (not connected)");
   EXPECT_CONTAINS(join(1, 2, 0.2), "rank 1 was started for 2 ranks, rank 0 for 3");
   EXPECT_CONTAINS(join(0, 3, 0.2), "rank 0 of this run exists already");
+}
+
+TEST(GlooWorld, OfManyMissingRanksTheFirstAreNamedAndTheOthersCounted) {
+  const auto store = memory_store();
+  const std::string result = result_of([&] {
+    gloo_world(store->share(), options_of(3, 4096, {0.2, 60}));
+    return std::string("joined");
+  });
+  EXPECT_CONTAINS(result, "no answer within 0.2 s: rank 3 waits for rank 0");
+  const std::string of_first = result_of([&] {
+    gloo_world(store->share(), options_of(0, 4096, {0.2, 60}));
+    return std::string("joined");
+  });
+  EXPECT_CONTAINS(of_first, "for rank 1 (not connected), rank 2 (not connected), rank 3 (not connected), ");
+  EXPECT_CONTAINS(of_first, "rank 8 (not connected) and 4,087 more (rank 0 stopped in ");
 }
 
 TEST(GlooWorld, AnExceptionInOneRankEndsTheOthersWithItsReason) {

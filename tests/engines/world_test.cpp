@@ -149,7 +149,7 @@ std::vector<std::string> run_on_two_hosts(const RankBody& body) {
   RankProcesses processes;
   for (int rank = 0; rank < 4; ++rank) {
     processes.start([&, rank] {
-      auto store = tcp_store({"127.0.0.1", listener.port()}, rank == 0, 60,
+      auto store = tcp_store({"127.0.0.1", listener.port()}, rank == 0, {60, 60},
                              rank == 0 ? std::optional(listener.descriptor()) : std::nullopt);
       MessageWorldOptions options = options_of(rank, 4, {60, 60});
       options.rank_zero_holds_store = true;
