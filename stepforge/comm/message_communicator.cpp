@@ -108,25 +108,29 @@ std::span<const std::byte> MessageCommunicator::payload(int member, std::size_t 
 }
 
 void MessageCommunicator::do_all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
-  const bool is_small = part.size() <= kMaxPayload;
-  exchange_calls(is_small ? part : part.first(0));
   const auto slice = [&](int member) {
     return whole.subspan(static_cast<std::size_t>(member) * part.size(), part.size());
   };
+  const bool is_small = part.size() <= kMaxPayload;
+  Messages slices;
+  if (!is_small) {
+    slices = expect_slices(slice);
+    expect_confirmations();
+  }
+  exchange_calls(is_small ? part : part.first(0));
   const std::span<std::byte> own = slice(rank_);
   if (own.data() != part.data() && !part.empty()) std::memmove(own.data(), part.data(), part.size());
   if (!is_small) {
-    gather_slices(slice);
+    gather_slices(slice, slices);
     return confirm();
   }
   for (const int member : others()) std::ranges::copy(payload(member, part.size()), slice(member).begin());
 }
 
 void MessageCommunicator::do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) {
-  exchange_calls();
   const std::size_t bytes = part.size();
   reduce_slices([&](int member) { return whole.subspan(static_cast<std::size_t>(member) * bytes, bytes); },
-                part);
+                part, [&] { expect_confirmations(); });
   confirm();
 }
 
@@ -137,10 +141,13 @@ void MessageCommunicator::do_all_reduce(std::span<std::byte> values) {
     for (int member = 0; member < size_; ++member) sources.push_back(payload(member, values.size()).data());
     return tree_sum(sources, values.data(), values.size(), call_.dtype);
   }
-  exchange_calls();
   const auto slice = [&](int member) { return slice_of(values, member, size_); };
-  reduce_slices(slice, slice(rank_));
-  gather_slices(slice);
+  Messages slices;
+  reduce_slices(slice, slice(rank_), [&] {
+    slices = expect_slices(slice);  // a member sends its sum when it has all of this rank's summands
+    expect_confirmations();
+  });
+  gather_slices(slice, slices);
   confirm();
 }
 
@@ -150,42 +157,53 @@ void MessageCommunicator::do_broadcast(std::span<std::byte> bytes, int root) {
     if (rank_ != root) std::ranges::copy(payload(root, bytes.size()), bytes.begin());
     return;
   }
-  exchange_calls();
   // The root sends each byte only once: it scatters slices, which all members then gather.
   const auto slice = [&](int member) { return slice_of(bytes, member, size_); };
+  Messages own;
+  if (rank_ != root) start_receive(own, slice(rank_), root, Channel::data);
+  const Messages slices = expect_slices(slice);
+  expect_confirmations();
+  exchange_calls();
   if (rank_ == root) {
     for (const int member : others()) start_send(sent_, slice(member), member, Channel::data);
-  } else {
-    Messages own;
-    start_receive(own, slice(rank_), root, Channel::data);
-    wait_for_all(own);
   }
-  gather_slices(slice);
+  wait_for_all(own);
+  gather_slices(slice, slices);
   confirm();
 }
 
-void MessageCommunicator::gather_slices(const std::function<std::span<std::byte>(int)>& slice) {
+MessageCommunicator::Messages MessageCommunicator::expect_slices(
+    const std::function<std::span<std::byte>(int)>& slice) {
   Messages receives;
   for (const int member : others()) start_receive(receives, slice(member), member, Channel::data);
+  return receives;
+}
+
+void MessageCommunicator::gather_slices(const std::function<std::span<std::byte>(int)>& slice,
+                                        const Messages& slices) {
   for (const int member : others()) start_send(sent_, slice(rank_), member, Channel::data);
-  wait_for_all(receives);
+  wait_for_all(slices);
+}
+
+void MessageCommunicator::expect_confirmations() {
+  confirmations_.resize(static_cast<std::size_t>(size_));
+  confirmation_receives_.clear();
+  for (const int member : others()) {
+    start_receive(confirmation_receives_,
+                  std::span(confirmations_).subspan(static_cast<std::size_t>(member), 1), member,
+                  Channel::data);
+  }
 }
 
 void MessageCommunicator::confirm() {
-  std::vector<std::byte> confirmations(static_cast<std::size_t>(size_));
-  Messages receives;
-  for (const int member : others()) {
-    start_receive(receives, std::span(confirmations).subspan(static_cast<std::size_t>(member), 1), member,
-                  Channel::data);
-  }
   for (const int member : others()) start_send(unconfirmed_, {&kConfirmation, 1}, member, Channel::data);
-  wait_for_all(receives);
+  wait_for_all(confirmation_receives_);
   wait_for_all(sent_);
   sent_.clear();
 }
 
 void MessageCommunicator::reduce_slices(const std::function<std::span<const std::byte>(int)>& slice,
-                                        std::span<std::byte> own) {
+                                        std::span<std::byte> own, const std::function<void()>& expect_rest) {
   const auto members = static_cast<std::size_t>(size_);
   std::size_t longest = own.size();
   for (int member = 0; member < size_; ++member) longest = std::max(longest, slice(member).size());
@@ -201,18 +219,27 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
   };
   const std::size_t rounds = step == 0 ? 0 : (longest + step - 1) / step;
   std::array<Messages, 2> receives;
-  const auto start = [&](std::size_t round) {
-    Messages& started = receives[round % 2];
-    started.clear();
-    const std::size_t bytes = piece(own, round).size();
-    for (const int member : others())
-      start_receive(started, {staged(member, round), bytes}, member, Channel::data);
+  const auto expect = [&](std::size_t round) {
+    if (round < rounds) {
+      Messages& started = receives[round % 2];
+      started.clear();
+      const std::size_t bytes = piece(own, round).size();
+      for (const int member : others())
+        start_receive(started, {staged(member, round), bytes}, member, Channel::data);
+    }
+    if (round + 1 == std::max<std::size_t>(2, rounds)) expect_rest();
+  };
+  const auto start_sends = [&](std::size_t round) {
+    if (round >= rounds) return;
     for (const int member : others()) start_send(sent_, piece(slice(member), round), member, Channel::data);
   };
+  expect(0);
+  expect(1);
+  exchange_calls();
   std::vector<const std::byte*> sources(members);
-  if (rounds > 0) start(0);
+  start_sends(0);
   for (std::size_t round = 0; round < rounds; ++round) {
-    if (round + 1 < rounds) start(round + 1);  // in flight while this one is summed
+    start_sends(round + 1);  // in flight while this one is summed
     wait_for_all(receives[round % 2]);
     const std::span<std::byte> output = piece(own, round);
     for (int member = 0; member < size_; ++member) {
@@ -220,6 +247,7 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
           member == rank_ ? piece(slice(member), round).data() : staged(member, round);
     }
     tree_sum(sources, output.data(), output.size(), call_.dtype);
+    expect(round + 2);
   }
 }
 
@@ -290,6 +318,7 @@ void MessageCommunicator::check_failures() {
 
 void MessageCommunicator::close_links() {
   header_receives_.clear();
+  confirmation_receives_.clear();
   sent_.clear();
   unconfirmed_.clear();
   links_.reset();

@@ -100,11 +100,22 @@ class MessageCommunicator : public GroupCommunicator {
   /// first.
   std::vector<int> others() const;
 
-  void gather_slices(const std::function<std::span<std::byte>(int)>& slice);
-  void reduce_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own);
-  /// Ends the group and throws PeerError unless each member sends this rank as much as it expects, and
-  /// expects as much as this rank sends.
-  void compare_sizes(const Parts<const std::byte>& outgoing, const Parts<std::byte>& incoming);
+  // What a call will receive is expected before its headers are exchanged, in the order in which it comes: engines let
+  // a message go only when its receiver has asked for it, so asking late costs another trip between the hosts. Nothing
+  // comes unless the sender has found that all calls agree.
+
+  /// Starts to receive the slices of all others.
+  Messages expect_slices(const std::function<std::span<std::byte>(int)>& slice);
+  /// Sends this rank's slice to all others and waits for theirs.
+  void gather_slices(const std::function<std::span<std::byte>(int)>& slice, const Messages& slices);
+  /// Exchanges the calls, then sums the slices of all members for `own` in rounds. `expect_rest` is called once all
+  /// that the rounds receive is expected, and expects what comes after.
+  void reduce_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own,
+                     const std::function<void()>& expect_rest);
+  void expect_confirmations();
+  /// Sends pair_sizes_ and waits for `theirs`. Ends the group and throws PeerError unless each member sends this rank
+  /// as much as it expects, and expects as much as this rank sends.
+  void compare_sizes(const std::vector<PairSizes>& theirs, const Messages& receives);
   /// The receiver's part of a paired call.
   void receive_message(Transfer<std::byte> incoming);
   /// Waits for the unconfirmed messages to a member that has begun a later call, so that they do not pile up.
@@ -131,6 +142,8 @@ class MessageCommunicator : public GroupCommunicator {
   std::vector<std::byte> staging_;
   std::vector<std::byte> header_buffers_;  ///< two for each member: of this call and the next
   Messages header_receives_;
+  std::vector<std::byte> confirmations_;  ///< of each member
+  Messages confirmation_receives_;
   // If a process dies, ranks that receive from it notice; with Gloo, ranks that only send to it may not. So a
   // rank waits for its sends only after the receiver has confirmed them.
   Messages sent_;                      ///< data of this call

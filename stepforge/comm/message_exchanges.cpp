@@ -20,16 +20,8 @@ std::span<std::byte> bytes_of(T& value) {
 
 }  // namespace
 
-void MessageCommunicator::compare_sizes(const Parts<const std::byte>& outgoing,
-                                        const Parts<std::byte>& incoming) {
-  pair_sizes_.clear();
-  for (int member = 0; member < size_; ++member) {
-    pair_sizes_.push_back({outgoing.size_of(member), incoming.size_of(member)});
-  }
-  std::vector<PairSizes> theirs = pair_sizes_;
-  Messages receives;
+void MessageCommunicator::compare_sizes(const std::vector<PairSizes>& theirs, const Messages& receives) {
   for (const int member : others()) {
-    start_receive(receives, bytes_of(theirs[static_cast<std::size_t>(member)]), member, Channel::data);
     start_send(sent_, bytes_of(pair_sizes_[static_cast<std::size_t>(member)]), member, Channel::data);
   }
   wait_for_all(receives);
@@ -42,10 +34,20 @@ void MessageCommunicator::compare_sizes(const Parts<const std::byte>& outgoing,
 
 void MessageCommunicator::do_all_to_all(const Parts<const std::byte>& outgoing,
                                         const Parts<std::byte>& incoming) {
-  exchange_calls();
-  compare_sizes(outgoing, incoming);
+  pair_sizes_.clear();
+  for (int member = 0; member < size_; ++member) {
+    pair_sizes_.push_back({outgoing.size_of(member), incoming.size_of(member)});
+  }
+  std::vector<PairSizes> theirs = pair_sizes_;
+  Messages sizes;
   Messages receives;
-  for (const int member : others()) start_receive(receives, incoming.of(member), member, Channel::data);
+  for (const int member : others()) {
+    start_receive(sizes, bytes_of(theirs[static_cast<std::size_t>(member)]), member, Channel::data);
+    start_receive(receives, incoming.of(member), member, Channel::data);
+  }
+  expect_confirmations();
+  exchange_calls();
+  compare_sizes(theirs, sizes);
   for (const int member : others()) start_send(sent_, outgoing.of(member), member, Channel::data);
   wait_for_all(receives);
   confirm();

@@ -91,6 +91,72 @@ TEST(MessageWorld, AMemberThatCannotConnectFailsTheGroupOfAllAtOnce) {
   }
 }
 
+/// How many times as long as a message takes rank 0 waits in the second of two calls.
+int64_t trips(int size, std::size_t staging_bytes, const std::function<void(Communicator&)>& call) {
+  const MemoryStore store;
+  const auto board = std::make_shared<Switchboard>();
+  const auto results = run_rank_threads(size, [&](int rank) {
+    MessageWorldOptions options;
+    options.run_id = "trips";
+    options.rank = rank;
+    options.size = size;
+    options.staging_bytes = staging_bytes;
+    const auto clock = std::make_shared<int64_t>(0);
+    const auto world = message_world(options, store.share(), [&](const std::string& key, int member, int) {
+      return std::make_unique<MemoryLinks>(board, key, member, clock);
+    });
+    const auto group = world->group("all", all_ranks(size));
+    call(*group);
+    *clock += 100;  // computing, after which nothing of the first call is on its way
+    const int64_t before = *clock;
+    call(*group);
+    return std::to_string(*clock - before);
+  });
+  return std::stoll(results[0]);
+}
+
+TEST(MessageWorld, ACallTakesNoMoreTripsBetweenHostsThanItHasRoundsOfMessages) {
+  constexpr std::size_t kRoomy = 1 << 20;
+  constexpr std::size_t kTight = 8 << 10;
+  const auto all_reduce = [](std::size_t floats) {
+    return [floats](Communicator& group) {
+      std::vector<float> values(floats, 1);
+      group.all_reduce(writable_bytes_of(values), DType::f32);
+    };
+  };
+  const auto all_gather = [](Communicator& group) {
+    std::vector<float> part(3000, 1);
+    std::vector<float> whole(part.size() * static_cast<std::size_t>(group.size()));
+    group.all_gather(bytes_of(part), writable_bytes_of(whole));
+  };
+  const auto reduce_scatter = [](Communicator& group) {
+    std::vector<float> part(3000, 1);
+    std::vector<float> whole(part.size() * static_cast<std::size_t>(group.size()));
+    group.reduce_scatter(bytes_of(whole), writable_bytes_of(part), DType::f32);
+  };
+  const auto broadcast = [](Communicator& group) {
+    std::vector<float> values(3000, 1);
+    group.broadcast(writable_bytes_of(values), 0);
+  };
+  const auto all_to_all = [](Communicator& group) {
+    const auto size = static_cast<std::size_t>(group.size());
+    const std::vector<float> outgoing(3000 * size, 1);
+    std::vector<float> incoming(outgoing.size());
+    const std::vector<std::size_t> sizes(size, 3000 * sizeof(float));
+    group.all_to_all(bytes_of(outgoing), sizes, writable_bytes_of(incoming), sizes);
+  };
+  for (const int size : {2, 3}) {
+    SCOPED_TRACE(size);
+    EXPECT_EQ(trips(size, kRoomy, all_reduce(100)), 1);  // with the headers
+    EXPECT_EQ(trips(size, kRoomy, all_gather), 3);       // headers, data, confirmations
+    EXPECT_EQ(trips(size, kRoomy, reduce_scatter), 3);
+    EXPECT_EQ(trips(size, kRoomy, all_reduce(3000)), 4);  // summands, then sums
+    EXPECT_EQ(trips(size, kRoomy, broadcast), 4);         // parts, then all of them
+    EXPECT_EQ(trips(size, kRoomy, all_to_all), 4);        // sizes, then data
+    EXPECT_LT(trips(size, kTight, reduce_scatter), 12);   // six rounds or more
+  }
+}
+
 TEST(MessageWorld, AGroupCannotBeCreatedTwice) {
   const auto results = as_messages().run(2, [](World& world) {
     const auto group = world.group("all", {0, 1});

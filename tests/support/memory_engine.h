@@ -71,12 +71,13 @@ class Switchboard {
     std::span<std::byte> bytes;
     WaitResult state = WaitResult::timed_out;  ///< as long as it is not delivered
     bool is_interrupted = false;
+    int64_t time = 0;  ///< when it was posted; once it is delivered, when that was done
   };
   using Line = std::tuple<std::string, int, int, Channel>;  ///< group, from, to
 
-  std::shared_ptr<Message> post(const Line& line, std::span<std::byte> bytes, bool is_send) {
+  std::shared_ptr<Message> post(const Line& line, std::span<std::byte> bytes, bool is_send, int64_t time) {
     const std::lock_guard lock(mutex_);
-    auto message = std::make_shared<Message>(Message{bytes});
+    auto message = std::make_shared<Message>(Message{.bytes = bytes, .time = time});
     const auto& [group, from, to, channel] = line;
     if (closed_.contains({group, from}) || closed_.contains({group, to})) {
       message->state = WaitResult::closed;
@@ -87,6 +88,9 @@ class Switchboard {
     while (!sends.empty() && !receives.empty()) {
       std::ranges::copy(sends.front()->bytes, receives.front()->bytes.begin());
       sends.front()->state = receives.front()->state = WaitResult::done;
+      // As with Gloo: a message leaves when its receiver's request has arrived.
+      sends.front()->time = std::max(sends.front()->time, receives.front()->time + 1);
+      receives.front()->time = sends.front()->time + 1;
       sends.pop_front();
       receives.pop_front();
     }
@@ -141,39 +145,50 @@ class Switchboard {
   std::map<std::pair<std::string, int>, bool> closed_;
 };
 
+/// `clock` is advanced by what the rank's thread waits for, in times that a message takes; computing takes none.
 class MemoryLinks : public MessageLinks {
  public:
-  MemoryLinks(std::shared_ptr<Switchboard> board, std::string group, int member)
-      : board_(std::move(board)), group_(std::move(group)), member_(member) {}
+  using Clock = std::shared_ptr<int64_t>;
+
+  MemoryLinks(std::shared_ptr<Switchboard> board, std::string group, int member,
+              Clock clock = std::make_shared<int64_t>(0))
+      : board_(std::move(board)), group_(std::move(group)), member_(member), clock_(std::move(clock)) {}
   ~MemoryLinks() override { board_->close(group_, member_); }
 
   std::unique_ptr<PendingMessage> send(std::span<const std::byte> bytes, int member,
                                        Channel channel) override {
     const std::span<std::byte> writable{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    return std::make_unique<Pending>(board_,
-                                     board_->post({group_, member_, member, channel}, writable, true));
+    return std::make_unique<Pending>(
+        board_, clock_, board_->post({group_, member_, member, channel}, writable, true, *clock_));
   }
   std::unique_ptr<PendingMessage> receive(std::span<std::byte> bytes, int member, Channel channel) override {
-    return std::make_unique<Pending>(board_, board_->post({group_, member, member_, channel}, bytes, false));
+    return std::make_unique<Pending>(board_, clock_,
+                                     board_->post({group_, member, member_, channel}, bytes, false, *clock_));
   }
 
  private:
   class Pending : public PendingMessage {
    public:
-    Pending(std::shared_ptr<Switchboard> board, std::shared_ptr<Switchboard::Message> message)
-        : board_(std::move(board)), message_(std::move(message)) {}
+    Pending(std::shared_ptr<Switchboard> board, Clock clock, std::shared_ptr<Switchboard::Message> message)
+        : board_(std::move(board)), clock_(std::move(clock)), message_(std::move(message)) {}
     ~Pending() override { board_->drop(message_); }
-    WaitResult wait(double seconds) override { return board_->wait(*message_, seconds); }
+    WaitResult wait(double seconds) override {
+      const WaitResult result = board_->wait(*message_, seconds);
+      if (result == WaitResult::done) *clock_ = std::max(*clock_, message_->time);
+      return result;
+    }
     void interrupt() override { board_->interrupt(*message_); }
 
    private:
     std::shared_ptr<Switchboard> board_;
+    Clock clock_;
     std::shared_ptr<Switchboard::Message> message_;
   };
 
   std::shared_ptr<Switchboard> board_;
   std::string group_;
   int member_;
+  Clock clock_;
 };
 
 /// Ranks as threads whose messages go through memory.
