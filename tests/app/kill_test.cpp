@@ -119,8 +119,10 @@ TEST(Kill, OfTheLauncherEndsRanksThatWaitForOthersToJoin) {
       shell_command(saving_every_step(folder, "run", 20) + Strings{"comm.init_timeout=1000"});
   Child launcher({"launch", "--nproc", "2", "--log-dir", (folder / "logs").string(), "/bin/sh", "-c", rank});
   const auto waits = [](pid_t process) {
-    const fs::path maps = format("/proc/{}/maps", process);
-    return fs::exists(maps) && contains(read_file(maps), "libstepforge_torch");
+    std::ifstream maps(format("/proc/{}/maps", process));
+    std::ostringstream text;
+    text << maps.rdbuf();
+    return contains(text.str(), "libstepforge_torch");
   };
   std::vector<pid_t> ranks;
   ASSERT_TRUE(launcher.wait_until([&] {
