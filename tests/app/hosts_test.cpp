@@ -24,7 +24,7 @@ class Host {
     options.shown = "";
     options.command = command;
     options.ask_seconds = 0.05;
-    options.silent_seconds = 2;
+    options.silent_seconds = 15;  // longer than the other rank waits for the store
     options.ended_seconds = 1;
     options.grace_seconds = 1;
     process_ = fork();
