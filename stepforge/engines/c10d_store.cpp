@@ -32,7 +32,7 @@ namespace {
 // The deadline of a call: c10d itself would wait forever if the store's host is gone or its process is
 // stopped. It is train_timeout within these bounds: a busy host answers late, and the ranks wait for this too.
 constexpr double kLeastAnswerSeconds = 5;
-constexpr double kMostAnswerSeconds = 10;
+constexpr double kMostAnswerSeconds = 20;
 
 /// Turns off c10d's log, which prints a call stack for each lost connection: our own messages have one line.
 void silence_c10d_log() {

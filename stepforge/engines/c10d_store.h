@@ -28,7 +28,7 @@ class C10dStore : public KeyStore {
 /// Opens the store that ranks in several processes share. If `is_server`, this process holds it and listens
 /// at `address`, or on the socket `listener`, which is already bound to it. Other processes connect, and
 /// retry until the store exists. Later the store counts as lost if it leaves a question unanswered for
-/// train_seconds, at least 5 and at most 10. Throws PeerError with the address if there is no answer within
+/// train_seconds, at least 5 and at most 20. Throws PeerError with the address if there is no answer within
 /// init_seconds, and UsageError if the port is in use.
 std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, CommDeadlines deadlines,
                                      std::optional<int> listener = std::nullopt);
