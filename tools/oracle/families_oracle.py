@@ -7,7 +7,7 @@ transformers: the token ids, and the mask of learned tokens where a template has
     tools/oracle/families_oracle.py STEPFORGE
 
 A conversation that both refuse is equal. One that only Stepforge refuses is listed and is no difference: nothing wrong is learned. Contents in
-parts are joined here, so transformers gets the joined texts. Exit code 1 with the first differences.
+parts are joined for templates that write texts, so transformers renders them both ways. Exit code 1 with the first differences.
 """
 import importlib.util
 import json
@@ -74,7 +74,7 @@ def joined(messages):
 def of_transformers(tokenizer, template, messages):
     """Ids and mask, or None if the template refuses the messages."""
     try:
-        made = tokenizer.apply_chat_template(joined(messages), chat_template=template, return_dict=True, return_assistant_tokens_mask="{% generation" in template)
+        made = tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True, return_assistant_tokens_mask="{% generation" in template)
     except Exception:
         return None
     return list(made["input_ids"]), list(made.get("assistant_masks", []))
@@ -114,13 +114,13 @@ def main():
         for path in templates:
             template = path.read_text()
             for kind, messages in CONVERSATIONS.items():
-                theirs = of_transformers(tokenizer, template, messages)
+                ways = [made for way in (joined(messages), messages) if (made := of_transformers(tokenizer, template, way))]
                 ours, refusal = of_stepforge(stepforge, folder, path, messages)
                 if ours is None:
-                    result = "refused by both" if theirs is None else "refused by Stepforge alone"
+                    result = "refused by Stepforge alone" if ways else "refused by both"
                 else:
-                    with_mask = theirs is not None and "{% generation" in template
-                    same = theirs is not None and ours[0] == theirs[0] and (not with_mask or ours[1] == theirs[1])
+                    with_mask = "{% generation" in template
+                    same = any(ours[0] == ids and (not with_mask or ours[1] == mask) for ids, mask in ways)
                     masks += with_mask and same
                     result = "equal" if same else "different"
                 count[result] += 1
@@ -128,7 +128,7 @@ def main():
                     print(f"{path.name}, {kind}: {refusal[:300]}")
                 elif result == "different":
                     print(f"{path.name}, {kind}: differs\n    stepforge    {shown(*ours, tokenizer)}")
-                    print(f"    transformers {shown(*theirs, tokenizer) if theirs else 'refuses'}")
+                    print(f"    transformers {shown(*ways[0], tokenizer) if ways else 'refuses'}")
     print(f"{len(templates)} templates, {len(CONVERSATIONS)} conversations: " + ", ".join(f"{number} {result}" for result, number in count.items()))
     print(f"{masks} of the equal ones are compared with their masks")
     sys.exit(1 if count["different"] else 0)
