@@ -11,6 +11,7 @@
 #include "stepforge/data/conversation.h"
 #include "stepforge/data/count_words.h"
 #include "stepforge/plan/data_source_kind.h"
+#include "stepforge/tensorfile/manifest.h"
 #include "stepforge/text/bpe_trainer.h"
 #include "stepforge/text/chat_template.h"
 
@@ -127,7 +128,15 @@ std::unique_ptr<Tokenizer> known_tokenizer(const Config& config) {
   if (config.tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer();
   if (!path.empty()) return std::filesystem::exists(path) ? load_tokenizer(path) : nullptr;
   const std::filesystem::path folder = run_tokenizer_folder(config);
-  return holds_tokenizer(folder) ? load_tokenizer(folder) : nullptr;
+  if (!holds_tokenizer(folder)) return nullptr;
+  std::unique_ptr<Tokenizer> stored = load_tokenizer(folder);
+  // A start with other settings may have failed after it had saved its tokenizer. That of a checkpoint stays.
+  const bool is_of_other_settings =
+      config.tokenizer.type == TokenizerType::bpe &&
+      (stored->vocab_size() > config.tokenizer.vocab_size ||
+       stored->fingerprint() == make_byte_tokenizer()->fingerprint()) &&
+      list_checkpoints(std::filesystem::path(config.run_dir) / config.checkpoint.folder).empty();
+  return is_of_other_settings ? nullptr : std::move(stored);
 }
 
 int64_t planned_vocabulary(const Config& config) {

@@ -246,7 +246,7 @@ TEST(Plan, PrintsUnitsOperationsAndThePredictedPeak) {
 
 TEST(Plan, RefusesWhatTrainRefuses) {
   const TempFolder folder;
-  const Strings run = {"preset=debug", "run_dir=" + (folder / "run").string()};
+  int number = 0;
   for (const Strings& settings :
        std::vector<Strings>{{"optimizer.param_groups=[{pattern = \"nothing\", lr = 1}]"},
                             {"validation.freq=5"},
@@ -264,6 +264,7 @@ TEST(Plan, RefusesWhatTrainRefuses) {
                             {"data.split=9,1"},
                             {"tokenizer.type=bpe"},
                             {"activation_checkpoint.every_n=3"}}) {
+    const Strings run = {"preset=debug", "run_dir=" + (folder / format("run-{}", number++)).string()};
     EXPECT_EQ(refusal_of(Strings{"plan"} + run + settings), refusal_of(Strings{"train"} + run + settings))
         << join(settings, " ");
   }

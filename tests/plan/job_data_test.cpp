@@ -30,6 +30,26 @@ TEST(JobTokenizer, RefusesToTrainOnTokenIds) {
                   "pair.bin): set tokenizer.path to the tokenizer that the token ids were made with");
 }
 
+TEST(JobTokenizer, LeftByAStartWithOtherSettingsIsTrainedAnewUnlessACheckpointNeedsIt) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "the river was wide and the road was long\n";
+  folder.write("tale.txt", text);
+  Config config;
+  config.run_dir = folder / "run";
+  config.data.sources = {{.path = folder / "tale.txt"}};
+  config.tokenizer.type = TokenizerType::bpe;
+  config.tokenizer.vocab_size = 270;
+  make_byte_tokenizer()->save_pretrained(folder / "run/tokenizer");
+  Logger log(LogLevel::error);
+  EXPECT_EQ(job_tokenizer(config, log)->vocab_size(), 270);
+  config.tokenizer.vocab_size = 265;
+  EXPECT_EQ(job_tokenizer(config, log)->vocab_size(), 265);
+  folder.write("run/checkpoint/step-1/manifest.json", "{}");
+  config.tokenizer.vocab_size = 260;
+  EXPECT_EQ(job_tokenizer(config, log)->vocab_size(), 265);
+}
+
 TEST(DataPlanOfAConfig, HasTheTreeOfSources) {
   Config config;
   config.data.sources = {
