@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::string_view kMark = ".stepforge-";
 constexpr size_t kMarkDigits = 8;
-constexpr std::time_t kOldSeconds = 24 * 3600;
+constexpr std::time_t kOldSeconds = 86400;  // a day
 
 fs::path folder_around(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
