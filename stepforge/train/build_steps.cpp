@@ -235,9 +235,11 @@ void fit_vocabulary(Trainer& trainer) {
   auto& model = trainer.config.model;
   const int64_t tokens = trainer.tokenizer->vocab_size();
   if (model.vocab_size == 0) model.vocab_size = tokens;
-  // A short text may yield fewer tokens than configured; the saved configuration has the actual number.
+  // A short text may yield fewer tokens than configured; the saved configuration has the actual number. One from elsewhere
+  // may have fewer than the bytes, which no trained one has.
   auto& tokenizer = trainer.config.tokenizer;
-  tokenizer.vocab_size = std::min(tokenizer.vocab_size, tokens);
+  tokenizer.vocab_size =
+      std::min(tokenizer.vocab_size, std::max<int64_t>(tokens, make_byte_tokenizer()->vocab_size()));
   const LoadedConfig fitted{.config = trainer.config, .origins = trainer.loaded.origins};
   check_vocabulary(fitted, tokens);
 }

@@ -336,6 +336,16 @@ TEST_F(EndToEnd, ATokenizerLargerThanTheEmbeddingIsFoundAtTheStart) {
   EXPECT_CONTAINS(refusal_of({"generate", file("grown").string(), "--prompt", "Line"}), "has 301 tokens");
 }
 
+TEST_F(EndToEnd, ARunWhoseTokenizerHasFewTokensIsOpenedAgain) {
+  fs::create_directory(file("few"));
+  write_text(file("few/tokenizer.json"), R"({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"},
+    "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "the": 1}, "unk_token": "[UNK]"}})");
+  output_of(Strings{"train"} + small_run(file("few-run")) +
+            Strings{format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string()), "tokenizer.type=hf",
+                    "tokenizer.path=" + file("few").string(), "training.steps=1"});
+  output_of({"generate", file("few-run").string(), "--prompt", "the", "--max-tokens", "2"});
+}
+
 TEST_F(EndToEnd, ATokenizerThatChangedSinceTheCheckpointIsRefused) {
   fs::copy(run(), file("swapped"), fs::copy_options::recursive);
   const fs::path path = file("swapped") / "tokenizer/tokenizer.json";
