@@ -156,7 +156,9 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const 
   std::vector<float> logits = run(prompt, cache);
   std::vector<int32_t> generated;
   while (static_cast<int64_t>(generated.size()) < options.max_tokens) {
-    const int32_t token = sample_token(logits, options, cache.length());
+    const size_t known = options.known_tokens > 0 ? static_cast<size_t>(options.known_tokens) : logits.size();
+    const int32_t token =
+        sample_token(std::span(logits).first(std::min(known, logits.size())), options, cache.length());
     if (std::ranges::find(ends, token) != ends.end()) break;
     generated.push_back(token);
     if (emit && !emit(token)) break;
@@ -169,6 +171,9 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const 
 std::string generate_text(Generator& generator, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                           std::span<const int32_t> ends, const SamplingParams& options,
                           const std::function<void(std::string_view)>& print) {
+  // A vocabulary may be larger than its tokenizer, to be divisible.
+  SamplingParams of_tokens = options;
+  of_tokens.known_tokens = tokenizer.vocab_size();
   StreamDecoder decoder(tokenizer);
   std::string text;
   size_t printed = 0;
@@ -177,7 +182,7 @@ std::string generate_text(Generator& generator, const Tokenizer& tokenizer, std:
     if (print && end > printed) print(std::string_view(text).substr(printed, end - printed));
     printed = std::max(printed, end);
   };
-  generator.generate(prompt, options, ends, [&](int32_t id) {
+  generator.generate(prompt, of_tokens, ends, [&](int32_t id) {
     text += decoder.push(id);
     for (const auto& stop : options.stop) {
       const size_t found = text.find(stop);

@@ -108,6 +108,14 @@ TEST_F(LlamaGeneration, StopsAtTheEndOfText) {
   EXPECT_EQ(generator.generate(prompt, greedy(6), {{eos}}), expected);
 }
 
+TEST_F(LlamaGeneration, TakesOnlyIdsThatTheTokenizerHas) {
+  SamplingParams options;
+  options.max_tokens = 24;
+  options.temperature = 1e6;  // all alike
+  options.known_tokens = 3;
+  for (const int32_t id : generator.generate(tokenizer->encode("In"), options, {})) EXPECT_LT(id, 3);
+}
+
 TEST_F(LlamaGeneration, StopsWhenTheCacheIsFullAndRefusesAPromptThatFillsIt) {
   const std::vector<int32_t> prompt(kCapacity - 2, 7);
   EXPECT_EQ(generator.generate(prompt, greedy(100), {}).size(), 3U);

@@ -48,6 +48,7 @@ ChatSession::ChatSession(const LoadedModel& model, const ChatTemplate& chat_temp
 
 void ChatSession::reset() {
   messages_ = Json::array();
+  options_.sampling.known_tokens = tokenizer_->vocab_size();
   if (!options_.system.empty()) messages_.push_back(message("system", options_.system));
 }
 
