@@ -76,7 +76,7 @@ std::string replaced(Heap& heap, std::string_view text, std::string_view old, st
 }
 
 void add(Heap& heap, std::vector<std::string_view>& parts, std::string_view part) {
-  heap.budget().allocate(sizeof part);
+  heap.budget().allocate(sizeof(std::string_view));
   parts.push_back(part);
 }
 
