@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <random>
 
+#include <sys/stat.h>
+
 #include "stepforge/comm/shared_file.h"
 #include "stepforge/metrics/run_folder.h"
 #include "tests/app/program.h"
@@ -213,9 +215,9 @@ class FaultyRun {
   }
 
   void start_beside_foreign_shared_memory() {
-    fs::create_directories(shared_folder());
-    fs::permissions(shared_folder(), fs::perms::owner_all);
-    const fs::path foreign = shared_folder() / "foreign";
+    const fs::path shared = shared_folder();
+    mkdir(shared.c_str(), 0700);  // it may be there
+    const fs::path foreign = shared / "foreign";
     std::ofstream(foreign) << "what a dead job has left";
     fs::permissions(foreign, fs::perms::owner_all);
     train_and_signal(SIGTERM, false, {"launch", "--nproc", "2"});
