@@ -5,7 +5,7 @@ cd "$root"
 program=build/release/stepforge
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/stepforge
 
-# Another clone finds the same objects in ccache.
+# Another clone finds the objects of files that are compiled alone in ccache; those of unity files name its folder.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then

@@ -33,8 +33,10 @@ std::string toml_float(double value) {
 
 std::string toml_string(std::string_view text) {
   std::string out = "\"";
-  for (const char character : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char character = text[i];
     const auto byte = static_cast<unsigned char>(character);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
     switch (character) {
       case '"':
         out += "\\\"";
@@ -54,6 +56,9 @@ std::string toml_string(std::string_view text) {
       default:
         if (byte < 0x20 || byte == 0x7f) {
           out += format("\\u{:04X}", static_cast<unsigned>(byte));
+        } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F steer terminals too
+          out += format("\\u{:04X}", static_cast<unsigned>(next));
+          ++i;
         } else {
           out += character;
         }

@@ -113,7 +113,7 @@ class MessageFinder {
   std::optional<TextSpan> fields_in_text(size_t message) const {
     std::optional<TextSpan> fields;
     for (Field& field : fields_of(conversation_.messages[message])) {
-      const std::optional<TextSpan> found = changed_by(message, std::move(field.changed), field.is_name);
+      const std::optional<TextSpan> found = changed_by(message, std::move(field.changed), field.is_repeated);
       if (!found) continue;
       fields = fields ? TextSpan{std::min(fields->begin, found->begin), std::max(fields->end, found->end)}
                       : *found;
@@ -122,8 +122,8 @@ class MessageFinder {
   }
 
   struct Field {
-    Json changed;          ///< the message with a stand-in in its place
-    bool is_name = false;  ///< of a tool, which later messages may repeat
+    Json changed;              ///< the message with a stand-in in its place
+    bool is_repeated = false;  ///< later messages may have it too: the name of a tool
   };
 
   static std::vector<Field> fields_of(const Json& said) {
@@ -137,7 +137,7 @@ class MessageFinder {
     if (!said.contains("tool_calls") || !said["tool_calls"].is_array()) return fields;
     for (size_t i = 0; i < said["tool_calls"].size(); ++i) {
       for (const char* key : {"name", "arguments"}) {
-        Field field{.changed = said, .is_name = std::string_view(key) == "name"};
+        Field field{.changed = said, .is_repeated = std::string_view(key) == "name"};
         Json& call = field.changed["tool_calls"][i];
         if (!call.is_object()) continue;
         Json& function = call.contains("function") ? call["function"] : call;
@@ -150,8 +150,8 @@ class MessageFinder {
   }
 
   /// The part of the text that is another when the message is `changed`; nullopt if the template does not write it, or not such a
-  /// one. Of a name only the first place.
-  std::optional<TextSpan> changed_by(size_t message, Json changed, bool is_name) const {
+  /// one. With `only_begin` the empty span where it begins to be another.
+  std::optional<TextSpan> changed_by(size_t message, Json changed, bool only_begin) const {
     Json messages = conversation_.messages;
     messages[message] = std::move(changed);
     std::string other;
@@ -162,7 +162,7 @@ class MessageFinder {
     }
     if (other == text_) return std::nullopt;
     const size_t begin = common_begin(text_, other);
-    if (is_name) return TextSpan{begin, begin};
+    if (only_begin) return TextSpan{begin, begin};
     const auto behind = std::mismatch(text_.rbegin(), text_.rend() - static_cast<std::ptrdiff_t>(begin),
                                       other.rbegin(), other.rend() - static_cast<std::ptrdiff_t>(begin));
     return TextSpan{begin, text_.size() - static_cast<size_t>(behind.first - text_.rbegin())};
@@ -196,7 +196,7 @@ class MessageFinder {
     Json changed = conversation_.messages[message];
     if (!changed.contains("content") || !changed["content"].is_string()) return 0;
     changed["content"] = kStandIn;
-    const auto content = changed_by(message, std::move(changed), /*is_name=*/true);
+    const auto content = changed_by(message, std::move(changed), /*only_begin=*/true);
     return content ? content->begin : 0;
   }
 

@@ -30,8 +30,8 @@ struct KnownModel {
   std::filesystem::path weights;  ///< the checkpoint (step-N), or the Hugging Face folder
   std::filesystem::path folder;   ///< with the generation settings: the run's, or the Hugging Face folder
   std::filesystem::path tokenizer_folder;  ///< with the tokenizer and the chat template, if there are any
-  std::string
-      tokenizer_fingerprint;  ///< of the one that the checkpoint was trained with; "" if it does not say
+  /// Of the tokenizer that the checkpoint was trained with; "" if it does not say.
+  std::string tokenizer_fingerprint;
 
   /// Null if there is none. Throws UsageError if it is not the one that the checkpoint was trained with.
   std::unique_ptr<Tokenizer> load_tokenizer() const;

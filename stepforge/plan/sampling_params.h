@@ -15,8 +15,7 @@ struct SamplingParams {
   int64_t top_k = 0;         ///< sample from the k most likely tokens; 0 = all
   double top_p = 1.0;  ///< sample from the most likely tokens that together reach this probability; 1 = all
   uint64_t seed = 42;
-  int64_t known_tokens =
-      0;  ///< only ids below it, which the tokenizer has, are sampled; 0 = all of the embedding's
+  int64_t known_tokens = 0;         ///< ids from here on have no token and are not sampled; 0 = all have one
   std::vector<std::string> stop{};  ///< the text ends before the first of these
 };
 

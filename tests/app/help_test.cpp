@@ -138,7 +138,7 @@ TEST(ConfigErrors, AreFoundBeforeAnythingIsWritten) {
 TEST(ConfigShow, IsAFileThatGivesTheSameConfiguration) {
   const TempFolder folder;
   const std::string first =
-      output_of({"config", "show", "--preset", "llama3.1-8b", "training.steps=7", "run_dir=a b",
+      output_of({"config", "show", "--preset", "llama3.1-8b", "training.steps=7", "run_dir=a b\u0085",
                  "data.sources=[{path=\"x.txt\",weight=2.0}]", "optimizer.lr=3e-4"});
   write_text(folder / "shown.toml", first);
   const std::string second = output_of({"config", "show", (folder / "shown.toml").string()});

@@ -102,7 +102,7 @@ TEST(SchemaJson, DescribesTypesLimitsAndDefaults) {
 
 TEST(ConfigToml, AnyStringAndListIsUnchangedByPrintingAndLoading) {
   Config config;
-  config.run_dir = "a \"b\" \\ é\n\t\r\x01\x7f#";
+  config.run_dir = "a \"b\" \\ é\n\t\r\x01\x7f\u0085#";
   config.optimizer.lr = 1.0 / 3.0;
   config.optimizer.eps = 1e-300;
   config.training.seed = 999999999999999;

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy
+from indexed_pair import read_pair
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -157,20 +157,6 @@ def in_parts(rng, messages):
             message = {**message, "content": [{"type": "text", "text": text} for text in texts]}
         made.append(message)
     return made
-
-
-def read_pair(prefix):
-    index = prefix.with_suffix(".idx").read_bytes()
-    assert index[:9] == b"MMIDIDX\0\0"
-    count = int.from_bytes(index[18:26], "little")
-    lengths = numpy.frombuffer(index, numpy.int32, count, 34)
-    width = {1: numpy.uint8, 4: numpy.int32, 8: numpy.uint16}[index[17]]
-    tokens = numpy.fromfile(prefix.with_suffix(".bin"), width)
-    mask = prefix.with_suffix(".mask").read_bytes()
-    assert mask[:8] == b"SFMASK01" and int.from_bytes(mask[8:16], "little") == len(tokens)
-    bits = numpy.unpackbits(numpy.frombuffer(mask, numpy.uint8, offset=16), bitorder="little")[: len(tokens)]
-    ends = numpy.cumsum(lengths)
-    return [(tokens[end - length : end].tolist(), bits[end - length : end].tolist()) for end, length in zip(ends, lengths)]
 
 
 def compare(stepforge, folder, name, template, tokenizer, conversations, rng):

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy
+from indexed_pair import read_pair
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -87,11 +87,7 @@ def of_stepforge(stepforge, folder, template, messages):
                            "--output-prefix", folder / "out", "--overwrite", "--workers", "1"], capture_output=True, text=True)
     if done.returncode != 0:
         return None, done.stderr.strip().splitlines()[-1]
-    prefix = folder / "out_text_document"
-    width = {1: numpy.uint8, 4: numpy.int32, 8: numpy.uint16}[prefix.with_suffix(".idx").read_bytes()[17]]
-    ids = numpy.fromfile(prefix.with_suffix(".bin"), width).tolist()
-    mask = numpy.frombuffer(prefix.with_suffix(".mask").read_bytes(), numpy.uint8, offset=16)
-    return (ids, numpy.unpackbits(mask, bitorder="little")[: len(ids)].tolist()), ""
+    return read_pair(folder / "out_text_document")[0], ""
 
 
 def shown(ids, mask, tokenizer):

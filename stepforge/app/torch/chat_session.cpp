@@ -43,12 +43,12 @@ ChatSession::ChatSession(const LoadedModel& model, const ChatTemplate& chat_temp
       generator_(model.spec, plan_generation(compute, model.spec, context_of(model, options_)), forward_,
                  *model.store, compute, context_of(model, options_)),
       ends_(ends_of(model, *tokenizer_, template_)) {
+  options_.sampling.known_tokens = tokenizer_->vocab_size();
   reset();
 }
 
 void ChatSession::reset() {
   messages_ = Json::array();
-  options_.sampling.known_tokens = tokenizer_->vocab_size();
   if (!options_.system.empty()) messages_.push_back(message("system", options_.system));
 }
 
