@@ -263,7 +263,8 @@ TEST(ProcessWorld, TheNextStartRemovesTheFileNamesOfAKilledJob) {
   while (files_of(killed).empty()) usleep(1000);  // rank 0 has named the group's memory
   for (const std::size_t rank : {0U, 1U, 2U}) kill(processes.process(rank), SIGKILL);
   processes.results();
-  EXPECT_EQ(files_of(killed).size(), 1U);
+  // Its name is still there, unless a job of another test, which runs beside this one, was the next start.
+  EXPECT_LE(files_of(killed).size(), 1U);
   const std::string next = unique_run_id();
   run_rank_threads(2, [&](int rank) { return only_start(next, rank, 2, {60, 60})(); });
   EXPECT_EQ(files_of(killed), std::set<std::string>());
