@@ -437,6 +437,7 @@ class CommandLine {
     command->add_flag("--all", plan->all, "Also list the operations, every one of them");
     command->add_option("--world-size", plan->world_size, "Ranks of the job")->check(number(1, kMaxRanks));
     command->add_option("--rank", plan->rank, "The rank whose program is shown")->check(number(0));
+    command->add_flag("--calls", plan->calls, "Also list the calls of each block: what a layer computes");
     command->add_flag("--layout", plan->layout, "Also show the rank's groups and its part of every tensor");
     command->add_option("--memory", plan->memory,
                         "Memory of each rank, such as 80GiB [free memory of this machine]");

@@ -36,6 +36,7 @@ struct PlanOptions {
   bool all = false;      ///< also the operations, every one
   int world_size = 1;
   int rank = 0;
+  bool calls = false;              ///< also the calls of each block
   bool layout = false;             ///< also what the rank holds of each tensor
   bool compare = false;            ///< only a table of all pipeline schedules
   std::filesystem::path trace;     ///< file for the trace of the predicted step, "" for none

@@ -121,7 +121,7 @@ void end_block(CallSpec& route, const ExpertDims& dims) {
 CallSpec experts_call(const std::string& prefix, const ExpertDims& dims) {
   const int64_t rows = dims.chosen;
   const int64_t hidden = rows * dims.hidden;
-  CallSpec call{.name = "experts", .kind = CallKind::linear, .weights = {prefix + ".expert_gate_up"}};
+  CallSpec call{.name = "experts", .rule = TypeRule::linear, .weights = {prefix + ".expert_gate_up"}};
   call.flops = 6.0 * static_cast<double>(hidden) * static_cast<double>(dims.width);
   call.output.compute = dims.width;
   call.extra = {2 * hidden, 2 * rows};  // gate and up; where rows are
@@ -249,7 +249,7 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
   parts.experts.region.calls = {
       spread ? dispatched_experts_call(prefix, held, parallel.rows_per_token(dims.experts, dims.chosen))
              : experts_call(prefix, dims),
-      {.name = "experts_down", .kind = CallKind::memory, .weights = {prefix + ".expert_down"}}};
+      {.name = "experts_down", .rule = TypeRule::memory, .weights = {prefix + ".expert_down"}}};
   add_bias_costs(parts);
 
   parts.shared.region.name = mlp.region.name;

@@ -264,6 +264,8 @@ bool has_router_losses(const ModelConfig& model) {
 
 LayerTraits layer_traits(const ModelConfig& model, int64_t layer) {
   LayerTraits traits = family_of(model).traits;
+  traits.layer = layer;
+  traits.norm_eps = model.norm_eps;
   const int64_t divisor = model.query_pre_attn_scalar > 0 ? model.query_pre_attn_scalar : head_size(model);
   traits.query_scale = 1.0 / std::sqrt(static_cast<double>(divisor));
   if (traits.latent()) {

@@ -113,6 +113,18 @@ bool uses(const BlockSpec& block, const UnitSpec& unit) {
   });
 }
 
+/// Calls keep nothing for the gradients of weights that are not trained.
+void freeze_calls(CallList& list, const std::vector<UnitSpec>& units) {
+  const auto is_frozen = [&](const std::string& name) {
+    return std::ranges::any_of(units, [&](const UnitSpec& unit) {
+      return !unit.trainable &&
+             std::ranges::find(unit.parameters, name, &ParameterSpec::name) != unit.parameters.end();
+    });
+  };
+  for (Call& call : list.calls)
+    for (CallWeight& weight : call.weights) weight.trained = !is_frozen(weight.name);
+}
+
 void require_matches(const ModelSpec& model, const FreezePatterns& patterns) {
   const std::string* unused = patterns.find_unused();
   if (unused == nullptr) return;
@@ -154,6 +166,8 @@ void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType ma
     block.units = std::move(of_block);
   }
   model.units = std::move(units);
+  for (BlockSpec& block : model.blocks)
+    for (CallList* list : {&block.calls, &block.generation}) freeze_calls(*list, model.units);
 }
 
 }  // namespace stepforge

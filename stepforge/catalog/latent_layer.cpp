@@ -50,7 +50,7 @@ std::vector<ParameterSpec> projections(const std::string& prefix, const std::str
 
 /// All of latent_qkv() as one linear call. It keeps its input.
 CallSpec latent_call(const std::vector<ParameterSpec>& parameters, const LatentDims& dims) {
-  CallSpec call{.name = "latent_qkv", .kind = CallKind::linear};
+  CallSpec call{.name = "latent_qkv", .rule = TypeRule::linear};
   call.weights = {parameters.back().name};
   for (const ParameterSpec& parameter : parameters) {
     if (parameter.tag != ParameterTag::matrix) continue;
@@ -87,11 +87,12 @@ LayerSpec latent_attention_layer(const std::string& prefix, const std::string& h
                                  bool dropout, const TensorParallel& tensor) {
   // Norm, attention, output projection and residual are those of the attention in whose place it is.
   LayerSpec layer = attention_layer(prefix, hf_prefix, dims.attention(), traits, depth_std, dropout, tensor);
+  layer.calls = layer.generation = {};  // which are not written yet
   std::vector<ParameterSpec> parameters = projections(prefix, hf_prefix, dims);
   std::vector<CallSpec>& calls = layer.region.calls;
   const auto qkv = std::ranges::find(calls, "qkv", &CallSpec::name);
   *qkv = latent_call(parameters, dims);
-  *std::next(qkv) = {.name = "latents", .kind = CallKind::memory};  // in place of the rotation
+  *std::next(qkv) = {.name = "latents", .rule = TypeRule::memory};  // in place of the rotation
   for (const ParameterSpec& parameter : parameters)
     if (parameter.name != qkv->weights.front()) std::next(qkv)->weights.push_back(parameter.name);
 

@@ -4,9 +4,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "stepforge/catalog/context_costs.h"
 #include "stepforge/catalog/tensor_costs.h"
-#include "stepforge/modelspec/kernel_tiles.h"
+#include "stepforge/modelspec/call_cost.h"
+#include "stepforge/modelspec/call_passes.h"
+#include "stepforge/modelspec/calls/attention.h"
+#include "stepforge/modelspec/calls/linear.h"
+#include "stepforge/modelspec/calls/norm.h"
+#include "stepforge/modelspec/calls/residual.h"
+#include "stepforge/modelspec/calls/rotary.h"
+#include "stepforge/modelspec/calls/swiglu.h"
 
 namespace stepforge {
 
@@ -68,22 +74,6 @@ ParameterSpec column_slice(const std::string& name, const std::string& hf_name, 
   return {name, {width, part.size()}, {std::move(slice)}, ParameterTag::matrix};
 }
 
-/// Sums over tokens of `columns` numbers each are computed from a bounded number of partial sums.
-Workspace partial_sums(int64_t columns) {
-  Workspace workspace;
-  workspace.chunk_token.fp32 = columns;
-  workspace.chunk = cpu::kPartials;
-  return workspace;
-}
-
-/// The gradients of norms, `elements` in all, are computed beside that of the input.
-void compute_norm_gradients(CallSpec& call, int64_t elements) {
-  call.weight_workspace.chunk_token.fp32 = elements;
-  call.weight_workspace.chunk = 1;
-  call.weights_beside = true;
-  call.queued = call.weight_workspace;
-}
-
 constexpr int64_t gradient_bytes(int64_t elements) {
   return elements * static_cast<int64_t>(sizeof(float));
 }
@@ -100,116 +90,83 @@ void add_offset(CallSpec& call, int64_t elements, double offset) {
   call.backward_workspace.fixed_fp32 = elements;
 }
 
-/// The norm before or after a layer in a residual branch. The first works in place in backward. It keeps its input,
-/// except the input of a block, which the executor keeps.
-CallSpec branch_norm(const std::string& weight, int64_t width, double offset, bool keeps_input, bool slice) {
-  CallSpec call;
-  call.name = "rms_norm";
-  call.weights = {weight};
-  call.output.compute = width;
-  call.extra.fp32 = 1;
-  call.saves = {keeps_input ? width : 0, 1};
-  call.backward_workspace = partial_sums(width);
-  compute_norm_gradients(call, width);
-  add_offset(call, width, offset);
-  if (!slice) return call;
-  call.output = call.output.of_slice();
-  call.extra = call.extra.of_slice();
-  call.saves = call.saves.of_slice();
-  call.backward_exchanges = {weight_sum(width)};
-  return call;
-}
+/// Writes the calls of a layer whose parameters are prefix.name.
+class LayerWriter : public ListWriter {
+ public:
+  LayerWriter(const char* region, const std::string& prefix, const std::vector<ParameterSpec>& parameters,
+              const LayerTraits& traits)
+      : ListWriter(region), prefix_(prefix + "."), parameters_(parameters), traits_(traits) {}
 
-/// Adds in place; its gradient is that of its input.
-CallSpec bias_call(const std::string& weight, int64_t width, bool slice) {
-  CallSpec call{.name = "bias", .weights = {weight}};
-  call.backward_workspace = partial_sums(width);
-  compute_norm_gradients(call, width);
-  if (slice) call.backward_exchanges = {weight_sum(width)};
-  return call;
-}
-
-/// Heads that are normed together.
-struct NormSpans {
-  int64_t q = 1;
-  int64_t k = 1;
-
-  NormSpans(const AttentionDims& dims, QkNormScope scope) {
-    if (scope == QkNormScope::all_heads) {
-      q = dims.heads;
-      k = dims.kv_heads;
-    }
+  int norm(const char* name, int x) {
+    return call(CallKind::rms_norm, name, {x}, {weight(name)},
+                NormAttributes{traits_.norm_eps, traits_.norm_offset});
   }
+  int linear(const char* name, int x) { return call(CallKind::linear, name, {x}, {weight(name)}); }
+  int bias(const char* name, int x) { return call(CallKind::bias, name, {x}, {weight(name)}); }
+  int rotary(int qkv, const AttentionShape& shape) {
+    std::vector<const ParameterSpec*> norms;
+    if (traits_.qk_norm != QkNormScope::none) norms = {weight("q_norm"), weight("k_norm")};
+    return call(CallKind::rotary, "rotary", {qkv}, norms,
+                RotaryAttributes{shape, traits_.norm_eps, traits_.norm_offset, traits_.window > 0});
+  }
+  int attention(int qkv, const AttentionShape& shape) {
+    std::vector<const ParameterSpec*> sinks;
+    if (traits_.sinks) sinks = {weight("sinks")};
+    return call(CallKind::attention, "attention", {qkv}, sinks, AttentionAttributes{shape, traits_.layer});
+  }
+  int swiglu(int gate_up) {
+    return call(CallKind::swiglu, "swiglu", {gate_up}, {}, SwigluAttributes{traits_.activation});
+  }
+  /// `site`: a layer has two dropouts, that of attention and then that of the MLP.
+  int residual_add(int branch, int x, int site, bool dropout) {
+    return call(CallKind::residual_add, "residual_add", {branch, x}, {},
+                ResidualAttributes{static_cast<uint64_t>(2 * traits_.layer + site), dropout});
+  }
+
+ private:
+  const ParameterSpec* weight(const char* name) const {
+    return &*std::ranges::find(parameters_, prefix_ + name, &ParameterSpec::name);
+  }
+
+  std::string prefix_;
+  const std::vector<ParameterSpec>& parameters_;
+  const LayerTraits& traits_;
 };
 
-/// Without q/k norms, forward and backward rotate the projection in place.
-CallSpec rotate_call(const std::string& prefix, const AttentionDims& dims, const LayerTraits& traits,
-                     bool summed) {
-  const bool normed = traits.qk_norm != QkNormScope::none;
-  CallSpec call;
-  call.name = normed ? "qk_norm_rope" : "rope";
-  if (!normed) return call;
-  const NormSpans spans(dims, traits.qk_norm);
-  const int64_t weights = (spans.q + spans.k) * dims.head_dim;
-  const int64_t norms = dims.heads / spans.q + dims.kv_heads / spans.k;
-  call.weights = {prefix + ".q_norm", prefix + ".k_norm"};
-  if (summed) call.backward_exchanges = {weight_sum(weights)};
-  call.output.compute = dims.qkv_width();
-  call.extra.fp32 = norms;
-  call.saves = {dims.qkv_width(), norms};
-  call.backward_workspace = partial_sums(weights + std::max(spans.q, spans.k) * dims.head_dim);
-  compute_norm_gradients(call, weights);
-  add_offset(call, weights, traits.norm_offset);
-  return call;
+CallList attention_calls(const std::string& prefix, const std::vector<ParameterSpec>& parameters,
+                         const AttentionShape& shape, int64_t width, const LayerTraits& traits,
+                         bool dropout) {
+  LayerWriter layer("attention", prefix, parameters, traits);
+  const int x = layer.input({"hidden", width});
+  int y = traits.norms_before() ? layer.norm("norm", x) : x;
+  y = layer.linear("qkv", y);
+  if (traits.qkv_bias) y = layer.bias("qkv_bias", y);
+  y = layer.rotary(y, shape);
+  y = layer.attention(y, shape);
+  y = layer.linear("out", y);
+  if (traits.out_bias) y = layer.bias("out_bias", y);
+  if (traits.norms_after()) y = layer.norm("post_norm", y);
+  return layer.finish({layer.residual_add(y, x, 0, dropout)});
 }
 
-CallSpec attention_call(const AttentionDims& dims, const LayerTraits& traits, const std::string& prefix,
-                        int64_t heads) {
-  constexpr int64_t kFloatBytes = sizeof(float);
-  CallSpec call{.name = "attention", .kind = CallKind::attention};
-  call.flops_per_key = 2.0 * static_cast<double>(dims.query_width() + dims.out_width());
-  call.window = traits.window;
-  if (traits.sinks) {
-    call.weights = {prefix + ".sinks"};
-    compute_norm_gradients(call, heads);
-    call.weights_beside = false;  // computed first
-  }
-  call.output.compute = dims.out_width();
-  call.extra.fp32 = dims.heads;
-  call.saves = {dims.qkv_width() + dims.out_width(), dims.heads};
-  call.gradient.compute = dims.qkv_width();
-  Workspace& forward = call.forward_workspace;
-  forward.token.fp32 = dims.kv_heads * cpu::attention_packed_floats(dims.head_dim, dims.value_size());
-  forward.thread_bytes = kFloatBytes * cpu::attention_forward_floats(dims.head_dim, dims.value_size());
-  forward.tasks_per_document = dims.heads;
-  const auto [per_key, fixed] = cpu::attention_backward_floats(dims.head_dim, dims.value_size());
-  Workspace& backward = call.backward_workspace;
-  backward.thread_bytes = kFloatBytes * fixed;
-  backward.thread_bytes_per_key = kFloatBytes * per_key;
-  backward.tasks_per_document = dims.kv_heads;
-  return call;
+CallList mlp_calls(const std::string& prefix, const std::vector<ParameterSpec>& parameters, int64_t width,
+                   const LayerTraits& traits, bool dropout) {
+  LayerWriter layer("mlp", prefix, parameters, traits);
+  const int x = layer.input({"hidden", width});
+  int y = traits.norms_before() ? layer.norm("norm", x) : x;
+  y = layer.linear("gate_up", y);
+  y = layer.swiglu(y);
+  y = layer.linear("down", y);
+  if (traits.norms_after()) y = layer.norm("post_norm", y);
+  return layer.finish({layer.residual_add(y, x, 1, dropout)});
 }
 
-/// Adds in place. With dropout, the gradient of its branch is a new, masked tensor.
-CallSpec residual_call(int64_t width, bool dropout, bool slice) {
-  CallSpec call;
-  call.name = "residual_add";
-  call.gradient.compute = dropout ? width : 0;
-  if (slice) call.gradient = call.gradient.of_slice();
-  return call;
-}
-
-/// The norm after a layer, if there is one, and the residual add.
-void add_end(std::vector<CallSpec>& calls, const std::string& prefix, int64_t width,
-             const LayerTraits& traits, bool dropout, bool slice) {
-  if (traits.norms_after()) {
-    calls.push_back(
-        branch_norm(prefix + ".post_norm", width, traits.norm_offset, /*keeps_input=*/true, slice));
-    // The residual path has the gradient of its result, too.
-    calls.back().gradient.compute = width;
-    if (slice) calls.back().gradient = calls.back().gradient.of_slice();
-  }
-  calls.push_back(residual_call(width, dropout, slice));
+/// The calls of a rank, and the same in generation.
+void set_calls(LayerSpec& layer, const CallList& whole, TensorParallel tensor,
+               const ContextParallel& context) {
+  layer.calls = over_context(over_tensor(whole, tensor), context);
+  tensor.sequence = tensor.async = false;
+  layer.generation = over_tensor(whole, tensor);
 }
 
 /// The loss exchanges what it needs of the other parts of the vocabulary.
@@ -259,7 +216,7 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
   layer.parameters.push_back(packed(
       prefix + ".weight", width, {row_slice(table, width, tensor.part_of(vocab))}, ParameterTag::embedding));
   layer.region.name = "embedding";
-  CallSpec lookup{.name = "embedding", .kind = CallKind::lookup, .weights = {prefix + ".weight"}};
+  CallSpec lookup{.name = "embedding", .rule = TypeRule::lookup, .weights = {prefix + ".weight"}};
   const int64_t rows = 1 + ahead;
   if (!tensor.sequence || !tensor.divided) lookup.output.compute = rows * width;
   lookup.queued.token.fp32 = rows;  // the tokens
@@ -305,9 +262,9 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
          bias("v", "self_attn.v_proj.bias", whole.kv_heads)}));
   }
   if (traits.qk_norm != QkNormScope::none) {
-    const NormSpans spans(dims, traits.qk_norm);
-    add_norm(".q_norm", "self_attn.q_norm.weight", spans.q * dims.head_dim);
-    add_norm(".k_norm", "self_attn.k_norm.weight", spans.k * dims.head_dim);
+    const bool together = traits.qk_norm == QkNormScope::all_heads;
+    add_norm(".q_norm", "self_attn.q_norm.weight", (together ? dims.heads : 1) * dims.head_dim);
+    add_norm(".k_norm", "self_attn.k_norm.weight", (together ? dims.kv_heads : 1) * dims.head_dim);
   }
   layer.parameters.push_back(column_slice(prefix + ".out", hf_prefix + "self_attn.o_proj.weight", dims.width,
                                           whole.out_width(), rows_of_heads(whole.heads, whole.value_size()),
@@ -323,25 +280,12 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
         {{"weight", hf_prefix + "self_attn.o_proj.bias", dims.width, {Initializer::Kind::zeros}}}));
   if (traits.norms_after()) add_norm(".post_norm", "post_attention_layernorm.weight", dims.width);
 
-  layer.region.name = "attention";
-  layer.region.residual = true;
-  auto& calls = layer.region.calls;
-  if (traits.norms_before())
-    calls.push_back(branch_norm(prefix + ".norm", dims.width, traits.norm_offset, /*keeps_input=*/false,
-                                tensor.sequence));
-  // Without a norm before it, the input of the projection is that of the block.
-  add_enter_linear(calls, "qkv", prefix + ".qkv", dims.width, dims.qkv_width(), tensor,
-                   /*keeps_input=*/traits.norms_before());
-  if (traits.qkv_bias) calls.push_back(bias_call(prefix + ".qkv_bias", dims.qkv_width(), /*slice=*/false));
-  calls.push_back(rotate_call(prefix, dims, traits, /*summed=*/tensor.degree > 1 && tensor.divided));
-  const bool by_heads = context.heads() > 1;
-  calls.push_back(attention_call(joined_dims(dims, context), traits, prefix, dims.heads));
-  if (!by_heads) calls.back().queued_saves.compute = dims.out_width();  // the input of the projection
-  if (context.degree > 1) exchange_context(layer.region, dims, context);
-  add_leave_linear(calls, "out", prefix + ".out", dims.out_width(), dims.width, /*keeps_input=*/by_heads,
-                   tensor, /*own_gradient=*/dropout || traits.norms_after());
-  if (traits.out_bias) calls.push_back(bias_call(prefix + ".out_bias", dims.width, tensor.sequence));
-  add_end(calls, prefix, dims.width, traits, dropout, tensor.sequence);
+  const AttentionShape shape{dims.heads,    dims.kv_heads,    dims.head_dim, traits.query_scale,
+                             traits.window, traits.score_cap, dims.value_dim};
+  set_calls(layer, attention_calls(prefix, layer.parameters, shape, dims.width, traits, dropout), tensor,
+            context);
+  // Of a block this is the first region, whose input belongs to the block.
+  layer.region = regions_of(layer.calls, /*keeps_input=*/false).front();
   return layer;
 }
 
@@ -349,7 +293,6 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
                     int64_t whole_hidden, const LayerTraits& traits, double depth_std, bool dropout,
                     const TensorParallel& tensor) {
   const ShardRange part = tensor.part_of(whole_hidden);
-  const int64_t hidden = part.size();
   const auto projection = [&](const char* name, const std::string& hf_name, double std) {
     return row_slice({name, hf_prefix + hf_name, whole_hidden, truncated(std)}, width, part);
   };
@@ -368,22 +311,8 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
                                           whole_hidden, part, depth_std));
   if (traits.norms_after()) add_norm(".post_norm", "post_feedforward_layernorm.weight");
 
-  layer.region.name = "mlp";
-  layer.region.residual = true;
-  auto& calls = layer.region.calls;
-  if (traits.norms_before())
-    calls.push_back(
-        branch_norm(prefix + ".norm", width, traits.norm_offset, /*keeps_input=*/true, tensor.sequence));
-  add_enter_linear(calls, "gate_up", prefix + ".gate_up", width, 2 * hidden, tensor, /*keeps_input=*/true);
-  CallSpec swiglu;
-  swiglu.name = "swiglu";
-  swiglu.output.compute = hidden;
-  swiglu.saves.compute = 2 * hidden;
-  swiglu.gradient.compute = 2 * hidden;
-  calls.push_back(std::move(swiglu));
-  add_leave_linear(calls, "down", prefix + ".down", hidden, width, /*keeps_input=*/true, tensor,
-                   /*own_gradient=*/dropout || traits.norms_after());
-  add_end(calls, prefix, width, traits, dropout, tensor.sequence);
+  set_calls(layer, mlp_calls(prefix, layer.parameters, width, traits, dropout), tensor, {});
+  layer.region = regions_of(layer.calls, /*keeps_input=*/true).front();
   return layer;
 }
 
@@ -407,7 +336,7 @@ LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_voc
   norm.output.compute = width;
   norm.extra.fp32 = 1;
   add_offset(norm, width, norm_offset);
-  CallSpec loss{.name = "linear_cross_entropy", .kind = CallKind::loss};
+  CallSpec loss{.name = "linear_cross_entropy", .rule = TypeRule::loss};
   loss.weights = {tied ? "embedding.weight" : prefix + ".weight"};
   loss.flops = 2.0 * static_cast<double>(width) * static_cast<double>(vocab);
   loss.output.fp32 = 1;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/modelspec/call_list.h"
 #include "stepforge/modelspec/context_parallel.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/layer_traits.h"
@@ -22,6 +23,8 @@ namespace stepforge {
 struct LayerSpec {
   std::vector<ParameterSpec> parameters;
   RegionSpec region;
+  CallList calls = {};             ///< what it runs, if it is written as calls
+  CallList generation = {};        ///< the same in generation (BlockSpec::generation)
   UnitMesh mesh = UnitMesh::rows;  ///< of its parameters
 };
 

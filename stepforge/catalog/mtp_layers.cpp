@@ -88,7 +88,7 @@ LayerSpec mtp_head_layer(const std::string& prefix, const std::string& hf_prefix
                          int64_t width, int64_t vocab, int64_t chunk, const TensorParallel& tensor) {
   LayerSpec layer = head_layer(prefix, width, vocab, /*tied=*/true, chunk, tensor);
   layer.parameters.front().sub_tensors.front().hf_name = hf_prefix + "shared_head.norm.weight";
-  std::ranges::find(layer.region.calls, CallKind::loss, &CallSpec::kind)->weights = {output};
+  std::ranges::find(layer.region.calls, TypeRule::loss, &CallSpec::rule)->weights = {output};
   return layer;
 }
 

@@ -238,7 +238,7 @@ std::vector<double> block_flops(const ModelSpec& whole, int64_t seq_len) {
   std::vector<double> flops;
   const CostContext token{.tokens = 1, .document_length = seq_len};
   for (const BlockSpec& block : whole.blocks) {
-    const BlockCost cost = block_cost(block.regions, token);
+    const BlockCost cost = block_cost(block, token);
     flops.push_back(cost.forward_flops + cost.backward_flops);
   }
   return flops;

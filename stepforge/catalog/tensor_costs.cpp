@@ -11,7 +11,7 @@ namespace {
 /// weight and then that of the input.
 void add_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight, int64_t in,
                 int64_t out, bool keeps_input) {
-  CallSpec call{.name = name, .kind = CallKind::linear, .weights = {weight}};
+  CallSpec call{.name = name, .rule = TypeRule::linear, .weights = {weight}};
   call.flops = 2.0 * static_cast<double>(in) * static_cast<double>(out);
   call.output.compute = out;
   call.saves.compute = keeps_input ? in : 0;
@@ -58,7 +58,7 @@ Exchange over_tensor(ExchangeKind kind, Elements elements) {
 
 void add_enter(std::vector<CallSpec>& calls, int64_t width, const TensorParallel& tensor) {
   if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return;
-  CallSpec enter{.name = "enter", .kind = CallKind::exchange};
+  CallSpec enter{.name = "enter", .rule = TypeRule::exchange};
   if (tensor.sequence) enter.forward_exchanges = {over_tensor(ExchangeKind::gather, {width})};
   if (tensor.divided) {
     enter.backward_exchanges = {
@@ -73,7 +73,7 @@ void add_enter(std::vector<CallSpec>& calls, int64_t width, const TensorParallel
 
 void add_leave(std::vector<CallSpec>& calls, int64_t width, const TensorParallel& tensor) {
   if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return;
-  CallSpec leave{.name = "leave", .kind = CallKind::exchange};
+  CallSpec leave{.name = "leave", .rule = TypeRule::exchange};
   if (!tensor.divided) {
     leave.forward_exchanges = {over_tensor(ExchangeKind::slice, {})};
   } else {

@@ -3,9 +3,9 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "stepforge/base/error.h"
@@ -17,6 +17,7 @@
 #include "stepforge/nn/expert_layer.h"
 #include "stepforge/nn/latent_attention.h"
 #include "stepforge/nn/layers.h"
+#include "stepforge/nn/list_block.h"
 #include "stepforge/nn/mtp.h"
 
 namespace stepforge {
@@ -107,83 +108,114 @@ ExpertLayer expert_layer_of(const ModelConfig& config, const LayerTraits& traits
           tensor};
 }
 
-using FeedForward = std::variant<MlpLayer, ExpertLayer>;
+/// What layers share.
+struct LayerContext {
+  const ModelConfig& config;
+  const ParameterLookup& parameters;
+  const ForwardOptions& options;
+  std::shared_ptr<const LayerResources> resources;
+};
 
-FeedForward feed_forward(const ModelConfig& config, const LayerTraits& traits,
-                         const ParameterLookup& parameters, int64_t layer, const ForwardOptions& options) {
-  const std::string prefix = mlp_prefix(layer);
-  if (traits.experts) return expert_layer_of(config, traits, parameters, prefix, layer, options.tensor);
-  return MlpLayer(parameters, prefix, traits, config.norm_eps, layer, options.tensor);
+/// Attention as a block of calls, for layers that are not written as calls as a whole.
+std::unique_ptr<ListBlock> attention_block(const LayerContext& made_for, const LayerTraits& traits,
+                                           int64_t layer) {
+  const std::string prefix = format("layers.{}.attention", layer);
+  TensorParallel tensor = made_for.options.tensor.parallel;
+  tensor.divided = made_for.parameters(prefix + ".qkv").spec().is_sliced();
+  LayerSpec spec = attention_layer(prefix, "", attention_dims(made_for.config), traits, residual_std(layer),
+                                   made_for.config.dropout > 0.0, tensor, made_for.options.exchange.parallel);
+  return std::make_unique<ListBlock>(std::move(spec.calls), std::move(spec.generation), made_for.parameters,
+                                     made_for.resources);
 }
 
-using Attention = std::variant<AttentionLayer, LatentAttentionLayer>;
-
-Attention attention_of(const ModelConfig& config, const LayerTraits& traits,
-                       const ParameterLookup& parameters, const RopeTable& rope, int64_t layer,
-                       const ForwardOptions& options) {
-  const std::string prefix = format("layers.{}.attention", layer);
-  if (!traits.latent())
-    return AttentionLayer(parameters, prefix, head_size(config), traits, config.norm_eps, rope, layer,
-                          options.tensor, options.exchange);
-  const AttentionDims dims = attention_dims(config);
+LatentAttentionLayer latent_attention(const LayerContext& made_for, const LayerTraits& traits,
+                                      int64_t layer) {
+  const AttentionDims dims = attention_dims(made_for.config);
   const AttentionShape shape{.heads = dims.heads,
                              .kv_heads = dims.kv_heads,
                              .head_dim = dims.head_dim,
                              .value_dim = dims.value_size()};
-  return LatentAttentionLayer(parameters, prefix, shape, traits, config.norm_eps, rope, layer,
-                              options.tensor);
+  return {made_for.parameters,
+          format("layers.{}.attention", layer),
+          shape,
+          traits,
+          made_for.config.norm_eps,
+          *made_for.resources->rope,
+          layer,
+          made_for.options.tensor};
 }
 
 /// The attention of a layer, a region that may be recomputed.
 class AttentionRegion {
  public:
-  AttentionRegion(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
-                  int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
-      : rope_(std::move(rope)),
-        attention_(attention_of(config, traits, parameters, *rope_, layer, options)) {}
+  AttentionRegion(const LayerContext& made_for, const LayerTraits& traits, int64_t layer)
+      : resources_(made_for.resources) {
+    if (traits.latent())
+      latent_.emplace(latent_attention(made_for, traits, layer));
+    else
+      calls_ = attention_block(made_for, traits, layer);
+  }
 
   at::Tensor forward(const at::Tensor& x, const Context& context) {
+    if (calls_) return calls_->forward({x}, context).front();
     // Captured by value: a recomputed region runs its body again after this call has returned.
     const auto attention = [this, context](const at::Tensor& input) {
-      return std::visit([&](auto& layer) { return layer.forward(input, context); }, attention_);
+      return latent_->forward(input, context);
     };
     return recompute_region(context, "attention", attention, x);
   }
 
  private:
-  std::shared_ptr<const RopeTable> rope_;
-  Attention attention_;
+  std::shared_ptr<const LayerResources> resources_;
+  std::unique_ptr<ListBlock> calls_;
+  std::optional<LatentAttentionLayer> latent_;
 };
+
+/// A dense MLP as a block of calls, after attention that is not written as calls.
+std::unique_ptr<ListBlock> mlp_block(const LayerContext& made_for, const LayerTraits& traits, int64_t layer) {
+  const std::string prefix = mlp_prefix(layer);
+  TensorParallel tensor = made_for.options.tensor.parallel;
+  tensor.divided = made_for.parameters(prefix + ".gate_up").spec().is_sliced();
+  LayerSpec spec = mlp_layer(prefix, "", made_for.config.dim, made_for.config.ffn_dim, traits,
+                             residual_std(layer), made_for.config.dropout > 0.0, tensor);
+  return std::make_unique<ListBlock>(std::move(spec.calls), std::move(spec.generation), made_for.parameters,
+                                     made_for.resources);
+}
 
 /// Attention, and MLP or experts, each a region that may be recomputed.
 class DecoderLayer : public Block {
  public:
-  DecoderLayer(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
-               int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
-      : attention_(config, traits, parameters, layer, std::move(rope), options),
-        mlp_(feed_forward(config, traits, parameters, layer, options)) {}
+  DecoderLayer(const LayerContext& made_for, const LayerTraits& traits, int64_t layer)
+      : attention_(made_for, traits, layer) {
+    if (traits.experts)
+      experts_.emplace(expert_layer_of(made_for.config, traits, made_for.parameters, mlp_prefix(layer), layer,
+                                       made_for.options.tensor));
+    else
+      mlp_ = mlp_block(made_for, traits, layer);
+  }
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
-    const auto mlp = [this, context](const at::Tensor& x) {
-      return std::visit([&](auto& layer) { return layer.forward(x, context); }, mlp_);
-    };
-    return {recompute_region(context, "mlp", mlp, attention_.forward(inputs.at(0), context))};
+    const at::Tensor attended = attention_.forward(inputs.at(0), context);
+    if (mlp_) return mlp_->forward({attended}, context);
+    const auto experts = [this, context](const at::Tensor& x) { return experts_->forward(x, context); };
+    return {recompute_region(context, "mlp", experts, attended)};
   }
 
  private:
   AttentionRegion attention_;
-  FeedForward mlp_;
+  std::unique_ptr<ListBlock> mlp_;
+  std::optional<ExpertLayer> experts_;
 };
 
 // The blocks of a layer whose experts are spread over ranks (modelspec/expert_values.h).
 
 class RouterBlock : public Block {
  public:
-  RouterBlock(const ModelConfig& config, const LayerTraits& traits, const ParameterLookup& parameters,
-              int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
-      : attention_(config, traits, parameters, layer, std::move(rope), options),
-        router_(parameters, mlp_prefix(layer), router_of(config, traits), config.norm_eps, layer,
-                correction_of(traits, parameters, mlp_prefix(layer))) {}
+  RouterBlock(const LayerContext& made_for, const LayerTraits& traits, int64_t layer)
+      : attention_(made_for, traits, layer),
+        router_(made_for.parameters, mlp_prefix(layer), router_of(made_for.config, traits),
+                made_for.config.norm_eps, layer,
+                correction_of(traits, made_for.parameters, mlp_prefix(layer))) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     ExpertTokens made = router_.forward(attention_.forward(inputs.at(0), context), context);
@@ -242,22 +274,20 @@ class JoinBlock : public Block {
   TensorExchange tensor_;
 };
 
-/// The tables of all layers: those with a window may have their own.
-struct RopeTables {
-  std::shared_ptr<const RopeTable> global;
-  std::shared_ptr<const RopeTable> local;
-
-  RopeTables(const ModelConfig& config, const ForwardOptions& options) {
-    const int64_t positions = options.context_length;
-    const int64_t row_length = options.row_length > 0 ? options.row_length : positions;
-    const auto table = [&](double theta, const RopeScaling& scaling) {
-      const int64_t size = has_latents(config) ? config.qk_rope_head_dim : head_size(config);
-      return std::make_shared<const RopeTable>(make_rope_table(positions, size, theta, scaling));
-    };
-    global = table(config.rope_theta, rope_scaling(config.rope_scaling, row_length));
-    local = config.rope_local_theta > 0.0 ? table(config.rope_local_theta, {}) : global;
-  }
-};
+/// The rotary tables of all layers, of which those with a window may have their own, and the exchanges.
+std::shared_ptr<const LayerResources> layer_resources(const ModelConfig& config,
+                                                      const ForwardOptions& options) {
+  const int64_t positions = options.context_length;
+  const int64_t row_length = options.row_length > 0 ? options.row_length : positions;
+  const auto table = [&](double theta, const RopeScaling& scaling) {
+    const int64_t size = has_latents(config) ? config.qk_rope_head_dim : head_size(config);
+    return std::make_shared<const RopeTable>(make_rope_table(positions, size, theta, scaling));
+  };
+  LayerResources made{{}, {}, options.tensor, options.exchange};
+  made.rope = table(config.rope_theta, rope_scaling(config.rope_scaling, row_length));
+  made.local_rope = config.rope_local_theta > 0.0 ? table(config.rope_local_theta, {}) : made.rope;
+  return std::make_shared<const LayerResources>(std::move(made));
+}
 
 HeadTraits head_traits(const ModelConfig& model, const ForwardOptions& options) {
   return {.norm = {model.norm_eps, family_of(model).traits.norm_offset},
@@ -267,22 +297,23 @@ HeadTraits head_traits(const ModelConfig& model, const ForwardOptions& options) 
           .loss = options.loss};
 }
 
-std::unique_ptr<Block> layer_block(const ModelConfig& config, const BlockSpec& block,
-                                   const ParameterLookup& parameters, const RopeTables& ropes,
-                                   const ForwardOptions& options) {
-  const LayerTraits traits = layer_traits(config, block.layer);
-  const auto& rope = traits.window > 0 ? ropes.local : ropes.global;
+std::unique_ptr<Block> layer_block(const LayerContext& made_for, const BlockSpec& block) {
+  if (!block.calls.empty())
+    return std::make_unique<ListBlock>(block.calls, block.generation, made_for.parameters,
+                                       made_for.resources);
+  const LayerTraits traits = layer_traits(made_for.config, block.layer);
   switch (block.part) {
     case LayerPart::whole:
-      return std::make_unique<DecoderLayer>(config, traits, parameters, block.layer, rope, options);
+      return std::make_unique<DecoderLayer>(made_for, traits, block.layer);
     case LayerPart::router:
-      return std::make_unique<RouterBlock>(config, traits, parameters, block.layer, rope, options);
+      return std::make_unique<RouterBlock>(made_for, traits, block.layer);
     case LayerPart::shared:
-      return std::make_unique<SharedExpertBlock>(parameters, block.layer, expert_dims(config).shared_gate);
+      return std::make_unique<SharedExpertBlock>(made_for.parameters, block.layer,
+                                                 expert_dims(made_for.config).shared_gate);
     case LayerPart::experts:
-      return std::make_unique<ExpertsBlock>(experts_of(traits, parameters, block.layer));
+      return std::make_unique<ExpertsBlock>(experts_of(traits, made_for.parameters, block.layer));
     case LayerPart::join:
-      return std::make_unique<JoinBlock>(block.layer, options.tensor);
+      return std::make_unique<JoinBlock>(block.layer, made_for.options.tensor);
   }
   throw Error(format("{}: no such part of a layer", block.name));
 }
@@ -292,7 +323,7 @@ std::unique_ptr<Block> layer_block(const ModelConfig& config, const BlockSpec& b
 Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks,
                  const ParameterLookup& parameters, const ForwardOptions& options) {
   const ModelFamily& family = family_of(config);
-  const RopeTables ropes(config, options);
+  const LayerContext made_for{config, parameters, options, layer_resources(config, options)};
   const double embedding_scale = family.scaled_embedding ? std::sqrt(static_cast<double>(config.dim)) : 1.0;
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
 
@@ -304,7 +335,7 @@ Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks
                                                                 options.tensor, embedding_scale));
         break;
       case BlockKind::layer:
-        model.blocks.push_back(layer_block(config, block, parameters, ropes, options));
+        model.blocks.push_back(layer_block(made_for, block));
         break;
       case BlockKind::mtp:
         model.blocks.push_back(std::make_unique<MtpBlock>(parameters, block.name,

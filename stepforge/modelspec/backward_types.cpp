@@ -77,17 +77,17 @@ ValueType loss_gradient(const TypePlace& place, ValueType x, WeightTypes& weight
 
 ValueType input_gradient_type(const TypePlace& place, ValueType x, ValueType gradient, WeightTypes& weights) {
   const std::vector<Exchange> exchanges = place.backward_exchanges();
-  switch (place.call->kind) {
-    case CallKind::exchange:
+  switch (place.call->rule) {
+    case TypeRule::exchange:
       return exchange_gradient(place, gradient, exchanges);
-    case CallKind::lookup:
-    case CallKind::linear:
+    case TypeRule::lookup:
+    case TypeRule::linear:
       check_kept_slice(place, x, exchanges);
       return through_weight(place, x, gradient, weights);
-    case CallKind::loss:
+    case TypeRule::loss:
       place.require_no_exchange(exchanges);
       return loss_gradient(place, x, weights);
-    case CallKind::attention:
+    case TypeRule::attention:
       for (const std::string& weight : place.call->weights)
         add_weight(place, weights, weight, elementwise_weight(place, weight, x, gradient));
       return gradient;

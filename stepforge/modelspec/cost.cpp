@@ -42,7 +42,7 @@ double forward_flops(const RegionSpec& region, const CostContext& context) {
 double weight_flops(const RegionSpec& region, const CostContext& context) {
   double sum = 0;
   for (const CallSpec& call : region.calls)
-    if (call.kind == CallKind::linear || call.kind == CallKind::loss)
+    if (call.rule == TypeRule::linear || call.rule == TypeRule::loss)
       sum += static_cast<double>(context.tokens) * call.flops;
   return sum;
 }
@@ -92,7 +92,7 @@ int64_t block_forward_peak(const std::vector<RegionSpec>& regions, const CostCon
 
 /// Whether the gradients of its weights are computed from that of its result.
 bool keeps_gradient(const CallSpec& call) {
-  return call.kind == CallKind::linear || call.kind == CallKind::lookup;
+  return call.rule == TypeRule::linear || call.rule == TypeRule::lookup;
 }
 
 /// Runs the regions backward. `live_` counts from the beginning, so it falls below 0 as saved tensors are

@@ -93,7 +93,7 @@ struct Exchange {
 };
 
 /// What a call does with values that the ranks of an axis share: its rule in value_types.h.
-enum class CallKind : uint8_t {
+enum class TypeRule : uint8_t {
   elementwise,  ///< of each token and channel for itself, or channels of one token or head: norms, activations
   lookup,       ///< rows of its weight, by token
   linear,       ///< by its weight [out, in]
@@ -106,7 +106,7 @@ enum class CallKind : uint8_t {
 /// One layer call inside a block. Sizes are per token.
 struct CallSpec {
   std::string name;  ///< "rms_norm"
-  CallKind kind = CallKind::elementwise;
+  TypeRule rule = TypeRule::elementwise;
   std::vector<std::string> weights = {};  ///< names of the parameters that it uses
   double flops = 0;                       ///< forward, per token, of matrix products
   /// Forward, per token and key of its document: attention without the causal mask; of at most `window` keys if that
@@ -194,6 +194,7 @@ struct BlockCost {
 ///
 /// backward_flops is twice forward_flops, plus the forward FLOPs of recomputed regions. Those of weights are the
 /// forward FLOPs of linear calls and the loss.
+/// Of blocks whose calls are only known as these sizes (see list_cost()).
 BlockCost block_cost(const std::vector<RegionSpec>& regions, const CostContext& context,
                      const std::vector<std::string>& recomputed = {});
 

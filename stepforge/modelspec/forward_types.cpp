@@ -75,20 +75,20 @@ ValueType loss_type(const TypePlace& place, ValueType x) {
 }  // namespace
 
 ValueType result_type(const TypePlace& place, ValueType x) {
-  const CallKind kind = place.call->kind;
-  if (kind == CallKind::exchange) return place.after(x, place.forward_exchanges(), "its input");
+  const TypeRule rule = place.call->rule;
+  if (rule == TypeRule::exchange) return place.after(x, place.forward_exchanges(), "its input");
   place.require(x != partial, "uses a partial sum (P), which must be summed first");
-  switch (kind) {
-    case CallKind::lookup:
+  switch (rule) {
+    case TypeRule::lookup:
       place.require_no_exchange(place.forward_exchanges());
       return by_weight(place, x, /*by_rows=*/partial);
-    case CallKind::linear:
+    case TypeRule::linear:
       place.require_no_exchange(place.forward_exchanges());
       return by_weight(place, x, /*by_rows=*/channels);
-    case CallKind::attention:
+    case TypeRule::attention:
       check_keys(place, x);
       return x;
-    case CallKind::loss:
+    case TypeRule::loss:
       return loss_type(place, x);
     default:
       place.require_no_exchange(place.forward_exchanges());

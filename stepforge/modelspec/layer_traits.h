@@ -42,7 +42,9 @@ enum class RouterKind : uint8_t {
 };
 
 struct LayerTraits {
+  int64_t layer = 0;  ///< its index in the model
   NormPlaces norms = NormPlaces::before;
+  double norm_eps = 1e-6;
   /// Norms scale by offset + weight: 1 in Gemma, where weights start at 0.
   double norm_offset = 0.0;
   AttentionProjection projection = AttentionProjection::direct;

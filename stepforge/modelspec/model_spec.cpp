@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "stepforge/modelspec/call_cost.h"
+
 namespace stepforge {
 
 bool BlockSpec::exchanges_over(BlockAxis axis) const {
@@ -13,6 +15,12 @@ bool BlockSpec::exchanges_over(BlockAxis axis) const {
              std::ranges::any_of(call.backward_exchanges, over_axis);
     });
   });
+}
+
+BlockCost block_cost(const BlockSpec& block, const CostContext& context,
+                     const std::vector<std::string>& recomputed) {
+  return block.calls.empty() ? block_cost(block.regions, context, recomputed)
+                             : list_cost(block.calls, context, recomputed);
 }
 
 int64_t ModelSpec::parameter_count() const {
@@ -44,7 +52,7 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
     for (const RegionSpec& region : block.regions) {
       for (const CallSpec& call : region.calls) {
         attention += 3.0 * call.flops_per_key * static_cast<double>(call.keys(seq_len));
-        if (call.kind == CallKind::loss && block.ahead > 0)  // once more by the weight of the first head
+        if (call.rule == TypeRule::loss && block.ahead > 0)  // once more by the weight of the first head
           matmul_parameters += find_parameter(call.weights.front())->elements();
       }
     }

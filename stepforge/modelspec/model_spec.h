@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stepforge/base/dtype.h"
+#include "stepforge/modelspec/call_list.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/dispatch_method.h"
 #include "stepforge/modelspec/parameter.h"
@@ -74,6 +75,10 @@ struct BlockSpec {
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
   std::vector<RegionSpec> regions;
+  CallList calls =
+      {};  ///< what it runs; empty: a block of tensor operations, of which only `regions` is known
+  CallList generation =
+      {};  ///< the same in generation, where no rank has slices of the tokens or parts of rows
   LayerPart part = LayerPart::whole;
   std::optional<DispatchSpec> dispatch = {};  ///< of its inputs, and of its outputs back
   std::vector<std::string> kept = {};         ///< outputs that its backward needs
@@ -95,6 +100,10 @@ struct BlockSpec {
   /// Whether it exchanges something with the ranks of this axis while it computes.
   bool exchanges_over(BlockAxis axis) const;
 };
+
+/// list_cost() of its calls, or block_cost() of its regions.
+BlockCost block_cost(const BlockSpec& block, const CostContext& context,
+                     const std::vector<std::string>& recomputed = {});
 
 /// A parameter that two blocks use. The unit of the first block owns it. Gradients of both are summed; norm,
 /// update and checkpoint count it once. If the blocks are on different ranks, each holds a copy of the unit.

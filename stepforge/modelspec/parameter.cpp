@@ -38,6 +38,12 @@ bool ParameterSpec::is_sliced() const {
   return std::ranges::any_of(sub_tensors, &SubTensor::is_slice);
 }
 
+Division ParameterSpec::division() const {
+  if (!is_sliced()) return Division::whole;
+  const bool by_columns = shape.size() > 1 && tensor_shape(0).at(1) != shape.at(1);
+  return by_columns ? Division::columns : Division::rows;
+}
+
 MatrixShape ParameterSpec::matrix_of(const SubTensor& tensor) const {
   if (shape.size() == 3) return {shape[2], shape[1], true};
   return {tensor.rows, row_elements(), false};

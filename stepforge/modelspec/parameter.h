@@ -45,6 +45,9 @@ struct MatrixShape {
   bool transposed = false;  ///< in memory, as those of a stack are
 };
 
+/// How a parameter is divided over the ranks of an axis: rows are outputs, columns inputs of a matrix.
+enum class Division : uint8_t { whole, rows, columns, experts };
+
 struct ParameterSpec {
   std::string name;  ///< "layers.0.attention.qkv"
   std::vector<int64_t> shape;
@@ -64,6 +67,8 @@ struct ParameterSpec {
   std::vector<int64_t> tensor_shape(size_t index) const;
   /// Whether it holds slices of tensors that are divided over ranks.
   bool is_sliced() const;
+  /// How its tensors are divided over tensor-parallel ranks.
+  Division division() const;
   MatrixShape matrix_of(const SubTensor& tensor) const;
   /// Whether it holds parts of matrices that are divided over ranks, not only some of a stack.
   bool has_parts_of_matrices() const;

@@ -80,11 +80,8 @@ Division TypePlace::division_of(const std::string& weight) const {
   const auto [unit, parameter] = parameter_at(*this, weight);
   if (axis.axis == BlockAxis::experts)
     return unit.mesh == UnitMesh::experts ? Division::experts : Division::whole;
-  const bool divided = axis.axis == BlockAxis::tensor && unit.mesh == UnitMesh::rows && parameter.is_sliced();
-  if (!divided) return Division::whole;
-  const bool by_columns =
-      parameter.shape.size() > 1 && parameter.tensor_shape(0).at(1) != parameter.shape.at(1);
-  return by_columns ? Division::columns : Division::rows;
+  const bool may_be_divided = axis.axis == BlockAxis::tensor && unit.mesh == UnitMesh::rows;
+  return may_be_divided ? parameter.division() : Division::whole;
 }
 
 Division TypePlace::division() const {

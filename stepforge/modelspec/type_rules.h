@@ -12,9 +12,6 @@
 
 namespace stepforge {
 
-/// How a weight is divided over an axis.
-enum class Division : uint8_t { whole, rows, columns, experts };
-
 /// Whether every rank has other tokens.
 inline bool of_other_tokens(ValueType type) {
   return type == ValueType::varying || type == ValueType::tokens;

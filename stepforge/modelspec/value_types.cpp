@@ -96,7 +96,7 @@ class BlockTypes {
       place_.region = &region;
       const ValueType into = type;
       for (const CallSpec& call : region.calls) {
-        if (call.kind == CallKind::memory) continue;
+        if (call.rule == TypeRule::memory) continue;
         place_.call = &call;
         const ValueType input = type;
         type = result_type(place_, input);

@@ -92,13 +92,18 @@ struct LinearOfSliceFunction : torch::autograd::Function<LinearOfSliceFunction> 
                                     const TensorExchange& exchange, bool needs_input_gradient) {
     std::optional<ArrivingSlices> input;
     if (weight.trained()) input.emplace(x, exchange);
-    SumOfSlices sum(gradient.size(0), exchange);
+    at::Tensor of_slice;
     if (needs_input_gradient)
-      sum.start([&](int64_t begin, int64_t size) {
-        return at::mm(gradient.narrow(0, begin, size), weight.value());
+      of_slice =
+          at::empty({slice_size(gradient.size(0), exchange), weight.value().size(1)}, gradient.options());
+    SumOfSlices sum(of_slice, exchange);
+    if (needs_input_gradient)
+      sum.start([&](int64_t begin, at::Tensor share) {
+        at::mm_out(share, gradient.narrow(0, begin, share.size(0)), weight.value());
       });
     if (weight.trained()) weight.add_product(gradient, input->all());
-    return needs_input_gradient ? sum.finish() : at::Tensor();
+    if (needs_input_gradient) sum.finish();
+    return of_slice;
   }
 };
 
@@ -110,9 +115,13 @@ struct LinearToSliceFunction : torch::autograd::Function<LinearToSliceFunction> 
     if (parameter->trained()) ctx->save_for_backward({x});
     save_pointer(*ctx, "parameter", parameter);
     save_pointer(*ctx, "exchange", exchange);
-    SumOfSlices sum(x.size(0), *exchange);
-    sum.start([&](int64_t begin, int64_t size) { return at::mm(x.narrow(0, begin, size), weight.t()); });
-    return sum.finish();
+    at::Tensor of_slice = at::empty({slice_size(x.size(0), *exchange), weight.size(0)}, x.options());
+    SumOfSlices sum(of_slice, *exchange);
+    sum.start([&](int64_t begin, at::Tensor share) {
+      at::mm_out(share, x.narrow(0, begin, share.size(0)), weight.t());
+    });
+    sum.finish();
+    return of_slice;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {

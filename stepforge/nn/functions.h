@@ -17,7 +17,6 @@
 #include "stepforge/modelspec/layer_traits.h"
 #include "stepforge/nn/attention_sinks.h"
 #include "stepforge/nn/context.h"
-#include "stepforge/nn/context_exchange.h"
 #include "stepforge/nn/parameter.h"
 
 namespace stepforge {
@@ -90,15 +89,7 @@ std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weigh
                                            const NormConstants& constants,
                                            const TensorExchange* summed = nullptr);
 
-/// Optional q/k norm, then rotary embedding of q and k inside packed qkv [N, (heads + 2 kv_heads) head_dim].
-/// Without norms it works in place. `q_norm` and `k_norm` are both null or both given, of each head or of all heads
-/// (kernels/rope.h). `summed`: the ranks that have the other heads, over which their gradients are summed, or null; it
-/// must outlive the graph.
-at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
-                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, const NormConstants& constants,
-                  const TensorExchange* summed = nullptr);
-
-/// Causal attention inside each document of the batch. qkv is the result of rotate() or of latent_qkv(); returns
+/// Causal attention inside each document of the batch. qkv is the result of latent_qkv(); returns
 /// [N, shape.out_width()].
 at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
                   const AttentionSinks& sinks = {});
@@ -106,10 +97,6 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
 /// Generation: appends the keys and values of the new tokens to context.cache and attends to all of it. No autograd.
 at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
                          int64_t layer, const AttentionSinks& sinks = {});
-
-/// The same for this rank's part of each row, by the method of `exchange`, which must outlive the graph.
-at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
-                       const ContextExchange& exchange, const AttentionSinks& sinks = {});
 
 /// activation(gate) * up of packed [N, 2 F].
 at::Tensor swiglu(const at::Tensor& gate_up, Activation activation = Activation::silu);

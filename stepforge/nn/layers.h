@@ -33,48 +33,6 @@ class ResidualBranch {
   uint64_t site_;
 };
 
-/// Multi-head attention in a residual branch: out(attend(rotate(qkv(x)))).
-class AttentionLayer {
- public:
-  /// `prefix` is "layers.3.attention"; the parameters qkv, out, those of the branch, and by the traits qkv_bias,
-  /// q_norm, k_norm, sinks and out_bias are looked up. Heads are those that qkv has.
-  AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, int64_t head_dim,
-                 const LayerTraits& traits, double eps, const RopeTable& rope, int64_t layer,
-                 TensorExchange tensor = {}, ContextExchange exchange = {});
-  at::Tensor forward(const at::Tensor& x, const Context& context);
-
- private:
-  ResidualBranch branch_;
-  Parameter& qkv_;
-  Parameter& out_;
-  Parameter* qkv_bias_ = nullptr;
-  Parameter* out_bias_ = nullptr;
-  AttentionSinks sinks_;
-  Parameter* q_norm_ = nullptr;
-  Parameter* k_norm_ = nullptr;
-  AttentionShape shape_;
-  NormConstants qk_constants_;
-  const RopeTable& rope_;
-  int64_t layer_;
-  TensorExchange tensor_;
-  ContextExchange exchange_;
-};
-
-/// Gated MLP in a residual branch: down(activation(gate x) * up x).
-class MlpLayer {
- public:
-  MlpLayer(const ParameterLookup& parameters, const std::string& prefix, const LayerTraits& traits,
-           double eps, int64_t layer, TensorExchange tensor = {});
-  at::Tensor forward(const at::Tensor& x, const Context& context);
-
- private:
-  ResidualBranch branch_;
-  Parameter& gate_up_;
-  Parameter& down_;
-  Activation activation_;
-  TensorExchange tensor_;
-};
-
 class EmbeddingBlock : public Block {
  public:
   /// Rows of the table times `factor`: of the tokens, and of those further ahead that the batch has.

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <utility>
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -8,7 +6,6 @@
 #include "stepforge/kernels/swiglu.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
-#include "stepforge/nn/layers.h"
 
 namespace stepforge {
 
@@ -37,22 +34,6 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
 
 at::Tensor swiglu(const at::Tensor& gate_up, Activation activation) {
   return SwigluFunction::apply(gate_up, activation);
-}
-
-// A layer has two dropouts: that of attention, then this one.
-MlpLayer::MlpLayer(const ParameterLookup& parameters, const std::string& prefix, const LayerTraits& traits,
-                   double eps, int64_t layer, TensorExchange tensor)
-    : branch_(parameters, prefix, traits, eps, static_cast<uint64_t>(2 * layer + 1)),
-      gate_up_(parameters(prefix + ".gate_up")),
-      down_(parameters(prefix + ".down")),
-      activation_(traits.activation),
-      tensor_(std::move(tensor)) {}
-
-at::Tensor MlpLayer::forward(const at::Tensor& x, const Context& context) {
-  const auto [input, residual] = branch_.enter(x, tensor_, context);
-  const at::Tensor gate_up = enter_linear(input, gate_up_, tensor_, context);
-  return branch_.leave(leave_linear(swiglu(gate_up, activation_), down_, tensor_, context), residual, tensor_,
-                       context);
 }
 
 }  // namespace stepforge

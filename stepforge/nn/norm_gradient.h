@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "stepforge/kernels/divided.h"
+#include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/parameter.h"
 
 namespace stepforge {
@@ -17,7 +18,8 @@ class NormGradient {
   NormGradient(Parameter& weight, const TensorExchange* summed)
       : weight_(weight),
         summed_(summed),
-        target_(at::empty({weight.value().size(0)}, weight.value().options().dtype(at::kFloat))) {}
+        target_(at::empty({weight.value().size(0)},
+                          weight.value().options().dtype(compute_type(weight.value())))) {}
 
   /// The backward overwrites it.
   const at::Tensor& target() const { return target_; }

@@ -54,31 +54,30 @@ const at::Tensor& ArrivingSlices::all() {
   return whole_;
 }
 
-SumOfSlices::SumOfSlices(int64_t tokens, const TensorExchange& exchange)
-    : size_(slice_size(tokens, exchange)),
+SumOfSlices::SumOfSlices(const at::Tensor& sum, const TensorExchange& exchange)
+    : sum_(sum),
       exchange_(exchange),
       shares_(static_cast<std::size_t>(exchange.parallel.degree)),
       passes_(exchange) {}
 
-void SumOfSlices::start(const std::function<at::Tensor(int64_t begin, int64_t size)>& share) {
-  const auto of_slice = [&](int64_t part) { return share(part * size_, size_); };
+void SumOfSlices::start(const std::function<void(int64_t begin, const at::Tensor& share)>& write_share) {
   const auto share_of = [&](int64_t part) -> at::Tensor& {
     return shares_.at(static_cast<std::size_t>(part));
   };
   for (int64_t distance = 1; distance < exchange_.parallel.degree; ++distance) {
-    outgoing_.push_back(of_slice(exchange_.parallel.part_after(distance)));
+    outgoing_.push_back(at::empty_like(sum_));
+    write_share(exchange_.parallel.part_after(distance) * sum_.size(0), outgoing_.back());
     at::Tensor& incoming = share_of(exchange_.parallel.part_after(-distance));
-    incoming = at::empty_like(outgoing_.back());
+    incoming = at::empty_like(sum_);
     passes_.start(outgoing_.back(), incoming, distance);
   }
-  share_of(exchange_.parallel.part_after(0)) = of_slice(exchange_.parallel.part_after(0));
+  share_of(exchange_.parallel.part_after(0)) = sum_;
+  write_share(exchange_.parallel.part_after(0) * sum_.size(0), sum_);
 }
 
-at::Tensor SumOfSlices::finish() {
+void SumOfSlices::finish() {
   for (std::size_t i = 0; i < outgoing_.size(); ++i) passes_.wait_next();
-  at::Tensor sum = shares_.at(static_cast<std::size_t>(exchange_.parallel.part_after(0)));
-  exchange_.add(shares_, sum);
-  return sum;
+  exchange_.add(shares_, sum_);
 }
 
 }  // namespace stepforge

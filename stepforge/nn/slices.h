@@ -55,17 +55,18 @@ class ArrivingSlices {
   Passes passes_;
 };
 
-/// The sum over the ranks of each one's share of this rank's slice of `tokens`.
+/// The sum over the ranks of each one's share of this rank's slice.
 class SumOfSlices {
  public:
-  SumOfSlices(int64_t tokens, const TensorExchange& exchange);
-  /// Calls `share` for the tokens of each slice, this rank's last, and sends the result to the rank of the slice.
-  void start(const std::function<at::Tensor(int64_t begin, int64_t size)>& share);
-  /// [n, width], when the shares of all ranks have arrived.
-  at::Tensor finish();
+  /// `sum` [n, width] is written by start() and finish().
+  SumOfSlices(const at::Tensor& sum, const TensorExchange& exchange);
+  /// Calls `write_share` for the tokens of each slice, this rank's last, and sends the result to the rank of the slice.
+  void start(const std::function<void(int64_t begin, const at::Tensor& share)>& write_share);
+  /// When the shares of all ranks have arrived.
+  void finish();
 
  private:
-  int64_t size_;
+  at::Tensor sum_;
   const TensorExchange& exchange_;
   std::vector<at::Tensor> outgoing_;
   std::vector<at::Tensor> shares_;  ///< of this rank's slice, by rank

@@ -403,7 +403,7 @@ ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
   for (BlockSpec& block : model.blocks) {
     for (RegionSpec& region : block.regions) {
       for (CallSpec& call : region.calls) {
-        if (call.kind != CallKind::loss) continue;
+        if (call.rule != TypeRule::loss) continue;
         call.backward_workspace.chunk = call.forward_workspace.chunk;
         call.backward_workspace.chunk_token.fp32 += (1 + loss.workspace_per_logit) * model.vocab_size;
       }

@@ -69,8 +69,8 @@ ParameterSpec expert_matrices(const std::string& name, int64_t rows, int64_t col
 
 // The calls of the specification. They count about as many bytes as these layers use.
 
-CallSpec call(CallKind kind, const std::string& weight, int64_t output, int64_t saves = 0) {
-  CallSpec made{.name = weight.substr(weight.rfind('.') + 1), .kind = kind, .weights = {weight}};
+CallSpec call(TypeRule rule, const std::string& weight, int64_t output, int64_t saves = 0) {
+  CallSpec made{.name = weight.substr(weight.rfind('.') + 1), .rule = rule, .weights = {weight}};
   made.output.compute = output;
   made.saves.compute = saves;
   made.gradient.compute = output;
@@ -86,11 +86,11 @@ RegionSpec mixing_region(const std::string& mix, const TensorParallel& tensor,
   if (slices) add_enter(calls, kWidth, tensor);
   const Exchange by_heads{BlockAxis::heads, ExchangeKind::all_to_all, {kWidth}};
   const CallSpec exchange_heads{.name = "heads",
-                                .kind = CallKind::exchange,
+                                .rule = TypeRule::exchange,
                                 .forward_exchanges = {by_heads},
                                 .backward_exchanges = {by_heads}};
   if (context.heads() > 1) calls.push_back(exchange_heads);
-  CallSpec sums{.name = "sums", .kind = CallKind::attention};
+  CallSpec sums{.name = "sums", .rule = TypeRule::attention};
   sums.output.compute = kWidth;
   sums.gradient.compute = kWidth;
   if (context.across() > 1) {
@@ -104,9 +104,9 @@ RegionSpec mixing_region(const std::string& mix, const TensorParallel& tensor,
   if (context.heads() > 1) calls.push_back(exchange_heads);
   if (slices)
     calls.push_back({.name = "slice",
-                     .kind = CallKind::exchange,
+                     .rule = TypeRule::exchange,
                      .forward_exchanges = {over_tensor(ExchangeKind::slice, {})}});
-  calls.push_back(call(CallKind::linear, mix, kWidth, 2 * kWidth));
+  calls.push_back(call(TypeRule::linear, mix, kWidth, 2 * kWidth));
   if (slices)
     calls.back().backward_exchanges = {
         {BlockAxis::tensor, ExchangeKind::sum, {}, kWidth * kWidth * static_cast<int64_t>(sizeof(float))}};
@@ -133,12 +133,12 @@ struct ExpertCalls {
     route.saves = {kWidth, 2 * kExperts};
     route.gradient.compute = kWidth;
     experts = {
-        call(CallKind::linear, layer + ".expert_gate_up", 2 * kChosen * kExpertHidden, kChosen * kWidth),
-        call(CallKind::linear, layer + ".expert_down", 2 * kChosen * kWidth, kChosen * kExpertHidden)};
+        call(TypeRule::linear, layer + ".expert_gate_up", 2 * kChosen * kExpertHidden, kChosen * kWidth),
+        call(TypeRule::linear, layer + ".expert_down", 2 * kChosen * kWidth, kChosen * kExpertHidden)};
     if (!biased) return;
     for (CallSpec& product : experts) product.output.compute *= 2;  // and sums with biases
     experts.push_back({.name = "biases",
-                       .kind = CallKind::memory,
+                       .rule = TypeRule::memory,
                        .weights = {layer + ".expert_gate_up_bias", layer + ".expert_down_bias"}});
   }
 };
@@ -156,14 +156,14 @@ RegionSpec experts_region(const std::string& layer, bool biased) {
 /// Of each token `rows` rows: its own, and those of tokens further ahead.
 RegionSpec embedding_region(const TensorParallel& tensor, int64_t rows) {
   const int64_t width = rows * kWidth;
-  RegionSpec region{.name = "embedding", .calls = {call(CallKind::lookup, "embedding.weight", width)}};
+  RegionSpec region{.name = "embedding", .calls = {call(TypeRule::lookup, "embedding.weight", width)}};
   add_leave(region.calls, width, tensor);
   return region;
 }
 
 /// The sum of two values.
 RegionSpec join_region() {
-  CallSpec sum{.name = "sum", .kind = CallKind::elementwise};
+  CallSpec sum{.name = "sum", .rule = TypeRule::elementwise};
   sum.output.compute = sum.gradient.compute = kWidth;
   return {.name = "join", .calls = {sum}};
 }
@@ -173,7 +173,7 @@ RegionSpec later_region(const std::string& weight, const TensorParallel& tensor)
   RegionSpec region{.name = "mtp"};
   CallSpec join{.name = "join"};
   join.output.compute = join.gradient.compute = 2 * kWidth;
-  region.calls = {join, call(CallKind::linear, weight, kWidth, 2 * kWidth)};
+  region.calls = {join, call(TypeRule::linear, weight, kWidth, 2 * kWidth)};
   compute_on_slices(region, tensor);
   return region;
 }
@@ -181,7 +181,7 @@ RegionSpec later_region(const std::string& weight, const TensorParallel& tensor)
 RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) {
   RegionSpec region{.name = "head"};
   add_enter(region.calls, kWidth, tensor);
-  region.calls.push_back(call(CallKind::loss, weight, kExactVocabulary));
+  region.calls.push_back(call(TypeRule::loss, weight, kExactVocabulary));
   if (tensor.degree > 1 && tensor.divided)
     region.calls.back().forward_exchanges = {over_tensor(ExchangeKind::sum, {2})};
   return region;
@@ -314,7 +314,7 @@ ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& ten
     if (shared) {
       trained.parameters.push_back(matrix(name + ".unused", 5, 3));
       block.regions.back().calls.push_back(
-          {.name = "unused", .kind = CallKind::memory, .weights = {name + ".unused"}});
+          {.name = "unused", .rule = TypeRule::memory, .weights = {name + ".unused"}});
       add_unit({name + ".frozen", {std::move(mix)}, /*trainable=*/false});
     } else {
       trained.parameters.push_back(std::move(mix));

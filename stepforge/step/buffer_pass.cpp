@@ -48,8 +48,7 @@ class BufferWriter {
       program.units[u].reduced_bytes = units_[u].all_shards * dtype_bytes(unit.reduce);
     }
     for (std::size_t b = 0; b < model.blocks.size(); ++b)
-      costs_.push_back(
-          block_cost(model.blocks[b].regions, options.cost, program.blocks[b].recomputed_regions));
+      costs_.push_back(block_cost(model.blocks[b], options.cost, program.blocks[b].recomputed_regions));
     reads_gradient_.resize(program.values.size(), false);
     splits_backward_.resize(program.blocks.size(), false);
     for (const Operation& operation : program.operations) {

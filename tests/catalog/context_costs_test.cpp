@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/catalog/context_costs.h"
-
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
@@ -14,7 +12,7 @@ namespace {
 /// Of the layer, for 16 tokens of a rank in fp32.
 BlockCost cost_of(const ContextParallel& context) {
   const ModelSpec spec = model_spec(small_model("llama", 8, 2), 0, {}, context);
-  return block_cost(spec.blocks.at(1).regions, {16, 16 * context.degree, DType::f32, 2, context.degree});
+  return block_cost(spec.blocks.at(1), {16, 16 * context.degree, DType::f32, 2, context.degree});
 }
 
 TEST(ContextCosts, CountWhatEachMethodExchanges) {

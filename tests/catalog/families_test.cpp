@@ -128,8 +128,7 @@ TEST(ModelSpec, OfExpertsOnlyThoseThatATokenTakesAreActiveAndCountInFlops) {
   EXPECT_EQ(many.active_parameter_count() - few.active_parameter_count(), routers);
   EXPECT_DOUBLE_EQ(many.flops_per_token(10) - few.flops_per_token(10), 6.0 * routers);
   double block = 0.0;
-  for (const BlockSpec& spec : few.blocks)
-    block += block_cost(spec.regions, {10, 10, DType::f32}).forward_flops / 10;
+  for (const BlockSpec& spec : few.blocks) block += block_cost(spec, {10, 10, DType::f32}).forward_flops / 10;
   const int64_t unmultiplied = 100 * 32 + 2 * (2 * 32 + 2 * 12) + 32;  // embedding and norms
   EXPECT_DOUBLE_EQ(block, 2.0 * (few.active_parameter_count() - unmultiplied) + 2 * 4.0 * 48 * 10);
 }
@@ -408,7 +407,7 @@ TEST(LayerTraits, ScoresAreDividedByTheRootOfTheHeadSizeOrOfAnotherNumber) {
 TEST(ModelSpec, AWindowLimitsTheKeysWhoseFlopsCount) {
   ModelConfig config = tiny("mistral");
   const auto flops = [&](int64_t length) {
-    return block_cost(model_spec(config).blocks.at(1).regions, {10, length, DType::f32}).forward_flops;
+    return block_cost(model_spec(config).blocks.at(1), {10, length, DType::f32}).forward_flops;
   };
   const double whole = flops(10);
   config.sliding_window = 4;
@@ -443,8 +442,7 @@ TEST(ModelSpec, ForwardFlopsAreTwoPerMatrixElementAndFourPerKeyAndChannel) {
   const ModelConfig config = tiny("llama");
   const ModelSpec spec = model_spec(config);
   double flops = 0;
-  for (const BlockSpec& block : spec.blocks)
-    flops += block_cost(block.regions, {10, 10, DType::f32}).forward_flops;
+  for (const BlockSpec& block : spec.blocks) flops += block_cost(block, {10, 10, DType::f32}).forward_flops;
   const double matrices = 2 * (96 * 32 + 48 * 32 + 3 * 56 * 32) + 100 * 32;
   EXPECT_DOUBLE_EQ(flops, 10 * (2 * matrices + 2 * 4.0 * 48 * 10));
 }

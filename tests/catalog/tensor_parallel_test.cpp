@@ -103,8 +103,7 @@ TEST(TensorParallelSpec, ARankHoldsWholeHeadsOfQueriesKeysAndValues) {
 TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
   const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::bf16};
   const auto cost = [&](const char* family, int degree, size_t block) {
-    return block_cost(model_spec(small_model(family, 12, 6), 64, {0, degree}).blocks.at(block).regions,
-                      context);
+    return block_cost(model_spec(small_model(family, 12, 6), 64, {0, degree}).blocks.at(block), context);
   };
   const int64_t hidden = 100 * 24 * 2;
   EXPECT_EQ(cost("llama", 1, 1).forward_exchange[0], 0);
@@ -119,7 +118,7 @@ TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
 TEST(TensorParallelSpec, WithSlicesRanksExchangeTheirTokensAndPassOnlyThose) {
   const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::bf16, .slices = 2};
   const auto cost = [&](const char* family, TensorParallel tensor, size_t block) {
-    return block_cost(model_spec(small_model(family, 12, 6), 64, tensor).blocks.at(block).regions, context);
+    return block_cost(model_spec(small_model(family, 12, 6), 64, tensor).blocks.at(block), context);
   };
   const TensorParallel sequence{0, 2, true};
   const int64_t hidden = 100 * 24 * 2;
@@ -142,7 +141,7 @@ TEST(TensorParallelSpec, WithoutLossParallelRanksExchangeTheLogits) {
   const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::f32};
   const ModelConfig model = small_model("llama", 12, 6);
   const ModelSpec spec = model_spec(model, 64, {0, 2, false, true});
-  EXPECT_EQ(block_cost(spec.blocks.at(3).regions, context).forward_exchange[0], 100 * model.vocab_size * 4);
+  EXPECT_EQ(block_cost(spec.blocks.at(3), context).forward_exchange[0], 100 * model.vocab_size * 4);
 }
 
 TEST(TensorParallelSpec, RefusesDegreesThatDoNotFitWithBothNumbers) {

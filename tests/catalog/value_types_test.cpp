@@ -75,7 +75,7 @@ TEST(ValueTypes, EveryParameterIsUsedByACall) {
   }
 }
 
-/// "rms_norm: S(tokens), S(tokens)" of each call of a block.
+/// "norm: S(tokens), S(tokens)" of each call of a block.
 std::vector<std::string> types_of(const ModelSpec& spec, size_t block, size_t axis) {
   std::vector<std::string> lines;
   for (const CallTypes& types : value_types(spec, spec.blocks.at(block), type_axes(spec).at(axis)))
@@ -86,14 +86,14 @@ std::vector<std::string> types_of(const ModelSpec& spec, size_t block, size_t ax
 
 TEST(ValueTypes, AreInferredThroughALayerOfSlices) {
   const ModelSpec spec = model_spec(small_model("qwen3", 8, 4), 64, {0, 2, true});
-  EXPECT_EQ(types_of(spec, 1, 1),
-            (std::vector<std::string>{
-                "rms_norm: S(tokens), S(tokens)", "enter: R, P", "qkv: S(channels), S(channels)",
-                "qk_norm_rope: S(channels), S(channels)", "attention: S(channels), S(channels)", "out: P, R",
-                "leave: S(tokens), S(tokens)", "residual_add: S(tokens), S(tokens)",
-                "rms_norm: S(tokens), S(tokens)", "enter: R, P", "gate_up: S(channels), S(channels)",
-                "swiglu: S(channels), S(channels)", "down: P, R", "leave: S(tokens), S(tokens)",
-                "residual_add: S(tokens), S(tokens)"}));
+  EXPECT_EQ(
+      types_of(spec, 1, 1),
+      (std::vector<std::string>{
+          "norm: S(tokens), S(tokens)", "enter: R, P", "qkv: S(channels), S(channels)",
+          "rotary: S(channels), S(channels)", "attention: S(channels), S(channels)", "out: P, R",
+          "leave: S(tokens), S(tokens)", "residual_add: S(tokens), S(tokens)", "norm: S(tokens), S(tokens)",
+          "enter: R, P", "gate_up: S(channels), S(channels)", "swiglu: S(channels), S(channels)",
+          "down: P, R", "leave: S(tokens), S(tokens)", "residual_add: S(tokens), S(tokens)"}));
 }
 
 TEST(ValueTypes, AreInferredThroughTheHeadOfADividedVocabulary) {
@@ -184,7 +184,7 @@ std::vector<TypeFault> type_faults() {
       {"NoCallUsesAParameter",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 0, "qk_norm_rope").weights.pop_back(); },
+       [](ModelSpec& s) { find_call(s, 1, 0, "rotary").weights.pop_back(); },
        "layers.0.attention.k_norm: no call of the model's specification uses it"},
       {"ASumAfterAttentionIsMissing",
        kSums,
@@ -240,20 +240,20 @@ std::vector<TypeFault> type_faults() {
       {"TheGradientOfANormOfSlicesIsNotSummed",
        kSlices,
        {},
-       [](ModelSpec& s) { find_call(s, 2, 0, "rms_norm").backward_exchanges.clear(); },
+       [](ModelSpec& s) { find_call(s, 2, 0, "norm").backward_exchanges.clear(); },
        "layers.1, over tensor: the gradient of layers.1.attention.norm is a partial sum (P) that nothing "
        "sums"},
       {"TheGradientOfAWholeNormIsSummed",
        kSums,
        {},
        [](ModelSpec& s) {
-         find_call(s, 2, 0, "rms_norm").backward_exchanges = {{BlockAxis::tensor, ExchangeKind::sum, {}, 96}};
+         find_call(s, 2, 0, "norm").backward_exchanges = {{BlockAxis::tensor, ExchangeKind::sum, {}, 96}};
        },
        "the gradient of layers.1.attention.norm is R: a sum needs a partial sum (P)"},
       {"TheGradientOfTheHeadNormsIsNotSummed",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 0, "qk_norm_rope").backward_exchanges.clear(); },
+       [](ModelSpec& s) { find_call(s, 1, 0, "rotary").backward_exchanges.clear(); },
        "the gradient of layers.0.attention.q_norm is a partial sum (P) that nothing sums"},
       {"TheGradientOfTheFinalNormIsNotSummed",
        kSlices,
@@ -327,8 +327,7 @@ std::vector<TypeFault> type_faults() {
        {},
        kGather,
        [](ModelSpec& s) {
-         find_call(s, 1, 0, "rms_norm").backward_exchanges = {
-             {BlockAxis::context, ExchangeKind::sum, {}, 96}};
+         find_call(s, 1, 0, "norm").backward_exchanges = {{BlockAxis::context, ExchangeKind::sum, {}, 96}};
        },
        "the gradient of layers.0.attention.norm, which the step sums, is R, but must be P"},
       {"AParameterIsOfAnotherBlock",

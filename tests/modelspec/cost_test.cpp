@@ -144,7 +144,7 @@ TEST(BlockCost, BackwardFlopsAreTwiceForwardPlusRecomputation) {
 /// A linear call whose input another call saves if `saves` is 0.
 CallSpec linear_call(int64_t saves, int64_t gradient) {
   CallSpec cost = call(1, saves, gradient);
-  cost.kind = CallKind::linear;
+  cost.rule = TypeRule::linear;
   cost.queued_saves = cost.saves;
   return cost;
 }

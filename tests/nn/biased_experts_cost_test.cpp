@@ -95,7 +95,7 @@ class BiasedExpertsCost : public ::testing::TestWithParam<BiasedCase> {
   static BlockCost predicted() {
     const CostContext context{kBiasedRows * kBiasedLength, kBiasedLength, GetParam().compute,
                               at::get_num_threads()};
-    return block_cost(model_spec(biased_config()).blocks.at(1).regions, context, GetParam().recomputed);
+    return block_cost(model_spec(biased_config()).blocks.at(1), context, GetParam().recomputed);
   }
 };
 

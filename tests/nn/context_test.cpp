@@ -5,7 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/data/context_part.h"
-#include "stepforge/nn/functions.h"
+#include "tests/nn/one_call.h"
 #include "tests/nn/tiny_model.h"
 
 namespace stepforge::testing {
@@ -42,7 +42,7 @@ TEST(BatchTensors, RangesOfAPartNameTheQueriesOfEachDocument) {
 TEST(AttendPart, RefusesAModelMadeForWholeRows) {
   const BatchTensors part(take_part(made_up_batch(1, 16, 50), {0, 2, true}));
   const AttentionShape shape{2, 1, 4, 0.5};
-  EXPECT_THROW(attend_part(at::empty({8, shape.qkv_width()}), shape, part, {}), Error);
+  EXPECT_THROW(attend_by_calls(at::empty({8, shape.qkv_width()}), shape, part), Error);
 }
 
 }  // namespace

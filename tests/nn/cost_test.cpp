@@ -113,10 +113,9 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
     const ContextParallel& parallel = GetParam().context;
     const CostContext context{kRows * kSeqLen,       kSeqLen * parallel.degree, GetParam().compute,
                               at::get_num_threads(), parallel.degree,           GetParam().tensor.degree};
-    return block_cost(model_spec(config(), 0, GetParam().tensor, parallel, TensorPlan(GetParam().plan))
-                          .blocks.at(1)
-                          .regions,
-                      context, GetParam().recomputed);
+    return block_cost(
+        model_spec(config(), 0, GetParam().tensor, parallel, TensorPlan(GetParam().plan)).blocks.at(1),
+        context, GetParam().recomputed);
   }
 };
 

@@ -9,8 +9,10 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/modelspec/calls/rotary.h"
 #include "stepforge/nn/functions.h"
 #include "stepforge/nn/layers.h"
+#include "tests/nn/one_call.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
 
@@ -139,7 +141,9 @@ TEST_F(Gradients, RopeMatchesAutograd) {
   const at::Tensor qkv = leaf(random_tensor({tokens(), shape.qkv_width()}, 7));
   const at::Tensor qkv64 = leaf64(qkv);
   const at::Tensor cotangent = random_tensor(qkv.sizes(), 8);
-  const at::Tensor out = rotate(qkv * 1.0F, shape, batch.positions, rope, nullptr, nullptr, {1e-6});
+  const auto block = block_of(one_call(CallKind::rotary, {shape.qkv_width()}, RotaryAttributes{shape}),
+                              {std::make_shared<const RopeTable>(rope), nullptr, {}, {}});
+  const at::Tensor out = block->forward({qkv}, context).front();
   torch::autograd::backward({out}, {cotangent.clone()});
   const at::Tensor expected = reference_rotate(qkv64, shape, batch.positions, rope, {}, {}, 1e-6);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});

@@ -44,9 +44,10 @@ struct TinyModel {
                      int64_t loss_chunk = 0, const ContextExchange& exchange = {},
                      const TensorExchange& tensor = {}, const TensorPlan& plan = {})
       : config(model_config),
-        spec(model_spec(config, loss_chunk, tensor.parallel, {}, plan)),
+        spec(model_spec(config, loss_chunk, tensor.parallel, exchange.parallel, plan)),
         store(spec.units, rank_layout(spec.units, {.gather = compute})),
-        model(make_model(config, store.lookup(), {config.max_position, loss_chunk, exchange, tensor})) {
+        model(make_model(config, spec.blocks, store.lookup(),
+                         {config.max_position, loss_chunk, exchange, tensor})) {
     store.initialize(seed);
     gather();
   }

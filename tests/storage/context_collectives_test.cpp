@@ -7,8 +7,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/data/context_part.h"
-#include "stepforge/nn/functions.h"
 #include "tests/kernels/compare.h"
+#include "tests/nn/one_call.h"
 #include "tests/support/rank_threads.h"
 
 namespace stepforge::testing {
@@ -99,7 +99,7 @@ TEST(ContextExchange, AttentionOfPartsIsThatOfWholeRows) {
       const at::Tensor qkv = random_tensor({whole.token_count(), shape.qkv_width()}, 1).to(type);
       const at::Tensor grad_out = random_tensor({whole.token_count(), shape.out_width()}, 2).to(type);
       const Attended expected =
-          attended(qkv, grad_out, [&](const at::Tensor& x) { return attend(x, shape, whole); });
+          attended(qkv, grad_out, [&](const at::Tensor& x) { return attend_by_calls(x, shape, whole); });
       for (const int degree : tried.degrees) {
         for (const bool head_tail : {true, false}) {
           const ContextParallel parallel{degree, tried.method, tried.ulysses_degree};
@@ -107,7 +107,7 @@ TEST(ContextExchange, AttentionOfPartsIsThatOfWholeRows) {
             const BatchTensors own(take_part(rows, {rank, degree, head_tail, parallel.heads()}));
             const Attended actual =
                 attended(part_rows(qkv, own.host), part_rows(grad_out, own.host),
-                         [&](const at::Tensor& x) { return attend_part(x, shape, own, exchange); });
+                         [&](const at::Tensor& x) { return attend_by_calls(x, shape, own, exchange); });
             const at::Tensor expected_out = part_rows(expected.out, own.host);
             if (parallel.has_ring()) {  // partial results are merged
               expect_close(actual.out, expected_out.to(at::kDouble),

@@ -19,8 +19,8 @@ ParameterSpec spread(const std::string& name, std::vector<int64_t> shape, Parame
   return {name, std::move(shape), {{"weight", name, rows, {Initializer::Kind::normal, 0.3}}}, tag};
 }
 
-CallSpec call(CallKind kind, std::vector<std::string> weights) {
-  CallSpec made{.name = "call", .kind = kind, .weights = std::move(weights)};
+CallSpec call(TypeRule rule, std::vector<std::string> weights) {
+  CallSpec made{.name = "call", .rule = rule, .weights = std::move(weights)};
   made.output.compute = made.saves.compute = made.gradient.compute = kWidth;
   return made;
 }
@@ -53,7 +53,7 @@ ModelSpec operations_spec(Shape shape) {
                   {0},
                   {},
                   {stream},
-                  {{.name = "embedding", .calls = {call(CallKind::lookup, {"embedding.weight"})}}}},
+                  {{.name = "embedding", .calls = {call(TypeRule::lookup, {"embedding.weight"})}}}},
                  {"layers.0",
                   BlockKind::layer,
                   0,
@@ -61,7 +61,7 @@ ModelSpec operations_spec(Shape shape) {
                   {stream},
                   {stream},
                   {{.name = "mlp",
-                    .calls = {call(CallKind::linear, {"layers.0.weight", "layers.0.bias"})},
+                    .calls = {call(TypeRule::linear, {"layers.0.weight", "layers.0.bias"})},
                     .residual = true}}},
                  {"head",
                   BlockKind::head,
@@ -69,7 +69,7 @@ ModelSpec operations_spec(Shape shape) {
                   {tied ? 0 : 2},
                   {stream},
                   {},
-                  {{.name = "head", .calls = {call(CallKind::loss, {output})}}}}};
+                  {{.name = "head", .calls = {call(TypeRule::loss, {output})}}}}};
   if (tied) {
     spec.ties = {{"embedding.weight", "head", "head.weight"}};
   } else {
@@ -86,7 +86,7 @@ ModelSpec operations_spec(Shape shape) {
                            {3},
                            {source},
                            {},
-                           {{.name = "head", .calls = {call(CallKind::loss, {"extra.weight"})}}}});
+                           {{.name = "head", .calls = {call(TypeRule::loss, {"extra.weight"})}}}});
     spec.blocks.back().loss_weight = kSecondWeight;
   }
   return spec;

@@ -25,7 +25,6 @@ HOST_READ = re.compile(r"\.(?:item\s*[<(]|cpu\(\)|to\(at::kCPU|is_nonzero\(|allc
 AFTER_A_SKIPPED_STEP = "finds what was not finite, after a step that was skipped"
 ALLOWED_SIGNATURES = {
     ("stepforge/kernels/adamw_8bit.h", "dynamic_code"): "a table of constants",
-    ("stepforge/kernels/attention.h", "scale"): "of the attention scores, a constant of the model",
     ("stepforge/kernels/cpu/kernels.h", "all_finite"): AFTER_A_SKIPPED_STEP,
     ("stepforge/kernels/random_fill.h", "initial_value_reference"): "initial weights, before the first step",
     ("stepforge/kernels/reduce.h", "all_finite"): AFTER_A_SKIPPED_STEP,

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/modelspec/call_passes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stepforge/modelspec/call_table.h"
+#include "stepforge/modelspec/calls/attention.h"
+#include "stepforge/modelspec/calls/exchange.h"
+#include "stepforge/modelspec/calls/linear.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Copies a list call by call, so that a pass may add calls between. Results follow from the operands anew.
+class Rewriter {
+ public:
+  explicit Rewriter(const CallList& list) : list_(list), place_(list.values.size(), -1) {}
+
+  void take_inputs(Rows rows) {
+    for (const int input : list_.inputs) {
+      LayerValue value = list_.value(input);
+      if (rows == Rows::slice) value.rows = rows;
+      made_.values.push_back(std::move(value));
+      made_.inputs.push_back(static_cast<int>(made_.values.size()) - 1);
+      place(input) = made_.inputs.back();
+    }
+  }
+
+  /// Where the value is in the new list; a pass may set it to what replaces the value.
+  int& place(int value) { return place_[static_cast<std::size_t>(value)]; }
+  const LayerValue& value(int index) const { return made_.value(index); }
+
+  /// Adds a call of new values and returns its first result.
+  int add(Call call) { return append(made_, std::move(call)); }
+
+  /// A call of the old list with the new values in its place.
+  Call moved(Call call) {
+    for (int& operand : call.operands) operand = place(operand);
+    return call;
+  }
+
+  /// Adds moved(call), perhaps changed, in place of `old`.
+  void replace(const Call& old, Call call) {
+    add(std::move(call));
+    for (std::size_t r = 0; r < old.results.size(); ++r)
+      place(old.results[r]) = made_.calls.back().results[r];
+  }
+
+  CallList finish() {
+    for (const int output : list_.outputs) made_.outputs.push_back(place(output));
+    return std::move(made_);
+  }
+
+ private:
+  const CallList& list_;
+  std::vector<int> place_;
+  CallList made_;
+};
+
+Call exchange_call(std::string name, const Call& beside, int operand, ExchangeAttributes attributes) {
+  return {.kind = CallKind::exchange,
+          .name = std::move(name),
+          .region = beside.region,
+          .operands = {operand},
+          .attributes = attributes};
+}
+
+ExchangeAttributes enter_attributes(const TensorParallel& tensor) {
+  ExchangeAttributes enter;
+  if (tensor.sequence) enter.forward = ExchangeKind::gather;
+  if (tensor.divided)
+    enter.backward = tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum;
+  else
+    enter.backward = ExchangeKind::slice;
+  return enter;
+}
+
+ExchangeAttributes leave_attributes(const TensorParallel& tensor) {
+  ExchangeAttributes leave;
+  if (tensor.divided)
+    leave.forward = tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum;
+  else
+    leave.forward = ExchangeKind::slice;
+  if (tensor.sequence) leave.backward = ExchangeKind::gather;
+  return leave;
+}
+
+}  // namespace
+
+CallList over_tensor(const CallList& list, const TensorParallel& tensor) {
+  if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return list;
+  const auto is_linear = [](const Call& call) { return call.kind == CallKind::linear; };
+  const auto first = std::ranges::find_if(list.calls, is_linear);
+  const auto last = std::find_if(list.calls.rbegin(), list.calls.rend(), is_linear).base() - 1;
+  const bool beside = tensor.async && tensor.sequence && tensor.divided;
+  Rewriter rewriter(list);
+  rewriter.take_inputs(tensor.sequence ? Rows::slice : Rows::tokens);
+  for (auto call = list.calls.begin(); call != list.calls.end(); ++call) {
+    Call moved = rewriter.moved(*call);
+    if (beside && (call == first || call == last)) {
+      moved.attributes = LinearAttributes{tensor.degree, call == first, call == last};
+    } else if (call == first) {
+      Call enter = exchange_call("enter", *call, moved.operands.front(), enter_attributes(tensor));
+      enter.again = tensor.sequence && tensor.divided;  // a rank keeps its slice only
+      moved.operands.front() = rewriter.add(std::move(enter));
+    }
+    const bool whole = std::ranges::all_of(
+        moved.weights, [](const CallWeight& weight) { return weight.division == Division::whole; });
+    const bool slice = rewriter.value(moved.operands.front()).rows == Rows::slice;
+    const bool inside = call > first && call < last;
+    moved.sums_weight_gradients =
+        !moved.weights.empty() && whole && !is_linear(*call) && (slice || (inside && tensor.divided));
+    rewriter.replace(*call, std::move(moved));
+    if (call == last && !beside) {
+      int& result = rewriter.place(call->results.front());
+      result = rewriter.add(exchange_call("leave", *call, result, leave_attributes(tensor)));
+    }
+  }
+  return rewriter.finish();
+}
+
+CallList over_context(const CallList& list, const ContextParallel& context) {
+  if (context.degree == 1) return list;
+  Rewriter rewriter(list);
+  rewriter.take_inputs(Rows::tokens);
+  for (const Call& call : list.calls) {
+    Call moved = rewriter.moved(call);
+    if (call.kind != CallKind::attention) {
+      rewriter.replace(call, std::move(moved));
+      continue;
+    }
+    auto attributes = attributes_of<AttentionAttributes>(call);
+    attributes.context = context;
+    const HeadsAttributes heads{attributes.shape, context.heads()};
+    const auto exchange = [&](CallKind kind, std::string name, int operand) {
+      return rewriter.add({.kind = kind,
+                           .name = std::move(name),
+                           .region = call.region,
+                           .operands = {operand},
+                           .attributes = heads});
+    };
+    if (heads.degree > 1) {
+      attributes.shape = heads.part();
+      moved.operands.front() = exchange(CallKind::to_heads, "to heads", moved.operands.front());
+    }
+    moved.attributes = attributes;
+    rewriter.replace(call, std::move(moved));
+    int& out = rewriter.place(call.results.front());
+    if (heads.degree > 1) out = exchange(CallKind::to_tokens, "to tokens", out);
+  }
+  return rewriter.finish();
+}
+
+void recompute_regions(CallList& list, std::span<const std::string> regions) {
+  const auto is_recomputed = [&](const Call& call) {
+    return std::ranges::find(regions, call.region) != regions.end();
+  };
+  for (Call& call : list.calls) {
+    const bool leaves = std::ranges::any_of(call.results, [&](int result) {
+      return std::ranges::any_of(list.calls, [&](const Call& reader) {
+        return reader.region != call.region && std::ranges::count(reader.operands, result) > 0;
+      });
+    });
+    if (is_recomputed(call) && !leaves) call.again = true;
+  }
+}
+
+}  // namespace stepforge

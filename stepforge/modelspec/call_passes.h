@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is added to a layer: functions from lists of calls to lists of calls.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "stepforge/modelspec/call_list.h"
+#include "stepforge/modelspec/context_parallel.h"
+#include "stepforge/modelspec/tensor_parallel.h"
+
+namespace stepforge {
+
+/// Tensor and sequence parallelism of a layer whose first linear call leads into it and whose last leads out. Before the
+/// first, slices of the tokens are gathered; backward sums the gradient (f of arXiv:1909.08053, g of arXiv:2205.05198). After
+/// the last, the shares of the ranks are summed, of all tokens or of a slice. A layer that is not divided takes and leaves
+/// slices, if there are any. Weights that are whole but see other tokens or heads on each rank sum their gradients.
+CallList over_tensor(const CallList& list, const TensorParallel& tensor);
+
+/// Context parallelism: attention exchanges keys with the ranks that have the other tokens of each row, and around it
+/// neighbours exchange tokens for heads.
+CallList over_context(const CallList& list, const ContextParallel& context);
+
+/// Backward makes the results of these regions again, from what enters them.
+void recompute_regions(CallList& list, std::span<const std::string> regions);
+
+}  // namespace stepforge

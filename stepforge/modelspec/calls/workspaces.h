@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rows of the call table share: checks of operands, and the workspace of gradients of vectors.
+#pragma once
+
+#include "stepforge/modelspec/call_table.h"
+#include "stepforge/modelspec/kernel_tiles.h"
+
+namespace stepforge {
+
+/// Throws Error, naming the call, unless its operand has this width.
+void require_width(const CallView& view, std::size_t operand, int64_t width);
+/// The same of the elements of a weight.
+void require_elements(const CallView& view, std::size_t weight, int64_t elements);
+
+/// Sums over tokens of `columns` numbers each are computed from a bounded number of partial sums.
+inline Workspace partial_sums(int64_t columns) {
+  Workspace workspace;
+  workspace.chunk_token.fp32 = columns;
+  workspace.chunk = cpu::kPartials;
+  return workspace;
+}
+
+/// Gradients of vectors, `elements` in all, are computed beside the gradient of the input, in memory of their own.
+inline CallWorkspace vector_gradient(int64_t elements, const Workspace& backward) {
+  CallWorkspace made;
+  made.backward = backward;
+  made.weights.fixed_fp32 = elements;
+  made.beside = true;
+  made.queued = made.weights;
+  return made;
+}
+
+/// Elements in the rows of a value, for each token: of the slice, if it has those only.
+inline Elements elements_of(const LayerValue& value) {
+  const int64_t elements = value.width * value.times;
+  Elements all;
+  (value.number == Number::compute ? all.compute : all.fp32) = elements;
+  return value.rows == Rows::slice ? all.of_slice() : all;
+}
+
+/// The gradients of the call's weights, summed over the tensor-parallel ranks if they have shares of them.
+inline CallExchanges weight_sums(const CallView& view) {
+  if (!view.call.sums_weight_gradients) return {};
+  int64_t elements = 0;
+  for (const CallWeight& weight : view.call.weights) elements += weight.elements();
+  return {{}, {{BlockAxis::tensor, ExchangeKind::sum, {}, elements * static_cast<int64_t>(sizeof(float))}}};
+}
+
+}  // namespace stepforge

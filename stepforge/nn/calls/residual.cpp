@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/modelspec/calls/residual.h"
+
+#include "stepforge/kernels/dropout_add.h"
+#include "stepforge/nn/calls/entries.h"
+
+namespace stepforge::calls {
+
+namespace {
+
+struct Dropout {
+  DropoutKey key;
+  TokenCoords coords;
+
+  explicit Dropout(const CallRun& run, int64_t rows) {
+    if (run.context.dropout == 0.0) return;
+    key = dropout_key_of_site(run.context.dropout_key, attributes_of<ResidualAttributes>(run.call).site);
+    const BatchTensors& batch = *run.context.batch;
+    coords = {batch.row_ids, batch.row_positions};
+    if (rows == batch.token_count()) return;
+    const ShardRange slice = run.resources.tensor.parallel.part_of(batch.token_count());
+    coords = {batch.row_ids.slice(0, slice.begin, slice.end),
+              batch.row_positions.slice(0, slice.begin, slice.end)};
+  }
+};
+
+}  // namespace
+
+void residual_add(const CallRun& run) {
+  const Dropout dropout(run, run.operands[0].size(0));
+  dropout_add_forward(run.operands[0], run.operands[1], run.context.dropout, dropout.key, dropout.coords,
+                      run.written[0]);
+}
+
+void residual_add_backward(const CallRun& run) {
+  const Dropout dropout(run, run.gradients[0].size(0));
+  dropout_add_backward(run.gradients[0], run.context.dropout, dropout.key, dropout.coords, run.written[0]);
+}
+
+}  // namespace stepforge::calls

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/nn/list_block.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/modelspec/call_passes.h"
+#include "stepforge/nn/function_data.h"
+
+namespace stepforge {
+
+/// The memory of the values of a list. A buffer is allocated when a step first writes it.
+class ListBlock::Buffers {
+ public:
+  Buffers(const CallList& list, const BlockProgram& program, int64_t tokens, int64_t slices,
+          const at::TensorOptions& options)
+      : list_(list),
+        program_(program),
+        tokens_(tokens),
+        slices_(slices),
+        options_(options),
+        statistics_(options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat)),
+        tensors_(program.buffers.size()) {}
+
+  at::Tensor& at(int buffer) { return tensors_[static_cast<std::size_t>(buffer)]; }
+  at::Tensor read(int buffer) const {
+    return buffer == kNoTensor ? at::Tensor() : tensors_[static_cast<std::size_t>(buffer)];
+  }
+  at::Tensor write(int buffer) {
+    if (buffer == kNoTensor) return {};
+    at::Tensor& tensor = at(buffer);
+    if (!tensor.defined()) {
+      const LayerValue& value = list_.value(program_.buffers[static_cast<std::size_t>(buffer)]);
+      const int64_t rows = value.times * (value.rows == Rows::slice ? tokens_ / slices_ : tokens_);
+      tensor = at::empty({rows, value.width}, value.number == Number::fp32 ? statistics_ : options_);
+    }
+    return tensor;
+  }
+  void free(const std::vector<int>& buffers) {
+    for (const int buffer : buffers) at(buffer).reset();
+  }
+  /// Keeps only these.
+  void keep(const std::vector<int>& buffers) {
+    std::vector<at::Tensor> kept(tensors_.size());
+    for (const int buffer : buffers) kept[static_cast<std::size_t>(buffer)] = at(buffer).detach();
+    tensors_ = std::move(kept);
+  }
+
+ private:
+  const CallList& list_;
+  const BlockProgram& program_;
+  int64_t tokens_;
+  int64_t slices_;
+  at::TensorOptions options_;
+  at::TensorOptions statistics_;  ///< of fp32 values, which are fp64 if the inputs are
+  std::vector<at::Tensor> tensors_;
+};
+
+struct ListBlock::Steps {
+  std::vector<std::string> recomputed;
+  bool trains = false;
+  bool generates = false;
+  CallList list;
+  BlockProgram program;
+  std::vector<std::vector<Parameter*>> weights;  ///< of each call
+  int64_t slices = 1;
+
+  std::vector<at::Tensor> read(const Buffers& buffers, const std::vector<int>& from, std::size_t begin,
+                               std::size_t count) const {
+    std::vector<at::Tensor> found;
+    found.reserve(count);
+    for (std::size_t i = begin; i < begin + count; ++i) found.push_back(buffers.read(from[i]));
+    return found;
+  }
+
+  void run(const std::vector<CallStep>& list_of_steps, Buffers& buffers, const LayerResources& resources,
+           const Context& context) const {
+    for (const CallStep& step : list_of_steps) {
+      if (step.action == CallAction::forward)
+        compute(step, buffers, resources, context);
+      else if (step.action == CallAction::backward)
+        differentiate(step, buffers, resources, context);
+      else
+        add(step, buffers);
+      buffers.free(step.frees);
+    }
+  }
+
+ private:
+  class Writes : public Written {
+   public:
+    Writes(const std::vector<int>& to, Buffers& buffers) : to_(to), buffers_(buffers) {}
+    bool wanted(std::size_t index) const override { return to_[index] != kNoTensor; }
+    at::Tensor operator[](std::size_t index) const override { return buffers_.write(to_[index]); }
+
+   private:
+    const std::vector<int>& to_;
+    Buffers& buffers_;
+  };
+
+  void compute(const CallStep& step, Buffers& buffers, const LayerResources& resources,
+               const Context& context) const {
+    const auto index = static_cast<std::size_t>(step.call);
+    const Call& call = list.calls[index];
+    const std::vector<at::Tensor> operands = read(buffers, step.reads, 0, step.reads.size());
+    entry_of(call.kind).forward(
+        {call, weights[index], resources, context, operands, Writes(step.writes, buffers)});
+  }
+
+  void differentiate(const CallStep& step, Buffers& buffers, const LayerResources& resources,
+                     const Context& context) const {
+    const auto index = static_cast<std::size_t>(step.call);
+    const Call& call = list.calls[index];
+    const std::size_t results = call.results.size();
+    const std::size_t operands = call.operands.size();
+    const std::vector<at::Tensor> gradients = read(buffers, step.reads, 0, results);
+    const std::vector<at::Tensor> taken = read(buffers, step.reads, results, operands);
+    const std::vector<at::Tensor> made = read(buffers, step.reads, results + operands, results);
+    entry_of(call.kind).backward({call, weights[index], resources, context, taken,
+                                  Writes(step.writes, buffers), made, gradients,
+                                  buffers.read(step.reads.back())});
+  }
+
+  static void add(const CallStep& step, Buffers& buffers) {
+    at::Tensor sum = buffers.write(step.writes[0]);
+    at::add_out(sum, buffers.read(step.reads[0]), buffers.read(step.reads[1]));
+  }
+};
+
+/// What backward needs of a forward pass.
+struct ListBlock::Kept {
+  std::shared_ptr<const Steps> steps;
+  std::shared_ptr<const LayerResources> resources;
+  Context context;
+  std::unique_ptr<Buffers> buffers;
+
+  /// The gradients of the inputs, from those of the outputs.
+  Bundle backward(const std::vector<at::Tensor>& gradients) {
+    const BlockProgram& program = steps->program;
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      if (program.output_gradients[i] != kNoTensor && gradients[i].defined())
+        buffers->at(program.output_gradients[i]) = gradients[i].contiguous();
+    steps->run(program.backward, *buffers, *resources, context);
+    Bundle of_inputs;
+    for (const int buffer : program.input_gradients) of_inputs.push_back(buffers->read(buffer));
+    return of_inputs;
+  }
+};
+
+struct ListBlock::Node : torch::autograd::Function<Node> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList inputs,
+                                                ListBlock* block, const Context* context) {
+    auto kept = std::make_shared<Kept>();
+    Bundle outputs = block->run(block->steps(*context, /*trains=*/true), inputs.vec(), *context, kept.get());
+    ctx->set_materialize_grads(false);
+    save_value(*ctx, "kept", std::move(kept));
+    return outputs;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    const at::NoGradGuard no_grad;
+    // Taken, so that nothing else holds what backward frees.
+    const auto kept = std::exchange(saved_value<std::shared_ptr<Kept>>(*ctx, "kept"), nullptr);
+    torch::autograd::variable_list of_inputs = kept->backward(gradients);
+    of_inputs.resize(of_inputs.size() + 2);  // of the block and the context
+    return of_inputs;
+  }
+};
+
+ListBlock::BoundList::BoundList(CallList calls, const ParameterLookup& parameters) : list(std::move(calls)) {
+  for (Call& call : list.calls) {
+    std::vector<Parameter*>& of_call = weights.emplace_back();
+    for (CallWeight& weight : call.weights) {
+      of_call.push_back(&parameters(weight.name));
+      weight.trained = of_call.back()->trained();
+    }
+  }
+}
+
+ListBlock::ListBlock(CallList training, CallList generation, const ParameterLookup& parameters,
+                     std::shared_ptr<const LayerResources> resources)
+    : training_(std::move(training), parameters),
+      generation_(std::move(generation), parameters),
+      resources_(std::move(resources)) {}
+
+ListBlock::~ListBlock() = default;
+
+std::shared_ptr<const ListBlock::Steps> ListBlock::steps(const Context& context, bool trains) {
+  const bool generates = context.cache != nullptr;
+  for (const auto& known : steps_)
+    if (known->trains == trains && known->generates == generates &&
+        std::ranges::equal(known->recomputed, context.recomputed_regions))
+      return known;
+  auto made = std::make_shared<Steps>();
+  made->recomputed.assign(context.recomputed_regions.begin(), context.recomputed_regions.end());
+  made->trains = trains;
+  made->generates = generates;
+  made->list = (generates ? generation_ : training_).list;
+  made->weights = (generates ? generation_ : training_).weights;
+  made->slices = generates ? 1 : resources_->tensor.parallel.degree;
+  recompute_regions(made->list, made->recomputed);
+  made->program = derive(made->list, trains);
+  steps_.push_back(made);
+  return made;
+}
+
+Bundle ListBlock::forward(const Bundle& inputs, const Context& context) {
+  if (at::GradMode::is_enabled()) return Node::apply(at::TensorList(inputs), this, &context);
+  return run(steps(context, /*trains=*/false), inputs, context, nullptr);
+}
+
+Bundle ListBlock::run(std::shared_ptr<const Steps> steps, const Bundle& inputs, const Context& context,
+                      Kept* kept) const {
+  const BlockProgram& program = steps->program;
+  if (inputs.size() != program.inputs.size())
+    throw Error(format("a block takes {} values, but was given {}", program.inputs.size(), inputs.size()));
+  const bool slice = steps->list.value(steps->list.inputs.front()).rows == Rows::slice;
+  auto buffers =
+      std::make_unique<Buffers>(steps->list, program, inputs[0].size(0) * (slice ? steps->slices : 1),
+                                steps->slices, inputs[0].options().requires_grad(false));
+  for (std::size_t i = 0; i < inputs.size(); ++i) buffers->at(program.inputs[i]) = inputs[i].detach();
+  steps->run(program.forward, *buffers, *resources_, context);
+  Bundle outputs;
+  for (const int output : program.outputs) outputs.push_back(buffers->at(output));
+  if (kept == nullptr) return outputs;
+  std::vector<int> lives = program.saved;
+  lives.insert(lives.end(), program.inputs.begin(), program.inputs.end());
+  buffers->keep(lives);
+  kept->context = context;
+  kept->context.recomputed_regions = steps->recomputed;
+  kept->steps = std::move(steps);
+  kept->resources = resources_;
+  kept->buffers = std::move(buffers);
+  return outputs;
+}
+
+}  // namespace stepforge

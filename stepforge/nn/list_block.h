@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The interpreter of lists of calls: runs a block forward, and backward by the derived steps (modelspec/call_program.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stepforge/modelspec/call_program.h"
+#include "stepforge/nn/block.h"
+#include "stepforge/nn/call_entries.h"
+
+namespace stepforge {
+
+/// A block that runs a list of calls. To autograd it is one node: neither forward nor backward builds a graph inside, memory
+/// is freed where the steps say so, and only values that backward reads are kept.
+class ListBlock : public Block {
+ public:
+  /// Looks up the weights of the calls. `generation` is the list with which tokens are generated. Throws Error if there is no
+  /// such parameter.
+  ListBlock(CallList training, CallList generation, const ParameterLookup& parameters,
+            std::shared_ptr<const LayerResources> resources);
+  ~ListBlock() override;
+  ListBlock(const ListBlock&) = delete;
+  ListBlock& operator=(const ListBlock&) = delete;
+
+  Bundle forward(const Bundle& inputs, const Context& context) override;
+
+ private:
+  class Buffers;
+  struct Steps;
+  struct Kept;
+  struct Node;
+
+  /// The steps for the regions that the context recomputes; derived when they are first asked for.
+  std::shared_ptr<const Steps> steps(const Context& context, bool trains);
+  /// Fills `kept` if it is not null.
+  Bundle run(std::shared_ptr<const Steps> steps, const Bundle& inputs, const Context& context,
+             Kept* kept) const;
+
+  /// A list with the parameters of each of its calls.
+  struct BoundList {
+    BoundList(CallList calls, const ParameterLookup& parameters);
+    CallList list;
+    std::vector<std::vector<Parameter*>> weights;
+  };
+
+  BoundList training_;
+  BoundList generation_;
+  std::shared_ptr<const LayerResources> resources_;
+  std::vector<std::shared_ptr<const Steps>> steps_;
+};
+
+}  // namespace stepforge
