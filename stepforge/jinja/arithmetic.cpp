@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
 #include <optional>
 
 #include "stepforge/base/format.h"
@@ -11,7 +10,7 @@ namespace stepforge::jinja {
 namespace {
 
 [[noreturn]] void fail_operands(Operator op, const Value& left, const Value& right) {
-  static constexpr std::string_view kNames[] = {"+", "-", "*", "/", "//", "%", "**"};
+  static constexpr std::string_view kNames[] = {"+", "-", "*", "/", "//", "%"};
   if (left.is(Kind::undefined)) fail_undefined(left);
   if (right.is(Kind::undefined)) fail_undefined(right);
   fail(format("'{}' is not supported for {} and {}", kNames[static_cast<int>(op)], type_name(left),
@@ -42,48 +41,6 @@ int64_t floor_remainder(int64_t left, int64_t right) {
   return remainder != 0 && (remainder < 0) != (right < 0) ? remainder + right : remainder;
 }
 
-double float_remainder(double left, double right) {
-  double result = std::fmod(left, right);
-  if (result != 0) {
-    if ((right < 0) != (result < 0)) result += right;
-  } else {
-    result = std::copysign(0.0, right);
-  }
-  return result;
-}
-
-double float_floor_quotient(double left, double right) {
-  const double remainder = std::fmod(left, right);
-  double quotient = (left - remainder) / right;
-  if (remainder != 0 && (right < 0) != (remainder < 0)) quotient -= 1;
-  if (quotient == 0) return std::copysign(0.0, left / right);
-  const double whole = std::floor(quotient);
-  return quotient - whole > 0.5 ? whole + 1 : whole;
-}
-
-double float_power(double left, double right) {
-  if (left == 0 && right < 0) fail("zero cannot be raised to a negative power");
-  if (left < 0 && std::isfinite(left) && std::isfinite(right) && right != std::floor(right)) {
-    fail_unsupported("a complex number (a negative number to a fractional power)", "use a positive base");
-  }
-  const double result = std::pow(left, right);
-  if (std::isinf(result) && std::isfinite(left) && std::isfinite(right))
-    fail("the result of ** is too large");
-  return result;
-}
-
-Value integer_power(int64_t base, int64_t exponent) {
-  if (exponent < 0)
-    return Value::floating(float_power(static_cast<double>(base), static_cast<double>(exponent)));
-  int64_t result = 1;
-  while (exponent > 0) {
-    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) fail_size();
-    exponent >>= 1;
-    if (exponent > 0 && __builtin_mul_overflow(base, base, &base)) fail_size();
-  }
-  return Value::integer(result);
-}
-
 Value integer_arithmetic(Operator op, int64_t left, int64_t right) {
   int64_t result = 0;
   switch (op) {
@@ -96,8 +53,6 @@ Value integer_arithmetic(Operator op, int64_t left, int64_t right) {
     case Operator::multiply:
       if (__builtin_mul_overflow(left, right, &result)) fail_size();
       return Value::integer(result);
-    case Operator::power:
-      return integer_power(left, right);
     default:
       break;
   }
@@ -119,40 +74,13 @@ Value float_arithmetic(Operator op, double left, double right) {
       return Value::floating(left - right);
     case Operator::multiply:
       return Value::floating(left * right);
-    case Operator::power:
-      return Value::floating(float_power(left, right));
     default:
       break;
   }
   if (right == 0) fail_zero();
-  if (op == Operator::divide) return Value::floating(left / right);
-  return Value::floating(op == Operator::floor_divide ? float_floor_quotient(left, right)
-                                                      : float_remainder(left, right));
-}
-
-Value repeated_items(Heap& heap, const Value& sequence, int64_t count) {
-  const auto& items = sequence.items();
-  std::vector<Value> result;
-  if (count > 0 && !items.empty()) {
-    int64_t total = 0;
-    if (__builtin_mul_overflow(static_cast<int64_t>(items.size() * sizeof(Value)), count, &total))
-      total = INT64_MAX / 2;
-    heap.budget().allocate(static_cast<size_t>(total));
-    for (int64_t i = 0; i < count; ++i) result.insert(result.end(), items.begin(), items.end());
-  }
-  return sequence.is(Kind::list) ? heap.list(std::move(result)) : heap.tuple(std::move(result));
-}
-
-/// `pattern % values` of a safe pattern.
-Value safe_percent(Heap& heap, const std::string& pattern, const Value& values) {
-  if (values.is(Kind::dict) || pattern.find("%r") != std::string::npos ||
-      pattern.find("%a") != std::string::npos) {
-    fail_unsupported("% with a safe string and names, %r or %a",
-                     "use positional %s and %d, or apply `safe` last");
-  }
-  const Value escaped =
-      values.is(Kind::tuple) ? items_escaped_unless_safe(heap, values) : escaped_unless_safe(heap, values);
-  return heap.text(percent_format(heap, pattern, escaped), true);
+  if (op != Operator::divide)
+    fail_unsupported("the operator // or % with a float", "convert the operands with | int");
+  return Value::floating(left / right);
 }
 
 Value sum_of_texts(Heap& heap, const Value& left, const Value& right) {
@@ -174,15 +102,15 @@ std::optional<Value> sequence_arithmetic(Heap& heap, Operator op, const Value& l
     }
   }
   if (op == Operator::modulo && left.is(Kind::string))
-    return is_safe(left) ? safe_percent(heap, left.text(), right)
-                         : heap.text(percent_format(heap, left.text(), right));
+    fail_unsupported("the operator % of a string", "use the filter format, or join with ~");
   if (op != Operator::multiply) return std::nullopt;
   const Value& sequence = left.is_integral() ? right : left;
   const Value& count = left.is_integral() ? left : right;
   if (!count.is_integral()) return std::nullopt;
   if (sequence.is(Kind::string))
     return heap.text(repeated(heap, sequence.text(), count.integer()), is_safe(sequence));
-  if (sequence.is_sequence()) return repeated_items(heap, sequence, count.integer());
+  if (sequence.is_sequence())
+    fail_unsupported(format("the operator * of a {}", type_name(sequence)), "use range() and a loop");
   return std::nullopt;
 }
 

@@ -22,74 +22,16 @@ Value loop_attribute(Heap& heap, Loop& loop, std::string_view name) {
   if (name == "length") return Value::integer(loop.length());
   if (name == "revindex0") return Value::integer(loop.length() - loop.index0 - 1);
   if (name == "revindex") return Value::integer(loop.length() - loop.index0);
-  if (name == "depth0") return Value::integer(loop.depth0);
-  if (name == "depth") return Value::integer(loop.depth0 + 1);
   if (name == "previtem") return loop.index0 == 0 ? heap.undefined("there is no previous item") : loop.before;
   if (name == "nextitem") return loop.next_item();
   return {};
 }
 
-Value macro_attribute(Heap& heap, const Macro& macro, std::string_view name) {
-  const MacroBody& body = *macro.body;
-  if (name == "name") return body.name.empty() ? Value::none() : heap.text(body.name);
-  if (name == "catch_kwargs") return Value::boolean(body.kwargs >= 0);
-  if (name == "catch_varargs") return Value::boolean(body.varargs >= 0);
-  if (name == "caller") return Value::boolean(body.caller >= 0 || body.explicit_caller);
-  if (name == "explicit_caller") return Value::boolean(body.explicit_caller);
-  if (name != "arguments") return {};
-  std::vector<Value> names;
-  for (const ExpressionPtr& parameter : body.parameters) names.push_back(heap.text(parameter->name));
-  return heap.tuple(std::move(names));
-}
-
-Value number_attribute(const Value& number, std::string_view name) {
-  const bool floating = number.is(Kind::floating);
-  if (name == "real") return unchanged(number);
-  if (name == "imag") return floating ? Value::floating(0) : Value::integer(0);
-  if (!floating && name == "numerator") return unchanged(number);
-  if (!floating && name == "denominator") return Value::integer(1);
-  return {};
-}
-
-Value range_attribute(const Range& range, std::string_view name) {
-  if (name == "start") return Value::integer(range.start);
-  if (name == "stop") return Value::integer(range.stop);
-  if (name == "step") return Value::integer(range.step);
-  return {};
-}
-
 Value data_attribute(Heap& heap, const Value& object, std::string_view name) {
-  switch (object.kind()) {
-    case Kind::loop:
-      return loop_attribute(heap, object.kept<Loop>(), name);
-    case Kind::macro:
-      return macro_attribute(heap, object.kept<Macro>(), name);
-    case Kind::boolean:
-    case Kind::integer:
-    case Kind::floating:
-      return number_attribute(object, name);
-    case Kind::range:
-      return range_attribute(object.range(), name);
-    case Kind::tuple:
-      if (object.sequence().group && name == "grouper") return object.items()[0];
-      if (object.sequence().group && name == "list") return object.items()[1];
-      return {};
-    case Kind::name_space: {
-      const Value* found = object.kept<Namespace>().find(name);
-      return found == nullptr ? Value() : *found;
-    }
-    case Kind::cycler: {
-      auto& cycler = object.kept<Cycler>();
-      if (name == "current") return cycler.items[cycler.position];
-      if (name == "pos") return Value::integer(static_cast<int64_t>(cycler.position));
-      return name == "items" ? heap.tuple(cycler.items) : Value();
-    }
-    case Kind::joiner:
-      if (name == "sep") return object.kept<Joiner>().separator;
-      return name == "used" ? Value::boolean(object.kept<Joiner>().used) : Value();
-    default:
-      return {};
-  }
+  if (object.is(Kind::loop)) return loop_attribute(heap, object.kept<Loop>(), name);
+  if (!object.is(Kind::name_space)) return {};
+  const Value* found = object.kept<Namespace>().find(name);
+  return found == nullptr ? Value() : *found;
 }
 
 /// What Python's getattr finds, or a missing value. What the sandbox forbids is undefined.
@@ -98,14 +40,18 @@ Value python_attribute(Heap& heap, const Value& object, std::string_view name) {
   if (name.starts_with("__") && name.ends_with("__") && name.size() > 4) {
     return heap.undefined(format("the attribute {} is private", name));
   }
+  if (object.is(Kind::function) || is_refused_attribute(object.kind(), name)) {
+    fail_unsupported(format("the attribute {} of {}", name, type_name(object)),
+                     "use other methods, filters or operators");
+  }
   Value data = data_attribute(heap, object, name);
   if (!data.is(Kind::missing)) return data;
-  const Method* method = find_method(object, name);
-  if (method == nullptr) return {};
-  if (method->changes)
+  if (changes_value(object.kind(), name)) {
     return heap.undefined(
         format("the method {} would change a {}, which templates may not", name, type_name(object)));
-  return heap.method(object, method);
+  }
+  const Method* method = find_method(object, name);
+  return method == nullptr ? Value() : heap.method(object, method);
 }
 
 bool is_hashable(const Value& key) {
@@ -219,24 +165,13 @@ std::string sliced(Heap& heap, const Text& text, const Bounds& bounds) {
 
 Value get_slice(Heap& heap, const Value& object, const Value& start, const Value& stop, const Value& step) {
   if (object.is(Kind::undefined)) fail_undefined(object);
-  if (!object.is(Kind::string) && !object.is_sequence() && !object.is(Kind::range)) {
-    fail(format("{} cannot be sliced", type_name(object)), "slice strings or lists; convert with | list");
+  if (!object.is(Kind::string) && !object.is_sequence()) {
+    // Python raises, or gives a range; Jinja2's compiler makes some of these undefined.
+    fail_unsupported(format("a slice of {}", type_name(object)),
+                     "slice strings or lists; convert with | list");
   }
   const Bounds bounds = bounds_of(length(object), start, stop, step);
   if (object.is(Kind::string)) return heap.text(sliced(heap, object.string(), bounds), is_safe(object));
-  if (object.is(Kind::range)) {
-    const Range& range = object.range();
-    int64_t step_of_result = 0;
-    int64_t span = 0;
-    int64_t stop_of_result = 0;
-    const int64_t first = bounds.count == 0 ? range.start : range.start + bounds.start * range.step;
-    if (__builtin_mul_overflow(bounds.step, range.step, &step_of_result) ||
-        __builtin_mul_overflow(bounds.count, step_of_result, &span) ||
-        __builtin_add_overflow(first, span, &stop_of_result)) {
-      fail_limit("a slice of a range needs more than 64 bits", "use smaller numbers");
-    }
-    return heap.range(first, stop_of_result, step_of_result);
-  }
   std::vector<Value> items;
   heap.budget().step(bounds.count / 4);
   for (int64_t i = 0; i < bounds.count; ++i)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes, items and slices, with the look-up order and the sandbox of Jinja2.
+// Attributes, items and slices, in Jinja2's order of lookup and within its sandbox.
 #pragma once
 
 #include <string_view>
@@ -9,10 +9,10 @@
 
 namespace stepforge::jinja {
 
-/// `object.name`: an attribute (a method) before an item; undefined if there is neither, or if the sandbox forbids it.
+/// `object.name`: first methods, then items. Undefined if there is neither, or if the sandbox forbids it.
 Value get_attribute(Heap& heap, const Value& object, std::string_view name);
 
-/// `object[key]`: an item before an attribute.
+/// `object[key]`: first items, then methods.
 Value get_item(Heap& heap, const Value& object, const Value& key);
 
 /// `object[start:stop:step]`; none for what is left out.

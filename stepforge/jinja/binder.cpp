@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two walks over each scope: one finds its names (Finder), one binds them and enters the scopes inside (Binder).
+// Two passes over each scope: Finder collects its names, Binder assigns slots and descends into inner scopes.
 #include <algorithm>
 
 #include "stepforge/base/format.h"
@@ -27,7 +27,7 @@ void each_child(const Expression& expression, Visit visit) {
   each_argument(expression.arguments, visit);
 }
 
-/// Which of some names are read before they are set, at any depth.
+/// Which of the given names are read before they are set, at any depth.
 class Undeclared {
  public:
   explicit Undeclared(std::set<std::string> names) : names_(std::move(names)) {}
@@ -77,7 +77,6 @@ class Undeclared {
       visit(statement.filter);
       return;
     }
-    for (const ExpressionPtr& target : statement.targets) visit(*target);
     for (const ExpressionPtr& expression : statement.expressions) visit(*expression);
     visit(statement.filter);
     visit(statement.body);
@@ -87,7 +86,7 @@ class Undeclared {
   std::set<std::string> found_;
 };
 
-/// Finds the names that statements of one scope use, without those of scopes inside.
+/// Collects the names that one scope uses, without inner scopes.
 class Finder {
  public:
   explicit Finder(Symbols& symbols) : symbols_(&symbols) {}
@@ -114,7 +113,6 @@ class Finder {
   void visit(const Statement& statement) {
     switch (statement.kind) {
       case Statement::Kind::output:
-      case Statement::Kind::with:
         for (const ExpressionPtr& expression : statement.expressions) visit(*expression);
         break;
       case Statement::Kind::conditional:
@@ -158,7 +156,7 @@ class Finder {
     symbols_->merge({taken, later, otherwise});
   }
 
-  /// An elif: an if of its own inside the current copy.
+  /// An elif is a nested if inside the current copy.
   void visit_branch(const Branch& branch) {
     visit(*branch.test);
     Symbols* const outer = symbols_;
@@ -172,7 +170,7 @@ class Finder {
   Symbols* symbols_;
 };
 
-/// Where the binder is.
+/// The position of the binder.
 struct Place {
   Symbols* symbols;
   bool lenient = false;  // inside an if: an unknown filter fails only when it is evaluated
@@ -203,16 +201,17 @@ class Binder {
   void expression(Expression& node, const Place& place) {
     if (node.kind == Expression::Kind::name || node.kind == Expression::Kind::namespace_attribute)
       bind_name(node, place);
-    if (node.kind == Expression::Kind::filter) bind_function(node, place, find_filter(node.name), "filter");
-    if (node.kind == Expression::Kind::test) bind_function(node, place, find_test(node.name), "test");
+    if (node.kind == Expression::Kind::filter)
+      bind_function(node, place.lenient || is_refused_filter(node.name), find_filter(node.name), "filter");
+    if (node.kind == Expression::Kind::test)
+      bind_function(node, place.lenient || is_refused_test(node.name), find_test(node.name), "test");
     const Place inside = node.kind == Expression::Kind::conditional ? place.soft() : place;
     each_child(node, [&](const Expression& child) { expression(const_cast<Expression&>(child), inside); });
   }
 
-  static void bind_function(Expression& node, const Place& place, ValueFunction function,
-                            std::string_view what) {
+  static void bind_function(Expression& node, bool lenient, ValueFunction function, std::string_view what) {
     node.function = function;
-    if (function == nullptr && !place.lenient) {
+    if (function == nullptr && !lenient) {
       fail_syntax(node.line, format("there is no {} {}", what, quoted_for_message(node.name)),
                   "use one that Jinja2 has");
     }
@@ -242,8 +241,6 @@ class Binder {
         return macro(*node.macro, place);
       case Statement::Kind::filter_block:
         return filter_block(node, place);
-      case Statement::Kind::with:
-        return with(node, place);
       case Statement::Kind::break_loop:
       case Statement::Kind::continue_loop:
         if (!place.in_loop) {
@@ -267,25 +264,6 @@ class Binder {
     body(node.body, place);
   }
 
-  static bool stores_loop(const Expression& target) {
-    if (target.kind == Expression::Kind::name && target.name == "loop") return true;
-    return std::any_of(target.operands.begin(), target.operands.end(),
-                       [](const ExpressionPtr& part) { return stores_loop(*part); });
-  }
-  static bool stores_loop(const Body& body) {
-    return std::any_of(body.begin(), body.end(), [](const StatementPtr& child) {
-      if (child->target && child->kind != Statement::Kind::macro && stores_loop(*child->target)) return true;
-      if (child->loop && (stores_loop(*child->loop->target) || stores_loop(child->loop->body) ||
-                          stores_loop(child->loop->otherwise)))
-        return true;
-      if (child->macro && stores_loop(child->macro->body)) return true;
-      for (const Branch& branch : child->branches) {
-        if (stores_loop(branch.body)) return true;
-      }
-      return stores_loop(child->body);
-    });
-  }
-
   static ExpressionPtr copy_of(const Expression& target) {
     auto result = std::make_unique<Expression>();
     result->kind = target.kind;
@@ -297,16 +275,13 @@ class Binder {
   }
 
   void loop(ForLoop& node, const Place& place) {
-    if (stores_loop(*node.target) || stores_loop(node.body) || stores_loop(node.otherwise)) {
-      fail_syntax(node.target->line, "a loop assigns to the name loop", "use another name");
-    }
     const Symbols& outer = *place.symbols;
-    Function* const owner = node.recursive ? &node.function : outer.owner();
-    const int depth = outer.depth() + (node.recursive ? 1 : 0);
+    Function* const owner = outer.owner();
+    const int depth = outer.depth();
     Symbols inside(&outer, owner, depth);
     Undeclared undeclared({"loop"});
     undeclared.visit(node.body);
-    if (node.recursive || undeclared.contains("loop")) node.loop_slot = inside.declare_parameter("loop");
+    if (undeclared.contains("loop")) node.loop_slot = inside.declare_parameter("loop");
     Finder finder(inside);
     finder.visit(*node.target, true);
     finder.visit(node.body);
@@ -323,7 +298,7 @@ class Binder {
     Finder(otherwise).visit(node.otherwise);
     node.else_scope = otherwise.scope();
     Place in_else = place.inner(otherwise);
-    in_else.in_loop = place.in_loop && !node.recursive;
+    in_else.in_loop = place.in_loop;
     body(node.otherwise, in_else);
   }
 
@@ -360,17 +335,6 @@ class Binder {
     expression(*node.filter, place.inner(symbols));
   }
 
-  void with(Statement& node, const Place& place) {
-    Symbols symbols(place.symbols, place.symbols->owner(), place.symbols->depth());
-    Finder finder(symbols);
-    for (const ExpressionPtr& target : node.targets) finder.visit(*target, true);
-    finder.visit(node.body);
-    node.scope = symbols.scope();
-    all(node.expressions, place);
-    all(node.targets, place.inner(symbols));
-    body(node.body, place.inner(symbols));
-  }
-
   void macro(MacroBody& node, const Place& place) {
     Symbols symbols(place.symbols, &node.function, place.symbols->depth() + 1);
     Finder finder(symbols);
@@ -378,36 +342,19 @@ class Binder {
     for (const ExpressionPtr& value : node.defaults) finder.visit(*value);
     Undeclared undeclared({"caller", "kwargs", "varargs"});
     undeclared.visit(node.body);
-    if (undeclared.contains("caller")) {
-      if (!node.explicit_caller)
-        node.caller = symbols.declare_parameter("caller");
-      else
-        require_caller_default(node);
+    if (undeclared.contains("caller")) node.caller = symbols.declare_parameter("caller");
+    for (const std::string name : {"kwargs", "varargs"}) {
+      const bool parameter = std::any_of(node.parameters.begin(), node.parameters.end(),
+                                         [&](const ExpressionPtr& p) { return p->name == name; });
+      if (undeclared.contains(name) && !parameter)
+        fail_unsupported_at(node.line, format("the name {} in a macro", name), "name the parameters");
     }
-    const auto is_parameter = [&](std::string_view name) {
-      return std::any_of(node.parameters.begin(), node.parameters.end(),
-                         [&](const ExpressionPtr& p) { return p->name == name; });
-    };
-    if (undeclared.contains("kwargs") && !is_parameter("kwargs"))
-      node.kwargs = symbols.declare_parameter("kwargs");
-    if (undeclared.contains("varargs") && !is_parameter("varargs"))
-      node.varargs = symbols.declare_parameter("varargs");
     finder.visit(node.body);
     node.scope = symbols.scope();
     const Place inside{&symbols};
     all(node.parameters, inside);
     all(node.defaults, inside);
     body(node.body, inside);
-  }
-
-  static void require_caller_default(const MacroBody& node) {
-    const size_t first_default = node.parameters.size() - node.defaults.size();
-    for (size_t i = 0; i < first_default; ++i) {
-      if (node.parameters[i]->name == "caller") {
-        fail_syntax(node.parameters[i]->line, "the parameter caller has no default",
-                    "give it one, or leave it out");
-      }
-    }
   }
 };
 

@@ -59,7 +59,7 @@ void Budget::out_of_steps() const {
 }
 
 void Budget::too_deep() {
-  --depth_;  // a constructor that throws has no destructor
+  --depth_;  // the destructor does not run after a throwing constructor
   fail_limit(format("more than {} levels of nested evaluation", options_.max_depth),
              "look for a macro that calls itself without end, or raise max_depth");
 }

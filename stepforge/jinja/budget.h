@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of an evaluation, and the limits that end it before it uses too much time, memory or stack.
+// Evaluation errors, and the limits on time, memory and stack.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace stepforge::jinja {
 
-/// What went wrong, without the place: Template adds name and line. Never leaves the room.
+/// An error without its place: Template adds name and line. Internal to this folder.
 struct Fault {
   TemplateError::Reason reason;
   std::string message;
@@ -21,13 +21,13 @@ struct Fault {
 [[noreturn]] void fail_limit(std::string message, std::string remedy);
 [[noreturn]] void fail_unsupported(std::string message, std::string remedy);
 
-/// Counts down the limits of one render. Time is counted in steps: one for each expression or statement, and one
-/// for each 64 bytes or 4 values that an operation reads or writes.
+/// The limits of one render. Time is counted in steps: one for each expression or statement, and one for each 64 bytes or
+/// 4 values that an operation reads or writes.
 class Budget {
  public:
-  /// With the maxima, for the values of the variables.
+  /// Starts with the maxima, which hold while the variables are converted.
   explicit Budget(const RenderOptions& options);
-  /// The variables are there: the limits are now those for as much memory as they took.
+  /// Sets the limits of the render from the memory that the variables took.
   void begin_render();
 
   void step(int64_t count = 1) {
@@ -35,11 +35,11 @@ class Budget {
     if (steps_ < 0) out_of_steps();
   }
   void read_bytes(size_t bytes) { step(static_cast<int64_t>(bytes / 64)); }
-  /// Memory counts when it is taken and is not given back, so this bounds what can be live.
+  /// Memory is counted when it is allocated and never given back, an upper bound of what is live.
   void allocate(size_t bytes);
   void check_output(size_t bytes) const;
 
-  /// One level of nested evaluation while it exists.
+  /// RAII: one level of nested evaluation.
   class Level {
    public:
     explicit Level(Budget& budget) : budget_(budget) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls: macros, recursive loops, methods and global functions.
+// Calls: macros, methods and global functions.
 #include <algorithm>
 
 #include "stepforge/base/format.h"
@@ -18,35 +18,19 @@ Value Interpreter::call(const Value& callee, Arguments& arguments) {
       return call_macro(callee.kept<Macro>(), arguments);
     case Kind::method: {
       const BoundMethod& method = callee.method();
-      if (method.method->function == nullptr) {
-        fail_unsupported(format("the method {} of {}", method.method->name, type_name(method.self)),
-                         "write it with other methods");
-      }
       if (!is_safe(method.self)) return method.method->function(*this, method.self, arguments);
-      escape_arguments(heap_, method.method->name, arguments);
+      const std::string_view name = method.method->name;
+      if (name == "format" || name == "join" || name == "replace")
+        fail_unsupported(format("the method {} of a safe string", name), "apply `safe` last");
       return made_safe(heap_, method.method->function(*this, method.self, arguments));
     }
     case Kind::function:
       return call_global(*this, callee, arguments);
-    case Kind::loop:
-      return call_loop(callee.kept<Loop>(), arguments);
-    case Kind::joiner: {
-      bind("joiner()", arguments, {}, 0);
-      auto& joiner = callee.kept<Joiner>();
-      if (std::exchange(joiner.used, true)) return joiner.separator;
-      return heap_.text("");
-    }
     case Kind::undefined:
       fail_undefined(callee);
     default:
       fail(format("{} cannot be called", type_name(callee)), "call a macro, a method or a function");
   }
-}
-
-std::string Interpreter::text_of_body(const Body& body) {
-  Buffer buffer(*this);
-  execute(body);
-  return std::move(buffer.text);
 }
 
 Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
@@ -55,9 +39,10 @@ Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
   const Entered entered(*this, macro.body->function, macro.closure);
   enter(macro.body->scope);
   bind_parameters(macro, arguments);
-  Value result = heap_.text(text_of_body(macro.body->body));
+  Buffer buffer(*this);
+  execute(macro.body->body);
   line_ = line;
-  return result;
+  return heap_.text(std::move(buffer.text));
 }
 
 namespace {
@@ -78,36 +63,26 @@ void Interpreter::bind_parameters(const Macro& macro, Arguments& arguments) {
   const MacroBody& body = *macro.body;
   const size_t count = body.parameters.size();
   const size_t given = std::min(arguments.positional.size(), count);
-  bool found_caller = given == count && body.explicit_caller;
   for (size_t i = 0; i < count; ++i) {
     const Expression& parameter = *body.parameters[i];
     if (i < given) {
       slot(parameter.slot) = arguments.positional[i];
     } else {
       slot(parameter.slot) = take_named(arguments, parameter.name);
-      found_caller = found_caller || parameter.name == "caller";
     }
   }
-  if (body.caller >= 0 && !found_caller) {
+  if (body.caller >= 0) {
     Value caller = take_named(arguments, "caller");
     if (caller.is(Kind::missing) || caller.is(Kind::none))
       caller = heap_.undefined("there is no caller: use {% call %}");
     frame_->slots[static_cast<size_t>(body.caller)] = std::move(caller);
   }
   const std::string name = body.name.empty() ? "caller" : body.name;
-  if (body.kwargs >= 0) {
-    std::vector<std::pair<Value, Value>> rest;
-    for (auto& [key, value] : arguments.named) rest.emplace_back(heap_.text(key), std::move(value));
-    frame_->slots[static_cast<size_t>(body.kwargs)] = heap_.dict(std::move(rest));
-  } else if (!arguments.named.empty()) {
+  if (!arguments.named.empty()) {
     fail(format("the macro {} has no parameter {}", name, arguments.named[0].first),
          "pass only its parameters");
   }
-  if (body.varargs >= 0) {
-    std::vector<Value> rest(arguments.positional.begin() + static_cast<std::ptrdiff_t>(given),
-                            arguments.positional.end());
-    frame_->slots[static_cast<size_t>(body.varargs)] = heap_.tuple(std::move(rest));
-  } else if (arguments.positional.size() > count) {
+  if (arguments.positional.size() > count) {
     fail(format("the macro {} takes {} arguments, not {}", name, count, arguments.positional.size()),
          "pass fewer");
   }
@@ -120,13 +95,6 @@ void Interpreter::bind_parameters(const Macro& macro, Arguments& arguments) {
                       : evaluate(*body.defaults[i - without_default]);
     slot(parameter.slot) = std::move(value);
   }
-}
-
-Value Interpreter::call_loop(Loop& loop, Arguments& arguments) {
-  const auto values = bind("loop()", arguments, {"iterable"}, 1);
-  if (loop.recursive == nullptr)
-    fail("loop() needs a loop that is marked as recursive", "write {% for ... recursive %}");
-  return render_recursive(*loop.recursive, loop.closure, *values[0], loop.depth0 + 1);
 }
 
 std::vector<const Value*> bind(std::string_view function, const Arguments& arguments,

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// map, select, reject and unique: they read their sequence when they are read.
-#include <set>
+// map, select, reject and unique. All are lazy.
+#include <algorithm>
 
 #include "stepforge/base/format.h"
-#include "stepforge/base/utf8.h"
 #include "stepforge/jinja/filters.h"
 #include "stepforge/jinja/formatting.h"
 #include "stepforge/jinja/operations.h"
@@ -27,27 +26,25 @@ Arguments without_first(const Arguments& arguments, size_t count) {
   return result;
 }
 
+/// Nesting of the deepest value that a generator captures.
+int depth_of(const Value& subject, const Arguments& arguments) {
+  int depth = jinja::depth_of(subject);
+  for (const Value& value : arguments.positional) depth = std::max(depth, jinja::depth_of(value));
+  for (const auto& [name, value] : arguments.named) depth = std::max(depth, jinja::depth_of(value));
+  return depth;
+}
+
 Step mapped_attribute(Heap& heap, const Arguments& arguments) {
-  const Value* attribute = nullptr;
-  Value fallback = Value::none();
-  for (const auto& [name, value] : arguments.named) {
-    if (name == "attribute")
-      attribute = &value;
-    else if (name == "default")
-      fallback = value;
-    else
-      fail(format("map has no parameter {}", name), "pass attribute and default");
-  }
-  return [&heap, path = AttributePath(heap, attribute), fallback](const Value& item) {
+  const auto values = bind("map", arguments, {"attribute", "default"}, 0);
+  const Value fallback = values[1] == nullptr ? Value::none() : *values[1];
+  return [&heap, path = AttributePath(heap, values[0]), fallback](const Value& item) {
     return path.look_up(heap, item, &fallback);
   };
 }
 
 bool has_attribute(const Arguments& arguments) {
-  for (const auto& [name, value] : arguments.named) {
-    if (name == "attribute") return true;
-  }
-  return false;
+  return std::any_of(arguments.named.begin(), arguments.named.end(),
+                     [](const auto& entry) { return entry.first == "attribute"; });
 }
 
 Step mapping(Interpreter& interpreter, const Arguments& arguments) {
@@ -55,9 +52,7 @@ Step mapping(Interpreter& interpreter, const Arguments& arguments) {
     return mapped_attribute(interpreter.heap(), arguments);
   if (arguments.positional.empty()) fail("map needs the name of a filter, or attribute=", "pass one");
   const std::string& name = name_argument(arguments.positional[0], "filter");
-  const ValueFunction filter = find_filter(name);
-  if (filter == nullptr)
-    fail(format("there is no filter {}", quoted_for_message(name)), "use one that Jinja2 has");
+  const ValueFunction filter = require_filter(name);
   return [&interpreter, filter, rest = without_first(arguments, 1)](const Value& item) {
     Arguments copy = rest;
     return filter(interpreter, item, copy);
@@ -66,9 +61,7 @@ Step mapping(Interpreter& interpreter, const Arguments& arguments) {
 
 Value map(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
   Heap& heap = interpreter.heap();
-  int depth = depth_of(subject);
-  for (const Value& value : arguments.positional) depth = std::max(depth, depth_of(value));
-  for (const auto& [name, value] : arguments.named) depth = std::max(depth, depth_of(value));
+  const int depth = depth_of(subject, arguments);
   return heap.generator(
       [&interpreter, &heap, subject, arguments, next = Next(), step = Step()](Value& out) mutable {
         if (!next) {
@@ -85,7 +78,7 @@ Value map(Interpreter& interpreter, const Value& subject, Arguments& arguments) 
       depth);
 }
 
-/// Whether an item passes: by its truth, that of an attribute, or a named test.
+/// The predicate: truth of the item, of an attribute, or a named test.
 Step choosing(Interpreter& interpreter, const Arguments& arguments, bool by_attribute) {
   Heap& heap = interpreter.heap();
   const size_t offset = by_attribute ? 1 : 0;
@@ -96,9 +89,7 @@ Step choosing(Interpreter& interpreter, const Arguments& arguments, bool by_attr
     return [&heap, path](const Value& item) { return Value::boolean(truth(path.look_up(heap, item))); };
   }
   const std::string& name = name_argument(arguments.positional[offset], "test");
-  const ValueFunction test = find_test(name);
-  if (test == nullptr)
-    fail(format("there is no test {}", quoted_for_message(name)), "use one that Jinja2 has");
+  const ValueFunction test = require_test(name);
   return [&interpreter, &heap, path, test, rest = without_first(arguments, offset + 1)](const Value& item) {
     Arguments copy = rest;
     return test(interpreter, path.look_up(heap, item), copy);
@@ -152,7 +143,7 @@ Value unique(Interpreter& interpreter, const Value& subject, Arguments& argument
         }
         return false;
       },
-      depth_of(subject));
+      jinja::depth_of(subject));
 }
 
 constexpr NamedFunction kFilters[] = {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 
 #include "stepforge/base/format.h"
 #include "stepforge/jinja/attributes.h"
@@ -125,35 +124,11 @@ Value Interpreter::evaluate_conditional(const Expression& expression) {
       format("the inline if of line {} has no else, and its condition is false", expression.line));
 }
 
-namespace {
-
-/// Whether Jinja2's compiler computes the expression beforehand.
-bool is_constant(const Expression& expression) {
-  using Kind = Expression::Kind;
-  if (expression.kind == Kind::name || expression.kind == Kind::call || expression.kind == Kind::attribute)
-    return false;
-  if (expression.kind == Kind::filter && is_choice_filter(expression.name)) return false;
-  const auto holds = [](const ExpressionPtr& child) { return child == nullptr || is_constant(*child); };
-  const CallArguments& arguments = expression.arguments;
-  return std::all_of(expression.operands.begin(), expression.operands.end(), holds) &&
-         std::all_of(arguments.positional.begin(), arguments.positional.end(), holds) &&
-         std::all_of(arguments.named.begin(), arguments.named.end(),
-                     [&](const auto& entry) { return holds(entry.second); }) &&
-         holds(arguments.star) && holds(arguments.star_star);
-}
-
-}  // namespace
-
 Value Interpreter::evaluate_slice(const Expression& expression) {
   const Value object = evaluate(*expression.operands[0]);
   Value bounds[3];
   for (size_t i = 0; i < 3; ++i) {
     bounds[i] = expression.operands[i + 1] ? evaluate(*expression.operands[i + 1]) : Value::none();
-  }
-  const bool can_be_sliced = object.is(Kind::string) || object.is_sequence();
-  if (!can_be_sliced && !object.is(Kind::undefined) && is_constant(expression)) {
-    // Jinja2's compiler computes some constants beforehand with other rules, which make this undefined.
-    fail_unsupported(format("a slice of the constant {}", type_name(object)), "slice a string or a list");
   }
   return get_slice(heap_, object, bounds[0], bounds[1], bounds[2]);
 }
@@ -206,19 +181,17 @@ Value Interpreter::evaluate_filter(const Expression& expression, const Value* su
   const Budget::Level level(heap_.budget());
   heap_.budget().step();
   line_ = expression.line;
-  if (expression.function == nullptr)
-    fail(format("there is no filter {}", expression.name), "use one that Jinja2 has");
+  const ValueFunction filter = expression.function ? expression.function : require_filter(expression.name);
   Arguments arguments = evaluate_arguments(expression.arguments);
-  return expression.function(*this, value, arguments);
+  return filter(*this, value, arguments);
 }
 
 Value Interpreter::evaluate_test(const Expression& expression) {
   const Value value = evaluate(*expression.operands[0]);
   line_ = expression.line;
-  if (expression.function == nullptr)
-    fail(format("there is no test {}", expression.name), "use one that Jinja2 has");
+  const ValueFunction test = expression.function ? expression.function : require_test(expression.name);
   Arguments arguments = evaluate_arguments(expression.arguments);
-  return expression.function(*this, value, arguments);
+  return test(*this, value, arguments);
 }
 
 }  // namespace stepforge::jinja

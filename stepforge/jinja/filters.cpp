@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/jinja/attributes.h"
 #include "stepforge/jinja/operations.h"
 #include "stepforge/jinja/unicode.h"
@@ -12,16 +13,13 @@
 namespace stepforge::jinja {
 namespace {
 
-Value unsupported(Interpreter&, const Value&, Arguments&) {
-  fail_unsupported("a filter that is random, for HTML or for terminals",
-                   "the filters that are missing: filesizeformat, forceescape, pprint, random, striptags, "
-                   "urlize, wordwrap, xmlattr");
-}
-
-constexpr NamedFunction kUnsupported[] = {{"filesizeformat", unsupported}, {"forceescape", unsupported},
-                                          {"pprint", unsupported},         {"random", unsupported},
-                                          {"striptags", unsupported},      {"urlize", unsupported},
-                                          {"wordwrap", unsupported},       {"xmlattr", unsupported}};
+// Jinja2 has these; no published template uses them.
+constexpr std::string_view kRefusedFilters[] = {
+    "abs",       "attr",   "batch",     "center",   "filesizeformat", "forceescape", "groupby",
+    "pprint",    "random", "round",     "slice",    "striptags",      "sum",         "truncate",
+    "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr"};
+constexpr std::string_view kRefusedTests[] = {"callable", "divisibleby", "even", "filter", "lower",
+                                              "odd",      "sameas",      "test", "upper"};
 
 ValueFunction find_among(std::span<const NamedFunction> functions, std::string_view name) {
   const auto found = std::find_if(functions.begin(), functions.end(),
@@ -33,15 +31,34 @@ ValueFunction find_among(std::span<const NamedFunction> functions, std::string_v
 
 ValueFunction find_filter(std::string_view name) {
   for (const std::span<const NamedFunction> filters :
-       {text_filters(), value_filters(), sequence_filters(), choice_filters(),
-        std::span<const NamedFunction>(kUnsupported)}) {
+       {text_filters(), value_filters(), sequence_filters(), choice_filters()}) {
     if (const ValueFunction found = find_among(filters, name)) return found;
   }
   return nullptr;
 }
 
-bool is_choice_filter(std::string_view name) {
-  return name != "unique" && find_among(choice_filters(), name) != nullptr;
+ValueFunction find_test(std::string_view name) {
+  return find_among(value_tests(), name);
+}
+
+bool is_refused_filter(std::string_view name) {
+  return std::find(std::begin(kRefusedFilters), std::end(kRefusedFilters), name) != std::end(kRefusedFilters);
+}
+
+bool is_refused_test(std::string_view name) {
+  return std::find(std::begin(kRefusedTests), std::end(kRefusedTests), name) != std::end(kRefusedTests);
+}
+
+ValueFunction require_filter(std::string_view name) {
+  if (const ValueFunction found = find_filter(name)) return found;
+  if (is_refused_filter(name)) fail_unsupported(format("the filter {}", name), "use other filters");
+  fail(format("there is no filter {}", quoted_for_message(name)), "use one that Jinja2 has");
+}
+
+ValueFunction require_test(std::string_view name) {
+  if (const ValueFunction found = find_test(name)) return found;
+  if (is_refused_test(name)) fail_unsupported(format("the test {}", name), "use other tests or operators");
+  fail(format("there is no test {}", quoted_for_message(name)), "use one that Jinja2 has");
 }
 
 AttributePath::AttributePath(Heap& heap, const Value* path) {

@@ -7,7 +7,6 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
-#include "stepforge/jinja/runtime.h"
 #include "stepforge/jinja/unicode.h"
 
 namespace stepforge::jinja {
@@ -76,12 +75,9 @@ class Printer {
         return items('(', value.items(), ')');
       case Kind::dict:
         return dict(value.dict());
-      case Kind::view:
-        return view(value.view());
-      case Kind::name_space:
-        return name_space(value.kept<Namespace>());
       default:
-        other(value);
+        fail_unsupported(format("printing a {}", type_name(value)),
+                         "call it, or convert it with | list or | join");
     }
     heap_.budget().step();
     heap_.budget().allocate(result.size() - before);
@@ -139,52 +135,6 @@ class Printer {
       repr(value);
     }
     result += '}';
-  }
-
-  void view(const View& view) {
-    const bool pairs = view.of == View::Of::items;
-    result += pairs ? "dict_items([" : view.of == View::Of::keys ? "dict_keys([" : "dict_values([";
-    for (const auto& [key, value] : view.dict->items) {
-      if (&key != &view.dict->items[0].first) result += ", ";
-      if (pairs)
-        items('(', {key, value}, ')');
-      else
-        repr(view.of == View::Of::keys ? key : value);
-    }
-    result += "])";
-  }
-
-  void name_space(const Namespace& space) {
-    result += "<Namespace {";
-    for (const auto& [name, value] : space.attributes) {
-      if (&name != &space.attributes[0].first) result += ", ";
-      quoted(name);
-      result += ": ";
-      repr(value);
-    }
-    result += "}>";
-  }
-
-  void other(const Value& value) {
-    if (value.is(Kind::range)) {
-      const Range& range = value.range();
-      result += range.step == 1 ? format("range({}, {})", range.start, range.stop)
-                                : format("range({}, {}, {})", range.start, range.stop, range.step);
-    } else if (value.is(Kind::macro)) {
-      const std::string& name = value.kept<Macro>().body->name;
-      result += "<Macro ";
-      if (name.empty())
-        result += "anonymous";
-      else
-        quoted(name);
-      result += '>';
-    } else if (value.is(Kind::loop)) {
-      auto& loop = value.kept<Loop>();
-      result += format("<LoopContext {}/{}>", loop.index0 + 1, loop.length());
-    } else {
-      fail_unsupported(format("printing a {}, which Python shows with an address", type_name(value)),
-                       "call it, or convert it with | list or | join");
-    }
   }
 
   Heap& heap_;

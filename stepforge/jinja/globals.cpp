@@ -15,7 +15,7 @@ namespace stepforge::jinja {
 
 struct Global {
   std::string_view name;
-  Value (*function)(Interpreter& interpreter, Arguments& arguments);
+  Value (*function)(Interpreter& interpreter, Arguments& arguments);  // null: calling it is refused
 };
 
 namespace {
@@ -31,7 +31,7 @@ Value range(Interpreter& interpreter, Arguments& arguments) {
   return interpreter.heap().range(first, integer(values[1]), step);
 }
 
-/// The members of dict(...): those of a dict or of pairs, then those passed by name.
+/// The items of dict(...): those of a dict or of pairs, then the named arguments.
 std::vector<std::pair<Value, Value>> members(Interpreter& interpreter, std::string_view function,
                                              const Arguments& arguments) {
   Heap& heap = interpreter.heap();
@@ -68,25 +68,12 @@ Value name_space(Interpreter& interpreter, Arguments& arguments) {
   return Value::pointer(Kind::name_space, &result);
 }
 
-Value cycler(Interpreter& interpreter, Arguments& arguments) {
-  if (!arguments.named.empty() || arguments.positional.empty())
-    fail("cycler() needs one or more values", "pass them without names");
-  return Value::pointer(Kind::cycler, &interpreter.heap().keep(Cycler{arguments.positional}));
-}
-
-Value joiner(Interpreter& interpreter, Arguments& arguments) {
-  const auto values = bind("joiner()", arguments, {"sep"}, 0);
-  Heap& heap = interpreter.heap();
-  return Value::pointer(Kind::joiner,
-                        &heap.keep(Joiner{values[0] == nullptr ? heap.text(", ") : *values[0]}));
-}
-
 Value raise_exception(Interpreter& interpreter, Arguments& arguments) {
   const auto values = bind("raise_exception()", arguments, {"message"}, 1);
   throw Fault{TemplateError::Reason::refusal, printable_line(str(interpreter.heap(), *values[0])), ""};
 }
 
-/// The pattern without what Python replaces itself: %f are microseconds; a time without zone shows none.
+/// Replaces what Python handles itself: %f (microseconds), and %z and %Z, which are empty for a time without a zone.
 std::string system_pattern(const std::string& pattern, int64_t microseconds) {
   std::string result;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -116,7 +103,7 @@ Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
   if ((fixed ? gmtime_r(&seconds, &parts) : localtime_r(&seconds, &parts)) == nullptr) {
     fail(format("the time {} has no date", seconds), "pass another time");
   }
-  // A mark keeps the result from being empty, which strftime cannot tell from a buffer that is too small.
+  // A mark, because strftime returns 0 both for an empty result and for a buffer that is too small.
   const std::string marked = system_pattern(pattern, fixed ? 0 : microseconds % 1'000'000) + "|";
   std::string buffer(marked.size() * 64 + 64, '\0');
   buffer.resize(std::strftime(buffer.data(), buffer.size(), marked.c_str(), &parts));
@@ -125,12 +112,8 @@ Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
   return interpreter.heap().text(std::move(buffer));
 }
 
-Value lipsum(Interpreter&, Arguments&) {
-  fail_unsupported("the function lipsum()", "its text is random; write the text");
-}
-
-constexpr Global kGlobals[] = {{"cycler", cycler},        {"dict", dict},
-                               {"joiner", joiner},        {"lipsum", lipsum},
+constexpr Global kGlobals[] = {{"cycler", nullptr},       {"dict", dict},
+                               {"joiner", nullptr},       {"lipsum", nullptr},
                                {"namespace", name_space}, {"raise_exception", raise_exception},
                                {"range", range},          {"strftime_now", strftime_now}};
 
@@ -144,7 +127,10 @@ Value global_function(std::string_view name) {
 }
 
 Value call_global(Interpreter& interpreter, const Value& function, Arguments& arguments) {
-  return function.kept<const Global>().function(interpreter, arguments);
+  const auto& global = function.kept<const Global>();
+  if (global.function == nullptr)
+    fail_unsupported(format("the function {}()", global.name), "write the text, or use `loop`");
+  return global.function(interpreter, arguments);
 }
 
 }  // namespace stepforge::jinja

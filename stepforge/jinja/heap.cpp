@@ -10,9 +10,9 @@
 namespace stepforge::jinja {
 namespace {
 
-/// Values are compared, printed and deleted by recursion.
+/// Comparing, printing and deleting recurse.
 constexpr int kMaxValueDepth = 100;
-/// Smaller dicts are searched from the beginning.
+/// Smaller dicts are searched linearly.
 constexpr size_t kMinIndexed = 9;
 
 size_t text_hash(std::string_view text) {
@@ -35,24 +35,19 @@ Value Heap::text(std::string bytes, bool safe) {
   return Value::object(Kind::string, std::make_shared<Text>(Text{std::move(bytes), length, safe}));
 }
 
-Value Heap::sequence(Kind kind, std::vector<Value> items, bool group) {
+Value Heap::sequence(Kind kind, std::vector<Value> items) {
   budget_.allocate(items.size() * sizeof(Value) + sizeof(Sequence));
   int depth = 0;
   for (const Value& item : items) depth = std::max(depth, depth_of(item));
-  return Value::object(kind,
-                       std::make_shared<Sequence>(Sequence{std::move(items), checked_depth(depth), group}));
+  return Value::object(kind, std::make_shared<Sequence>(Sequence{std::move(items), checked_depth(depth)}));
 }
 
 Value Heap::list(std::vector<Value> items) {
-  return sequence(Kind::list, std::move(items), false);
+  return sequence(Kind::list, std::move(items));
 }
 
 Value Heap::tuple(std::vector<Value> items) {
-  return sequence(Kind::tuple, std::move(items), false);
-}
-
-Value Heap::group(Value grouper, Value items) {
-  return sequence(Kind::tuple, {std::move(grouper), std::move(items)}, true);
+  return sequence(Kind::tuple, std::move(items));
 }
 
 Value Heap::dict(std::vector<std::pair<Value, Value>> items) {

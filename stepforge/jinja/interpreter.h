@@ -20,7 +20,7 @@ class Interpreter {
   Interpreter(const Program& program, const RenderOptions& options);
 
   Rendered run(const Json& variables);
-  /// Of the last expression or statement that began, for errors.
+  /// The line of the expression or statement being evaluated, for errors.
   int line() const { return line_; }
 
   // For filters, tests, methods and global functions.
@@ -32,9 +32,9 @@ class Interpreter {
   enum class Flow { normal, break_loop, continue_loop };
   using FramePtr = std::shared_ptr<Frame>;
 
-  /// While it exists, output goes to its own text.
+  /// RAII: redirects output to its own text.
   class Buffer;
-  /// While it exists, a new frame is the current one.
+  /// RAII: makes a new frame the current one.
   class Entered;
 
   // statements.cpp
@@ -43,13 +43,10 @@ class Interpreter {
   void output(const Statement& statement);
   Flow conditional(const Statement& statement);
   Flow loop(const ForLoop& node);
-  Flow run_loop(const ForLoop& node, const Value& iterable, int64_t depth0);
   Value tested(const ForLoop& node, const Value& iterable);
-  Value render_recursive(const ForLoop& node, const FramePtr& closure, const Value& iterable, int64_t depth0);
   void set(const Statement& statement);
   Flow set_block(const Statement& statement);
   Flow filter_block(const Statement& statement);
-  Flow with(const Statement& statement);
   void define_macro(const Statement& statement);
   void call_block(const Statement& statement);
   void generation(const Statement& statement);
@@ -57,7 +54,7 @@ class Interpreter {
   void check_namespaces(const Expression& target);
   void write(std::string_view text);
   void write(const Value& value);
-  /// What a block makes is not converted.
+  /// Writes the result of a block, which must be a string.
   void write_text(const Value& value, std::string_view block);
   void enter(const Scope& scope);
   Value variable(const std::string& name);
@@ -80,8 +77,6 @@ class Interpreter {
   // calls.cpp
   Value call_macro(const Macro& macro, Arguments& arguments);
   void bind_parameters(const Macro& macro, Arguments& arguments);
-  Value call_loop(Loop& loop, Arguments& arguments);
-  std::string text_of_body(const Body& body);
 
   const Program& program_;
   const RenderOptions& options_;

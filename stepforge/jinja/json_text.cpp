@@ -51,7 +51,7 @@ class JsonPrinter {
     }
   }
 
-  /// The template decides how long separators and indents are.
+  /// Counts the bytes: the template chooses the length of separators and indents.
   void write(std::string_view text) {
     heap_.budget().allocate(text.size());
     result += text;

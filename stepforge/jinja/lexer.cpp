@@ -7,7 +7,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
 #include "stepforge/jinja/parser.h"
-#include "stepforge/jinja/string_literal.h"
 #include "stepforge/jinja/unicode.h"
 
 namespace stepforge::jinja {
@@ -21,29 +20,12 @@ void fail_unsupported_at(int line, std::string message, std::string remedy) {
 }
 
 std::string described(const Token& token) {
-  switch (token.kind) {
-    case Token::Kind::data:
-      return "text";
-    case Token::Kind::block_begin:
-      return "{%";
-    case Token::Kind::block_end:
-      return "%}";
-    case Token::Kind::variable_begin:
-      return "{{";
-    case Token::Kind::variable_end:
-      return "}}";
-    case Token::Kind::name:
-    case Token::Kind::op:
-      return token.text;
-    case Token::Kind::string:
-      return "a string";
-    case Token::Kind::integer:
-    case Token::Kind::floating:
-      return "a number";
-    case Token::Kind::end:
-      return "the end of the template";
-  }
-  return "a token";
+  // In the order of Token::Kind.
+  static constexpr std::string_view kNames[] = {
+      "text", "{%", "%}", "{{", "}}", "", "a string", "a number", "a number", "", "the end of the template"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Token::Kind::end) + 1);
+  const bool named = token.kind == Token::Kind::name || token.kind == Token::Kind::op;
+  return named ? token.text : std::string(kNames[static_cast<size_t>(token.kind)]);
 }
 
 namespace {
@@ -110,7 +92,7 @@ class Lexer {
     if (!data.empty()) add(Token::Kind::data).text = data;
   }
 
-  /// The text before a tag, without what the tag's sign or lstrip_blocks removes.
+  /// The text before a tag, with the tag's sign and lstrip_blocks applied.
   std::string_view before_tag(size_t begin, size_t tag, char sign, bool variable) const {
     std::string_view text = std::string_view(text_).substr(begin, tag - begin);
     if (sign == '-') return stripped_right(text);
@@ -186,7 +168,7 @@ class Lexer {
     fail_syntax(line_, "a raw block has no end", "close it with {% endraw %}");
   }
 
-  /// The end of the tag at the current place if it is one, otherwise 0.
+  /// The end of the closing delimiter here, or 0.
   size_t tag_end(bool block) const {
     const std::string_view close = block ? "%}" : "}}";
     if (starts("-") && starts(close, at_ + 1)) return skip_space(at_ + 3);
@@ -235,82 +217,58 @@ class Lexer {
     advance(end);
   }
 
-  /// The end of digits that single underscores may separate.
-  size_t digits_end(size_t at, std::string_view digits) const {
-    while (digits.find(peek(at)) != std::string_view::npos && at < text_.size()) {
-      ++at;
-      if (peek(at) == '_' && at + 1 < text_.size() && digits.find(text_[at + 1]) != std::string_view::npos)
-        ++at;
-    }
+  size_t digits_end(size_t at) const {
+    while (is_ascii_digit(peek(at))) ++at;
     return at;
   }
 
   /// The end of the floating point number here, or 0.
   size_t float_end() const {
     if (at_ > 0 && text_[at_ - 1] == '.') return 0;
-    const std::string_view decimal = "0123456789";
-    size_t end = digits_end(at_, decimal);
-    bool fraction = false;
-    if (peek(end) == '.' && is_ascii_digit(peek(end + 1))) {
-      end = digits_end(end + 1, decimal);
-      fraction = true;
-    }
+    size_t end = digits_end(at_);
+    const bool fraction = peek(end) == '.' && is_ascii_digit(peek(end + 1));
+    if (fraction) end = digits_end(end + 1);
     if (peek(end) == 'e' || peek(end) == 'E') {
       const size_t exponent = end + 1 + (peek(end + 1) == '+' || peek(end + 1) == '-' ? 1 : 0);
-      if (is_ascii_digit(peek(exponent))) return digits_end(exponent, decimal);
+      if (is_ascii_digit(peek(exponent))) return digits_end(exponent);
     }
     return fraction ? end : 0;
   }
 
-  std::string plain_digits(size_t begin, size_t end) const {
-    std::string digits;
-    for (size_t i = begin; i < end; ++i) {
-      if (text_[i] != '_') digits += text_[i];
-    }
-    return digits;
-  }
-
   void number() {
-    if (const size_t end = float_end()) {
-      const std::string digits = plain_digits(at_, end);
-      double value = 0;
-      if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec ==
-          std::errc::result_out_of_range) {
-        value =
-            digits.find("e-") == std::string::npos && digits.find("E-") == std::string::npos ? HUGE_VAL : 0.0;
-      }
-      add(Token::Kind::floating).floating = value;
-      return advance(end);
+    const size_t real_end = float_end();
+    const size_t end = real_end != 0 ? real_end : digits_end(at_);
+    const std::string_view digits = std::string_view(text_).substr(at_, end - at_);
+    if (peek(end) == '_' ||
+        (digits == "0" && std::string_view("xXoObB").find(peek(end)) != std::string_view::npos &&
+         peek(end) != '\0')) {
+      fail_unsupported_at(line_, "a number with a prefix or underscores", "write it in decimal");
     }
-    integer();
+    if (real_end != 0)
+      real(digits);
+    else
+      integer(digits);
+    advance(end);
   }
 
-  void integer() {
-    const char prefix = peek(at_) == '0' ? static_cast<char>(peek(at_ + 1) | 0x20) : '\0';
-    const int base = prefix == 'x' ? 16 : prefix == 'o' ? 8 : prefix == 'b' ? 2 : 10;
-    const std::string_view digits =
-        std::string_view("0123456789abcdefABCDEF").substr(0, base == 16 ? 22 : static_cast<size_t>(base));
-    size_t begin = at_;
-    size_t end = 0;
-    if (base != 10) {
-      begin += 2 + (peek(at_ + 2) == '_' ? 1 : 0);
-      end = digits_end(begin, digits);
-    }
-    int used = base;
-    if (end <= begin) {  // decimal; zeros stand alone
-      used = 10;
-      begin = at_;
-      end = digits_end(at_, peek(at_) == '0' ? "0" : digits.substr(0, 10));
-    }
-    const std::string plain = plain_digits(begin, end);
+  void real(std::string_view digits) {
+    double value = 0;
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec ==
+        std::errc::result_out_of_range)
+      value = digits.find("e-") == digits.npos && digits.find("E-") == digits.npos ? HUGE_VAL : 0.0;
+    add(Token::Kind::floating).floating = value;
+  }
+
+  void integer(std::string_view digits) {
+    if (digits[0] == '0' && digits.find_first_not_of('0') != std::string_view::npos)
+      fail_syntax(line_, format("the number {} begins with 0", digits), "write it without the 0");
     int64_t value = 0;
-    if (std::from_chars(plain.data(), plain.data() + plain.size(), value, used).ec != std::errc()) {
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec != std::errc()) {
       throw SourceFault{TemplateError::Reason::limit, line_,
-                        format("the integer {} needs more than 64 bits", quoted_for_message(plain)),
+                        format("the integer {} needs more than 64 bits", quoted_for_message(digits)),
                         "write a smaller one"};
     }
     add(Token::Kind::integer).integer = value;
-    advance(end);
   }
 
   void string(char quote) {
@@ -350,7 +308,7 @@ class Lexer {
   size_t at_ = 0;
   int line_ = 1;
   bool line_starting_ = true;
-  std::string brackets_;  // those that must close, innermost last
+  std::string brackets_;  // closing brackets expected, innermost last
   std::vector<Token> tokens_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a template into tokens, with Jinja2's rules for white space (trim_blocks and lstrip_blocks on).
+// Splits a template into tokens, with Jinja2's rules for white space (trim_blocks and lstrip_blocks on).
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,16 @@ struct Token {
   bool is_op(std::string_view op) const { return kind == Kind::op && text == op; }
 };
 
-/// How an error names the token.
+/// The token as error messages name it.
 std::string described(const Token& token);
 
-/// The last token is `end`. `source` must be UTF-8. Throws SyntaxFault.
+/// The last token is `end`. `source` must be UTF-8. Throws SourceFault.
 std::vector<Token> tokenize(std::string_view source);
 
-/// A fault at a line of the source.
+/// The value of a literal without its quotes, as Python's unicode-escape decodes it. Throws SourceFault.
+std::string unescaped(std::string_view literal, int line);
+
+/// Throw SourceFault.
 [[noreturn]] void fail_syntax(int line, std::string message, std::string remedy = "correct the template");
 [[noreturn]] void fail_unsupported_at(int line, std::string message, std::string remedy);
 

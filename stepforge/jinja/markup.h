@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safe strings, which `safe` and `escape` make: markupsafe's Markup. Text that is joined to one is escaped, and what its methods
-// return is safe too. Jinja's `~`, `join` and `replace` see plain text, since templates of chats are not escaped by themselves.
+// Safe strings, which `safe` and `escape` make: markupsafe's Markup. `+` escapes the text beside one, and its methods return
+// safe strings. `~` and the filters join and replace see plain text, since chat templates are not escaped automatically.
 #pragma once
 
 #include <string>
@@ -12,17 +12,11 @@
 namespace stepforge::jinja {
 
 bool is_safe(const Value& value);
-/// & < > " ' as entities of HTML.
+/// Replaces & < > " ' by HTML entities.
 std::string html_escaped(std::string_view text);
-/// A string that is not safe escaped; other values as they are.
+/// Escapes a string that is not safe; returns other values unchanged.
 Value escaped_unless_safe(Heap& heap, const Value& value);
-/// The strings in a list or tuple escaped unless they are safe.
-Value items_escaped_unless_safe(Heap& heap, const Value& value);
-/// A string, or the strings of a list or tuple, made safe.
+/// Marks a string, or the strings of a list or tuple, as safe.
 Value made_safe(Heap& heap, const Value& value);
-
-/// Escapes the arguments of the method `name` of a safe string that markupsafe escapes: those of format and join, and what replace puts
-/// in.
-void escape_arguments(Heap& heap, std::string_view name, Arguments& arguments);
 
 }  // namespace stepforge::jinja

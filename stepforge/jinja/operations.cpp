@@ -3,6 +3,7 @@
 #include "stepforge/jinja/operations.h"
 
 #include <cmath>
+#include <limits>
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
@@ -33,28 +34,18 @@ bool truth(const Value& value) {
 
 namespace {
 
-int compare_integer_with_double(int64_t integer, double number) {
-  if (std::isnan(number)) return 2;
-  if (number >= 9223372036854775808.0) return -1;
-  if (number < -9223372036854775808.0) return 1;
-  const auto whole = static_cast<int64_t>(number);
-  if (integer != whole) return integer < whole ? -1 : 1;
-  const double fraction = number - static_cast<double>(whole);
-  return fraction > 0 ? -1 : fraction < 0 ? 1 : 0;
+/// Exact: a long double holds every integer of 64 bits and every double.
+long double exact(const Value& number) {
+  return number.is_integral() ? static_cast<long double>(number.integer()) : number.floating();
 }
 
 /// -1, 0, 1, or 2 if one is not a number.
 int compare_numbers(const Value& left, const Value& right) {
-  if (left.is_integral() && right.is_integral()) {
-    return left.integer() < right.integer() ? -1 : left.integer() > right.integer() ? 1 : 0;
-  }
-  if (left.is_integral()) return compare_integer_with_double(left.integer(), right.floating());
-  if (right.is_integral()) {
-    const int order = compare_integer_with_double(right.integer(), left.floating());
-    return order == 2 ? 2 : -order;
-  }
-  if (std::isnan(left.floating()) || std::isnan(right.floating())) return 2;
-  return left.floating() < right.floating() ? -1 : left.floating() > right.floating() ? 1 : 0;
+  static_assert(std::numeric_limits<long double>::digits >= 64);
+  const long double first = exact(left);
+  const long double second = exact(right);
+  if (std::isnan(first) || std::isnan(second)) return 2;
+  return first < second ? -1 : first > second ? 1 : 0;
 }
 
 bool equal_dicts(Budget& budget, const Dict& left, const Dict& right) {
@@ -72,16 +63,6 @@ bool equal_items(Budget& budget, const std::vector<Value>& left, const std::vect
     if (!equal(budget, left[i], right[i])) return false;
   }
   return true;
-}
-
-bool equal_ranges(const Range& left, const Range& right) {
-  return left.length == right.length && (left.length == 0 || left.start == right.start) &&
-         (left.length <= 1 || left.step == right.step);
-}
-
-bool same_place(const Value& left, const Value& right) {
-  return left.kind() == right.kind() && left.identity() == right.identity() &&
-         left.integer() == right.integer();
 }
 
 }  // namespace
@@ -102,23 +83,10 @@ bool equal(Budget& budget, const Value& left, const Value& right) {
       return left.identity() == right.identity() || equal_items(budget, left.items(), right.items());
     case Kind::dict:
       return left.identity() == right.identity() || equal_dicts(budget, left.dict(), right.dict());
-    case Kind::range:
-      return equal_ranges(left.range(), right.range());
-    case Kind::view:
-      if (left.view().of != right.view().of || left.view().of == View::Of::values)
-        return left.identity() == right.identity();
-      if (left.view().of == View::Of::items)
-        return equal_dicts(budget, *left.view().dict, *right.view().dict);
-      if (left.view().dict->items.size() != right.view().dict->items.size()) return false;
-      for (const auto& [key, value] : left.view().dict->items) {
-        if (find_in(budget, *right.view().dict, key) == nullptr) return false;
-      }
-      return true;
-    case Kind::method:
-      return left.method().method == right.method().method &&
-             same_place(left.method().self, right.method().self);
     default:
-      return same_place(left, right);
+      if (left.is(Kind::range) || left.is(Kind::view) || left.is(Kind::method))
+        fail_unsupported(format("comparing a {} with ==", type_name(left)), "convert it with | list");
+      return left.identity() == right.identity();
   }
 }
 
@@ -165,19 +133,6 @@ bool ordered(Heap& heap, Operator op, const Value& left, const Value& right) {
   fail_order(left, right, kNames[static_cast<int>(op) - static_cast<int>(Operator::less)]);
 }
 
-bool contains_view(Budget& budget, const View& view, const Value& item) {
-  if (view.of == View::Of::keys) return find_in(budget, *view.dict, item) != nullptr;
-  for (const auto& [key, value] : view.dict->items) {
-    if (view.of == View::Of::values
-            ? equal(budget, value, item)
-            : item.is(Kind::tuple) && item.items().size() == 2 && equal(budget, key, item.items()[0]) &&
-                  equal(budget, value, item.items()[1])) {
-      return true;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 bool less(Heap& heap, const Value& left, const Value& right) {
@@ -210,8 +165,9 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
     case Kind::dict:
       return find_in(heap.budget(), container.dict(), item) != nullptr;
     case Kind::view:
-      heap.budget().step(static_cast<int64_t>(container.view().dict->items.size() / 4));
-      return contains_view(heap.budget(), container.view(), item);
+      if (container.view().of == View::Of::keys)
+        return find_in(heap.budget(), *container.view().dict, item) != nullptr;
+      break;
     default:
       break;
   }
@@ -257,20 +213,8 @@ size_t hash_of(Budget& budget, const Value& value) {
 }
 
 bool is_iterable(const Value& value) {
-  switch (value.kind()) {
-    case Kind::undefined:
-    case Kind::string:
-    case Kind::list:
-    case Kind::tuple:
-    case Kind::dict:
-    case Kind::range:
-    case Kind::view:
-    case Kind::generator:
-    case Kind::loop:
-      return true;
-    default:
-      return false;
-  }
+  return value.is_sequence() || value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::dict) ||
+         value.is(Kind::range) || value.is(Kind::view) || value.is(Kind::generator) || value.is(Kind::loop);
 }
 
 namespace {
@@ -326,12 +270,7 @@ Next iterate(Heap& heap, const Value& value) {
         return value.generator().next(out);
       };
     case Kind::loop:
-      return [&heap, value](Value& out) {
-        auto& loop = value.kept<Loop>();
-        if (!loop.advance()) return false;
-        out = heap.tuple({loop.current, value});
-        return true;
-      };
+      fail_unsupported("iterating over `loop`", "iterate over the list again");
     default:
       fail(format("{} is not iterable", type_name(value)), "loop over a list, a dict or a string");
   }

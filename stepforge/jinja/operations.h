@@ -18,7 +18,7 @@ bool less(Heap& heap, const Value& left, const Value& right);
 /// ==, !=, <, <=, >, >=, in, not in.
 bool compare(Heap& heap, Operator op, const Value& left, const Value& right);
 bool contains(Heap& heap, const Value& container, const Value& item);
-/// Equal values have equal hashes; lists, dicts and ranges with lists have none.
+/// Equal values have equal hashes. Throws Fault for lists, dicts and views.
 size_t hash_of(Budget& budget, const Value& value);
 
 Value arithmetic(Heap& heap, Operator op, const Value& left, const Value& right);
@@ -41,7 +41,7 @@ Value item_of_view(Heap& heap, const View& view, size_t position);
 Value character(Heap& heap, const Value& text, int64_t index);
 std::string repeated(Heap& heap, std::string_view text, int64_t count);
 
-/// The message of an undefined value that is used.
+/// Throws the error of using an undefined value.
 [[noreturn]] void fail_undefined(const Value& value);
 
 }  // namespace stepforge::jinja

@@ -124,8 +124,6 @@ StatementPtr Parser::parse_statement() {
   if (token.text == "macro") return parse_macro();
   if (token.text == "call") return parse_call_block();
   if (token.text == "filter") return parse_filter_block();
-  if (token.text == "with") return parse_with();
-  if (token.text == "print") return parse_print();
   if (token.text == "generation") return parse_generation();
   if (token.text == "break") return statement(Statement::Kind::break_loop, next().line);
   if (token.text == "continue") return statement(Statement::Kind::continue_loop, next().line);
@@ -133,12 +131,12 @@ StatementPtr Parser::parse_statement() {
 }
 
 void Parser::refuse_tag() const {
-  static constexpr std::array<std::string_view, 6> kUnsupported = {"import",  "from",  "include",
-                                                                   "extends", "block", "autoescape"};
+  static constexpr std::array<std::string_view, 8> kUnsupported = {
+      "import", "from", "include", "extends", "block", "autoescape", "print", "with"};
   const Token& token = current();
   if (std::find(kUnsupported.begin(), kUnsupported.end(), token.text) != kUnsupported.end()) {
     fail_unsupported_at(token.line, format("the tag {{% {} %}}", token.text),
-                        "write a template that needs no other templates");
+                        "write one template, and use {{ }} and {% set %}");
   }
   fail_syntax(token.line,
               format("the tag {} is unknown or does not belong here", quoted_for_message(token.text)));
@@ -168,7 +166,8 @@ StatementPtr Parser::parse_for() {
   if (!skip_name("in")) unexpected("'in'");
   loop->iterable = parse_tuple(false, "recursive");
   if (skip_name("if")) loop->test = parse_expression();
-  loop->recursive = skip_name("recursive");
+  if (current().is_name("recursive"))
+    fail_unsupported_at(current().line, "a recursive loop", "call a macro for the items inside");
   loop->body = statements_until({"endfor", "else"});
   if (next().text == "else") {
     loop->otherwise = statements_until({"endfor"});
@@ -210,7 +209,8 @@ void Parser::parse_signature(MacroBody& macro) {
       fail_syntax(parameter->line,
                   format("the parameter {} has no default, but one before it has", parameter->name));
     }
-    macro.explicit_caller = macro.explicit_caller || parameter->name == "caller";
+    if (parameter->name == "caller")
+      fail_unsupported_at(parameter->line, "a parameter named caller", "use {% call %}, or rename it");
     macro.parameters.push_back(std::move(parameter));
   }
   next();
@@ -219,6 +219,7 @@ void Parser::parse_signature(MacroBody& macro) {
 StatementPtr Parser::parse_macro() {
   StatementPtr result = statement(Statement::Kind::macro, next().line);
   result->macro = std::make_unique<MacroBody>();
+  result->macro->line = result->line;
   result->target = parse_name_target(Expression::Use::store);
   result->macro->name = result->target->name;
   parse_signature(*result->macro);
@@ -230,6 +231,7 @@ StatementPtr Parser::parse_macro() {
 StatementPtr Parser::parse_call_block() {
   StatementPtr result = statement(Statement::Kind::call_block, next().line);
   result->macro = std::make_unique<MacroBody>();
+  result->macro->line = result->line;
   if (current().is_op("(")) parse_signature(*result->macro);
   result->value = parse_expression();
   if (result->value->kind != Expression::Kind::call) fail_syntax(result->line, "{% call %} needs a call");
@@ -248,31 +250,10 @@ StatementPtr Parser::parse_filter_block() {
   return result;
 }
 
-StatementPtr Parser::parse_with() {
-  StatementPtr result = statement(Statement::Kind::with, next().line);
-  while (current().kind != Token::Kind::block_end) {
-    if (!result->targets.empty()) expect_op(",");
-    result->targets.push_back(parse_target(false));
-    expect_op("=");
-    result->expressions.push_back(parse_expression());
-  }
-  result->body = statements_until({"endwith"});
-  next();
-  return result;
-}
-
-StatementPtr Parser::parse_print() {
-  StatementPtr result = statement(Statement::Kind::output, next().line);
-  while (current().kind != Token::Kind::block_end) {
-    if (!result->expressions.empty()) expect_op(",");
-    result->expressions.push_back(parse_expression());
-  }
-  return result;
-}
-
 StatementPtr Parser::parse_generation() {
   StatementPtr result = statement(Statement::Kind::generation, next().line);
   result->macro = std::make_unique<MacroBody>();
+  result->macro->line = result->line;
   result->macro->body = statements_until({"endgeneration"});
   next();
   return result;

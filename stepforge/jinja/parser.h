@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,10 +15,10 @@
 
 namespace stepforge::jinja {
 
-/// A string value that no budget counts: part of the template.
+/// A string of the template itself, which no budget counts.
 Value text_constant(std::string text);
 
-/// A fault of the source. Never leaves the room: Template::parse adds the name.
+/// A syntax error without the name of the template, which Template::parse adds. Internal to this folder.
 struct SourceFault {
   TemplateError::Reason reason;
   int line;
@@ -33,6 +34,8 @@ class Parser {
 
  private:
   using Ends = std::vector<std::string_view>;
+  using NamedOperator = std::pair<std::string_view, Operator>;
+  using NamedOperators = std::span<const NamedOperator>;
 
   // parser.cpp
   const Token& current() const { return tokens_[at_]; }
@@ -56,8 +59,6 @@ class Parser {
   StatementPtr parse_macro();
   StatementPtr parse_call_block();
   StatementPtr parse_filter_block();
-  StatementPtr parse_with();
-  StatementPtr parse_print();
   StatementPtr parse_generation();
   void parse_signature(MacroBody& macro);
 
@@ -76,11 +77,12 @@ class Parser {
   ExpressionPtr parse_and();
   ExpressionPtr parse_not();
   ExpressionPtr parse_compare();
+  ExpressionPtr parse_arithmetic(NamedOperators operators, ExpressionPtr (Parser::*operand)());
   ExpressionPtr parse_sum();
   ExpressionPtr parse_concat();
   ExpressionPtr parse_product();
-  ExpressionPtr parse_power();
-  ExpressionPtr parse_unary(bool filters = true);
+  ExpressionPtr parse_filtered();
+  ExpressionPtr parse_unary();
   ExpressionPtr parse_primary(bool namespaces = false);
   ExpressionPtr parse_name(bool namespaces);
   ExpressionPtr parse_list();
@@ -95,9 +97,8 @@ class Parser {
   ExpressionPtr parse_call(ExpressionPtr node);
   ExpressionPtr with_arguments(ExpressionPtr node);
   CallArguments parse_arguments();
-  std::string dotted_name();
 
-  /// One level of nested source while it exists.
+  /// RAII: one level of nesting in the source.
   class Level {
    public:
     explicit Level(Parser& parser);

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "stepforge/base/format.h"
-#include "stepforge/base/utf8.h"
 #include "stepforge/jinja/parser.h"
 #include "stepforge/jinja/unicode.h"
 
@@ -10,7 +9,7 @@ namespace stepforge::jinja {
 
 namespace {
 
-/// A long chain of operators is a deep tree, which is evaluated and deleted by recursion.
+/// A chain of operators is a deep tree; evaluation and destruction recurse.
 constexpr int kMaxChain = 300;
 
 bool is_constant_name(std::string_view name) {
@@ -58,6 +57,8 @@ ExpressionPtr Parser::parse_name_target(Expression::Use use) {
 
 void Parser::make_target(Expression& target) const {
   if (target.kind == Expression::Kind::name) {
+    if (target.name == "loop")
+      fail_unsupported_at(target.line, "an assignment to the name loop", "use another name");
     target.use = Expression::Use::store;
   } else if (target.kind == Expression::Kind::tuple) {
     for (const ExpressionPtr& part : target.operands) make_target(*part);
@@ -177,15 +178,22 @@ ExpressionPtr Parser::parse_compare() {
   return node ? std::move(node) : std::move(first);
 }
 
-ExpressionPtr Parser::parse_sum() {
-  ExpressionPtr left = parse_concat();
-  while (current().is_op("+") || current().is_op("-")) {
-    const Token& token = next();
-    ExpressionPtr node = own(make(Expression::Kind::arithmetic, token.line), std::move(left));
-    node->operators = {token.text == "+" ? Operator::add : Operator::subtract};
-    left = own(std::move(node), parse_concat());
+ExpressionPtr Parser::parse_arithmetic(NamedOperators operators, ExpressionPtr (Parser::*operand)()) {
+  ExpressionPtr left = (this->*operand)();
+  while (true) {
+    const auto found = std::find_if(operators.begin(), operators.end(),
+                                    [&](const auto& entry) { return current().is_op(entry.first); });
+    if (current().is_op("**")) fail_unsupported_at(current().line, "the operator **", "multiply with *");
+    if (found == operators.end()) return left;
+    ExpressionPtr node = own(make(Expression::Kind::arithmetic, next().line), std::move(left));
+    node->operators = {found->second};
+    left = own(std::move(node), (this->*operand)());
   }
-  return left;
+}
+
+ExpressionPtr Parser::parse_sum() {
+  static constexpr NamedOperator kOperators[] = {{"+", Operator::add}, {"-", Operator::subtract}};
+  return parse_arithmetic(kOperators, &Parser::parse_concat);
 }
 
 ExpressionPtr Parser::parse_concat() {
@@ -197,43 +205,24 @@ ExpressionPtr Parser::parse_concat() {
 }
 
 ExpressionPtr Parser::parse_product() {
-  static constexpr std::pair<std::string_view, Operator> kOperators[] = {{"*", Operator::multiply},
-                                                                         {"/", Operator::divide},
-                                                                         {"//", Operator::floor_divide},
-                                                                         {"%", Operator::modulo}};
-  ExpressionPtr left = parse_power();
-  while (true) {
-    const auto found = std::find_if(std::begin(kOperators), std::end(kOperators),
-                                    [&](const auto& entry) { return current().is_op(entry.first); });
-    if (found == std::end(kOperators)) return left;
-    ExpressionPtr node = own(make(Expression::Kind::arithmetic, next().line), std::move(left));
-    node->operators = {found->second};
-    left = own(std::move(node), parse_power());
-  }
+  static constexpr NamedOperator kOperators[] = {{"*", Operator::multiply},
+                                                 {"/", Operator::divide},
+                                                 {"//", Operator::floor_divide},
+                                                 {"%", Operator::modulo}};
+  return parse_arithmetic(kOperators, &Parser::parse_filtered);
 }
 
-ExpressionPtr Parser::parse_power() {
-  ExpressionPtr left = parse_unary();
-  while (current().is_op("**")) {
-    ExpressionPtr node = own(make(Expression::Kind::arithmetic, next().line), std::move(left));
-    node->operators = {Operator::power};
-    left = own(std::move(node), parse_unary());
-  }
-  return left;
+ExpressionPtr Parser::parse_filtered() {
+  return parse_filters(parse_unary());
 }
 
-ExpressionPtr Parser::parse_unary(bool filters) {
-  ExpressionPtr node;
-  if (current().is_op("-") || current().is_op("+")) {
-    const Level level(*this);
-    const Token& token = next();
-    node = make(token.text == "-" ? Expression::Kind::negate : Expression::Kind::plus, token.line);
-    node = own(std::move(node), parse_unary(false));
-  } else {
-    node = parse_primary();
-  }
-  node = parse_postfix(std::move(node));
-  return filters ? parse_filters(std::move(node)) : std::move(node);
+ExpressionPtr Parser::parse_unary() {
+  if (!current().is_op("-") && !current().is_op("+")) return parse_postfix(parse_primary());
+  const Level level(*this);
+  const Token& token = next();
+  ExpressionPtr node =
+      make(token.text == "-" ? Expression::Kind::negate : Expression::Kind::plus, token.line);
+  return parse_postfix(own(std::move(node), parse_unary()));
 }
 
 ExpressionPtr Parser::parse_name(bool namespaces) {
@@ -330,17 +319,11 @@ ExpressionPtr Parser::parse_filters(ExpressionPtr node) {
   }
 }
 
-std::string Parser::dotted_name() {
-  std::string name = expect_name().text;
-  while (skip_op(".")) name += "." + expect_name().text;
-  return name;
-}
-
 /// At "|", or at the name of the filter of a filter block.
 ExpressionPtr Parser::parse_filter(ExpressionPtr node) {
   skip_op("|");
   ExpressionPtr result = own(make(Expression::Kind::filter, current().line), std::move(node));
-  result->name = dotted_name();
+  result->name = expect_name().text;
   return current().is_op("(") ? with_arguments(std::move(result)) : std::move(result);
 }
 
@@ -348,7 +331,7 @@ ExpressionPtr Parser::parse_test(ExpressionPtr node) {
   const int line = next().line;
   const bool negated = skip_name("not");
   ExpressionPtr result = own(make(Expression::Kind::test, line), std::move(node));
-  result->name = dotted_name();
+  result->name = expect_name().text;
   const Token& token = current();
   const bool operand = token.kind == Token::Kind::name || token.kind == Token::Kind::string ||
                        token.kind == Token::Kind::integer || token.kind == Token::Kind::floating ||
@@ -379,18 +362,11 @@ ExpressionPtr Parser::parse_attribute(ExpressionPtr node) {
 ExpressionPtr Parser::parse_subscript(ExpressionPtr node) {
   const int line = next().line;
   if (current().is_op(":")) return parse_slice(std::move(node), nullptr);
-  ExpressionPtr tuple = make(Expression::Kind::tuple, line);
-  while (!current().is_op("]")) {
-    if (!tuple->operands.empty()) expect_op(",");
-    if (current().is_op(":")) fail_unsupported_at(line, "a slice in several dimensions", "use one slice");
-    tuple = own(std::move(tuple), parse_expression());
-    if (!current().is_op(":")) continue;
-    if (tuple->operands.size() > 1)
-      fail_unsupported_at(line, "a slice in several dimensions", "use one slice");
-    return parse_slice(std::move(node), std::move(tuple->operands[0]));
-  }
-  next();
-  ExpressionPtr key = tuple->operands.size() == 1 ? std::move(tuple->operands[0]) : std::move(tuple);
+  ExpressionPtr key = parse_expression();
+  if (current().is_op(":")) return parse_slice(std::move(node), std::move(key));
+  if (current().is_op(","))
+    fail_unsupported_at(line, "several keys between [ and ]", "use ((a, b)) for a tuple");
+  expect_op("]");
   return own(own(make(Expression::Kind::item, line), std::move(node)), std::move(key));
 }
 
@@ -399,9 +375,9 @@ ExpressionPtr Parser::parse_slice(ExpressionPtr node, ExpressionPtr start) {
   const int line = next().line;
   ExpressionPtr stop;
   ExpressionPtr step;
-  if (!current().is_op(":") && !current().is_op("]") && !current().is_op(",")) stop = parse_expression();
-  if (skip_op(":") && !current().is_op("]") && !current().is_op(",")) step = parse_expression();
-  if (current().is_op(",")) fail_unsupported_at(line, "a slice in several dimensions", "use one slice");
+  if (!current().is_op(":") && !current().is_op("]")) stop = parse_expression();
+  if (skip_op(":") && !current().is_op("]")) step = parse_expression();
+  if (current().is_op(",")) fail_unsupported_at(line, "several keys between [ and ]", "use one slice");
   expect_op("]");
   ExpressionPtr result = own(make(Expression::Kind::slice, line), std::move(node));
   result = own(std::move(result), std::move(start));

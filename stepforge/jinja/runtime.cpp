@@ -27,14 +27,8 @@ void Namespace::set(Heap& heap, std::string_view name, Value value) {
   attributes.emplace_back(name, std::move(value));
 }
 
-Loop::Loop(Heap& heap, const Value& iterable, const ForLoop* recursive, std::shared_ptr<Frame> closure,
-           int64_t depth0)
-    : heap(heap),
-      iterable(iterable),
-      next(iterate(heap, iterable)),
-      recursive(recursive),
-      closure(std::move(closure)),
-      depth0(depth0) {}
+Loop::Loop(Heap& heap, const Value& iterable)
+    : heap(heap), iterable(iterable), next(iterate(heap, iterable)) {}
 
 bool Loop::advance() {
   Value item;

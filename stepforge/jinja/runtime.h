@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values that have state: namespaces, macros, loops, cyclers, joiners; and frames of variables.
+// The values that have state: namespaces, macros and loops; and frames of variables.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace stepforge::jinja {
 
-/// The variables of one call of a function.
+/// The variables of one call of a macro, or of the template.
 struct Frame {
   std::vector<Value> slots;
   std::shared_ptr<Frame> outer;
@@ -33,14 +33,13 @@ struct Macro {
   std::shared_ptr<Frame> closure;
 };
 
-/// The variable `loop`, which reads the values of its loop one by one.
+/// The variable `loop`. It also drives its loop: it reads the values one by one.
 struct Loop {
-  Loop(Heap& heap, const Value& iterable, const ForLoop* recursive, std::shared_ptr<Frame> closure,
-       int64_t depth0);
+  Loop(Heap& heap, const Value& iterable);
 
   /// Goes to the next value; false at the end.
   bool advance();
-  /// Reads what is left of a generator.
+  /// Reads a generator to its end.
   int64_t length();
   bool is_last();
   Value next_item();
@@ -48,25 +47,11 @@ struct Loop {
   Heap& heap;
   Value iterable;
   Next next;
-  const ForLoop* recursive;  // null: the loop may not call itself
-  std::shared_ptr<Frame> closure;
-  int64_t depth0;
   int64_t index0 = -1;
   int64_t known_length = -1;
   Value current;
   Value before;
-  Value after;    // read ahead, or missing
-  Value changed;  // the last arguments of loop.changed()
-};
-
-struct Cycler {
-  std::vector<Value> items;
-  size_t position = 0;
-};
-
-struct Joiner {
-  Value separator;
-  bool used = false;
+  Value after;  // read ahead, or missing
 };
 
 }  // namespace stepforge::jinja

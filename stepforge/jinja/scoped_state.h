@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interpreter's state that a block changes and restores.
+// RAII for the state of the interpreter that a block changes.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binds names to slots with Jinja2's scoping: which assignments a block, loop or macro keeps to itself, and what a name means
-// that is read before it is set, is decided from the source alone.
+// Binds names to slots with Jinja2's scoping. Which assignments stay local to a block, loop or macro, and what a name means that is
+// read before it is set, is decided statically.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ namespace stepforge::jinja {
 /// The names of one scope.
 class Symbols {
  public:
-  /// `owner` is the function in whose frame the scope has its slots; `depth` its nesting.
+  /// `owner`: the function whose frame holds the slots; `depth`: its nesting.
   Symbols(const Symbols* parent, Function* owner, int depth)
       : parent_(parent),
         owner_(owner),
@@ -27,12 +27,12 @@ class Symbols {
   void store(const std::string& name);
   int declare_parameter(const std::string& name);
   void load(const std::string& name);
-  /// Takes over what the branches of an if did; each is a copy of this scope that went one way.
+  /// Joins the branches of an if, each a copy of this scope.
   void merge(const std::vector<Symbols>& branches);
 
-  /// The slot of a name that is known here, as seen from the function at `depth`.
+  /// The slot of a known name, relative to the function at `depth`.
   Slot slot(const std::string& name, int depth) const;
-  /// What entering the scope does.
+  /// What to load when the scope is entered.
   Scope scope() const;
   int depth() const { return depth_; }
   Function* owner() const { return owner_; }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters that order, group and divide sequences.
+// Filters that order sequences and take items of them.
 #include <algorithm>
 #include <numeric>
 
 #include "stepforge/base/format.h"
-#include "stepforge/base/utf8.h"
 #include "stepforge/jinja/filters.h"
 #include "stepforge/jinja/markup.h"
 #include "stepforge/jinja/methods.h"
 #include "stepforge/jinja/operations.h"
+#include "stepforge/jinja/unicode.h"
 
 namespace stepforge::jinja {
 namespace {
@@ -28,37 +28,19 @@ std::vector<Value> sorted(Heap& heap, const std::vector<Value>& items, const std
   return result;
 }
 
-/// Reads `name` or "a,b" as paths.
-std::vector<AttributePath> paths_of(Heap& heap, const Value* attribute) {
-  std::vector<AttributePath> paths;
-  if (attribute == nullptr || !attribute->is(Kind::string)) {
-    paths.emplace_back(heap, attribute);
-    return paths;
-  }
-  std::string_view rest = attribute->text();
-  while (true) {
-    const size_t comma = rest.find(',');
-    const Value part = heap.text(std::string(rest.substr(0, comma)));
-    paths.emplace_back(heap, &part);
-    if (comma == std::string_view::npos) return paths;
-    rest.remove_prefix(comma + 1);
-  }
-}
-
 Value sort(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
   const auto values = bind("sort", arguments, {"reverse", "case_sensitive", "attribute"}, 0);
   Heap& heap = interpreter.heap();
-  const std::vector<AttributePath> paths = paths_of(heap, values[2]);
+  if (values[2] != nullptr && values[2]->is(Kind::string) && values[2]->text().find(',') != std::string::npos)
+    fail_unsupported("sort by several attributes", "sort by one");
+  const AttributePath path(heap, values[2]);
   const bool keep_case = flag(values[1]);
   const std::vector<Value> items = all_of(heap, subject);
   std::vector<Value> keys;
   for (const Value& item : items) {
-    std::vector<Value> parts;
-    for (const AttributePath& path : paths) {
-      const Value part = path.look_up(heap, item);
-      parts.push_back(keep_case ? part : without_case(heap, part));
-    }
-    keys.push_back(heap.list(std::move(parts)));
+    const Value key = path.look_up(heap, item);
+    // Lists of one item, as in Jinja2: equal values without an order, such as none, then do not fail.
+    keys.push_back(heap.list({keep_case ? key : without_case(heap, key)}));
   }
   return heap.list(sorted(heap, items, keys, flag(values[0])));
 }
@@ -77,36 +59,6 @@ Value dictsort(Interpreter& interpreter, const Value& subject, Arguments& argume
     keys.push_back(flag(values[0]) ? key : without_case(heap, key));
   }
   return heap.list(sorted(heap, items, keys, flag(values[2])));
-}
-
-Value groupby(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
-  const auto values = bind("groupby", arguments, {"attribute", "default", "case_sensitive"}, 1);
-  Heap& heap = interpreter.heap();
-  const AttributePath path(heap, values[0]);
-  const bool keep_case = flag(values[2]);
-  const auto key_of = [&](const Value& item) {
-    const Value key = path.look_up(heap, item, values[1]);
-    return keep_case ? key : without_case(heap, key);
-  };
-  const std::vector<Value> items = all_of(heap, subject);
-  std::vector<Value> keys;
-  for (const Value& item : items) keys.push_back(key_of(item));
-  std::vector<Value> groups;
-  std::vector<Value> group;
-  Value group_key;
-  const auto finish = [&] {
-    if (group.empty()) return;
-    Value shown = keep_case ? group_key : path.look_up(heap, group[0], values[1]);
-    groups.push_back(heap.group(std::move(shown), heap.list(std::exchange(group, {}))));
-  };
-  for (const Value& item : sorted(heap, items, keys, false)) {
-    Value key = key_of(item);
-    if (!group.empty() && !equal(heap.budget(), key, group_key)) finish();
-    if (group.empty()) group_key = std::move(key);
-    group.push_back(item);
-  }
-  finish();
-  return heap.list(std::move(groups));
 }
 
 template <bool greatest>
@@ -161,17 +113,15 @@ Value reverse(Interpreter& interpreter, const Value& subject, Arguments& argumen
     std::string_view rest = subject.text();
     result.reserve(rest.size());
     while (!rest.empty()) {
-      size_t at = rest.size() - 1;
-      while (at > 0 && (static_cast<unsigned char>(rest[at]) & 0xC0) == 0x80) --at;
-      result += rest.substr(at);
-      rest = rest.substr(0, at);
+      result += last_character(rest);
+      rest.remove_suffix(last_character(rest).size());
     }
     return heap.text(std::move(result), is_safe(subject));
   }
   std::vector<Value> items = all_of(heap, subject);
   std::reverse(items.begin(), items.end());
   Value list = heap.list(std::move(items));
-  // Python gives a list for what it can only read forwards, and an iterator for the rest.
+  // As in Python, a list for generators and an iterator for sequences.
   if (subject.is(Kind::generator) || subject.is(Kind::loop)) return list;
   return heap.generator(iterate(heap, list), depth_of(list));
 }
@@ -195,86 +145,9 @@ Value items(Interpreter& interpreter, const Value& subject, Arguments& arguments
       depth_of(subject) + 1);
 }
 
-Value sum(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
-  const auto values = bind("sum", arguments, {"attribute", "start"}, 0);
-  Heap& heap = interpreter.heap();
-  const AttributePath path(heap, values[0]);
-  Value result = values[1] == nullptr ? Value::integer(0) : *values[1];
-  if (result.is(Kind::string)) fail("sum cannot add strings", "use | join");
-  const Next next = iterate(heap, subject);
-  for (Value item; next(item);) {
-    heap.budget().step();
-    result = arithmetic(heap, Operator::add, result, path.look_up(heap, item));
-  }
-  return result;
-}
-
-Value batch(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
-  const auto values = bind("batch", arguments, {"linecount", "fill_with"}, 1);
-  Heap& heap = interpreter.heap();
-  const Value count = *values[0];
-  const Value fill = values[1] == nullptr ? Value::none() : *values[1];
-  return heap.generator(
-      [&heap, count, fill, subject, next = Next(), waiting = Value(), ended = false](Value& out) mutable {
-        if (!next) next = iterate(heap, subject);
-        std::vector<Value> row;
-        if (!waiting.is(Kind::missing)) row.push_back(std::exchange(waiting, Value()));
-        for (Value item; !ended && next(item);) {
-          heap.budget().step();
-          if (equal(heap.budget(), count, Value::integer(static_cast<int64_t>(row.size())))) {
-            waiting = std::move(item);
-            out = heap.list(std::move(row));
-            return true;
-          }
-          row.push_back(std::move(item));
-        }
-        ended = true;
-        if (row.empty()) return false;
-        if (!fill.is(Kind::none)) {
-          const int64_t missing = integer_argument("batch", count) - static_cast<int64_t>(row.size());
-          if (missing > 0) {
-            heap.budget().allocate(static_cast<size_t>(std::min<int64_t>(missing, INT64_MAX / 64)) *
-                                   sizeof(Value));
-            row.insert(row.end(), static_cast<size_t>(missing), fill);
-          }
-        }
-        out = heap.list(std::move(row));
-        return true;
-      },
-      std::max(depth_of(subject), depth_of(fill)) + 1);
-}
-
-Value slice(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
-  const auto values = bind("slice", arguments, {"slices", "fill_with"}, 1);
-  Heap& heap = interpreter.heap();
-  const Value count = *values[0];
-  const Value fill = values[1] == nullptr ? Value::none() : *values[1];
-  return heap.generator(
-      [&heap, count, fill, subject, items = std::vector<Value>(), begun = false,
-       at = int64_t{0}](Value& out) mutable {
-        if (!std::exchange(begun, true)) items = all_of(heap, subject);
-        const int64_t slices = integer_argument("slice", count);
-        if (slices == 0) fail("slice into 0 parts", "pass 1 or more");
-        if (at >= slices) return false;
-        const auto size = static_cast<int64_t>(items.size());
-        const int64_t longer = size % slices;
-        const int64_t begin = at * (size / slices) + std::min(at, longer);
-        const int64_t end = begin + size / slices + (at < longer ? 1 : 0);
-        std::vector<Value> part(items.begin() + begin, items.begin() + end);
-        if (!fill.is(Kind::none) && at >= longer) part.push_back(fill);
-        ++at;
-        out = heap.list(std::move(part));
-        return true;
-      },
-      std::max(depth_of(subject), depth_of(fill)) + 1);
-}
-
 constexpr NamedFunction kFilters[] = {
-    {"batch", batch},     {"dictsort", dictsort}, {"first", first},
-    {"groupby", groupby}, {"items", items},       {"last", last},
-    {"list", list},       {"max", extreme<true>}, {"min", extreme<false>},
-    {"reverse", reverse}, {"slice", slice},       {"sort", sort},
-    {"sum", sum},
+    {"dictsort", dictsort}, {"first", first},        {"items", items},     {"last", last}, {"list", list},
+    {"max", extreme<true>}, {"min", extreme<false>}, {"reverse", reverse}, {"sort", sort},
 };
 
 }  // namespace sequence_filter

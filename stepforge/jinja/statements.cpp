@@ -84,8 +84,6 @@ Interpreter::Flow Interpreter::execute(const Statement& statement) {
       break;
     case Statement::Kind::filter_block:
       return filter_block(statement);
-    case Statement::Kind::with:
-      return with(statement);
     case Statement::Kind::generation:
       generation(statement);
       break;
@@ -113,23 +111,7 @@ Interpreter::Flow Interpreter::conditional(const Statement& statement) {
   return execute(statement.body);
 }
 
-Interpreter::Flow Interpreter::loop(const ForLoop& node) {
-  if (!node.recursive) return run_loop(node, evaluate(*node.iterable), 0);
-  const Value iterable = evaluate(*node.iterable);
-  write(render_recursive(node, frame_, iterable, 0));
-  return Flow::normal;
-}
-
-Value Interpreter::render_recursive(const ForLoop& node, const FramePtr& closure, const Value& iterable,
-                                    int64_t depth0) {
-  const Budget::Level level(heap_.budget());
-  const Entered entered(*this, node.function, closure);
-  Buffer buffer(*this);
-  run_loop(node, iterable, depth0);
-  return heap_.text(std::move(buffer.text));
-}
-
-/// The values that pass the loop's `if`, read when the loop asks for them.
+/// The values that pass the loop's `if`, lazily.
 Value Interpreter::tested(const ForLoop& node, const Value& iterable) {
   Next source = iterate(heap_, iterable);
   FramePtr frame = frame_;
@@ -151,12 +133,13 @@ Value Interpreter::tested(const ForLoop& node, const Value& iterable) {
       depth_of(iterable));
 }
 
-Interpreter::Flow Interpreter::run_loop(const ForLoop& node, const Value& iterable, int64_t depth0) {
+Interpreter::Flow Interpreter::loop(const ForLoop& node) {
+  const Value iterable = evaluate(*node.iterable);
   const Value values = node.test ? tested(node, iterable) : iterable;
   Loop* loop = nullptr;
   Next next;
   if (node.loop_slot >= 0) {
-    loop = &heap_.keep(Loop(heap_, values, node.recursive ? &node : nullptr, frame_->outer, depth0));
+    loop = &heap_.keep(Loop(heap_, values));
     next = [loop](Value& out) {
       if (!loop->advance()) return false;
       out = loop->current;
@@ -233,13 +216,6 @@ Interpreter::Flow Interpreter::filter_block(const Statement& statement) {
   }
   write_text(evaluate_filter(*statement.filter, &value), "filter");
   return Flow::normal;
-}
-
-Interpreter::Flow Interpreter::with(const Statement& statement) {
-  std::vector<Value> values = evaluate_all(statement.expressions);
-  enter(statement.scope);
-  for (size_t i = 0; i < values.size(); ++i) assign(*statement.targets[i], values[i]);
-  return execute(statement.body);
 }
 
 void Interpreter::define_macro(const Statement& statement) {

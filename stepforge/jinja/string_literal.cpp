@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/jinja/string_literal.h"
-
+// The escapes of string literals.
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
 #include "stepforge/jinja/lexer.h"
@@ -30,27 +29,6 @@ void append_hex(std::string& result, std::string_view literal, size_t at, size_t
   append_utf8(result, value);
 }
 
-size_t append_octal(std::string& result, std::string_view literal, size_t at) {
-  char32_t value = 0;
-  size_t end = at;
-  while (end < literal.size() && end < at + 3 && literal[end] >= '0' && literal[end] <= '7') {
-    value = value * 8 + static_cast<char32_t>(literal[end++] - '0');
-  }
-  append_utf8(result, value);
-  return end;
-}
-
-/// Python turns a character beyond ASCII into an escape before it looks for escapes, so a backslash before it
-/// stands for itself and the escape for its letters.
-size_t append_spelled(std::string& result, std::string_view literal, size_t at) {
-  const char32_t c = decode_code_point(literal.substr(at));
-  result += '\\';
-  result += c < 0x100     ? format("x{:02x}", static_cast<uint32_t>(c))
-            : c < 0x10000 ? format("u{:04x}", static_cast<uint32_t>(c))
-                          : format("U{:08x}", static_cast<uint32_t>(c));
-  return at + utf8_sequence_length(literal.substr(at));
-}
-
 /// Handles the escape whose letter is at `at`; returns where it ends.
 size_t append_escape(std::string& result, std::string_view literal, size_t at, int line) {
   static constexpr std::string_view kLetters = "\\'\"abfnrtv";
@@ -61,9 +39,10 @@ size_t append_escape(std::string& result, std::string_view literal, size_t at, i
     return at + 1;
   }
   if (letter == '\n') return at + 1;
-  if (letter >= '0' && letter <= '7') return append_octal(result, literal, at);
-  if (static_cast<unsigned char>(letter) >= 0x80) return append_spelled(result, literal, at);
-  if (letter == 'N') fail_unsupported_at(line, "the escape \\N in a string", "write \\u and the code point");
+  if ((letter >= '0' && letter <= '7') || letter == 'N' || static_cast<unsigned char>(letter) >= 0x80) {
+    fail_unsupported_at(line, "an escape in a string with digits, \\N or a character beyond ASCII",
+                        "write \\x or \\u and the code point, or \\\\ for a backslash");
+  }
   const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
   if (digits == 0) {
     result += '\\';

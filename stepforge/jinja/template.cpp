@@ -32,7 +32,7 @@ std::string error_text(const std::string& name, int line, TemplateError::Reason 
   return format("{}, line {}: {}{}; {}", name, line, reason_prefix(reason), message, remedy);
 }
 
-/// Spans of code points as spans of bytes, in one walk over the text.
+/// Converts spans of code points to spans of bytes, in one pass over the text.
 std::vector<Span> byte_spans(const std::vector<Span>& spans, const std::string& text) {
   std::vector<int64_t> wanted;
   for (const Span& span : spans) {

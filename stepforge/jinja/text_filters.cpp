@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters that make text.
+// Filters that return text.
 #include <algorithm>
 
 #include "stepforge/base/format.h"
@@ -78,22 +78,6 @@ Value replace(Interpreter& interpreter, const Value& subject, Arguments& argumen
   return heap.text(replaced(heap, str(heap, subject), str(heap, *values[0]), str(heap, *values[1]), count));
 }
 
-Value truncate(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
-  const auto values = bind("truncate", arguments, {"length", "killwords", "end", "leeway"}, 0);
-  const int64_t length_wanted = values[0] == nullptr ? 255 : integer_argument("truncate", *values[0]);
-  const std::string end = values[2] == nullptr ? "..." : text_argument("truncate", *values[2]);
-  const int64_t leeway =
-      values[3] == nullptr || values[3]->is(Kind::none) ? 5 : integer_argument("truncate", *values[3]);
-  const int64_t kept = length_wanted - count_code_points(end);
-  if (kept < 0) fail("truncate: the length is smaller than that of the end", "truncate to a greater length");
-  if (leeway < 0) fail("truncate: the leeway is negative", "pass 0 or more");
-  if (length(subject) <= length_wanted + leeway) return subject;
-  const std::string& text = text_argument("truncate", subject);
-  std::string_view part = std::string_view(text).substr(0, offset_of(text, kept));
-  if (!flag(values[1])) part = part.substr(0, part.rfind(' '));
-  return interpreter.heap().text(std::string(part) + end);
-}
-
 Value indent(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
   const auto values = bind("indent", arguments, {"width", "first", "blank"}, 0);
   Heap& heap = interpreter.heap();
@@ -118,30 +102,11 @@ Value indent(Interpreter& interpreter, const Value& subject, Arguments& argument
   return heap.text(std::move(result), is_safe(subject));
 }
 
-Value center(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
-  const auto values = bind("center", arguments, {"width"}, 0);
-  Heap& heap = interpreter.heap();
-  const int64_t width = values[0] == nullptr ? 80 : integer_argument("center", *values[0]);
-  const std::string text = str(heap, subject);
-  const int64_t missing = std::max<int64_t>(width - count_code_points(text), 0);
-  const int64_t left = missing / 2 + (missing & width & 1);
-  return heap.text(repeated(heap, " ", left) + text + repeated(heap, " ", missing - left), is_safe(subject));
-}
-
 Value format_filter(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
   Heap& heap = interpreter.heap();
-  if (!arguments.named.empty() && !arguments.positional.empty())
-    fail("format takes values or names, not both", "pass one kind");
-  Value values;
-  if (arguments.named.empty()) {
-    values = heap.tuple(arguments.positional);
-  } else {
-    std::vector<std::pair<Value, Value>> items;
-    for (const auto& [name, value] : arguments.named) items.emplace_back(heap.text(name), value);
-    values = heap.dict(std::move(items));
-  }
-  if (is_safe(subject)) return arithmetic(heap, Operator::modulo, subject, values);
-  return heap.text(percent_format(heap, str(heap, subject), values));
+  if (!arguments.named.empty()) fail_unsupported("the filter format with names", "pass the values in order");
+  if (is_safe(subject)) fail_unsupported("the filter format of a safe string", "apply `safe` last");
+  return heap.text(percent_format(heap, str(heap, subject), arguments.positional));
 }
 
 Value join(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
@@ -158,53 +123,6 @@ Value join(Interpreter& interpreter, const Value& subject, Arguments& arguments)
     heap.budget().allocate(text.size() + separator.size());
     if (!std::exchange(first, false)) result += separator;
     result += text;
-  }
-  return heap.text(std::move(result));
-}
-
-Value wordcount(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
-  bind("wordcount", arguments, {}, 0);
-  const std::string text = str(interpreter.heap(), subject);
-  interpreter.heap().budget().step(static_cast<int64_t>(text.size() / 8));
-  int64_t count = 0;
-  bool inside = false;
-  for (size_t at = 0; at < text.size(); at += utf8_sequence_length(std::string_view(text).substr(at))) {
-    const bool word = is_word(decode_code_point(std::string_view(text).substr(at)));
-    count += word && !inside ? 1 : 0;
-    inside = word;
-  }
-  return Value::integer(count);
-}
-
-std::string url_quoted(std::string_view text, bool query) {
-  std::string result;
-  for (const char c : text) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                       std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !query);
-    if (plain)
-      result += c;
-    else if (c == ' ' && query)
-      result += '+';
-    else
-      result += format("%{:02X}", static_cast<uint32_t>(static_cast<unsigned char>(c)));
-  }
-  return result;
-}
-
-Value urlencode(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
-  bind("urlencode", arguments, {}, 0);
-  Heap& heap = interpreter.heap();
-  if (subject.is(Kind::string) || !is_iterable(subject))
-    return heap.text(url_quoted(str(heap, subject), false));
-  const Next next = iterate(heap, subject.is(Kind::dict) ? heap.view(View::Of::items, subject) : subject);
-  std::string result;
-  for (Value item; next(item);) {
-    heap.budget().step();
-    const std::vector<Value> pair = all_of(heap, item);
-    if (pair.size() != 2) fail("urlencode needs pairs", "pass a string, a dict or a list of pairs");
-    if (!result.empty()) result += '&';
-    result += url_quoted(str(heap, pair[0]), true) + "=" + url_quoted(str(heap, pair[1]), true);
-    heap.budget().step(static_cast<int64_t>(result.size() / 64));
   }
   return heap.text(std::move(result));
 }
@@ -235,7 +153,6 @@ Value tojson(Interpreter& interpreter, const Value& subject, Arguments& argument
 
 constexpr NamedFunction kFilters[] = {
     {"capitalize", changed<capitalized>},
-    {"center", center},
     {"e", escape},
     {"escape", escape},
     {"format", format_filter},
@@ -248,10 +165,7 @@ constexpr NamedFunction kFilters[] = {
     {"title", changed<title_words, false>},
     {"tojson", tojson},
     {"trim", trim},
-    {"truncate", truncate},
     {"upper", changed<upper>},
-    {"urlencode", urlencode},
-    {"wordcount", wordcount},
 };
 
 }  // namespace text_filter

@@ -14,7 +14,7 @@ namespace stepforge::jinja {
 struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
 
-/// A variable: `index` of the frame that is `hops` functions further out.
+/// A variable: slot `index` of the frame `hops` functions further out.
 struct Slot {
   int hops = 0;
   int index = -1;
@@ -34,7 +34,6 @@ enum class Operator : uint8_t {
   divide,
   floor_divide,
   modulo,
-  power,
   equal,
   not_equal,
   less,
@@ -82,11 +81,10 @@ struct Expression {
   std::vector<Operator> operators;
   std::vector<ExpressionPtr> operands;
   CallArguments arguments;
-  ValueFunction function = nullptr;  // of a filter or test; null: unknown, an error when evaluated
+  ValueFunction function = nullptr;  // of a filter or test; null: unknown or refused, an error when evaluated
 };
 
-/// What a scope does when it is entered: sets a slot to a value of an outer scope, to a variable of the render, or to
-/// nothing.
+/// Initializes a slot when a scope is entered: from an outer scope, from a variable of the render, or with no value.
 struct ScopeLoad {
   enum class From : uint8_t { outer, variable, nothing } from;
   int index;
@@ -110,15 +108,13 @@ using Body = std::vector<StatementPtr>;
 /// A macro, a call block's body or a generation block.
 struct MacroBody {
   std::string name;  // empty: a block
+  int line = 0;
   std::vector<ExpressionPtr> parameters;
   std::vector<ExpressionPtr> defaults;  // of the last parameters
   Body body;
   Function function;
   Scope scope;
   int caller = -1;  // slot, if the body mentions it
-  int varargs = -1;
-  int kwargs = -1;
-  bool explicit_caller = false;  // a parameter is named caller
 };
 
 struct Branch {
@@ -134,12 +130,10 @@ struct ForLoop {
   Body body;
   Body otherwise;
   bool has_else = false;
-  bool recursive = false;
   int loop_slot = -1;  // of `loop`, if the body mentions it
   Scope scope;
   Scope test_scope;
   Scope else_scope;
-  Function function;  // of a recursive loop
 };
 
 struct Statement {
@@ -152,7 +146,6 @@ struct Statement {
     macro,         // macro, slot
     call_block,    // macro, value: the call
     filter_block,  // filter, body, scope
-    with,          // targets, expressions, body, scope
     generation,    // macro
     break_loop,
     continue_loop,
@@ -160,7 +153,6 @@ struct Statement {
   Kind kind = Kind{};
   int line = 0;
   std::vector<ExpressionPtr> expressions;
-  std::vector<ExpressionPtr> targets;
   ExpressionPtr target;
   ExpressionPtr value;
   ExpressionPtr filter;

@@ -6,7 +6,6 @@
 #include <utf8proc.h>
 
 #include "stepforge/base/utf8.h"
-#include "stepforge/jinja/special_casing.h"
 
 namespace stepforge::jinja {
 namespace {
@@ -15,28 +14,37 @@ utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
-const std::string_view* special(const std::vector<SpecialCase>& cases, char32_t c) {
-  const auto found = std::lower_bound(
-      cases.begin(), cases.end(), c, [](const SpecialCase& entry, char32_t key) { return entry.from < key; });
-  return found != cases.end() && found->from == c ? &found->to : nullptr;
-}
-
 using SimpleCase = utf8proc_int32_t (*)(utf8proc_int32_t);
 
-void append_mapped(std::string& result, char32_t c, const std::vector<SpecialCase>& cases,
-                   SimpleCase simple) {
-  if (const std::string_view* mapped = special(cases, c)) {
-    result += *mapped;
-  } else {
-    append_utf8(result, static_cast<char32_t>(simple(static_cast<utf8proc_int32_t>(c))));
-  }
+char32_t mapped(char32_t c, SimpleCase simple) {
+  return static_cast<char32_t>(simple(static_cast<utf8proc_int32_t>(c)));
+}
+
+/// Unicode's full case folding of a character other than an upper case letter. Several code points for ß, ligatures and some accented
+/// letters, whose upper and title case follow from these.
+std::u32string folded(char32_t c) {
+  utf8proc_int32_t parts[4];
+  int boundary = 0;
+  const auto count =
+      category(c) == UTF8PROC_CATEGORY_LU
+          ? 0
+          : utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, 4, UTF8PROC_CASEFOLD, &boundary);
+  return {parts, parts + std::max<utf8proc_ssize_t>(count, 0)};
+}
+
+void append_upper(std::string& result, char32_t c) {
+  const std::u32string parts = folded(c);
+  if (parts.size() < 2) return append_utf8(result, mapped(c, utf8proc_toupper));
+  for (const char32_t part : parts) append_utf8(result, mapped(part, utf8proc_toupper));
 }
 
 bool is_cased(char32_t c) {
-  return is_upper(c) || is_lower(c) || is_title(c);
+  const auto code = static_cast<utf8proc_int32_t>(c);
+  return utf8proc_isupper(code) != 0 || utf8proc_islower(code) != 0 || category(c) == UTF8PROC_CATEGORY_LU ||
+         category(c) == UTF8PROC_CATEGORY_LL || category(c) == UTF8PROC_CATEGORY_LT;
 }
 
-/// Characters that words contain without being letters, such as apostrophes and combining marks.
+/// Unicode's Case_Ignorable: characters inside words that are no letters, such as apostrophes and combining marks.
 bool is_case_ignorable(char32_t c) {
   switch (category(c)) {
     case UTF8PROC_CATEGORY_MN:
@@ -56,17 +64,10 @@ bool is_case_ignorable(char32_t c) {
 
 /// Whether the sigma at byte `at` ends a word.
 bool is_final_sigma(std::string_view text, size_t at) {
-  size_t before = at;
-  bool cased_before = false;
-  while (before > 0) {
-    do --before;
-    while (before > 0 && (static_cast<unsigned char>(text[before]) & 0xC0) == 0x80);
-    const char32_t c = decode_code_point(text.substr(before));
-    if (is_case_ignorable(c)) continue;
-    cased_before = is_cased(c);
-    break;
-  }
-  if (!cased_before) return false;
+  std::string_view before = text.substr(0, at);
+  while (!before.empty() && is_case_ignorable(decode_code_point(last_character(before))))
+    before.remove_suffix(last_character(before).size());
+  if (before.empty() || !is_cased(decode_code_point(last_character(before)))) return false;
   for (size_t after = at + 2; after < text.size(); after += utf8_sequence_length(text.substr(after))) {
     const char32_t c = decode_code_point(text.substr(after));
     if (!is_case_ignorable(c)) return !is_cased(c);
@@ -74,19 +75,30 @@ bool is_final_sigma(std::string_view text, size_t at) {
   return true;
 }
 
-constexpr char32_t kSigma = 0x3A3;
-constexpr char32_t kFinalSigma = 0x3C2;
-
 void append_lower(std::string& result, std::string_view text, size_t at, char32_t c) {
-  if (c == kSigma) {
-    append_utf8(result, is_final_sigma(text, at) ? kFinalSigma : 0x3C3);
-  } else {
-    append_mapped(result, c, special_lower(), utf8proc_tolower);
-  }
+  constexpr char32_t kSigma = 0x3A3;
+  constexpr char32_t kDottedI = 0x130;
+  if (c == kSigma)
+    append_utf8(result, is_final_sigma(text, at) ? 0x3C2 : 0x3C3);
+  else if (c == kDottedI)
+    result += "i\u0307";
+  else
+    append_utf8(result, mapped(c, utf8proc_tolower));
 }
 
 void append_title(std::string& result, char32_t c) {
-  append_mapped(result, c, special_title(), utf8proc_totitle);
+  const std::u32string parts = folded(c);
+  const char32_t simple = mapped(c, utf8proc_totitle);
+  const bool has_title = category(c) == UTF8PROC_CATEGORY_LT || category(simple) == UTF8PROC_CATEGORY_LT;
+  if (parts.size() < 2 || has_title) return append_utf8(result, simple);
+  // The first letter becomes upper case; a following iota becomes the combining iota subscript.
+  bool begun = false;
+  for (const char32_t part : parts) {
+    const char32_t upper = mapped(part, utf8proc_toupper);
+    const bool iota = part == 0x3B9 && begun;
+    append_utf8(result, begun ? (iota ? 0x345 : part) : upper);
+    begun = begun || upper != part;
+  }
 }
 
 /// Calls visit(byte offset, code point) for each character.
@@ -107,44 +119,6 @@ bool is_space(char32_t c) {
          c == 0x3000;
 }
 
-bool is_alpha(char32_t c) {
-  const utf8proc_category_t kind = category(c);
-  return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
-}
-
-bool is_decimal(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_ND;
-}
-
-bool is_digit(char32_t c) {
-  if (is_decimal(c)) return true;
-  // Superscripts, subscripts and circled digits: Numeric_Type=Digit of the Unicode character database.
-  static constexpr std::pair<char32_t, char32_t> kRanges[] = {
-      {0xB2, 0xB3},     {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},   {0x2070, 0x2070},
-      {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247C},   {0x2488, 0x2490},
-      {0x24EA, 0x24EA}, {0x24F5, 0x24FD},   {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},
-      {0x278A, 0x2792}, {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A}};
-  return std::any_of(std::begin(kRanges), std::end(kRanges),
-                     [c](const auto& range) { return c >= range.first && c <= range.second; });
-}
-
-bool is_numeric(char32_t c) {
-  const utf8proc_category_t kind = category(c);
-  return is_digit(c) || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
-}
-
-bool is_upper(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LU || utf8proc_isupper(static_cast<utf8proc_int32_t>(c)) != 0;
-}
-
-bool is_lower(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LL || utf8proc_islower(static_cast<utf8proc_int32_t>(c)) != 0;
-}
-
-bool is_title(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LT;
-}
-
 bool is_printable(char32_t c) {
   switch (category(c)) {
     case UTF8PROC_CATEGORY_CC:
@@ -162,15 +136,17 @@ bool is_printable(char32_t c) {
   }
 }
 
-bool is_word(char32_t c) {
-  return c == '_' || is_alpha(c) || is_numeric(c);
-}
-
 size_t space_length(std::string_view text) {
   if (text.empty()) return 0;
   if (static_cast<unsigned char>(text[0]) < 0x80)
     return is_space(static_cast<unsigned char>(text[0])) ? 1 : 0;
   return is_space(decode_code_point(text)) ? utf8_sequence_length(text) : 0;
+}
+
+std::string_view last_character(std::string_view text) {
+  size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+  return text.substr(at);
 }
 
 std::string_view stripped_left(std::string_view text) {
@@ -179,12 +155,8 @@ std::string_view stripped_left(std::string_view text) {
 }
 
 std::string_view stripped_right(std::string_view text) {
-  while (!text.empty()) {
-    size_t last = text.size() - 1;
-    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
-    if (space_length(text.substr(last)) == 0) break;
-    text = text.substr(0, last);
-  }
+  while (!text.empty() && space_length(last_character(text)) != 0)
+    text.remove_suffix(last_character(text).size());
   return text;
 }
 
@@ -205,8 +177,7 @@ size_t offset_of(std::string_view text, int64_t index) {
 
 std::string upper(std::string_view text) {
   std::string result;
-  each_character(text,
-                 [&](size_t, char32_t c) { append_mapped(result, c, special_upper(), utf8proc_toupper); });
+  each_character(text, [&](size_t, char32_t c) { append_upper(result, c); });
   return result;
 }
 
@@ -236,19 +207,6 @@ std::string capitalized(std::string_view text) {
       append_title(result, c);
     else
       append_lower(result, text, at, c);
-  });
-  return result;
-}
-
-std::string swapped_case(std::string_view text) {
-  std::string result;
-  each_character(text, [&](size_t at, char32_t c) {
-    if (is_upper(c))
-      append_lower(result, text, at, c);
-    else if (is_lower(c))
-      append_mapped(result, c, special_upper(), utf8proc_toupper);
-    else
-      append_utf8(result, c);
   });
   return result;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's view of characters: classes and case. Unicode data: utf8proc.
+// White space, code points and case as Python has them. The Unicode data is utf8proc's.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,13 @@ namespace stepforge::jinja {
 
 /// str.isspace of one character.
 bool is_space(char32_t c);
-bool is_alpha(char32_t c);
-bool is_decimal(char32_t c);
-bool is_digit(char32_t c);
-bool is_numeric(char32_t c);
-bool is_upper(char32_t c);
-bool is_lower(char32_t c);
-bool is_title(char32_t c);
-/// Whether repr shows the character itself.
+/// Whether repr shows the character as it is.
 bool is_printable(char32_t c);
-/// \w of a regular expression.
-bool is_word(char32_t c);
 
 /// Bytes of the white space character at the beginning of `text`, 0 if there is none.
 size_t space_length(std::string_view text);
+/// The last code point of a text that is not empty.
+std::string_view last_character(std::string_view text);
 std::string_view stripped_left(std::string_view text);
 std::string_view stripped_right(std::string_view text);
 
@@ -35,6 +28,5 @@ std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string title(std::string_view text);
 std::string capitalized(std::string_view text);
-std::string swapped_case(std::string_view text);
 
 }  // namespace stepforge::jinja

@@ -3,30 +3,6 @@
 
 namespace stepforge::jinja {
 
-Value Value::boolean(bool value) {
-  Value result(Kind::boolean);
-  result.integer_ = value ? 1 : 0;
-  return result;
-}
-
-Value Value::integer(int64_t value) {
-  Value result(Kind::integer);
-  result.integer_ = value;
-  return result;
-}
-
-Value Value::floating(double value) {
-  Value result(Kind::floating);
-  result.floating_ = value;
-  return result;
-}
-
-Value Value::pointer(Kind kind, const void* pointer) {
-  Value result(kind);
-  result.pointer_ = pointer;
-  return result;
-}
-
 const std::string& Value::text() const {
   return string().bytes;
 }
@@ -36,50 +12,16 @@ const std::vector<Value>& Value::items() const {
 }
 
 std::string_view type_name(const Value& value) {
-  switch (value.kind()) {
-    case Kind::missing:
-    case Kind::undefined:
-      return "Undefined";
-    case Kind::none:
-      return "NoneType";
-    case Kind::boolean:
-      return "bool";
-    case Kind::integer:
-      return "int";
-    case Kind::floating:
-      return "float";
-    case Kind::string:
-      return "str";
-    case Kind::list:
-      return "list";
-    case Kind::tuple:
-      return "tuple";
-    case Kind::dict:
-      return "dict";
-    case Kind::range:
-      return "range";
-    case Kind::view:
-      return value.view().of == View::Of::keys     ? "dict_keys"
-             : value.view().of == View::Of::values ? "dict_values"
-                                                   : "dict_items";
-    case Kind::generator:
-      return "generator";
-    case Kind::name_space:
-      return "Namespace";
-    case Kind::macro:
-      return "Macro";
-    case Kind::function:
-      return "function";
-    case Kind::method:
-      return "method";
-    case Kind::loop:
-      return "LoopContext";
-    case Kind::cycler:
-      return "Cycler";
-    case Kind::joiner:
-      return "Joiner";
-  }
-  return "object";
+  // In the order of Kind.
+  static constexpr std::string_view kNames[] = {"Undefined", "Undefined", "NoneType",   "bool",      "int",
+                                                "float",     "str",       "list",       "tuple",     "dict",
+                                                "range",     "",          "generator",  "Namespace", "Macro",
+                                                "function",  "method",    "LoopContext"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Kind::loop) + 1);
+  if (!value.is(Kind::view)) return kNames[static_cast<size_t>(value.kind())];
+  return value.view().of == View::Of::keys     ? "dict_keys"
+         : value.view().of == View::Of::values ? "dict_values"
+                                               : "dict_items";
 }
 
 int depth_of(const Value& value) {

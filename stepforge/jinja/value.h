@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a template: Python's, as far as a sandboxed template can make them. All but generators are immutable.
+// The values of a template: the Python values that a sandboxed template can make. All but generators are immutable.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,6 @@ class Interpreter;
 struct Namespace;
 struct Macro;
 struct Loop;
-struct Cycler;
-struct Joiner;
 struct Method;
 struct Global;
 
@@ -41,8 +39,6 @@ enum class Kind : uint8_t {
   function,  // a global function
   method,    // of a value, such as "a".upper
   loop,
-  cycler,
-  joiner,
 };
 
 struct Text;
@@ -58,9 +54,9 @@ class Value {
  public:
   Value() = default;
   static Value none() { return Value(Kind::none); }
-  static Value boolean(bool value);
-  static Value integer(int64_t value);
-  static Value floating(double value);
+  static Value boolean(bool value) { return Value(Kind::boolean, value ? 1 : 0); }
+  static Value integer(int64_t value) { return Value(Kind::integer, value); }
+  static Value floating(double value) { return Value(value); }
   template <typename T>
   static Value object(Kind kind, std::shared_ptr<T> object) {
     Value value(kind);
@@ -68,7 +64,7 @@ class Value {
     return value;
   }
   /// A value that the interpreter keeps until the end of the render.
-  static Value pointer(Kind kind, const void* pointer);
+  static Value pointer(Kind kind, const void* pointer) { return Value(kind, pointer); }
 
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
@@ -100,6 +96,9 @@ class Value {
 
  private:
   explicit Value(Kind kind) : kind_(kind) {}
+  Value(Kind kind, int64_t integer) : kind_(kind), integer_(integer) {}
+  Value(Kind kind, const void* pointer) : kind_(kind), pointer_(pointer) {}
+  explicit Value(double floating) : kind_(Kind::floating), floating_(floating) {}
 
   Kind kind_ = Kind::missing;
   union {
@@ -120,8 +119,7 @@ struct Text {
 
 struct Sequence {
   std::vector<Value> items;
-  int depth;           // of nesting
-  bool group = false;  // of groupby: has the attributes grouper and list
+  int depth;  // of nesting
 };
 
 struct Dict {
@@ -151,7 +149,7 @@ struct Generator {
 };
 
 struct UndefinedInfo {
-  std::string message;  // of the error that using it gives
+  std::string message;  // the error when it is used
 };
 
 struct BoundMethod {
@@ -171,7 +169,7 @@ using ValueFunction = Value (*)(Interpreter& interpreter, const Value& subject, 
 /// "str", "int", ...: as Python names the type.
 std::string_view type_name(const Value& value);
 
-/// Nesting of the value's containers, 0 for others.
+/// How deeply containers are nested in the value; 0 if it is none.
 int depth_of(const Value& value);
 
 }  // namespace stepforge::jinja

