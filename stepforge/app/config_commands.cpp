@@ -146,9 +146,8 @@ int config_convert_command(const ConvertArgs& args) {
     print_comments("Without effect", unread);
   }
   std::cerr << format(
-      "{} ({}): {} settings: {} translated, {} need nothing, {} off, {} refused, {} not translated; all are "
-      "listed at the "
-      "end\n",
+      "{} ({}): {} settings: {} translated, {} need nothing, {} off, {} refused, {} not translated; "
+      "all are listed at the end\n",
       file, converted.trainer, converted.n_settings, converted.n_translated, converted.n_needless,
       converted.off.size(), converted.n_refused, converted.n_lost);
   return 0;

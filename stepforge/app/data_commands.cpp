@@ -236,9 +236,8 @@ int data_pack_command(const ConfigArgs& args, const fs::path& output) {
   const PackTable* table = sources.size() == 1 ? sources[0].source->pack_table() : nullptr;
   if (table == nullptr) {
     throw UsageError(
-        format("data.packing = \"{}\" with {} source(s) makes no rows that files can name: pack one source "
-               "of documents "
-               "with another packing, such as \"best_fit\"",
+        format("data.packing = \"{}\" with {} source(s) makes no rows that files can name: "
+               "pack one source of documents with another packing, such as \"best_fit\"",
                choice_name(config.data.packing), sources.size()));
   }
   write_pack_table(output, *table);

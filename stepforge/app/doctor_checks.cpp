@@ -97,9 +97,8 @@ HealthCheck check_bf16(const MachineFacts& machine) {
   const bool fast = has_bf16_products(machine.cpu);
   return {Health::ok, "bf16",
           fast ? "products of bf16 matrices are computed by the processor"
-               : "emulated (no AVX512_BF16 or AMX): train with precision.compute = \"fp32\" here, which is "
-                 "several "
-                 "times faster",
+               : "emulated (no AVX512_BF16 or AMX): train with precision.compute = \"fp32\" here, "
+                 "which is several times faster",
           ""};
 }
 
@@ -111,8 +110,8 @@ HealthCheck check_memory(const MachineFacts& machine) {
   if (memory.available < kGibibyte) {
     check.health = Health::warning;
     check.remedy =
-        "the demo model needs about 1 GiB; close other programs, or run stepforge plan to see how much a "
-        "model needs";
+        "the demo model needs about 1 GiB; close other programs, or run stepforge plan to see how "
+        "much a model needs";
   }
   return check;
 }

@@ -146,8 +146,8 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   const bool staged = has_stages(config);
   if (!staged && (!options.schedule.empty() || !options.picture.empty())) {
     throw UsageError(
-        "--schedule and --picture: the job has no pipeline; set parallelism.pipeline_parallel_degree to a "
-        "number above 1");
+        "--schedule and --picture: the job has no pipeline; "
+        "set parallelism.pipeline_parallel_degree to a number above 1");
   }
   const PipelinePlan pipeline = plan_pipeline(config, rank);
   const ModelSpec part = plan_rank_model(pipeline, rank);

@@ -59,8 +59,8 @@ int tokenizer_train_command(const TokenizerTrainOptions& options) {
   const TrainedBpe trained = training.train(counter.counts());
   if (trained.vocab_size < options.recipe.vocab_size) {
     log.warning(
-        "no more pairs of tokens occur {} times: {} tokens instead of {}; use more text, or a smaller "
-        "--vocab-size",
+        "no more pairs of tokens occur {} times: {} tokens instead of {}; "
+        "use more text, or a smaller --vocab-size",
         options.recipe.min_frequency, trained.vocab_size, options.recipe.vocab_size);
   }
   training.tokenizer(trained)->save_pretrained(options.output);

@@ -40,8 +40,8 @@ void check_file(const std::filesystem::path& path) {
   std::memcpy(&build, section->data(), std::min(section->size(), sizeof build));
   if (section->size() == sizeof build && std::memcmp(&build, &kPluginBuild, sizeof build) == 0) return;
   throw Error(
-      format("{} was built for another version: for {}, but this is {}; build it again with the headers of "
-             "this program",
+      format("{} was built for another version: for {}, but this is {}; "
+             "build it again with the headers of this program",
              path.string(), build_text(build), build_text(kPluginBuild)));
 }
 

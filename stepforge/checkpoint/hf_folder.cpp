@@ -108,9 +108,8 @@ bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const Sto
 }
 
 constexpr const char* kUntie =
-    "to which the model ties it; to keep both, untie the model: \"tie_word_embeddings\": false in "
-    "config.json, "
-    "model.tie_embeddings = false in a Stepforge config";
+    "to which the model ties it; to keep both, untie the model: "
+    "\"tie_word_embeddings\": false in config.json, model.tie_embeddings = false in a Stepforge config";
 constexpr const char* kShared =
     "which layers of multi-token prediction share with the model; to leave these layers out, set "
     "model.n_mtp_layers = 0, or \"num_nextn_predict_layers\": 0 in config.json";

@@ -100,9 +100,8 @@ void CheckpointWriter::write(int64_t step) {
   } catch (const std::exception& failure) {
     record(step, failure.what());
     logger_.error(
-        "CHECKPOINT NOT SAVED at step {}: {}. Training continues, older checkpoints are kept; the next save "
-        "is "
-        "at the next interval",
+        "CHECKPOINT NOT SAVED at step {}: {}. Training continues, older checkpoints are kept; "
+        "the next save is at the next interval",
         step, failure.what());
     return;
   }

@@ -27,9 +27,8 @@ class SelfTest {
   void expect(std::string_view collective, int64_t result, int64_t expected) const {
     if (result == expected) return;
     throw Error(
-        format("the test of {} over group {} failed: rank {} of {} of the group got {} instead of {}; its "
-               "transport moves "
-               "or sums wrong data: try another comm.backend",
+        format("the test of {} over group {} failed: rank {} of {} of the group got {} instead of {}; "
+               "its transport moves or sums wrong data: try another comm.backend",
                collective, name_, group_.rank(), group_.size(), result, expected));
   }
 

@@ -82,8 +82,7 @@ std::filesystem::path first_private_folder(const std::string& path) {
   }
   throw Error(
       format("{} and {} names beside it are taken: none is a folder of user {} without access for others. "
-             "Ask their owners to "
-             "remove them, or set comm.backend=gloo, which needs no shared memory",
+             "Ask their owners to remove them, or set comm.backend=gloo, which needs no shared memory",
              path, kMostNames - 1, geteuid()));
 }
 

@@ -55,9 +55,8 @@ const ForeignTrainer& trainer_of(const std::vector<ForeignSetting>& settings, co
   };
   if (has("compute_environment") && has("distributed_type")) {
     throw UsageError(
-        format("{} is a configuration of accelerate, which starts ranks; convert that of the training, with "
-               "--ranks N, and "
-               "use `stepforge launch --nproc N`",
+        format("{} is a configuration of accelerate, which starts ranks; "
+               "convert that of the training, with --ranks N, and use `stepforge launch --nproc N`",
                name));
   }
   const ForeignTrainer* best = nullptr;

@@ -102,8 +102,8 @@ inline constexpr std::string_view kTraceOption =
 inline constexpr std::string_view kCurvesElsewhere =
     "not available yet; metrics.jsonl and `stepforge plot` show the curves";
 inline constexpr std::string_view kModelFolder =
-    "a Hugging Face folder, run or checkpoint on this machine; it sets the architecture and the tokenizer "
-    "too";
+    "a Hugging Face folder, run or checkpoint on this machine; "
+    "it sets the architecture and the tokenizer too";
 inline constexpr std::string_view kNoLora = "LoRA and other adapters are not available yet";
 inline constexpr std::string_view kNoPreference =
     "only pre-training and supervised fine-tuning are available yet";

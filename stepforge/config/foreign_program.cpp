@@ -19,9 +19,8 @@ using Kind = ConfigValue::Kind;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 constexpr std::string_view kWayOut =
-    "it is a program. Write its values as JSON and convert that: torchtitan's with "
-    "json.dumps(dataclasses.asdict(config)), "
-    "XTuner's with config.model_dump_json()";
+    "it is a program. Write its values as JSON and convert that: "
+    "torchtitan's with json.dumps(dataclasses.asdict(config)), XTuner's with config.model_dump_json()";
 
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\n");

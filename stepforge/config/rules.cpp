@@ -186,8 +186,7 @@ void check_shares(const RuleCheck& check, const std::string& list,
     const std::string name = format("{}.{}", list, i);
     check.require(
         sources[i].epochs > 0, {named, name + ".epochs"},
-        "a list of sources has either weights or epochs; give epochs to every entry of the list, or to "
-        "none");
+        "a list of sources has either weights or epochs; give epochs to every entry of the list, or to none");
     check.require(sources[i].epochs < 0 || sources[i].weight == 1, {name + ".weight", name + ".epochs"},
                   "a source has either a weight or epochs; remove one of them");
   }
@@ -222,8 +221,7 @@ void check_row_order(const RuleCheck& check, bool all_synthetic) {
   check.require(
       !data.group_by_length || leaf_sources("data.sources", data.sources).size() <= 1,
       {"data.group_by_length"},
-      "a step has rows of all data.sources, so those of one cannot be grouped; set group_by_length to "
-      "false");
+      "a step has rows of all data.sources, so those of one cannot be grouped; set group_by_length to false");
   const bool all_equal = all_synthetic && !data.sources.empty() && data.synthetic_document_length == 0;
   check.require(!data.balance || !all_equal, {"data.balance", "data.synthetic_document_length"},
                 "all synthetic rows cost the same; set balance to false, or synthetic_document_length");
@@ -499,9 +497,8 @@ void check_run(const RuleCheck& check) {
                 "no weights are frozen; name them in model.freeze, or remove exclude_frozen");
   check.require(!config.checkpoint.exclude_frozen || !config.checkpoint.initial_load_path.empty(),
                 {"checkpoint.exclude_frozen", "checkpoint.initial_load_path"},
-                "frozen weights that checkpoints leave out must be found elsewhere; start from a model with "
-                "model.from, or "
-                "remove exclude_frozen");
+                "frozen weights that checkpoints leave out must be found elsewhere; "
+                "start from a model with model.from, or remove exclude_frozen");
   check.require((config.debug.plant_nan_step == -1) == config.debug.plant_nan_block.empty(),
                 {"debug.plant_nan_step", "debug.plant_nan_block"}, "set both of them or neither");
 }
@@ -607,8 +604,7 @@ void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused
       config.validation.freq == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0 ||
           !config.data.split.empty(),
       {"validation.freq", "data.validation"},
-      "there is no validation data; set data.validation, or data.validation_fraction to a value such as "
-      "0.01");
+      "there is no validation data; set data.validation, or data.validation_fraction to a value such as 0.01");
   check_checkpoint_folder(check);
   require_existing(check, "checkpoint.initial_load_path", config.checkpoint.initial_load_path);
 }

@@ -8,11 +8,10 @@ namespace {
 
 SchemaOf<RopeScalingConfig> rope_scaling_table() {
   return SchemaOf<RopeScalingConfig>()
-      .field(
-          "type", &RopeScalingConfig::type,
-          "How rotary frequencies are scaled for long contexts: none leaves them unchanged, linear "
-          "divides all, "
-          "dynamic none up to max_position, llama3 and yarn the low ones, longrope each by its own factor.")
+      .field("type", &RopeScalingConfig::type,
+             "How rotary frequencies are scaled for long contexts: "
+             "none leaves them unchanged, linear divides all, dynamic none up to max_position, "
+             "llama3 and yarn the low ones, longrope each by its own factor.")
       .field("factor", &RopeScalingConfig::factor, "Factor by which the lowest frequencies are divided.",
              {.min = 1, .max = 1e6})
       .field("low_freq_factor", &RopeScalingConfig::low_freq_factor,
@@ -23,12 +22,11 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
              {.max = 1e6, .above = 0})
       .field("original_max_position", &RopeScalingConfig::original_max_position,
              "Context length of the model before scaling.", {.unit = "tokens", .min = 1, .max = 1 << 30})
-      .field(
-          "attention_factor", &RopeScalingConfig::attention_factor,
-          "With yarn and longrope: factor of rotated queries and keys; 0 means 1 + mscale ln(factor) / 10, "
-          "where mscale is 1 unless both are set, or with longrope the root of "
-          "1 + ln(factor) / ln(original_max_position).",
-          {.min = 0, .max = 1e6})
+      .field("attention_factor", &RopeScalingConfig::attention_factor,
+             "With yarn and longrope: factor of rotated queries and keys; "
+             "0 means 1 + mscale ln(factor) / 10, where mscale is 1 unless both are set, "
+             "or with longrope the root of 1 + ln(factor) / ln(original_max_position).",
+             {.min = 0, .max = 1e6})
       .field("beta_fast", &RopeScalingConfig::beta_fast,
              "With yarn: frequencies with more turns in the original context are not scaled.",
              {.max = 1e6, .above = 0})
@@ -55,10 +53,8 @@ constexpr int kMaxGroupDepth = 8;
 SchemaOf<DataSourceConfig> data_source_table() {
   return SchemaOf<DataSourceConfig>()
       .field("path", &DataSourceConfig::path,
-             "File to read, pattern such as books/*.txt, or folder whose files are read in "
-             "the order of their names; for a Megatron pair the path without .bin and .idx, for format "
-             "synthetic "
-             "empty.")
+             "File to read, pattern such as books/*.txt, or folder whose files are read in the order of "
+             "their names; for a Megatron pair the path without .bin and .idx, for format synthetic empty.")
       .field(
           "kind", &DataSourceConfig::kind,
           "Who reads the source: the program, by format, or the data source of a plug-in that has this name.",
@@ -67,19 +63,17 @@ SchemaOf<DataSourceConfig> data_source_table() {
              "Weight of this source in the mixture, relative to the other sources.", {.max = 1e9, .above = 0})
       .field("field", &DataSourceConfig::field, "Key of the text in each JSON line, or column of a table.",
              {.non_empty = true})
-      .field(
-          "format", &DataSourceConfig::format,
-          "Format of the files: auto derives it from their names, bin stands for Megatron's pairs and "
-          "llm.c's token files, tokens_u16 and tokens_u32 for token ids without a header, mds for folders of "
-          "MosaicML's shards, messages to prompt_completion for conversations, and preference for pairs of "
-          "answers.")
+      .field("format", &DataSourceConfig::format,
+             "Format of the files: auto derives it from their names, bin stands for Megatron's pairs "
+             "and llm.c's token files, tokens_u16 and tokens_u32 for token ids without a header, "
+             "mds for folders of MosaicML's shards, messages to prompt_completion for conversations, "
+             "and preference for pairs of answers.")
       .field(
           "loss_on", &DataSourceConfig::loss_on,
           "Which messages of a conversation are learned: all of the assistant, its last one, or everything.")
       .field("dataset", &DataSourceConfig::dataset,
              "Name of a data set in LLaMA-Factory's dataset_info.json, which path (or its folder) is then; "
-             "the entry "
-             "says the file and its format.")
+             "the entry says the file and its format.")
       .field("name", &DataSourceConfig::name,
              "Name of the source in statistics and metrics; empty means its data set or path.");
 }
@@ -96,8 +90,7 @@ SchemaOf<DataSourceConfig> data_entry_table(int depth) {
   return table
       .field("combine", &DataSourceConfig::combine,
              "How the sources of a group are combined: mix divides its rows by their weights or epochs, "
-             "concat makes "
-             "them one source that has the rows of each once.")
+             "concat makes them one source that has the rows of each once.")
       .inner_tables("sources", &DataSourceConfig::sources, data_entry_table(depth - 1),
                     "Makes the entry a group of these sources, which may be groups too.");
 }
@@ -106,12 +99,11 @@ SchemaOf<DataSourceConfig> data_entry_table(int depth) {
 
 SchemaOf<ModelConfig> model_section() {
   return SchemaOf<ModelConfig>()
-      .field(
-          "from", &ModelConfig::from,
-          "Hugging Face folder, run or checkpoint to start from: it sets the other keys of this section, the "
-          "tokenizer, the chat template and the initial weights, and defaults for fine-tuning; empty means a "
-          "new model.",
-          {}, kUnreported)
+      .field("from", &ModelConfig::from,
+             "Hugging Face folder, run or checkpoint to start from: it sets the other keys of this section, "
+             "the tokenizer, the chat template and the initial weights, and defaults for fine-tuning; "
+             "empty means a new model.",
+             {}, kUnreported)
       .field("family", &ModelConfig::family,
              "Model architecture; docs/models.md says how the families differ.",
              {.choices = {"llama", "qwen2", "qwen3", "mistral", "olmo2", "gemma2", "gemma3", "qwen3_moe",
@@ -135,28 +127,25 @@ SchemaOf<ModelConfig> model_section() {
              {.max = 1e12, .above = 0})
       .field("rope_local_theta", &ModelConfig::rope_local_theta,
              "Base of the rotary embedding in layers with a sliding window, which rope_scaling does not "
-             "scale; 0 "
-             "means that of all layers.",
+             "scale; 0 means that of all layers.",
              {.min = 0, .max = 1e12})
       .table("rope_scaling", &ModelConfig::rope_scaling, rope_scaling_table(),
              "Scaling of the rotary frequencies for contexts longer than the original one.")
       .field("sliding_window", &ModelConfig::sliding_window,
              "Number of keys that a query sees in layers with a sliding window, itself and those before it; "
-             "0 means "
-             "that no layer has one.",
+             "0 means that no layer has one.",
              {.unit = "tokens", .min = 0, .max = 1 << 30})
       .field("layer_types", &ModelConfig::layer_types,
-             "Which layers have the sliding window; the list is repeated for further layers, and an empty "
-             "one means "
-             "all.")
+             "Which layers have the sliding window; the list is repeated for further layers, "
+             "and an empty one means all.")
       .field("query_pre_attn_scalar", &ModelConfig::query_pre_attn_scalar,
              "Scores of attention are divided by its square root; 0 means head_dim.", {.min = 0, .max = 1e9})
       .field("attention_softcap", &ModelConfig::attention_softcap,
              "Bound c of the scores s of attention, which become c tanh(s / c); 0 means none.",
              {.min = 0, .max = 1e9})
       .field("q_lora_rank", &ModelConfig::q_lora_rank,
-             "Size of the latent from which queries come in multi-head latent attention; 0 means that they "
-             "have none.",
+             "Size of the latent from which queries come in multi-head latent attention; "
+             "0 means that they have none.",
              {.min = 0, .max = 1 << 20})
       .field("kv_lora_rank", &ModelConfig::kv_lora_rank,
              "Size of the latent from which keys and values come in multi-head latent attention.",
@@ -210,9 +199,9 @@ SchemaOf<ModelConfig> model_section() {
              "from growing and is not part of the logged loss.",
              {.min = 0, .max = 1})
       .field("router_bias_update_speed", &ModelConfig::router_bias_update_speed,
-             "By how much each step raises the correction of experts that had too few tokens, and lowers "
-             "that of others "
-             "(DeepSeek-V3: 1e-3), which balances them without a loss; 0 leaves the corrections as they are.",
+             "By how much each step raises the correction of experts that had too few tokens, "
+             "and lowers that of others (DeepSeek-V3: 1e-3), which balances them without a loss; "
+             "0 leaves the corrections as they are.",
              {.min = 0, .max = 1})
       .field("n_mtp_layers", &ModelConfig::n_mtp_layers,
              "Number of layers after the last one that are trained to predict tokens after the next one "
@@ -231,9 +220,9 @@ SchemaOf<ModelConfig> model_section() {
              "Maximum context length of the model; training.seq_len must not exceed it.",
              {.unit = "tokens", .min = 1, .max = 1 << 30})
       .field("freeze", &ModelConfig::freeze,
-             "Regular expressions of weights that are not trained: each must match the whole name of a unit "
-             "(embedding, layers.0), of a parameter (layers.0.mlp.down) or of a tensor in Hugging Face "
-             "files.",
+             "Regular expressions of weights that are not trained: "
+             "each must match the whole name of a unit (embedding, layers.0), of a parameter "
+             "(layers.0.mlp.down) or of a tensor in Hugging Face files.",
              {.non_empty = true})
       .field("frozen_dtype", &ModelConfig::frozen_dtype,
              "Data type in which frozen weights are kept; bf16 halves their memory, and is exact if the "
@@ -268,9 +257,8 @@ SchemaOf<TokenizerConfig> tokenizer_section() {
           "pattern", &TokenizerConfig::pattern,
           "How text is split into words before training: gpt2, llama3, qwen, o200k, or a regular expression.")
       .field("digits", &TokenizerConfig::digits,
-             "How digits are split before the pattern applies: pattern leaves them to it, one makes each a "
-             "word, "
-             "three puts up to three together.");
+             "How digits are split before the pattern applies: "
+             "pattern leaves them to it, one makes each a word, three puts up to three together.");
 }
 
 SchemaOf<DataFilterConfig> data_filter_table() {
@@ -286,8 +274,8 @@ SchemaOf<DataFilterConfig> data_filter_table() {
              "Documents of more words are dropped; 0 means none are.",
              {.unit = "words", .min = 0, .max = 1e15})
       .field("max_symbols", &DataFilterConfig::max_symbols,
-             "Documents are dropped if a larger share of their characters are neither letters, digits nor "
-             "white space.",
+             "Documents are dropped if a larger share of their characters are neither letters, "
+             "digits nor white space.",
              {.min = 0, .max = 1})
       .field("min_mean_word_length", &DataFilterConfig::min_mean_word_length,
              "Documents whose words are shorter on average are dropped.",
@@ -308,8 +296,7 @@ SchemaOf<DataConfig> data_section() {
   return SchemaOf<DataConfig>()
       .tables("sources", &DataConfig::sources, data_entry_table(kMaxGroupDepth),
               "Training data: one table {path, weight, field, format} per source, or {sources, weight, "
-              "combine} per "
-              "group of sources.",
+              "combine} per group of sources.",
               guarded(Guard::data))
       .tables("validation", &DataConfig::validation, data_source_table(),
               "Validation data, in the format of sources; if empty, validation_fraction applies.")
@@ -355,11 +342,9 @@ SchemaOf<DataConfig> data_section() {
           "attention, the sum over documents of the squared length.",
           {}, guarded(Guard::data))
       .field("too_long", &DataConfig::too_long,
-             "What becomes of a document longer than seq_len where rows hold whole documents: cut loses its "
-             "end, drop "
-             "leaves it out, error stops, proportional cuts questions and answers in proportion, as "
-             "LLaMA-Factory "
-             "does.",
+             "What becomes of a document longer than seq_len where rows hold whole documents: "
+             "cut loses its end, drop leaves it out, error stops, proportional cuts questions and answers "
+             "in proportion, as LLaMA-Factory does.",
              {}, guarded(Guard::data))
       .field("chat_template", &DataConfig::chat_template,
              "Jinja template that renders conversations: a path, or the name of a built-in one: chatml, "
@@ -373,18 +358,16 @@ SchemaOf<DataConfig> data_section() {
       .field("shuffle", &DataConfig::shuffle, "Whether to shuffle the rows in every epoch.", {},
              guarded(Guard::data))
       .field("weights_by", &DataConfig::weights_by,
-             "What a weight is a share of: the rows, the tokens without padding, or the samples, which are "
-             "documents.",
+             "What a weight is a share of: the rows, the tokens without padding, or the samples, "
+             "which are documents.",
              {}, guarded(Guard::data))
       .field("temperature", &DataConfig::temperature,
              "If T is above 0, the weights of a list that sets none are the tokens of its sources to the "
-             "power of 1/T; "
-             "large values make them equal.",
+             "power of 1/T; large values make them equal.",
              {.min = 0, .max = 1e6}, guarded(Guard::data))
       .field("epoch_remainder", &DataConfig::epoch_remainder,
              "Where the rows of an epoch go that do not fill a step: carry puts them into a step with rows "
-             "of the next "
-             "epoch, smaller_step into a step of their own.",
+             "of the next epoch, smaller_step into a step of their own.",
              {}, guarded(Guard::data))
       .field("seed", &DataConfig::seed, "Seed of the shuffling, the mixture and the validation split.",
              {.min = 0, .max = 1e15}, guarded(Guard::seed))

@@ -53,9 +53,9 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "With tensor parallelism: whether norms, dropout and residuals work on a slice of the tokens of "
              "each rank, which saves memory, instead of on all tokens on every rank.")
       .field("enable_async_tensor_parallel", &ParallelismConfig::enable_async_tensor_parallel,
-             "With sequence parallelism: whether the slices of the tokens pass between the ranks one by one, "
-             "while matrix products of those at hand are computed, instead of all at once before or after "
-             "the product.")
+             "With sequence parallelism: whether the slices of the tokens pass between the ranks one by "
+             "one, while matrix products of those at hand are computed, instead of all at once before or "
+             "after the product.")
       .field("disable_loss_parallel", &ParallelismConfig::disable_loss_parallel,
              "With tensor parallelism: whether every rank computes the loss from the logits of the whole "
              "vocabulary, which needs more memory and communication, instead of from its part of them.")
@@ -70,12 +70,11 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "Number of ranks over which the tokens of each row are divided, for sequences too long for one "
              "rank; weights are sharded over these ranks too.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
-      .field(
-          "context_parallel_method", &ParallelismConfig::context_parallel_method,
-          "How attention sees the other tokens of a row: gather all keys and values (allgather), pass them "
-          "from rank to rank beside attention (ring), exchange tokens for heads (ulysses), which needs a "
-          "head for each rank, or that within groups of ulysses_degree ranks and a ring across them "
-          "(hybrid).")
+      .field("context_parallel_method", &ParallelismConfig::context_parallel_method,
+             "How attention sees the other tokens of a row: gather all keys and values (allgather), "
+             "pass them from rank to rank beside attention (ring), exchange tokens for heads (ulysses), "
+             "which needs a head for each rank, or that within groups of ulysses_degree ranks and a ring "
+             "across them (hybrid).")
       .field("ulysses_degree", &ParallelismConfig::ulysses_degree,
              "With context_parallel_method hybrid: number of neighbouring ranks that exchange tokens for "
              "heads, a divisor of context_parallel_degree.",
@@ -85,8 +84,8 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "work (head_tail), or one range of it (none).")
       .field("expert_parallel_degree", &ParallelismConfig::expert_parallel_degree,
              "Number of ranks over which the experts of each layer are spread, out of those of "
-             "data_parallel_shard_degree, context_parallel_degree and tensor_parallel_degree: a divisor of "
-             "their number.",
+             "data_parallel_shard_degree, context_parallel_degree and tensor_parallel_degree: "
+             "a divisor of their number.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field("expert_tensor_parallel_degree", &ParallelismConfig::expert_tensor_parallel_degree,
              "Number of ranks over which the hidden units of each expert are divided: 1, or "
@@ -141,8 +140,8 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "When gathered weights are freed: after each use (always, default), after each use but only of "
              "every n-th unit (every_n), or after their last use in the step (never).")
       .field("fsdp_reshard_every_n", &ParallelismConfig::fsdp_reshard_every_n,
-             "With fsdp_reshard_after_forward every_n: interval between resharded units; 2 means every "
-             "second unit.",
+             "With fsdp_reshard_after_forward every_n: interval between resharded units; "
+             "2 means every second unit.",
              {.unit = "units", .min = 1, .max = 10000})
       .field("fsdp_partition", &ParallelismConfig::fsdp_partition,
              "How a unit is sharded: equal intervals of its flat buffer (flat), whole tensors (by_tensor), "
@@ -157,8 +156,8 @@ SchemaOf<ParallelismConfig> parallelism_section() {
               "Units to prefetch while a given unit computes, instead of the next ones: one table {unit, "
               "forward, backward} per unit, where an empty list keeps the default.")
       .field("fsdp_reduce_in_flight", &ParallelismConfig::fsdp_reduce_in_flight,
-             "Maximum number of units whose unsharded gradients are kept while their reduction overlaps with "
-             "computation.",
+             "Maximum number of units whose unsharded gradients are kept while their reduction overlaps "
+             "with computation.",
              {.unit = "units", .min = 1, .max = 10000})
       .field("fsdp_reduce_each_micro_batch", &ParallelismConfig::fsdp_reduce_each_micro_batch,
              "Whether to reduce gradients after every micro-batch instead of once per step, which needs less "

@@ -11,15 +11,13 @@ SchemaOf<CheckpointLoadConfig> checkpoint_load_section() {
       .field("optimizer", &CheckpointLoadConfig::optimizer,
              "The optimizer's state and its number of updates; if false, both begin anew.")
       .field("schedule", &CheckpointLoadConfig::schedule,
-             "The position in the learning-rate schedule; if false, a new one begins with its warm-up and "
-             "lasts for the "
-             "rest of the run.")
+             "The position in the learning-rate schedule; "
+             "if false, a new one begins with its warm-up and lasts for the rest of the run.")
       .field("data", &CheckpointLoadConfig::data,
              "The position in the data; if false, the data begin anew and may be others.")
       .field("counters", &CheckpointLoadConfig::counters,
              "The numbers of steps, tokens and skipped steps, the smoothed loss and the state of callbacks; "
-             "if false, "
-             "steps count from 0, which only a new run can do.");
+             "if false, steps count from 0, which only a new run can do.");
 }
 
 }  // namespace
@@ -39,11 +37,10 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
              "Whether to save a checkpoint after the last step.")
       .field("last_save_in_hf", &CheckpointConfig::last_save_in_hf,
              "Whether to export the last checkpoint in Hugging Face format too, to hf/step-N in run_dir.")
-      .field(
-          "export_dtype", &CheckpointConfig::export_dtype,
-          "Data type of the weights of an export, if export --dtype names no other; model.from sets that of "
-          "the model.",
-          {.choices = {"fp32", "bf16", "fp16"}})
+      .field("export_dtype", &CheckpointConfig::export_dtype,
+             "Data type of the weights of an export, if export --dtype names no other; "
+             "model.from sets that of the model.",
+             {.choices = {"fp32", "bf16", "fp16"}})
       .field("async", &CheckpointConfig::async,
              "Whether to write checkpoints in a background thread while training continues.")
       .field("timeout", &CheckpointConfig::timeout,
@@ -64,17 +61,14 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
       .field("initial_load_model_only", &CheckpointConfig::initial_load_model_only,
              "Whether to load only the weights from initial_load_path, and nothing that `load` names.")
       .table("load", &CheckpointConfig::load, checkpoint_load_section(),
-             "What is loaded beside the weights, from a checkpoint of the run or of initial_load_path; a "
-             "switch acts "
-             "once, and checkpoints that the run saves after it are continued in full.")
+             "What is loaded beside the weights, from a checkpoint of the run or of initial_load_path; "
+             "a switch acts once, and checkpoints that the run saves after it are continued in full.")
       .field("exclude_frozen", &CheckpointConfig::exclude_frozen,
-             "Whether checkpoints leave out the weights that model.freeze names; a resume takes them from "
-             "initial_load_path, and "
-             "refuses others.")
+             "Whether checkpoints leave out the weights that model.freeze names; "
+             "a resume takes them from initial_load_path, and refuses others.")
       .field("strict", &CheckpointConfig::strict,
-             "Whether weights and optimizer state must be exactly those of the model; if false, what fits is "
-             "loaded, the "
-             "rest keeps its initial values, and the differences are logged.");
+             "Whether weights and optimizer state must be exactly those of the model; if false, "
+             "what fits is loaded, the rest keeps its initial values, and the differences are logged.");
 }
 
 SchemaOf<ValidationConfig> validation_section() {
@@ -108,8 +102,8 @@ SchemaOf<MetricsConfig> metrics_section() {
       .field("log_freq", &MetricsConfig::log_freq, "Number of steps between two log lines.",
              {.unit = "steps", .min = 1, .max = 1e12})
       .field("peak_tflops", &MetricsConfig::peak_tflops,
-             "Peak performance of the hardware of one rank, used to compute MFU; 0 means unknown, and MFU is "
-             "not reported.",
+             "Peak performance of the hardware of one rank, used to compute MFU; "
+             "0 means unknown, and MFU is not reported.",
              {.unit = "TFLOP/s", .min = 0, .max = 1e9})
       .field("enable_jsonl", &MetricsConfig::enable_jsonl, "Whether to write metrics.jsonl in run_dir.")
       .field("smoothing", &MetricsConfig::smoothing,
@@ -118,9 +112,8 @@ SchemaOf<MetricsConfig> metrics_section() {
       .field("status_line", &MetricsConfig::status_line,
              "Whether to show a live status line; auto shows it only on a terminal.")
       .field("router", &MetricsConfig::router,
-             "What is logged of routers of experts: nothing, the balance of each layer and its mean, or "
-             "beside that "
-             "the tokens of each expert in metrics.jsonl.");
+             "What is logged of routers of experts: nothing, the balance of each layer and its mean, "
+             "or beside that the tokens of each expert in metrics.jsonl.");
 }
 
 SchemaOf<DebugConfig> debug_section() {

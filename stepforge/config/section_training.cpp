@@ -9,8 +9,8 @@ namespace {
 SchemaOf<ParamGroupConfig> param_group_table() {
   return SchemaOf<ParamGroupConfig>()
       .field("pattern", &ParamGroupConfig::pattern,
-             "Regular expression searched for in parameter names; a parameter belongs to the first group "
-             "that matches.",
+             "Regular expression searched for in parameter names; "
+             "a parameter belongs to the first group that matches.",
              {.non_empty = true})
       .field("lr", &ParamGroupConfig::lr, "Peak learning rate; -1 means optimizer.lr.",
              {.min = 0, .max = 1000, .special = -1})
@@ -89,9 +89,8 @@ SchemaOf<TrainingConfig> training_section() {
              "number chosen from the vocabulary size.",
              {.unit = "tokens", .min = 0, .max = 1 << 24})
       .field("callbacks", &TrainingConfig::callbacks,
-             "Callbacks of the run, in the order in which they are called; all stands for those of the "
-             "program and of "
-             "plug-ins that the list does not name.",
+             "Callbacks of the run, in the order in which they are called; "
+             "all stands for those of the program and of plug-ins that the list does not name.",
              {.choices = {"all", "report", "alarms", "logging", "sampling", "export"}, .open_to = "callback"},
              kUnreported);
 }

@@ -45,11 +45,11 @@ GlooAddress own_address(const RankEnvironment& ranks, const TcpAddress& rendezvo
   if (own.empty()) throw UsageError(format("MASTER_ADDR: {}", failure));
   // Many systems resolve their own name to an address such as 127.0.1.1.
   if (!is_one_host(ranks) && is_loopback(own) && !is_literal(rendezvous)) {
-    throw UsageError(format(
-        "MASTER_ADDR = \"{}\" resolves to {} on this host, where ranks of other hosts cannot connect: set "
-        "comm.interface to the network interface that they can reach, such as comm.interface=eth0, on all "
-        "ranks",
-        rendezvous.host, own));
+    throw UsageError(
+        format("MASTER_ADDR = \"{}\" resolves to {} on this host, where ranks of other hosts cannot connect: "
+               "set comm.interface to the network interface that they can reach, "
+               "such as comm.interface=eth0, on all ranks",
+               rendezvous.host, own));
   }
   return {"", own};
 }

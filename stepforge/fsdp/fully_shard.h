@@ -169,8 +169,8 @@ class Sharded : public torch::nn::ModuleHolder<Impl>, public ShardedModule {
   auto operator()(Args&&... args) const {
     using Result = std::decay_t<decltype(this->impl_->forward(std::forward<Args>(args)...))>;
     static_assert(holds_tensors<Result>,
-                  "forward must return tensors, std containers of them, or a struct with "
-                  "a member visit_tensors");
+                  "forward must return tensors, std containers of them, or a struct with a "
+                  "member visit_tensors");
     const std::shared_ptr<ShardedUnit> unit = find_unit();
     if (unit == nullptr) return Result(this->impl_->forward(std::forward<Args>(args)...));
     UnitCall call(unit);

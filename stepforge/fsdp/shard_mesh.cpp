@@ -21,8 +21,8 @@ ParallelDims dims_of(const std::vector<int64_t>& degrees) {
       return {.dp_replicate = degrees[0], .dp_shard = degrees[1], .tp = degrees[2]};
     default:
       throw UsageError(
-          format("a mesh of {} dimensions: must be {{shards}}, {{replicas, shards}} or {{replicas, shards, "
-                 "tensor}}",
+          format("a mesh of {} dimensions: must be {{shards}}, {{replicas, shards}} or {{replicas, "
+                 "shards, tensor}}",
                  degrees.size()));
   }
 }

@@ -79,8 +79,8 @@ std::set<int> parse_rank_list(const std::string& text, int ranks) {
     const int last = dash == std::string_view::npos ? first : parse_rank(entry.substr(dash + 1));
     if (first < 0 || last < first || last >= ranks) {
       throw UsageError(
-          format("--ranks \"{}\" is not a list of ranks between 0 and {}, such as \"0\", \"0,2,4-7\" or "
-                 "\"all\"",
+          format("--ranks \"{}\" is not a list of ranks between 0 and {}, such as \"0\", "
+                 "\"0,2,4-7\" or \"all\"",
                  text, ranks - 1));
     }
     for (int rank = first; rank <= last; ++rank) result.insert(rank);

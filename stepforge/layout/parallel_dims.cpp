@@ -83,18 +83,16 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size) {
         "takes the rest) or start a different number of ranks");
   }
   if (dims.etp != 1 && dims.etp != dims.tp) {
-    refuse(
-        asked, world_size,
-        format(
-            "etp = {} must be 1, or tp = {}: the parts of an expert are on the ranks of one group of tensor "
-            "parallelism",
-            dims.etp, dims.tp));
+    refuse(asked, world_size,
+           format("etp = {} must be 1, or tp = {}: the parts of an expert are on the ranks of one group of "
+                  "tensor parallelism",
+                  dims.etp, dims.tp));
   }
   const int64_t expert_ranks = dims.dp_shard * dims.cp * dims.tp;
   if (dims.etp > 1 && expert_ranks / dims.etp % dims.ep != 0) {
     refuse(asked, world_size,
-           format("with etp = {}, ep = {} does not divide dp_shard x cp = {}, the ranks that experts are "
-                  "spread over",
+           format("with etp = {}, ep = {} does not divide dp_shard x cp = {}, the ranks that experts "
+                  "are spread over",
                   dims.etp, dims.ep, expert_ranks / dims.etp));
   }
   if (expert_ranks % dims.ep != 0) {

@@ -89,9 +89,9 @@ std::string schedule_warning(const Config& config, int64_t steps) {
   const int64_t warmup = lr.warmup_ratio < 0.0 ? lr.warmup_steps : schedule.warmup_steps();
   if (warmup >= length) {
     return format(
-        "the warm-up ({} steps) is not shorter than the schedule ({} steps): the learning rate rises to the "
-        "end and never decays; lower lr_scheduler.warmup_steps or warmup_ratio (a tenth of the schedule is "
-        "{})",
+        "the warm-up ({} steps) is not shorter than the schedule ({} steps): "
+        "the learning rate rises to the end and never decays; "
+        "lower lr_scheduler.warmup_steps or warmup_ratio (a tenth of the schedule is {})",
         warmup, length, counted(std::max<int64_t>(1, length / 10), "step"));
   }
   if (!schedule.decay_was_cut()) return "";

@@ -44,11 +44,11 @@ std::vector<DataSourceConfig> text_for_tokenizer(const Config& config) {
     }
   }
   if (texts.empty()) {
-    throw UsageError(format(
-        "tokenizer.type = \"bpe\" without tokenizer.path trains a tokenizer on text, but data.sources names "
-        "none ({}): set tokenizer.path to the tokenizer that the token ids were made with, or add a text "
-        "source",
-        join(skipped, ", ")));
+    throw UsageError(
+        format("tokenizer.type = \"bpe\" without tokenizer.path trains a tokenizer on text, but data.sources "
+               "names none ({}): set tokenizer.path to the tokenizer that the token ids were made with, "
+               "or add a text source",
+               join(skipped, ", ")));
   }
   return texts;
 }
@@ -159,8 +159,8 @@ void check_vocabulary(const LoadedConfig& loaded, int64_t tokens) {
   const int64_t rows = loaded.config.model.vocab_size;
   if (rows == 0 || tokens <= rows) return;
   throw UsageError(
-      format("{}: model.vocab_size = {}, but the tokenizer has {} tokens; raise model.vocab_size or leave "
-             "it 0",
+      format("{}: model.vocab_size = {}, but the tokenizer has {} tokens; "
+             "raise model.vocab_size or leave it 0",
              where(loaded, "model.vocab_size"), rows, tokens));
 }
 

@@ -43,10 +43,9 @@ void check_ordered(const BatchLayout& batch) {
   if (!is_power_of_two(batch.micro_batches())) {
     const auto rows = static_cast<uint64_t>(batch.micro_batches());
     throw UsageError(
-        format("training.reduction = \"ordered\": each of {} ranks has {} rows of a step, but their sums are "
-               "parts of one binary tree over all rows only if that is a power of two; set "
-               "training.global_batch_size to {} "
-               "or {}, or reduction = \"fast\"",
+        format("training.reduction = \"ordered\": each of {} ranks has {} rows of a step, "
+               "but their sums are parts of one binary tree over all rows only if that is a power of two; "
+               "set training.global_batch_size to {} or {}, or reduction = \"fast\"",
                data_ranks, rows, std::bit_floor(rows) * static_cast<uint64_t>(data_ranks),
                std::bit_ceil(rows) * static_cast<uint64_t>(data_ranks)));
   }
@@ -78,10 +77,9 @@ void check_ordered_units(const ModelSpec& model, const ParallelDims& dims) {
 void check_balanced_rows(const Config& config, const BatchLayout& batch) {
   if (config.model.router_aux_loss_weight == 0.0 || batch.rows_per_micro_batch % batch.slices == 0) return;
   throw UsageError(format(
-      "parallelism.tensor_parallel_degree = {} with sequence parallelism, but model.router_aux_loss_weight = "
-      "{} "
-      "and a micro-batch has {} rows: experts are balanced within whole rows, of which a rank's slice must "
-      "consist; set training.local_batch_size (in a pipeline "
+      "parallelism.tensor_parallel_degree = {} with sequence parallelism, but model.router_aux_loss_weight "
+      "= {} and a micro-batch has {} rows: experts are balanced within whole rows, "
+      "of which a rank's slice must consist; set training.local_batch_size (in a pipeline "
       "parallelism.pipeline_parallel_microbatch_size) to a multiple of the degree, or the weight to 0",
       batch.slices, config.model.router_aux_loss_weight, batch.rows_per_micro_batch));
 }
@@ -173,8 +171,7 @@ std::string needs_ranks(const ParallelDims& dims, const std::string& refusal) {
   const auto wanted = static_cast<int64_t>(ranks);
   return format(
       "{} ranks are needed, and there is one; start them with `stepforge launch --nproc {} train ...` "
-      "(`plan` "
-      "and `prove`: --world-size {}), or set the degrees to 1",
+      "(`plan` and `prove`: --world-size {}), or set the degrees to 1",
       wanted, wanted, wanted);
 }
 
@@ -218,8 +215,8 @@ void require_whole_matrices(const OptimizerChoice& optimizer, const UnitSpec& un
     if (!unit.trainable || !kind.by_matrix) continue;
     if (parameter.has_parts_of_matrices()) {
       throw UsageError(
-          format("optimizer.name = \"{}\" updates whole matrices, but {} divides {}; set it to 1, or another "
-                 "optimizer",
+          format("optimizer.name = \"{}\" updates whole matrices, but {} divides {}; "
+                 "set it to 1, or another optimizer",
                  kind.name,
                  unit.mesh == UnitMesh::experts ? "parallelism.expert_tensor_parallel_degree"
                                                 : "parallelism.tensor_parallel_degree",

@@ -162,8 +162,7 @@ void refuse_as_model(const fs::path& path) {
   }
   if (is_folder && holds_hf_weights(path)) {
     throw UsageError(
-        format("{} is not a model: it has weights, but no config.json; copy the model's config.json "
-               "into it",
+        format("{} is not a model: it has weights, but no config.json; copy the model's config.json into it",
                path.string()));
   }
   const char* file = fs::exists(path, failure) && !is_folder ? "it is a file; name its folder; " : "";
@@ -199,8 +198,7 @@ std::unique_ptr<Tokenizer> KnownModel::require_tokenizer() const {
   if (rows > 0 && tokenizer->vocab_size() > rows) {
     throw UsageError(
         format("the tokenizer in {} has {} tokens, and the model an embedding of {}: it belongs to another "
-               "model; copy "
-               "the right one there, or grow the model with model.from and model.vocab_size={}",
+               "model; copy the right one there, or grow the model with model.from and model.vocab_size={}",
                tokenizer_folder.string(), tokenizer->vocab_size(), rows, tokenizer->vocab_size()));
   }
   return tokenizer;

@@ -303,8 +303,8 @@ std::string memory_verdict(const Config& config, const ModelSpec& model, RankId 
     text += result.tried.empty() ? "\n  No change was found that could be tried"
                                  : format("\n  Tried without success, alone and together: {}", result.tried);
     return text +
-           "\n  Not tried: pipeline and context parallelism, other optimizers, a shorter training.seq_len, a "
-           "smaller model";
+           "\n  Not tried: pipeline and context parallelism, other optimizers, a shorter training.seq_len, "
+           "a smaller model";
   }
   text += "\n  It would fit with";
   for (const FittingChange& change : result.changes)
@@ -337,9 +337,8 @@ std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryA
   const double most = rows(true) / rows(false);
   const int64_t needed = needed_bytes(largest, budget);
   const std::string text = format(
-      "Experts: memory and time are those of even loads (router/max_rank_load 1); a rank whose experts all "
-      "tokens take "
-      "(router/max_rank_load {:.3g}) needs {}: it ",
+      "Experts: memory and time are those of even loads (router/max_rank_load 1); "
+      "a rank whose experts all tokens take (router/max_rank_load {:.3g}) needs {}: it ",
       most, human_bytes(needed));
   if (needed <= budget.bytes) return text + "fits";
   const auto spare = static_cast<double>(budget.bytes - needed_bytes(even, budget));

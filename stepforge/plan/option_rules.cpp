@@ -141,13 +141,12 @@ constexpr std::array kRules = {
     OptionRule{
         "model",
         "from family dim n_layers n_heads n_kv_heads head_dim ffn_dim vocab_size norm_eps rope_theta "
-        "rope_local_theta sliding_window layer_types query_pre_attn_scalar attention_softcap q_lora_rank "
-        "kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim logit_softcap n_experts "
-        "experts_per_token moe_ffn_dim shared_expert_dim n_shared_experts norm_topk_prob "
+        "rope_local_theta sliding_window layer_types query_pre_attn_scalar attention_softcap "
+        "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim logit_softcap "
+        "n_experts experts_per_token moe_ffn_dim shared_expert_dim n_shared_experts norm_topk_prob "
         "routed_scaling_factor n_expert_groups groups_per_token moe_layer_freq first_dense_layers "
         "dense_layers router_aux_loss_weight router_z_loss_weight router_bias_update_speed n_mtp_layers "
-        "mtp_loss_weight "
-        "tie_embeddings dropout max_position freeze frozen_dtype"},  // those that a family does not have are refused by check_model()
+        "mtp_loss_weight tie_embeddings dropout max_position freeze frozen_dtype"},  // those that a family does not have are refused by check_model()
     OptionRule{"model.rope_scaling", "type"},
     OptionRule{"model.rope_scaling",
                "factor low_freq_factor high_freq_factor original_max_position attention_factor beta_fast "

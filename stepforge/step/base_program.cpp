@@ -84,9 +84,8 @@ void check_model(const ModelSpec& model, const PipelineOptions& pipeline) {
   const int stages = std::max(1, pipeline.schedule.stages());
   const auto refuse = [&] {
     throw UsageError(
-        format("model family \"{}\": its blocks must start with an embedding and end with a head, and all "
-               "heads must be "
-               "in the last stage",
+        format("model family \"{}\": its blocks must start with an embedding and end with a head, "
+               "and all heads must be in the last stage",
                model.family));
   };
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {

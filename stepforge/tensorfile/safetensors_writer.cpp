@@ -27,8 +27,8 @@ std::string header_bytes(const std::vector<TensorSpec>& specs, const Safetensors
   for (const TensorSpec& spec : specs) {
     if (begin % dtype_bytes(spec.dtype) != 0) {
       throw Error(
-          format("tensor {} of {} would start at byte {} of the data, misaligned; write the tensors in "
-                 "aligned_order",
+          format("tensor {} of {} would start at byte {} of the data, misaligned; "
+                 "write the tensors in aligned_order",
                  quoted_for_message(spec.name), safetensors_name(spec.dtype), begin));
     }
     int64_t end = 0;

@@ -127,17 +127,16 @@ void require_template_tokens(std::string_view name, const ChatTemplate& loaded, 
   for (const std::string_view token : known->tokens) {
     if (is_one_token(tokenizer, token)) continue;
     throw UsageError(
-        format("data.chat_template = \"{}\": the tokenizer has no token {}, so a model would learn its "
-               "letters; add it to "
-               "the tokenizer (added_tokens.json), or choose a template whose tokens it has ({})",
+        format("data.chat_template = \"{}\": the tokenizer has no token {}, "
+               "so a model would learn its letters; add it to the tokenizer (added_tokens.json), "
+               "or choose a template whose tokens it has ({})",
                name, token, names_of_templates()));
   }
   const bool ends_with_eos = known->source.find("eos_token") != std::string_view::npos;
   if (!ends_with_eos || loaded.special_tokens().contains("eos_token")) return;
   throw UsageError(
       format("data.chat_template = \"{}\" ends answers with eos_token, which tokenizer_config.json does not "
-             "name; add it "
-             "there, or choose another template",
+             "name; add it there, or choose another template",
              name));
 }
 

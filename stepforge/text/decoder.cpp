@@ -93,9 +93,8 @@ void Decoder::read(const JsonReader& decoder, bool last) {
     });
   } else {
     decoder["type"].refuse(
-        "only BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse, Metaspace, Replace, Strip, WordPiece and "
-        "Sequence "
-        "are supported");
+        "only BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse, Metaspace, Replace, Strip, "
+        "WordPiece and Sequence are supported");
   }
 }
 

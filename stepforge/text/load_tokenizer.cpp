@@ -91,8 +91,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
     return std::make_unique<PipelineTokenizer>(read_tiktoken(path), folder.string());
   if (path.extension() != ".json") {
     throw UsageError(
-        format("{} is no tokenizer: name tokenizer.json, tokenizer.model, a .tiktoken file, or the folder "
-               "that has it",
+        format("{} is no tokenizer: name tokenizer.json, tokenizer.model, a .tiktoken file, "
+               "or the folder that has it",
                path.string()));
   }
   TokenizerFiles files;

@@ -206,8 +206,7 @@ void Normalizer::read(const JsonReader& normalizer) {
   } else {
     normalizer["type"].refuse(
         "only NFC, NFD, NFKC, NFKD, BertNormalizer, ByteLevel, Lowercase, Nmt, Precompiled, Prepend, "
-        "Replace, "
-        "Strip, StripAccents and Sequence are supported");
+        "Replace, Strip, StripAccents and Sequence are supported");
   }
 }
 

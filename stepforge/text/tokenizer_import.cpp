@@ -91,8 +91,7 @@ std::string tokenizer_json_of_gpt2(std::string_view vocab, std::string_view merg
   if (kind != "GPT2Tokenizer" && kind != "GPT2TokenizerFast") {
     reader["tokenizer_class"].refuse(
         "of folders with vocab.json and merges.txt but no tokenizer.json only those of GPT2Tokenizer are "
-        "read; "
-        "save the tokenizer with transformers, which writes a tokenizer.json");
+        "read; save the tokenizer with transformers, which writes a tokenizer.json");
   }
   Json pieces = parse_json(vocab, folder + "/vocab.json");
   const JsonReader vocab_reader = JsonReader(pieces, folder + "/vocab.json").object();

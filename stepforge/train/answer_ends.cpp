@@ -76,9 +76,8 @@ void record(const Trainer& trainer) {
     all.insert(all.end(), learned.begin(), learned.end());
     write_file_atomic(run / kGenerationFileName, with_end_tokens(generation, all).dump(2) + "\n");
     trainer.log.info(
-        "what is learned ends with {}, which joins the tokens that end a text ({}): chat, generate and "
-        "exports "
-        "stop there",
+        "what is learned ends with {}, which joins the tokens that end a text ({}): "
+        "chat, generate and exports stop there",
         names_of(tokenizer, learned), names_of(tokenizer, known));
     return;
   }
@@ -86,10 +85,9 @@ void record(const Trainer& trainer) {
   if (!conversations || std::ranges::any_of(possible, is_label) || std::ranges::any_of(known, is_label))
     return;
   trainer.log.warning(
-      "no token that ends an answer ({}) is learned in the first rows of the data: the model will not learn "
-      "to "
-      "stop; check that the conversations fit training.seq_len and that the {{% generation %}} blocks of the "
-      "chat template hold the end of the answer",
+      "no token that ends an answer ({}) is learned in the first rows of the data: "
+      "the model will not learn to stop; check that the conversations fit training.seq_len and that the {{% "
+      "generation %}} blocks of the chat template hold the end of the answer",
       names_of(tokenizer, possible));
 }
 

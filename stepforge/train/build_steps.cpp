@@ -178,9 +178,9 @@ void build_threads(Trainer& trainer) {
   trainer.state.arithmetic = arithmetic_of_this_process();
   if (trainer.config.precision.compute == DType::bf16 && !has_bf16_products(read_machine_facts().cpu)) {
     trainer.log.warning(
-        "precision.compute = \"bf16\" is emulated on this processor (no AVX512_BF16 or AMX), several times "
-        "slower than "
-        "\"fp32\", which needs more memory for activations only; precision.compute=fp32 trains faster here");
+        "precision.compute = \"bf16\" is emulated on this processor (no AVX512_BF16 or AMX), "
+        "several times slower than \"fp32\", which needs more memory for activations only; "
+        "precision.compute=fp32 trains faster here");
   }
   if (training.reduction != ReductionMode::ordered || trainer.all_ranks == nullptr) return;
   const std::vector<std::string> all = gather_texts(*trainer.all_ranks, trainer.state.arithmetic);

@@ -39,8 +39,7 @@ void log_differences(const Trainer& trainer, const std::filesystem::path& source
   if (differences.none()) return;
   trainer.log.warning(
       "checkpoint.strict = false: {} tensors of {} are those of the model, {} have another number of rows, "
-      "{} are "
-      "missing, {} differ in shape or type, {} are left out",
+      "{} are missing, {} differ in shape or type, {} are left out",
       differences.equal, source.string(), differences.other_rows.size(), differences.missing.size(),
       differences.different.size(), differences.unexpected.size());
   constexpr size_t kLines = 50;
@@ -88,11 +87,11 @@ ConfigChanges check_changes(const Trainer& trainer, const Json& json, const std:
                             join(changes.refused, "\n  ")));
   }
   if (own && !changes.load.counters) {
-    throw UsageError(format(
-        "checkpoint.load.counters = false: {} is a checkpoint of this run, whose steps cannot count from 0 "
-        "again; name "
-        "another run_dir, with checkpoint.initial_load_path = \"{}\" and initial_load_model_only = false",
-        folder.string(), folder.string()));
+    throw UsageError(
+        format("checkpoint.load.counters = false: {} is a checkpoint of this run, whose steps cannot "
+               "count from 0 again; name another run_dir, with checkpoint.initial_load_path = \"{}\" and "
+               "initial_load_model_only = false",
+               folder.string(), folder.string()));
   }
   for (const auto& change : changes.accepted) trainer.log.info("changed since the checkpoint: {}", change);
   if (!changes.load.optimizer && changes.load.schedule) {
@@ -110,9 +109,8 @@ void require_same_contents(const Trainer& trainer, const TrainerState& saved,
   const auto require = [&](const std::string& before, const std::string& now, std::string_view what) {
     if (before.empty() || now.empty() || before == now) return;
     throw UsageError(
-        format("the checkpoint {} was written with {} of other contents (hash {}, now {}): a file was "
-               "changed since; "
-               "restore it, or set checkpoint.allow_changed = [\"data\"]",
+        format("the checkpoint {} was written with {} of other contents (hash {}, now {}): "
+               "a file was changed since; restore it, or set checkpoint.allow_changed = [\"data\"]",
                folder.string(), what, before, now));
   };
   require(saved.tokenizer, trainer.state.tokenizer, "a tokenizer");

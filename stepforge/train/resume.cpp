@@ -38,10 +38,11 @@ void require_same_model(const Trainer& trainer, const std::filesystem::path& sou
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   if (std::find(allowed.begin(), allowed.end(), Guard::model) == allowed.end()) {
     throw UsageError(format(
-        "the model in {} differs from [model]:\n  {}\nA new run takes all of its values with model.from, in "
-        "place "
-        "of checkpoint.initial_load_path and [model]; if the shapes are equal, checkpoint.allow_changed = "
-        "[\"model\"] accepts the differences, and with checkpoint.strict = false others too",
+        "the model in {} differs from [model]:\n"
+        "  {}\n"
+        "A new run takes all of its values with model.from, in place of checkpoint.initial_load_path and "
+        "[model]; if the shapes are equal, checkpoint.allow_changed = [\"model\"] accepts the differences, "
+        "and with checkpoint.strict = false others too",
         source.string(), join(differences, "\n  ")));
   }
   for (const std::string& difference : differences) trainer.log.info("{}: {}", source.string(), difference);
@@ -173,8 +174,8 @@ EarlierStarts earlier_starts(const Trainer& trainer) {
 }
 
 constexpr std::string_view kStartOver =
-    "to start over, name another run_dir; checkpoint.resume = false, which starts over, is refused in this "
-    "one";
+    "to start over, name another run_dir; checkpoint.resume = false, which starts over, "
+    "is refused in this one";
 
 /// Says so if the last start went back to an earlier step and did not reach this one again.
 void warn_if_gone_back(const Trainer& trainer, int64_t step) {
@@ -185,8 +186,7 @@ void warn_if_gone_back(const Trainer& trainer, int64_t step) {
   if (starts.empty() || reached(starts.back()) || std::ranges::none_of(starts, reached)) return;
   trainer.log.warning(
       "continuing from step {}, the newest checkpoint, although the last start went back and ended at step "
-      "{}; "
-      "checkpoint.load_step={} continues that one",
+      "{}; checkpoint.load_step={} continues that one",
       step, starts.back().end_step, std::max(starts.back().begin_step, starts.back().saved_step));
 }
 

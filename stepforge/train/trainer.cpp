@@ -199,8 +199,8 @@ void Trainer::handle_nonfinite() {
              last_step.grad_norm, last_step.first_nonfinite);
   if (config.training.nonfinite == NonfiniteAction::stop) {
     throw Error(finding +
-                "; weights and moments are those of the step before (training.nonfinite = \"skip\" skips "
-                "such steps)");
+                "; weights and moments are those of the step before (training.nonfinite = \"skip\" "
+                "skips such steps)");
   }
   ++state.skipped;
   if (state.skipped > config.training.max_skipped) {
@@ -251,8 +251,8 @@ void Trainer::handle_unlabelled() {
   ++state.unlabelled;
   if (!std::has_single_bit(static_cast<uint64_t>(state.unlabelled))) return;
   log.warning(
-      "step {}: none of its {} tokens has a label, so it changes nothing and has no loss ({} such step{} so "
-      "far)",
+      "step {}: none of its {} tokens has a label, so it changes nothing and has no loss ({} "
+      "such step{} so far)",
       state.step + 1, with_thousands(last_step.tokens), state.unlabelled, state.unlabelled == 1 ? "" : "s");
 }
 

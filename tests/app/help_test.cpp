@@ -57,14 +57,12 @@ TEST(Program, WithoutACommandListsThem) {
 }
 
 TEST(Program, NamesTheOptionAndValueThatAreWrong) {
-  EXPECT_EQ(
-      refusal_of({"plot", "run", "--outptu", "x"}),
-      "error: --outptu is not an option of `stepforge plot`; did you mean --output?; see `stepforge plot "
-      "--help`\n");
-  EXPECT_EQ(
-      refusal_of({"train", "--dry-rnu", "2"}),
-      "error: --dry-rnu is not an option of `stepforge train`; did you mean --dry-run?; see `stepforge train "
-      "--help`\n");
+  EXPECT_EQ(refusal_of({"plot", "run", "--outptu", "x"}),
+            "error: --outptu is not an option of `stepforge plot`; did you mean --output?; "
+            "see `stepforge plot --help`\n");
+  EXPECT_EQ(refusal_of({"train", "--dry-rnu", "2"}),
+            "error: --dry-rnu is not an option of `stepforge train`; did you mean --dry-run?; "
+            "see `stepforge train --help`\n");
   EXPECT_EQ(refusal_of({"launch", "--nproc", "0", "train"}), "error: --nproc: 0 is less than 1\n");
   EXPECT_EQ(refusal_of({"generate", "x", "--top-p", "2"}), "error: --top-p: 2 is not between 0 and 1\n");
   EXPECT_EQ(refusal_of({"generate", "x", "--max-tokens", "many"}),

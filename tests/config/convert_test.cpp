@@ -272,8 +272,7 @@ TEST(ConvertConfig, WritesTheDefaultsOfAPeerWithAComment) {
 TEST(ConvertConfig, SourcesPrintOnlyWhatIsSet) {
   EXPECT_CONTAINS(convert_config(kLlamaFactory, "sft.yaml").toml,
                   "sources = [{combine = \"concat\", sources = [{path = \"data/dataset_info.json\", dataset "
-                  "= \"identity\"}, "
-                  "{path = \"data/dataset_info.json\", dataset = \"alpaca_en_demo\"}]}]\n");
+                  "= \"identity\"}, {path = \"data/dataset_info.json\", dataset = \"alpaca_en_demo\"}]}]\n");
 }
 
 TEST(ConvertConfig, InterleavedDataSetsKeepTheirWeights) {

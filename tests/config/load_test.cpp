@@ -159,8 +159,8 @@ TEST(LoadConfig, RefusesNumbersOutOfRange) {
       error_of("[checkpoint]\nkeep_latest_k = 1\n"),
       "run.toml:2:17: checkpoint.keep_latest_k = 1: expected an integer (0, or 2 to 1e9); the default is 10");
   EXPECT_EQ(error_of("[training]\nglobal_batch_size = 0\n"),
-            "run.toml:2:21: training.global_batch_size = 0: expected an integer (-1, or 1 to 2^24); the "
-            "default is -1");
+            "run.toml:2:21: training.global_batch_size = 0: expected an integer (-1, or 1 to 2^24); "
+            "the default is -1");
   for (const char* value : {"-1", "0", "0.0"}) {
     EXPECT_CONTAINS(error_of(format("[data]\nsources = [{{ path = \"a\", weight = {} }}]\n", value)),
                     "expected a number (above 0 and at most 1e9); the default is 1.0")
@@ -174,8 +174,8 @@ TEST(LoadConfig, RefusesNumbersOutOfRange) {
 
 TEST(LoadConfig, SuggestsTheNearestChoice) {
   EXPECT_EQ(error_of("[precision]\ncompute = \"bf61\"\n"),
-            "run.toml:2:11: precision.compute = \"bf61\": expected one of \"fp32\", \"bf16\"; did you mean "
-            "\"bf16\"?");
+            "run.toml:2:11: precision.compute = \"bf61\": expected one of \"fp32\", "
+            "\"bf16\"; did you mean \"bf16\"?");
 }
 
 TEST(LoadConfig, SuggestsAKeyForAnUnknownKey) {
@@ -189,9 +189,8 @@ TEST(LoadConfig, SuggestsAKeyForAnUnknownKey) {
   EXPECT_EQ(error_of("[precision]\nxyzzy = 3\n"),
             "run.toml:2:1: precision.xyzzy: unknown key; known keys: compute, reduce");
   EXPECT_EQ(error_of("", {"training.device=cuda"}),
-            "command line: training.device: unknown key; training runs on the processor only, GPUs are not "
-            "available "
-            "yet; remove it");
+            "command line: training.device: unknown key; training runs on the processor only, "
+            "GPUs are not available yet; remove it");
   EXPECT_EQ(error_of("", {"model.rope_scaling.fctor=1"}),
             "command line: model.rope_scaling.fctor: unknown key; did you mean model.rope_scaling.factor?");
   EXPECT_EQ(error_of("[data]\nsources = [{ path = \"a\", wieght = 3 }]\n"),
@@ -358,8 +357,8 @@ TEST(LoadConfig, ModelFromComesBetweenPresetAndFile) {
 
 TEST(LoadConfig, KeysBesideModelFromMustAgreeWithTheModel) {
   EXPECT_EQ(message_of<UsageError>([] { from_tiny("dim = 128\n"); }),
-            "run.toml:3:7: model.dim = 128: the model in tiny has 64; remove "
-            "the key, or accept the difference with checkpoint.allow_changed = [\"model\"]");
+            "run.toml:3:7: model.dim = 128: the model in tiny has 64; "
+            "remove the key, or accept the difference with checkpoint.allow_changed = [\"model\"]");
   EXPECT_EQ(from_tiny("dim = 64\n").config.model.dim, 64);
   EXPECT_EQ(from_tiny("dropout = 0.1\nmax_position = 4096\n").config.model.dropout, 0.1);
   EXPECT_EQ(from_tiny("dim = 128\n", {"checkpoint.allow_changed=model"}).config.model.dim, 128);

@@ -86,8 +86,8 @@ TEST(Overrides, WrongArgumentsAreRefused) {
 
 TEST(Overrides, AValueCannotSetOtherKeys) {
   EXPECT_EQ(error_of("", {"training.steps=1\n[model]\ndim=4"}),
-            "command line: training.steps = \"1\\n[model]\\ndim=4\": expected an integer (0 to 1e12); the "
-            "default is 0");
+            "command line: training.steps = \"1\\n[model]\\ndim=4\": expected an integer (0 to 1e12); "
+            "the default is 0");
 }
 
 }  // namespace

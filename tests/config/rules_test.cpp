@@ -147,8 +147,8 @@ TEST(DataRules, ASmallerLastStepNeedsAnEpochAndABatch) {
             "");
   const std::string two = "{path = \"a\"}, {path = \"b\"}";
   for (const std::string& mixed : {two, format("{{sources = [{}]}}", two),
-                                   format("{{combine = \"concat\", sources = [{{path = \"c\"}}, {{sources = "
-                                          "[{}]}}]}}",
+                                   format("{{combine = \"concat\", sources = [{{path = \"c\"}}, "
+                                          "{{sources = [{}]}}]}}",
                                           two)}) {
     EXPECT_CONTAINS(error_of_sources(mixed, batch),
                     "sources that are mixed by weight have no epoch of their own");
@@ -158,11 +158,10 @@ TEST(DataRules, ASmallerLastStepNeedsAnEpochAndABatch) {
 
 TEST(DataRules, ValidationDataIsHeldOutOrListed) {
   EXPECT_CONTAINS(error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
-                  "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ "
-                  "path = \"a\", kind = \"builtin\", weight = 1.0, field = \"text\", format = \"auto\", "
-                  "loss_on = \"assistant\", "
-                  "dataset = \"\", name = \"\" }]: validation data is "
-                  "either held out of the sources or listed; set only one of them");
+                  "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: "
+                  "data.validation = [{ path = \"a\", kind = \"builtin\", weight = 1.0, field = \"text\", "
+                  "format = \"auto\", loss_on = \"assistant\", dataset = \"\", name = \"\" }]: "
+                  "validation data is either held out of the sources or listed; set only one of them");
 }
 
 TEST(DataRules, TheEntryOfADataSetSaysFormatAndFields) {
@@ -323,10 +322,9 @@ TEST(ParallelismRules, NeighboursThatExchangeHeadsDivideTheContext) {
 
 TEST(ParallelismRules, EachRuleOfATensorParallelPlanNeedsARegularExpression) {
   // Without a pattern it would match every parameter.
-  EXPECT_EQ(
-      error_of("[parallelism]\ntensor_parallel_plan = [{ style = \"replicate\" }]\n"),
-      "run.toml:2:25: parallelism.tensor_parallel_plan.0.pattern = \"\": a rule needs a pattern, such as "
-      "\"mlp\"");
+  EXPECT_EQ(error_of("[parallelism]\ntensor_parallel_plan = [{ style = \"replicate\" }]\n"),
+            "run.toml:2:25: parallelism.tensor_parallel_plan.0.pattern = \"\": a rule needs a pattern, "
+            "such as \"mlp\"");
   EXPECT_CONTAINS(
       error_of("[parallelism]\ntensor_parallel_plan = [{ pattern = \"mlp\" }, { pattern = \"(a\" }]\n"),
       "parallelism.tensor_parallel_plan.1.pattern = \"(a\": not a regular expression: ");

@@ -180,9 +180,9 @@ TEST_F(Launcher, ForwardsSignalsAndDoesNotRestartAfterThem) {
   options.max_restarts = 5;
   // Rank 0 signals the launcher once both ranks are ready; each rank ends in its handler.
   const std::string script =
-      "trap 'echo got it; exit 130' TERM; touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! -e "
-      "$1/ready-1 ]; do sleep 0.01; done; if [ $RANK = 0 ]; then kill -TERM $PPID; fi; while true; do sleep "
-      "0.02; done";
+      "trap 'echo got it; exit 130' TERM; touch $1/ready-$RANK; "
+      "while [ ! -e $1/ready-0 ] || [ ! -e $1/ready-1 ]; do sleep 0.01; done; "
+      "if [ $RANK = 0 ]; then kill -TERM $PPID; fi; while true; do sleep 0.02; done";
   EXPECT_EQ(run(script, 2, options), 130);
   EXPECT_EQ(log("rank-0.log"), "got it\n");
   EXPECT_EQ(log("rank-1.log"), "got it\n");
@@ -288,10 +288,9 @@ TEST_F(Launcher, ARankKilledByAnInterruptDoesNotLeaveTheOthersWaiting) {
   options.grace_seconds = 0.2;
   // Rank 1 has no handler yet; rank 0 ignores signals.
   const std::string script =
-      "if [ $RANK = 0 ]; then trap '' INT TERM; fi; touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! "
-      "-e "
-      "$1/ready-1 ]; do sleep 0.01; done; if [ $RANK = 0 ]; then kill -INT $PPID; fi; while true; do sleep "
-      "0.02; done";
+      "if [ $RANK = 0 ]; then trap '' INT TERM; fi; touch $1/ready-$RANK; "
+      "while [ ! -e $1/ready-0 ] || [ ! -e $1/ready-1 ]; do sleep 0.01; done; "
+      "if [ $RANK = 0 ]; then kill -INT $PPID; fi; while true; do sleep 0.02; done";
   EXPECT_EQ(run(script, 2, options), 128 + SIGINT);
 }
 
@@ -300,8 +299,9 @@ TEST_F(Launcher, RanksThatIgnoreAnInterruptAreKilledAtTheDeadline) {
   options.interrupt_seconds = 0.2;
   options.grace_seconds = 0.2;
   const std::string script =
-      "trap '' INT TERM; touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! -e $1/ready-1 ]; do sleep "
-      "0.01; done; if [ $RANK = 0 ]; then kill -INT $PPID; fi; while true; do sleep 0.02; done";
+      "trap '' INT TERM; touch $1/ready-$RANK; "
+      "while [ ! -e $1/ready-0 ] || [ ! -e $1/ready-1 ]; do sleep 0.01; done; "
+      "if [ $RANK = 0 ]; then kill -INT $PPID; fi; while true; do sleep 0.02; done";
   EXPECT_EQ(run(script, 2, options), 128 + SIGKILL);
 }
 
@@ -310,10 +310,9 @@ TEST_F(Launcher, StragglersAfterAnInterruptAreKilled) {
   options.straggler_seconds = 0.2;
   options.grace_seconds = 0.2;
   const std::string script =
-      "trap 'if [ $RANK = 1 ]; then exit 130; fi' INT; if [ $RANK = 0 ]; then trap '' TERM; fi; touch "
-      "$1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! -e $1/ready-1 ]; do sleep 0.01; done; if [ $RANK = 0 "
-      "]; "
-      "then kill -INT $PPID; fi; while true; do sleep 0.02; done";
+      "trap 'if [ $RANK = 1 ]; then exit 130; fi' INT; if [ $RANK = 0 ]; then trap '' TERM; fi; "
+      "touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! -e $1/ready-1 ]; do sleep 0.01; done; "
+      "if [ $RANK = 0 ]; then kill -INT $PPID; fi; while true; do sleep 0.02; done";
   EXPECT_EQ(run(script, 2, options), 130);
 }
 

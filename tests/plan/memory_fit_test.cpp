@@ -134,8 +134,8 @@ TEST(MemoryFit, AnOutOfMemoryErrorNamesThePredictedPeak) {
     return message_of<Error>([&] { with_predicted_peak(memory, budget, work); });
   };
   const std::string peak =
-      "; the training step alone was predicted to need 4.0 GiB per rank, and 2.0 GiB were free when the run "
-      "started";
+      "; the training step alone was predicted to need 4.0 GiB per rank, and 2.0 GiB were free when "
+      "the run started";
   EXPECT_TRUE(message([] { throw std::bad_alloc(); }).starts_with("out of memory" + peak));
   EXPECT_TRUE(message([] {
                 throw OutOfMemory("backward head m0: out of memory");

@@ -20,9 +20,8 @@ namespace stepforge {
 namespace {
 
 constexpr std::string_view kHelp =
-    "/reset forgets the conversation, /system TEXT sets the system message, /exit or Ctrl-D ends, Ctrl-C "
-    "stops an "
-    "answer";
+    "/reset forgets the conversation, /system TEXT sets the system message, /exit or Ctrl-D ends, "
+    "Ctrl-C stops an answer";
 
 /// Holds back Ctrl-C while an answer is written. To be made before threads start: they inherit the blocked signal.
 class HeldInterrupt {

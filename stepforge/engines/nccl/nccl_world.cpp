@@ -438,8 +438,7 @@ class NcclWorld : public World {
     const cudaError_t result = cudaGetDeviceCount(&devices);
     if (result != cudaSuccess || devices == 0) {
       throw UsageError(
-          format("comm.backend = nccl: CUDA finds no GPU on this host ({}); set comm.backend to "
-                 "auto or gloo",
+          format("comm.backend = nccl: CUDA finds no GPU on this host ({}); set comm.backend to auto or gloo",
                  cudaGetErrorString(result)));
     }
     if (request.device >= devices) {
