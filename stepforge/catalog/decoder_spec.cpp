@@ -55,9 +55,9 @@ LayerParts parts_of_layers(const ModelConfig& model, const TensorParallel& tenso
     parts.mlp.push_back(plan.of_layer(tensor, mlp_matrices(name + ".mlp", layer_traits(model, layer))));
     if (parts.attention[0].divided != parts.attention.back().divided) {
       throw UsageError(format(
-          "parallelism.tensor_parallel_plan: attention is {} in layer 0 and not in layer {}; generation "
-          "needs equally many key-value heads in all layers, so replicate attention in all of them or in "
-          "none",
+          "parallelism.tensor_parallel_plan: attention is {} in layer 0 and not in layer {}; "
+          "generation needs equally many key-value heads in all layers, so replicate attention in all of "
+          "them or in none",
           parts.attention[0].divided ? "divided" : "replicated", layer));
     }
   }
@@ -78,9 +78,9 @@ void check_tensor_parallel(const ModelConfig& model, int64_t degree, const Layer
   const LayerTraits& traits = family_of(model).traits;
   if (attention && degree > 1 && (traits.qk_norm == QkNormScope::all_heads || traits.latent())) {
     throw UsageError(
-        format("parallelism.tensor_parallel_degree = {}, but model.family = \"{}\" {}: replicate attention "
-               "with parallelism.tensor_parallel_plan = [{{ pattern = "
-               "\"attention\", style = \"replicate\" }}], or use another kind of parallelism",
+        format("parallelism.tensor_parallel_degree = {}, but model.family = \"{}\" {}: "
+               "replicate attention with parallelism.tensor_parallel_plan = [{{ pattern = \"attention\", "
+               "style = \"replicate\" }}], or use another kind of parallelism",
                degree, model.family,
                traits.latent() ? "has latents, from which the keys of all heads come"
                                : "norms the queries of all heads together, and the keys"));
@@ -94,11 +94,11 @@ void check_tensor_parallel(const ModelConfig& model, int64_t degree, const Layer
 /// The loss that balances experts is a sum over whole rows.
 void check_balance(const ModelConfig& model, const ContextParallel& context) {
   if (context.degree == 1 || model.router_aux_loss_weight == 0.0) return;
-  throw UsageError(format(
-      "parallelism.context_parallel_degree = {}, but model.router_aux_loss_weight = {}: experts are balanced "
-      "within whole rows, of which a rank has a part; set the weight to 0, or use another kind of "
-      "parallelism",
-      context.degree, model.router_aux_loss_weight));
+  throw UsageError(
+      format("parallelism.context_parallel_degree = {}, but model.router_aux_loss_weight = {}: "
+             "experts are balanced within whole rows, of which a rank has a part; "
+             "set the weight to 0, or use another kind of parallelism",
+             context.degree, model.router_aux_loss_weight));
 }
 
 void check_expert_parallel(const ModelConfig& model, const TensorParallel& tensor,
@@ -138,8 +138,7 @@ void check_ring(const ModelConfig& model, const ContextParallel& context) {
     if (layer_traits(model, layer).window == 0) continue;
     throw UsageError(
         format("parallelism.context_parallel_degree = {} with a ring, but layer {} has a window "
-               "(model.sliding_window "
-               "= {}): use context_parallel_method = \"allgather\" or \"ulysses\"",
+               "(model.sliding_window = {}): use context_parallel_method = \"allgather\" or \"ulysses\"",
                context.degree, layer, model.sliding_window));
   }
 }
@@ -149,8 +148,7 @@ void check_sinks(const ModelConfig& model, const ContextParallel& context) {
   if (!context.has_ring() || !family_of(model).traits.sinks) return;
   throw UsageError(
       format("parallelism.context_parallel_degree = {} with a ring, but attention of the family \"{}\" has "
-             "sinks: use "
-             "context_parallel_method = \"allgather\" or \"ulysses\"",
+             "sinks: use context_parallel_method = \"allgather\" or \"ulysses\"",
              context.degree, model.family));
 }
 

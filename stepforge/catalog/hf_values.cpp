@@ -80,8 +80,8 @@ void read_fields(const JsonReader& object, std::span<const HfField> rows, Config
     if (field == nullptr) {
       if (value.is_null()) continue;
       object.refuse(key,
-                    "unknown setting, which may change what the model computes; remove it if transformers "
-                    "ignores it");
+                    "unknown setting, which may change what the model computes; "
+                    "remove it if transformers ignores it");
     }
     if (!field->accepted.empty()) require_accepted(object, *field);
     if (field->field.empty() || value.is_null()) continue;

@@ -121,8 +121,8 @@ void check_experts(const ModelConfig& model) {
     if (!has_router_losses(model) && model.router_bias_update_speed == 0.0) return;
     throw UsageError(
         format("model.router_aux_loss_weight = {}, model.router_z_loss_weight = {}, "
-               "model.router_bias_update_speed = {}: "
-               "models of the family \"{}\" have no routers; remove them, or choose another model.family",
+               "model.router_bias_update_speed = {}: models of the family \"{}\" have no routers; "
+               "remove them, or choose another model.family",
                model.router_aux_loss_weight, model.router_z_loss_weight, model.router_bias_update_speed,
                model.family));
   }

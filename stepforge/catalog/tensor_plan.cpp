@@ -77,10 +77,10 @@ TensorParallel TensorPlan::of_layer(TensorParallel tensor, const std::vector<std
     rule = std::max(rule, rule_of(parameter));
   }
   if (replicated.size() > 1) {
-    throw UsageError(format(
-        "{}: {} form one layer, but only some of them are replicated; a pattern must match all of them "
-        "or none",
-        source_of(rule), join(parameters, " and ")));
+    throw UsageError(
+        format("{}: {} form one layer, but only some of them are replicated; "
+               "a pattern must match all of them or none",
+               source_of(rule), join(parameters, " and ")));
   }
   tensor.divided = !replicated.contains(true);
   return tensor;

@@ -24,13 +24,12 @@ bool is_arrow_name(const fs::path& path) {
 
 ArrowEntry load_arrow_library(const fs::path& library, const fs::path& path) {
   const auto refuse = [&](const std::string& reason) {
-    throw UsageError(format(
-        "{} needs the reader of Parquet and Arrow files, {}. `make setup build` builds it with the libraries "
-        "of pyarrow. "
-        "Or convert the file to JSON Lines: python3 -c \"import pandas, sys; pandas.{}(sys.argv[1]).to_json("
-        "sys.argv[1] + '.jsonl', orient='records', lines=True)\" {}",
-        path.string(), reason, lower_extension(path) == ".parquet" ? "read_parquet" : "read_feather",
-        shell_word(path.native())));
+    throw UsageError(
+        format("{} needs the reader of Parquet and Arrow files, {}. `make setup build` builds it with the "
+               "libraries of pyarrow. Or convert the file to JSON Lines: python3 -c \"import pandas, sys; "
+               "pandas.{}(sys.argv[1]).to_json(sys.argv[1] + '.jsonl', orient='records', lines=True)\" {}",
+               path.string(), reason, lower_extension(path) == ".parquet" ? "read_parquet" : "read_feather",
+               shell_word(path.native())));
   };
   if (!fs::exists(library)) refuse(format("which this build lacks ({} does not exist)", library.string()));
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);

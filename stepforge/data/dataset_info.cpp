@@ -63,9 +63,8 @@ void refuse_remote(const JsonReader& entry) {
        {"hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "s3_url", "cloud_file_name"}) {
     if (!entry.has(key)) continue;
     throw UsageError(format(
-        "{}: {} has {} = {}: only data on this machine are read; download the files into the "
-        "folder of {} and "
-        "name them with \"file_name\"",
+        "{}: {} has {} = {}: only data on this machine are read; "
+        "download the files into the folder of {} and name them with \"file_name\"",
         entry.source(), quoted_for_message(entry.path()), key, json_excerpt(entry[key].json()), kInfoFile));
   }
 }

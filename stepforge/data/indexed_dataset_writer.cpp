@@ -122,10 +122,10 @@ IndexedDatasetWriter::Position IndexedDatasetWriter::save() {
 
 void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens, std::span<const uint8_t> counted) {
   if (!std::in_range<int32_t>(tokens.size())) {
-    throw Error(format(
-        "document {} has {} tokens; the format allows at most {} per document: cut the text into smaller "
-        "documents",
-        documents(), tokens.size(), std::numeric_limits<int32_t>::max()));
+    throw Error(
+        format("document {} has {} tokens; the format allows at most {} per document: "
+               "cut the text into smaller documents",
+               documents(), tokens.size(), std::numeric_limits<int32_t>::max()));
   }
   switch (contents_.type) {
     case TokenType::u8:

@@ -51,10 +51,9 @@ Mixture::Mixture(const std::vector<double>& weights, const std::vector<std::stri
   for (size_t i = 0; i < weights.size(); ++i) {
     if (rows_per_block_[i] > 0) continue;
     throw UsageError(
-        format("{}: weight {} of a total of {} is {:.3g} rows in each block of {}, which rounds to 0; raise "
-               "the weight "
-               "(or the temperature that sets it) so that its share is {:.3g} times as large, or leave the "
-               "source out",
+        format("{}: weight {} of a total of {} is {:.3g} rows in each block of {}, which rounds to 0; "
+               "raise the weight (or the temperature that sets it) so that its share is {:.3g} times as "
+               "large, or leave the source out",
                names[i], weights[i], sum, weights[i] / sum * static_cast<double>(kBlockRows), kBlockRows,
                sum / weights[i] / static_cast<double>(kBlockRows)));
   }

@@ -126,9 +126,8 @@ class SourceTree::Builder {
       const std::optional<double>& epochs = entries[i].epochs;
       if (!concat && (!epochs || entries[i].weight != 1.0)) {
         throw UsageError(
-            format("{} has {}, but a list of sources has either weights or epochs: give every entry of the "
-                   "list epochs "
-                   "and no weight, or none of them epochs",
+            format("{} has {}, but a list of sources has either weights or epochs: "
+                   "give every entry of the list epochs and no weight, or none of them epochs",
                    names[i], epochs ? "both epochs and a weight" : "no epochs"));
       }
       const double passes = epochs.value_or(1.0);
@@ -144,8 +143,7 @@ class SourceTree::Builder {
       counts.push_back(std::llround(rows));
       if (counts.back() > 0) continue;
       throw UsageError(format(
-          "{}: epochs {} of {} rows rounds to no row; set epochs to at least {:.3g}, or leave the source "
-          "out",
+          "{}: epochs {} of {} rows rounds to no row; set epochs to at least {:.3g}, or leave the source out",
           names[i], passes, node.children[i]->rows, 1.0 / static_cast<double>(node.children[i]->rows)));
     }
     return counts;

@@ -13,10 +13,10 @@ namespace stepforge {
 SplitRatios SplitRatios::parse(std::string_view text) {
   SplitRatios ratios;
   const auto refuse = [&] {
-    throw UsageError(format(
-        "\"{}\" is not a split: expected up to three numbers for training, validation and test, such as "
-        "\"969,30,1\"",
-        text));
+    throw UsageError(
+        format("\"{}\" is not a split: expected up to three numbers for training, validation and test, "
+               "such as \"969,30,1\"",
+               text));
   };
   size_t count = 0;
   for (size_t begin = 0; begin <= text.size(); ++count) {

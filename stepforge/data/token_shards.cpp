@@ -130,9 +130,8 @@ LlmcHeader parse_llmc_header(std::span<const std::byte> beginning, int64_t file_
   const LlmcKind* kind = find_kind(beginning);
   if (kind == nullptr) {
     fail("magic",
-         "not a token file of llm.c; there is no .idx beside it either. If it holds only token ids, set "
-         "format = "
-         "\"tokens_u16\" or \"tokens_u32\"");
+         "not a token file of llm.c; there is no .idx beside it either. "
+         "If it holds only token ids, set format = \"tokens_u16\" or \"tokens_u32\"");
   }
   if (std::ssize(beginning) < LlmcHeader::kBytes)
     fail("header",

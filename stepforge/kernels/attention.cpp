@@ -18,10 +18,10 @@ namespace {
 void check_attention_shape(const AttentionShape& shape) {
   if (shape.heads < 1 || shape.kv_heads < 1 || shape.head_dim < 1 || shape.value_dim < 0 ||
       shape.heads % shape.kv_heads != 0) {
-    throw Error(format(
-        "attention: heads = {}, kv_heads = {}, head_dim = {}: all must be positive and kv_heads must divide "
-        "heads",
-        shape.heads, shape.kv_heads, shape.head_dim));
+    throw Error(
+        format("attention: heads = {}, kv_heads = {}, head_dim = {}: "
+               "all must be positive and kv_heads must divide heads",
+               shape.heads, shape.kv_heads, shape.head_dim));
   }
   if (shape.window < 0) throw Error(format("attention: window = {}: must not be negative", shape.window));
   if (!(shape.cap >= 0)) throw Error(format("attention: cap = {}: must not be negative", shape.cap));
@@ -64,9 +64,8 @@ void check_ranges(std::span<const AttentionRange> ranges, const QueryKeyValue& i
     }
     if (shape.window > 0 && !range.causal) {
       throw Error(
-          format("attention: range {} holds keys whose distance from its queries is unknown, so a window of "
-                 "{} cannot be "
-                 "applied; gather the keys or exchange heads instead of a ring",
+          format("attention: range {} holds keys whose distance from its queries is unknown, "
+                 "so a window of {} cannot be applied; gather the keys or exchange heads instead of a ring",
                  i, shape.window));
     }
     keys_end = range.key_begin + range.keys;

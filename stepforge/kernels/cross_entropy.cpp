@@ -205,8 +205,8 @@ void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, c
                  compute_type(hidden));
     if (outputs.grad_hidden.defined() || outputs.grad_weight.defined()) {
       throw Error(
-          "linear_cross_entropy: logits are returned only without gradients; request either logits or "
-          "gradients");
+          "linear_cross_entropy: logits are returned only without gradients; "
+          "request either logits or gradients");
     }
   }
 }

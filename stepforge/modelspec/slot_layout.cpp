@@ -70,9 +70,9 @@ void SlotLayout::require_whole_blocks(const UnitSpec& unit) const {
           if (held.slice.sizes.back() % slot.block == 0 && held.slice.offsets.back() % slot.block == 0)
             continue;
           throw UsageError(
-              format("optimizer slot {} has a value for each {} elements of a row, but a rank has {} "
-                     "elements of a row of {}; divide its rows over fewer ranks, or choose another "
-                     "optimizer.name",
+              format("optimizer slot {} has a value for each {} elements of a row, "
+                     "but a rank has {} elements of a row of {}; "
+                     "divide its rows over fewer ranks, or choose another optimizer.name",
                      slot.name, slot.block, held.slice.sizes.back(), unit.parameters.at(i).name));
         }
       }

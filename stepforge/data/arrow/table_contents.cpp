@@ -76,9 +76,8 @@ class TableContents : public TableReader {
     file_->rethrow_failure();
     const std::string after = rows_ > 0 ? format(" after row {}", rows_) : "";
     if (status.IsOutOfMemory()) {
-      fail(name() + after, format("a part of it needs more than {} of memory: write the table again with "
-                                  "fewer rows in a row group "
-                                  "or record batch",
+      fail(name() + after, format("a part of it needs more than {} of memory: "
+                                  "write the table again with fewer rows in a row group or record batch",
                                   human_bytes(max_memory_)));
     }
     fail(name() + after, status.message());
