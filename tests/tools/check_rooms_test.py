@@ -53,6 +53,15 @@ class CheckRooms(unittest.TestCase):
     def test_a_readme_lists_what_its_room_may_include(self):
         self.refused({"stepforge/config/a.cpp": "\n", "stepforge/config/README.md": "May include: `data`.\n"}, "May include: `base`.")
 
+    def test_the_map_is_the_table_of_the_rooms_file(self):
+        table = ROOMS.table()
+        for room in ROOMS.may_include:
+            self.assertIn(f"\n| `{room}` | ", table)
+        self.accepted({"docs/architecture.md": f"# Map\n\n{table}\nAfter it.\n"})
+        missing = "".join(line for line in table.splitlines(True) if "`layout`" not in line)
+        self.refused({"docs/architecture.md": f"# Map\n\n{missing}\nAfter it.\n"}, "docs/architecture.md:3", "--write")
+        self.refused({"docs/architecture.md": "# Map\n"}, "docs/architecture.md:1", "--write")
+
     def test_every_folder_is_a_room(self):
         self.refused({"stepforge/utils/a.cpp": "\n"}, "utils is not a room")
 

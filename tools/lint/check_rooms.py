@@ -6,7 +6,8 @@
     tools/lint/check_rooms.py --tree DIR   checks all files below DIR
     tools/lint/check_rooms.py --draw       prints which room includes which, as a Mermaid graph
     tools/lint/check_rooms.py --sizes      prints files of over 300 lines
-    tools/lint/check_rooms.py --readmes    writes the line "May include" of each room's README
+    tools/lint/check_rooms.py --write      writes what follows from rooms.json: the line "May include" of each
+                                           room's README and the table of rooms in docs/architecture.md
 
 stepforge/rooms.json lists the rooms and what each may include. The rules:
 
@@ -18,6 +19,7 @@ stepforge/rooms.json lists the rooms and what each may include. The rules:
 - numbers of a step that depend on its data stay on the compute device (step_scalars.py)
 - no file exceeds 800 lines
 - each room has a README.md of at most 80 lines that lists what the room may include
+- the table of rooms in docs/architecture.md is that of rooms.json
 - there are no absolute paths of a machine and no to-do notes
 - paths in documents exist
 """
@@ -36,6 +38,7 @@ FORMATTING_HEADER = re.compile(r"^(fmt|spdlog|toml\+\+)/")
 RANK_WORDS = re.compile(r"\b(rank|world_size|ProcessGroup|DeviceMesh|mesh)\b")
 # libtorch has one CPU allocator per process; it is the only object that all ranks of a process share.
 STATEFUL_FILES = {"stepforge/kernels/cpu_allocator.cpp"}
+MAP_FILE, MAP_TABLE = "docs/architecture.md", re.compile(r"^\| room \| contents \|\n(?:\|.*\n)*", re.MULTILINE)
 CODE = {".h", ".cpp"}
 TEXT = CODE | {".py", ".sh", ".cmake", ".md", ".toml", ".txt", ".json", ""}
 SIZED = CODE | {".py", ".sh", ".cmake"}
@@ -53,6 +56,7 @@ class Rooms:
     def __init__(self, path):
         rooms = json.loads(path.read_text())["rooms"]
         self.may_include = {room["name"]: room["may_include"] for room in rooms}
+        self.purpose = {room["name"]: room.get("purpose", "") for room in rooms}
         self.torch_free = {room["name"] for room in rooms if room["library"] != "torch"}
 
     def room_of(self, path):
@@ -69,6 +73,12 @@ class Rooms:
     def readme_line(self, room):
         names = ", ".join(f"`{name}`" for name in self.may_include[room])
         return f"May include: {names or 'nothing'}."
+
+    def table(self):
+        """The rooms as a Markdown table, with the libtorch line between them."""
+        above = [f"| `{room}` | {text} |" for room, text in self.purpose.items() if room in self.torch_free]
+        below = [f"| `{room}` | {text} |" for room, text in self.purpose.items() if room not in self.torch_free]
+        return "\n".join(["| room | contents |", "|---|---|", *above, "| — | *the libtorch line* |", *below]) + "\n"
 
 
 ROOMS_FILE = Path(__file__).resolve().parents[2] / "stepforge/rooms.json"
@@ -188,7 +198,18 @@ def check_readmes(tree):
         elif tree.text[path].count("\n") > README_LINES:
             tree.fault(path, README_LINES, f"over {README_LINES} lines; a room's README fits on one page")
         elif tree.rooms.readme_line(room) not in tree.text[path].split("\n"):
-            tree.fault(path, 1, f"does not contain the line `{tree.rooms.readme_line(room)}`: run tools/lint/check_rooms.py --readmes")
+            tree.fault(path, 1, f"does not contain the line `{tree.rooms.readme_line(room)}`: run tools/lint/check_rooms.py --write")
+
+
+def check_map(tree):
+    table = MAP_TABLE.search(tree.text.get(MAP_FILE, ""))
+    if MAP_FILE in tree.text and (table is None or table.group(0) != tree.rooms.table()):
+        tree.fault(MAP_FILE, tree.line_of(MAP_FILE, "| room | contents |"), "the table of rooms is not that of stepforge/rooms.json: run tools/lint/check_rooms.py --write")
+
+
+def write_map(root, rooms):
+    path = root / MAP_FILE
+    path.write_text(MAP_TABLE.sub(lambda match: rooms.table(), path.read_text()))
 
 
 def write_readmes(root, rooms):
@@ -222,7 +243,7 @@ def check_references(tree):
                     tree.fault(path, number, f"names `{name}`, which does not exist")
 
 
-CHECKS = [check_rooms_file, check_includes, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words, check_references, check_step_scalars]
+CHECKS = [check_rooms_file, check_includes, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_map, check_words, check_references, check_step_scalars]
 
 
 def faults_of(tree):
@@ -263,12 +284,13 @@ def main():
     parser.add_argument("--tree", type=Path, help="check all files below this folder instead of those that git knows")
     parser.add_argument("--draw", action="store_true", help="print which room includes which as a Mermaid graph")
     parser.add_argument("--sizes", action="store_true", help=f"print files of over {LONG_FILE_LINES} lines")
-    parser.add_argument("--readmes", action="store_true", help='write the line "May include" of each README')
+    parser.add_argument("--write", action="store_true", help='write the line "May include" of each README and the table of rooms')
     options = parser.parse_args()
     root = options.tree or Path(__file__).resolve().parents[2]
     rooms = Rooms(ROOMS_FILE)
-    if options.readmes:
+    if options.write:
         write_readmes(root, rooms)
+        write_map(root, rooms)
         return 0
     tree = Tree(root, below(root) if options.tree else git_files(root), rooms)
     if options.draw:
