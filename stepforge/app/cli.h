@@ -59,7 +59,7 @@ void add_choice(CLI::App& command, const std::string& name, Choice& value, std::
 void accept_config(CLI::App& command, std::string& preset);
 
 /// Loads the plug-ins that `--plugin FILE` and `--plugin=FILE` name, and removes these arguments. Those after `launch` are
-/// left, which may be of another program.
+/// left, since they may belong to another program.
 void take_plugins(std::vector<std::string>& arguments, Registry& registry);
 
 /// The arguments that accept_config allows. The file is the argument that is neither an override nor the

@@ -208,7 +208,7 @@ class CommandLine {
     on(command, [=, this] { return run_with_torch(*eval, registry_); });
   }
 
-  /// What an entry of data.sources says of its file.
+  /// Options for the keys of an entry of data.sources.
   static void add_source_options(CLI::App& command, EvalOptions& eval) {
     for (const auto& [option, key, text] :
          {std::array{"--format", "format",

@@ -75,8 +75,8 @@ size_t line_of(const std::string& place) {
   return std::stoul(place.substr(place.rfind(':', end - 1) + 1));
 }
 
-/// Makes comments of what training would refuse in a translated configuration, because nothing reads it. Adds what
-/// else has no effect to `notes`.
+/// Turns settings of a translated configuration that training would refuse, because nothing reads them, into comments.
+/// Adds other settings without effect to `notes`.
 std::string without_unread(const std::string& toml, std::vector<std::string>& notes) {
   constexpr const char* kName = "the result";
   LoadedConfig loaded;

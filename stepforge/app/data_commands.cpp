@@ -137,7 +137,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Config& config) {
   return job_tokenizer(config, log);
 }
 
-/// The data of a configuration; prints what is to be noted about it.
+/// The data of a configuration; prints notes about it.
 DataSet open_noted(const Config& config, const Tokenizer& tokenizer) {
   DataSet data = open_data(data_plan(config, planned_vocabulary(config)), &tokenizer, terminal_progress());
   for (const std::string& note : data.notes) std::cerr << printable(note) << '\n';

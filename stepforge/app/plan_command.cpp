@@ -81,7 +81,7 @@ MemoryBudget memory_budget(const PlanOptions& options) {
   return free_memory(read_machine_facts().memory, 1, "are free on this machine");
 }
 
-/// Of the rank of the pipeline that needs most: if it fits, the job does.
+/// The verdict for the rank of the pipeline that needs most memory: if it fits, the job does.
 std::string verdict_text(const Config& config, RankId rank, const ModelSpec& part, const ProvedStep& step,
                          const MemoryBudget& budget) {
   const StepProgram& program = step.largest_program();

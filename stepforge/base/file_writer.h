@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing files of ours in place: a link in their place is never followed. Files that matter are written through
-// staged.h.
+// Writes our own files in place and never follows a link. Important files are written through staged.h.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +9,13 @@
 
 namespace stepforge {
 
-/// open(2) of a file of ours for writing: creates it if there is none, with the permissions that the umask leaves, and
-/// neither follows a link nor waits for the reader of a pipe. `flags` are further ones, O_WRONLY or O_RDWR among them.
+/// open(2) for writing one of our files. Creates it, subject to the umask, if it does not exist; never follows a link or
+/// waits for the reader of a pipe. `flags` must include O_WRONLY or O_RDWR.
 /// Returns -1 with errno if that fails. Throws UsageError naming the link if `path` is one.
 int open_to_write(const std::filesystem::path& path, int flags);
 
-/// Makes the folder `base`/`inside` and what is missing on the way. Throws UsageError naming the link if a folder below
-/// `base` is one: whoever prepared `base` would choose where we write. Throws Error if it cannot be made.
+/// Creates the folder `base`/`inside` and missing folders above it. Throws UsageError naming the link if a folder below
+/// `base` is a link: whoever prepared `base` could choose where we write. Throws Error if it cannot be created.
 void create_folder_inside(const std::filesystem::path& base, const std::filesystem::path& inside);
 
 /// Writes a file sequentially. Throws Error (naming the path and the system's reason) on any failed or short
@@ -25,9 +24,9 @@ class FileWriter {
  public:
   /// Continues after the first `keep` bytes of the file. Throws Error if it holds fewer, UsageError if it is a link.
   explicit FileWriter(const std::filesystem::path& path, int64_t keep = 0);
-  /// Takes over `descriptor`, of the empty file that messages call `path`.
+  /// Takes ownership of `descriptor`, an open empty file; messages call it `path`.
   static FileWriter of_descriptor(const std::filesystem::path& path, int descriptor);
-  /// Adds to the end of the file, which others may do too. Throws as above.
+  /// Appends to the file, as other processes may. Throws as above.
   static FileWriter append_to(const std::filesystem::path& path);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;

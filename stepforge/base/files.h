@@ -54,8 +54,8 @@ class FileReader {
 /// A name without '/', '\\' or control bytes, not empty, "." or "..", at most 255 bytes.
 bool is_plain_file_name(std::string_view name);
 
-/// Whether `path` itself (not what a link points to) is a regular file. Throws Error if that cannot be read,
-/// which is not the same as "there is none".
+/// Whether `path` itself (not the target of a link) is a regular file; false if it does not exist. Throws Error if its
+/// type cannot be read.
 bool is_regular_file_itself(const std::filesystem::path& path);
 
 /// Throws Error if it cannot be read.
@@ -83,7 +83,7 @@ Hash128 hash128(std::string_view bytes);
 /// The same as 32 hex digits.
 std::string content_hash(std::span<const std::byte> bytes);
 std::string content_hash(std::string_view bytes);
-/// That of bytes [begin, end) of a file. Calls `on_chunk` after each MiB read.
+/// The same for bytes [begin, end) of a file. Calls `on_chunk` after each MiB read.
 std::string range_hash(const FileReader& file, int64_t begin, int64_t end,
                        const std::function<void()>& on_chunk = {});
 std::string file_hash(const std::filesystem::path& path, const std::function<void()>& on_chunk = {});

@@ -22,7 +22,7 @@ bool is_hub_word(std::string_view text) {
          std::all_of(text.begin(), text.end(), is_allowed);
 }
 
-/// "OWNER/NAME" of an address or a name, or "".
+/// The "OWNER/NAME" in an address or a name; "" if there is none.
 std::string hub_name(std::string text) {
   bool is_address = false;
   for (const std::string_view prefix :
@@ -37,11 +37,11 @@ std::string hub_name(std::string text) {
   if (end != std::string::npos && !is_address && end + 1 < text.size()) return "";
   const std::string name = text.substr(owner + 1, end == std::string::npos ? end : end - owner - 1);
   std::error_code failure;
-  if (!is_address && fs::exists(text.substr(0, owner), failure)) return "";  // a folder of this machine
+  if (!is_address && fs::exists(text.substr(0, owner), failure)) return "";  // a folder on this machine
   return is_hub_word(text.substr(0, owner)) && is_hub_word(name) ? text.substr(0, owner) + "/" + name : "";
 }
 
-/// Of a cache's folder: the path of a snapshot, or "".
+/// The path of a snapshot in a cache folder; "" if there is none.
 std::string snapshot_of(const fs::path& cache) {
   std::error_code failure;
   std::string newest;

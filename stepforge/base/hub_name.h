@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths that are names of the Hugging Face Hub, or folders of its cache, and what to name instead.
+// Advice for paths that are names of the Hugging Face Hub or folders of its cache.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace stepforge {
 
 enum class HubKind : uint8_t { model, dataset };
 
-/// What to do about a path that is not there but looks like a name of the Hub ("Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B", an
-/// address of huggingface.co), or that is a cache's folder of all revisions ("models--Qwen--Qwen3-0.6B"); "" for other paths.
+/// The remedy for a path that does not exist but looks like a name of the Hub ("Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B", an
+/// address of huggingface.co), or is a cache folder with all revisions ("models--Qwen--Qwen3-0.6B"); "" for other paths.
 /// The text is a clause without a full stop.
 std::string hub_advice(const std::filesystem::path& path, HubKind kind);
 

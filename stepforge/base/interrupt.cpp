@@ -59,7 +59,7 @@ InterruptWatcher::~InterruptWatcher() {
 void InterruptWatcher::watch() {
   const timespec tick{0, 50'000'000};  // how often stop_ is checked
   int direct = 0;                      // signals from anywhere
-  int from_parent = 0;                 // the parent's number of its last one
+  int from_parent = 0;                 // number of the parent's last signal
   while (!stop_) {
     siginfo_t info{};
     if (sigtimedwait(&signals_, &info, &tick) < 0) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The signals by which people, terminals and schedulers announce the end of a process, without a signal handler: one
-// thread waits for them, so nothing runs in signal context.
+// The signals by which people, terminals and schedulers end a process. One thread waits for them; there is no signal
+// handler, so nothing runs in signal context.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace stepforge {
 
-/// SIGINT, SIGTERM, and the notices of an end (is_notice_of_end), except notices that this process was started to ignore, as
-/// `nohup` does with SIGHUP.
+/// SIGINT, SIGTERM and the signals of is_notice_of_end(), except those of the latter that the process was started to
+/// ignore, such as SIGHUP under `nohup`.
 sigset_t end_signals();
 
-/// Whether the signal only says that the end is near: SIGHUP (the terminal is gone), SIGQUIT, SIGUSR1 and SIGUSR2 (a
+/// Whether the signal only announces the end: SIGHUP (the terminal is gone), SIGQUIT, SIGUSR1 and SIGUSR2 (a
 /// scheduler's warning), SIGXCPU (a limit of processor time), SIGPWR. They may repeat, and SIGTERM may follow before the step
 /// has ended, so none of them counts as the first of two signals.
 bool is_notice_of_end(int number);
@@ -37,8 +37,8 @@ class InterruptWatcher {
   bool requested() const { return requested_; }
   /// Acts like a first signal, but does not call `announce`.
   void request() { requested_ = true; }
-  /// The ranks of the job have met. Before, a signal after the death of the parent process ends this one at once: a rank
-  /// that died with the launcher before it watched for signals would be waited for, with nothing to save.
+  /// Call when the ranks of the job have met. Before that, a signal after the death of the parent process ends this one at
+  /// once: there is nothing to save, and it would wait for ranks that died with the launcher.
   void ranks_have_met() { have_met_ = true; }
 
  private:

@@ -11,7 +11,7 @@ namespace stepforge {
 
 namespace {
 constexpr std::string_view kFirstWords = "version https://git-lfs.github.com/spec/";
-constexpr int64_t kMaxPointerBytes = 1024;  // of the specification
+constexpr int64_t kMaxPointerBytes = 1024;  // set by the specification
 }  // namespace
 
 bool is_lfs_pointer(std::string_view head, int64_t bytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of a repository that was cloned without git-lfs: a few lines of text in the place of a large file.
+// Pointers of git-lfs: a clone without git-lfs has a few lines of text in place of each large file.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ bool is_lfs_pointer(std::string_view head, int64_t bytes);
 /// Throws Error with the remedy if it is one. `source`: the file.
 void refuse_lfs_pointer(std::string_view head, int64_t bytes, const std::string& source);
 
-/// The same of a file on disk; passes over one that cannot be read.
+/// The same for a file on disk; ignores one that cannot be read.
 void refuse_lfs_pointer(const std::filesystem::path& path);
 
 }  // namespace stepforge

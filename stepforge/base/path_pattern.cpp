@@ -88,7 +88,7 @@ class PatternSearch {
   }
 
  private:
-  /// `folder`: what the parts before number `part` stand for.
+  /// `folder`: a match of the parts before number `part`.
   void search(const fs::path& folder, size_t part) {
     if (part == parts_.size()) return add(folder);
     const std::string& text = parts_[part].native();

@@ -9,8 +9,8 @@
 
 namespace stepforge {
 
-/// What a plug-in was built with. Items are C++ objects, so it must be what the program was built with. The program reads it
-/// from a section of the file, before it loads the library.
+/// The build that a plug-in was compiled for. It must equal the program's, since items are C++ objects. The program reads it
+/// from a section of the file before it loads the library.
 struct PluginBuild {
   char version[32];   // NOLINT(modernize-avoid-c-arrays): read before anything is known to agree
   char headers[40];   // NOLINT(modernize-avoid-c-arrays): a hash of the public headers
@@ -18,7 +18,7 @@ struct PluginBuild {
   uint32_t cxx11_abi;
 };
 
-/// Of the headers, in every plug-in and in the program.
+/// The build of these headers, compiled into every plug-in and into the program.
 inline constexpr PluginBuild kPluginBuild = {STEPFORGE_PLUGIN_VERSION, STEPFORGE_PLUGIN_HEADERS, __VERSION__,
                                              _GLIBCXX_USE_CXX11_ABI};
 

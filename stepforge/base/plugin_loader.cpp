@@ -28,7 +28,7 @@ std::string build_text(const PluginBuild& build) {
                 build.cxx11_abi != 0 ? "" : ", the old ABI of strings");
 }
 
-/// Throws Error if the file is no plug-in for this program. Reads it only.
+/// Throws Error if the file is not a plug-in for this program. Runs none of its code.
 void check_file(const std::filesystem::path& path) {
   const auto section = library_section(FileReader(path), kBuildSection);
   if (!section) {
@@ -45,7 +45,7 @@ void check_file(const std::filesystem::path& path) {
              path.string(), build_text(build), build_text(kPluginBuild)));
 }
 
-/// What the loader said last.
+/// The last message of the dynamic loader.
 std::string loader_message() {
   const char* message = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is of the thread
   return message != nullptr ? message : "unknown failure";

@@ -26,7 +26,7 @@ namespace stepforge {
 ///       ...
 ///     };
 ///
-/// Built-in items are constant tables of the same structs. References to items stay valid. Not for several threads while
+/// Built-in items are constant tables of the same structs. References to items stay valid. Not thread-safe while
 /// items are added.
 class Registry {
  public:

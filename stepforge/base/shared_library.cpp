@@ -25,7 +25,7 @@ constexpr unsigned kMachine = EM_AARCH64;
 #error "add the processor's number in ELF files"
 #endif
 
-/// A table that the loader reads: where it is, and how long; a length of 0 means that no entry tells it.
+/// A table that the loader reads: the tags of its address and its length. A length tag of 0: no entry states the length.
 struct LoaderTable {
   int64_t address_tag;
   int64_t bytes_tag;
@@ -116,7 +116,7 @@ class LibraryReader {
       refuse("is cut off or damaged: it has no segments to load");
   }
 
-  /// The place in the file of so many bytes at an address, or nothing if they are not all loaded from the file.
+  /// The offset in the file of `bytes` bytes at an address; nullopt if they are not all loaded from the file.
   std::optional<uint64_t> place_of(uint64_t address, uint64_t bytes) const {
     for (const Elf64_Phdr& segment : loaded_) {
       if (address >= segment.p_vaddr && fits(address - segment.p_vaddr, bytes, segment.p_filesz))
@@ -168,7 +168,7 @@ class LibraryReader {
     }
   }
 
-  /// Checks a table of relocations, and returns how many symbols there must be for it.
+  /// Checks a table of relocations, and returns the number of symbols that it needs.
   uint64_t used_symbols(int64_t address_tag, int64_t bytes_tag) const {
     const auto address = dynamic(address_tag);
     const uint64_t bytes = dynamic(bytes_tag).value_or(0);

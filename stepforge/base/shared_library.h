@@ -10,8 +10,8 @@
 
 namespace stepforge {
 
-/// The bytes of the section of this name, or nothing if the library has none; sections of more than 4 KiB are passed
-/// over. Throws FormatError if the file is not a shared library for this kind of processor, or is cut off or damaged so
+/// The bytes of the section of this name; nullopt if the library has none. Sections over 4 KiB are ignored.
+/// Throws FormatError if the file is not a shared library for this kind of processor, or is cut off or damaged so
 /// that the system's loader might crash: if a segment, a section or a table for the loader is not inside the file, or a
 /// relocation is not inside memory. Damaged code and data are not noticed.
 std::optional<std::string> library_section(const FileReader& file, std::string_view name);

@@ -50,7 +50,7 @@ int make_new(const fs::path& path, Staging::Kind kind) {
   return descriptor;
 }
 
-/// Waits for a process that takes it for a leftover.
+/// Waits while another process checks whether it is a leftover.
 void lock_staged(int descriptor) {
   while (flock(descriptor, LOCK_EX) != 0 && errno == EINTR) {
   }
@@ -114,7 +114,7 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
 
 namespace {
 
-/// Without a slash at its end.
+/// `path` without a slash at its end; creates the folders above it.
 fs::path with_folders_above(fs::path path) {
   if (!path.has_filename()) path = path.parent_path();
   std::error_code failure;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files and folders that appear complete or not at all: they are made under a new name beside their own and renamed.
-// The new name, "<name>.stepforge-" and eight hex digits, is a mark of ours: what a killed process left is known by it
-// and removed by the next one that writes <name>. Nothing else is removed, and no link is followed.
+// Files and folders that appear complete or not at all: they are created under a temporary name beside the final one,
+// then renamed. The temporary name, "<name>.stepforge-" and eight hex digits, marks leftovers of killed processes: the
+// next process that writes <name> removes them. Nothing else is removed, and no link is followed.
 #pragma once
 
 #include <filesystem>
@@ -14,13 +14,13 @@ namespace stepforge {
 /// Error and leaves `path` unchanged.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
-/// A new file or folder beside the one that it is to become, locked while the object exists, so that other processes
-/// leave it alone.
+/// A new file or folder under its temporary name, locked while the object exists, so that other processes leave it
+/// alone.
 class Staging {
  public:
   enum class Kind { file, folder };
 
-  /// Removes what killed processes left of `target`. Throws Error if nothing can be made beside it.
+  /// Removes what killed processes left of `target`. Throws Error if nothing can be created beside it.
   Staging(std::filesystem::path target, Kind kind);
   /// Removes what was not published, or what was exchanged with it.
   ~Staging();
@@ -46,7 +46,7 @@ class Staging {
 /// destructor removes it.
 class StagedFolder {
  public:
-  /// Makes the folders above it too. Throws Error.
+  /// Creates the folders above it too. Throws Error.
   explicit StagedFolder(const std::filesystem::path& final_path);
 
   const std::filesystem::path& staging() const { return staging_.path(); }
@@ -57,15 +57,14 @@ class StagedFolder {
   Staging staging_;
 };
 
-/// What `path` was to become if its name is that of something staged.
+/// The final path of `path`, if its name is a temporary one.
 std::optional<std::filesystem::path> staged_target(const std::filesystem::path& path);
 
-/// Removes something staged with all that is in it, unless a process still holds it or it belongs to another user.
-/// Returns whether it is gone. Where files cannot be locked, a day must have
-/// passed since it changed.
+/// Removes a staged file or folder with its contents, unless a process still holds it or it belongs to another user.
+/// Where files cannot be locked, it must not have changed for a day. Returns whether it is gone.
 bool remove_abandoned(const std::filesystem::path& path);
 
-/// Removes a folder of ours; it is renamed first, so that a crash leaves no half folder of its name. Throws Error.
+/// Removes one of our folders. Renames it first, so that a crash leaves no incomplete folder of its name. Throws Error.
 void remove_whole_folder(const std::filesystem::path& path);
 
 }  // namespace stepforge

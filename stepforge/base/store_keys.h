@@ -14,7 +14,7 @@ namespace stepforge {
 inline std::string store_prefix(std::string_view run_id) {
   return format("stepforge/{}", content_hash(run_id));
 }
-/// Set by rank 0 once it is there: the number of ranks.
+/// The number of ranks; set by rank 0 when it has started.
 inline std::string size_key(const std::string& prefix) {
   return prefix + "/size";
 }

@@ -31,7 +31,7 @@ char32_t decode_code_point(std::string_view text);
 void append_utf8(std::string& text, char32_t code_point);
 
 /// `text` with control characters, other than tabs and line feeds, and bytes that are not UTF-8 written as \x1B, so that
-/// text from a file cannot steer a terminal. Everything that goes to a terminal or log passes it.
+/// text from a file cannot steer a terminal. Everything written to a terminal or log passes through it.
 std::string printable(std::string_view text);
 
 /// The same with tabs and line feeds too: a name or text from a file inside a message, where it could otherwise forge a

@@ -7,7 +7,7 @@
 
 namespace stepforge {
 
-/// Whether `words`, separated by single spaces, has this one.
+/// Whether `words`, a list separated by single spaces, contains this word.
 constexpr bool has_word(std::string_view words, std::string_view word) {
   while (!words.empty()) {
     const std::size_t end = words.find(' ');

@@ -23,39 +23,39 @@ struct ModelFamily {
   std::string_view name;             ///< model.family
   std::string_view hf_model_type;    ///< "model_type" in config.json
   std::string_view hf_architecture;  ///< "architectures" in config.json
-  /// Of every layer; what the configuration decides is added by layer_traits().
+  /// The traits of every layer; layer_traits() adds what the configuration decides.
   LayerTraits traits = {};
   bool scaled_embedding = false;            ///< the rows of the embedding are multiplied by sqrt(dim)
   ExpertNames (*expert_names)() = nullptr;  ///< null: its models have no experts
   bool normalized_experts = false;          ///< the weights of a token's experts sum to 1 in all its models
   bool two_ropes = false;                   ///< layers with a window have a rotary embedding of their own
   bool further_layers = false;  ///< files may have more layers of multi-token prediction than the model
-  /// The keys of [model] and config.json that its models have (hf_fields.h): those of this built-in family, or if empty of
-  /// its own name; and before them, rows of a plug-in.
+  /// The keys of [model] and config.json that its models have (hf_fields.h): those of the built-in family named here, or of
+  /// its own name if empty; and before them, rows of a plug-in.
   std::string_view hf_keys_like = {};
   std::span<const HfField> hf_keys = {};
   /// JSON objects: the values that transformers gives to keys missing from config.json, and what an export writes
   /// besides the fields of the model.
   std::string_view hf_defaults = "{}";
   std::string_view hf_constants = "{}";
-  /// Every n-th layer has no window if config.json does not say which; 0: that is not the rule of the family.
+  /// If config.json does not say which layers have a window, every n-th has none. 0: the family has no such rule.
   int64_t hf_full_every = 0;
 };
 
-/// Those of the program.
+/// The built-in families.
 std::span<const ModelFamily> model_families();
 
-/// Of the program, or of a plug-in. Throws UsageError that lists the families if none has this name.
+/// The built-in or plug-in family of this name. Throws UsageError that lists the families if there is none.
 const ModelFamily& find_family(std::string_view name, const Registry& plugins = {});
 const ModelFamily& family_of(const ModelConfig& model);
 
-/// What model.plugins points to; empty if that is null.
+/// The registry of model.plugins; an empty one if that is null.
 const Registry& plugins_of(const ModelConfig& model);
 
-/// The one that config.json calls so; nullptr if there is none. Throws UsageError if there are several.
+/// The family with this model_type; nullptr if there is none. Throws UsageError if there are several.
 const ModelFamily* find_hf_family(std::string_view model_type, const Registry& plugins = {});
 
-/// Of queries and keys. head_dim is dim / n_heads if model.head_dim is 0; with latents it has two parts.
+/// The size of a head of queries and keys. head_dim is dim / n_heads if model.head_dim is 0; with latents it has two parts.
 int64_t head_size(const ModelConfig& model);
 
 /// The kind of attention of each layer.

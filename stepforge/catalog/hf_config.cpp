@@ -65,7 +65,7 @@ void read_experts(const JsonReader& file, const ModelFamily& family, ModelConfig
   }
 }
 
-/// Routers of DeepSeek-V2 choose among groups of experts, or do not whatever the groups are.
+/// Whether routers of DeepSeek-V2 choose among groups of experts; if they do not, the groups have no effect.
 constexpr const char* kTopkMethod = "topk_method";
 constexpr const char* kGreedy = "greedy";
 

@@ -16,12 +16,12 @@ struct HfField {
   std::string_view key;
   std::string_view field = {};     ///< the field of [model] that it sets: "dim"
   std::string_view accepted = {};  ///< JSON array of accepted values; of a list, of its elements
-  /// Names of built-in families, separated by spaces: the row is theirs, and later ones without names are those of
-  /// the others. If a field has such rows, only these families have it.
+  /// Names of built-in families, separated by spaces: the row applies to these only, and later rows without names
+  /// apply to the others. If a field has such rows, only these families have it.
   std::string_view families = {};
-  /// null means that the model has no such thing: the default of the field, which is 0 or empty.
+  /// null means that the model does not have it: the default of the field, which is 0 or empty.
   bool nullable = false;
-  bool zero = false;  ///< of an integer: whether 0 is a value
+  bool zero = false;  ///< whether an integer may be 0
 };
 
 /// The top-level keys of all built-in families.

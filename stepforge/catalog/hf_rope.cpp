@@ -85,8 +85,8 @@ const RopeType& rope_type_of(const JsonReader& rope) {
   rope.refuse(key, format("only {} are supported", join(names, ", ")));
 }
 
-/// Refuses the settings of other types than `type`: a file that has them means one of those, or was made for a program
-/// that reads more. Files of every type may say for how many positions the model was trained first.
+/// Refuses settings that `type` does not read: a file that has them means another type, or was made for a program that
+/// reads more. Files of every type may state the number of positions of the original training.
 void refuse_unread(const JsonReader& rope, const RopeType& type) {
   for (const HfField& field : hf_rope_fields()) {
     const bool of_type = field.field.empty() || field.field == "rope_theta" || type.reads(field.key);

@@ -11,7 +11,8 @@
 
 namespace stepforge {
 
-/// Sets the field `name` of [model], a switch, number or list of numbers; refuses values outside the range in its schema, and integers below `least`.
+/// Sets the field `name` of [model], a switch, number or list of numbers. Refuses values outside the range in its schema,
+/// and integers below `least`.
 void set_field(const JsonReader& value, std::string_view name, Config& config, int64_t least = 1);
 
 /// Copies the field `name` of [model].
@@ -20,8 +21,8 @@ void copy_field(Config& from, Config& to, std::string_view name);
 /// The value of a number or switch in config.json; null for a nullable one that is 0.
 Json field_json(Config& config, const HfField& field);
 
-/// Sets the fields that `rows` give for the keys of the object, lists of other things than fractions left out. Throws FormatError for a key that is not in
-/// them, and a value that is not supported.
+/// Sets the fields that `rows` give for the keys of the object, except lists that do not hold fractions. Throws FormatError
+/// for a key that is not in `rows`, or a value that is not supported.
 void read_fields(const JsonReader& object, std::span<const HfField> rows, Config& config);
 
 }  // namespace stepforge

@@ -88,7 +88,7 @@ void write_window(const ModelConfig& model, const ModelFamily& family, Json& con
       model.sliding_window == 0 && has_setting(family, kLayerTypes) && !is_switchable(family))
     config["sliding_window"] = defaults.at("sliding_window");
   if (!is_switchable(family)) return;
-  // What versions of transformers without layer_types read: layers have a window from one layer on.
+  // Versions of transformers without layer_types read this: layers have a window from one layer on.
   config["use_sliding_window"] = model.sliding_window > 0;
   config["max_window_layers"] = std::ranges::find(kinds, AttentionKind::sliding_attention) - kinds.begin();
 }

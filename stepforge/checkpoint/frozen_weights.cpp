@@ -30,7 +30,7 @@ bool is_checkpoint(const fs::path& path) {
   return fs::exists(path / kManifestFileName, failure);
 }
 
-/// Of the shape and of the hashes of chunks of kWeightChunk elements.
+/// A hash of the shape and of the hashes of chunks of kWeightChunk elements.
 std::string hash_of(const TensorFolder& folder, const std::string& name) {
   WeightReader reader(folder, name);
   const TensorSlice whole = whole_slice(reader.shape());
@@ -44,7 +44,7 @@ std::string hash_of(const TensorFolder& folder, const std::string& name) {
   return content_hash(parts);
 }
 
-/// The hashes of every `ranks`-th name from number `rank` on, or what is wrong with one, as JSON.
+/// The hashes of every `ranks`-th name from number `rank` on, or the error of one, as JSON.
 std::string hash_share(const std::function<TensorFolder()>& open, const std::vector<std::string>& names,
                        size_t rank, size_t ranks) {
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints without the weights of frozen units. Their state says where these are, and what they must be:
+// Checkpoints without the weights of frozen units. Their state names a folder with these weights, and their hashes:
 //   "frozen_weights": {"from": "/models/base", "hashes": {"model.embed_tokens.weight": "3f...", ...}}
 #pragma once
 
@@ -18,10 +18,10 @@ namespace stepforge {
 
 inline constexpr std::string_view kFrozenWeights = "frozen_weights";
 
-/// What a checkpoint's state says about weights that it leaves out. Empty: it has all of them.
+/// The weights that a checkpoint leaves out, from its state. Empty: it has all of them.
 struct FrozenWeights {
   std::filesystem::path from;  ///< a Hugging Face folder, or a checkpoint that has them
-  Json hashes;                 ///< by name, of the shape and the values as fp32
+  Json hashes;                 ///< by name, of shape and values as fp32
 
   bool none() const { return hashes.empty(); }
   std::vector<std::string> names() const;
@@ -35,7 +35,7 @@ FrozenWeights frozen_weights_of(const Json& state, const std::string& source);
 /// The names of the tensors of frozen units; state of blocks is not among them.
 std::vector<std::string> frozen_names(const ModelSpec& model);
 
-/// The weights at `path`: of a Hugging Face folder, or those that a checkpoint itself holds.
+/// The weights at `path`: those of a Hugging Face folder, or those that a checkpoint itself holds.
 TensorFolder open_weights(const std::filesystem::path& path);
 
 /// Where the frozen weights of `path` are: `path` itself, unless it is a checkpoint that leaves them out.

@@ -42,8 +42,8 @@ bool is_beside_weights(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq") || name.starts_with(kOptimizerPrefix);
 }
 
-/// Whether the name is "model.layers.61.*" of a model with 61 layers, which are numbered from 0, and the family has such
-/// layers of multi-token prediction, of which the model has fewer.
+/// Whether the tensor belongs to a layer of multi-token prediction that the model does not have: "model.layers.61.*" of a
+/// model with 61 layers, which are numbered from 0, in a family with such layers.
 bool is_of_further_layer(std::string_view name, const ModelSpec& model) {
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return false;
@@ -165,15 +165,15 @@ void require_in_range(const std::string& name, const at::Tensor& wide, const at:
   }
 }
 
-/// A tensor of an export, and those of the model that follow each other in it.
+/// A tensor of an export, and the tensors of the model that it consists of, in order.
 struct ExportedTensor {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<NamedTensor> sources;
 };
 
-/// All of the model, and the copies that its files have of some under other names. Those of a stacked tensor follow each
-/// other in their parameter, in its order.
+/// All tensors of the model, and copies of some under other names. The tensors in a stacked one follow each other in their
+/// parameter, in the same order.
 std::vector<ExportedTensor> exported_tensors(const ModelSpec& model, bool stacked_experts) {
   std::vector<ExportedTensor> tensors;
   for (NamedTensor& tensor : named_tensors(model)) {

@@ -19,11 +19,11 @@
 namespace stepforge {
 
 struct HfImportOptions {
-  /// Rows of the stored embedding and head, if they are fewer than those of the model; 0: as many. The new rows become the
-  /// mean of the stored ones, around which transformers draws them.
+  /// The number of rows of the stored embedding and head if it is less than the model's; 0: the same. New rows become the
+  /// mean of the stored ones; transformers draws them around this mean.
   int64_t stored_vocabulary = 0;
-  /// Null: any difference is an error. Otherwise differences are stored here, and what fits is loaded: tensors, and of matrices
-  /// that have another number of rows the rows that both have. The rest keeps its values.
+  /// Null: any difference is an error. Otherwise differences are stored here, and what fits is loaded: whole tensors, and the
+  /// common rows of matrices that differ in the number of rows. The rest keeps its values.
   TensorDifferences* accepted = nullptr;
 };
 
@@ -47,7 +47,7 @@ struct HfExportOptions {
   DType dtype = DType::f32;  ///< f32, bf16 or f16, rounded to nearest even
   int64_t max_shard_bytes = kDefaultShardBytes;
   Json generation = {};  ///< read_generation_config(); ids that it lacks come from the tokenizer
-  /// Those of a layer in two tensors instead of some for each (catalog/stacked_experts.h).
+  /// The experts of a layer in two tensors instead of several for each expert (catalog/stacked_experts.h).
   bool stacked_experts = false;
 };
 

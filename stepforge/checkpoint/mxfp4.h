@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of experts in MXFP4 (OCP Microscaling Formats 1.0), as gpt-oss is published: of a tensor "name" [E, in, out] the
+// Weights of experts in MXFP4 (OCP Microscaling Formats 1.0), as gpt-oss is published: for a tensor "name" [E, in, out] the
 // file has, transposed, "name_blocks" [E, out, in / 32, 16], two values of 4 bits in each byte, the lower bits first, and
 // "name_scales" [E, out, in / 32], the exponent of each 32 values plus 127.
 #pragma once
@@ -17,7 +17,7 @@ namespace stepforge {
 /// Whether the folder has the tensor in this form only.
 bool is_mxfp4(const TensorFolder& folder, const std::string& name);
 
-/// Why the stored parts are not those of a tensor of this shape; "" if they are.
+/// Why the stored parts do not form a tensor of this shape; "" if they do.
 std::string fault_of_mxfp4(const TensorFolder& folder, const std::string& name,
                            const std::vector<int64_t>& shape);
 

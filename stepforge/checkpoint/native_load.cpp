@@ -196,7 +196,7 @@ std::string check_share(const fs::path& step_folder, int rank, int ranks) {
   }
 }
 
-/// What the checkpoint leaves out, compared with what is there.
+/// The frozen weights that the checkpoint leaves out, after comparing them with those found.
 FrozenWeights verified_frozen_weights(const fs::path& step_folder, const CheckpointRanks& ranks,
                                       const fs::path& from) {
   FrozenWeights frozen =

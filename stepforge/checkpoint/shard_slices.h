@@ -16,8 +16,8 @@ namespace stepforge {
 /// This rank's slices of `tensor`, which belongs to `unit`; may be empty.
 std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& tensor);
 
-/// What is saved of an element of a tensor: about so many bytes, up to a factor. The elements are divided at multiples of
-/// `block` of a row only.
+/// The state saved for the elements of a tensor. `weight` is in proportion to the bytes of an element; rows are cut at
+/// multiples of `block` elements only.
 struct SavedState {
   int64_t weight = 1;
   int64_t block = 1;

@@ -23,7 +23,7 @@ namespace {
 /// Parts in the staged memory begin at multiples of this, for elements of any type.
 constexpr size_t kPartAlignment = 4;
 
-/// Of values that are saved in this type.
+/// The bytes of values that are saved in this type.
 size_t saved_bytes(const at::Tensor& values, DType dtype) {
   return static_cast<size_t>(values.numel() * dtype_bytes(dtype));
 }
@@ -32,7 +32,7 @@ size_t staged_bytes(const at::Tensor& values, DType dtype) {
   return (saved_bytes(values, dtype) + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
-/// What an element of a tensor weighs in a checkpoint, and where its state can be cut.
+/// The size of an element of a tensor in a checkpoint, and where its state can be cut.
 SavedState saved_state(const ModelStore& store, const Optimizer* optimizer, const NamedTensor& tensor) {
   SavedState state{.weight = dtype_bytes(DType::f32) * kTensorAlignment};
   if (optimizer == nullptr) return state;

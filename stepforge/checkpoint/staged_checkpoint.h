@@ -61,11 +61,12 @@ class StagedCheckpoint {
   Json state_;
 };
 
-/// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object to
-/// which "optimizer_steps" is added. Frozen weights that the state names (frozen_weights.h) are left out. `model` is what this rank holds, like `store`. No rank waits for another;
-/// replicas divide the slices that they all hold, and what a rank does not count (UnitLayout::counted), such
-/// as its copy of a tied embedding, it leaves to another. Pass the previous one as `reused`: unless a copy of it still exists, its memory is used again, so
-/// that nothing large is allocated after the first save. Throws Error if `state` is not an object.
+/// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object to which
+/// "optimizer_steps" is added. Frozen weights that the state names (frozen_weights.h) are left out. `model` is what this
+/// rank holds, like `store`. No rank waits for another. Replicas divide the slices that they all hold; a rank leaves
+/// tensors that it does not count (UnitLayout::counted), such as its copy of a tied embedding, to another. Pass the previous
+/// result as `reused`: unless a copy of it still exists, its memory is used again, so that nothing large is allocated after
+/// the first save. Throws Error if `state` is not an object.
 StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
                                   Json state, StagedCheckpoint reused = {});
 

@@ -16,7 +16,7 @@ namespace {
 /// What the model needs of a tensor of all experts.
 struct Stack {
   std::vector<int64_t> shape;
-  const StoredTensor* single = nullptr;  ///< one of them that the folder has besides
+  const StoredTensor* single = nullptr;  ///< the tensor of one expert, if the folder has it too
 };
 
 bool is_weight_type(DType dtype) {
@@ -60,7 +60,7 @@ void expect_mxfp4(TensorComparison& comparison, const TensorFolder& folder, cons
   if (fault.empty()) comparison.accept(tensor.name, tensor.shape);
 }
 
-/// The faults of the tensor of all experts are those that expect_stacks() has found.
+/// expect_stacks() has found the faults of the tensor of all experts.
 void expect_stacked(TensorComparison& comparison, const TensorFolder& folder, const NamedTensor& tensor) {
   comparison.allow(tensor.name, [](const StoredTensor&) { return ""; });
   if (folder.find(tensor.name) != nullptr) return;

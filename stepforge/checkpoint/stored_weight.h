@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where files have a weight of the model: as the tensor of its name, as a part of a tensor of all experts
+// How files store a weight of the model: as the tensor of its name, as a part of a tensor of all experts
 // (catalog/stacked_experts.h), or as MXFP4 (mxfp4.h).
 #pragma once
 
@@ -38,7 +38,7 @@ bool holds_weight(const TensorFolder& folder, const std::string& name);
 std::vector<std::string> stored_names(const std::string& name);
 
 /// Expects each of the tensors, in any form that its folder may have, by name and shape. A tensor of all experts must have
-/// exactly theirs, and its folder none of them besides.
+/// exactly these experts, and the folder must not store any of them separately too.
 void expect_weights(TensorComparison& comparison, const TensorFolder& folder,
                     const std::vector<NamedTensor>& tensors);
 

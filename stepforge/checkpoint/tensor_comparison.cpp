@@ -21,7 +21,7 @@ std::string names_of(std::span<const DType> dtypes) {
   return join(names, ", ");
 }
 
-/// Of matrices: part of a norm of another width would mean nothing.
+/// For matrices only: a part of a norm of another width would be meaningless.
 bool only_rows_differ(const std::vector<int64_t>& left, const std::vector<int64_t>& right) {
   return left.size() == right.size() && left.size() > 1 &&
          std::equal(left.begin() + 1, left.end(), right.begin() + 1);

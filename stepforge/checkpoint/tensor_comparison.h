@@ -39,14 +39,14 @@ class TensorComparison {
   void expect(const std::string& name, const std::vector<int64_t>& shape, std::span<const DType> dtypes);
   /// The folder may hold this tensor: if it does, records the difference that `fault` returns, unless "".
   void allow(const std::string& name, const std::function<std::string(const StoredTensor&)>& fault);
-  /// All of tensor `name` can be used, although the folder stores it in others, those allowed.
+  /// All of tensor `name` can be used, although the folder stores it in other, allowed tensors.
   void accept(const std::string& name, const std::vector<int64_t>& shape);
   /// Records every tensor that is neither expected nor allowed nor `ignored`. If there is any difference: with `accepted`,
   /// stores them there, and throws Error only if no tensor can be used; without it throws Error: `summary`, the number of
   /// differences of each kind, then one difference per line.
   void finish(const std::string& summary, const std::function<bool(std::string_view)>& ignored,
               TensorDifferences* accepted = nullptr);
-  /// What can be used of an expected tensor; nullopt if nothing.
+  /// The part of an expected tensor that can be used; nullopt if none.
   std::optional<TensorSlice> usable(std::string_view name) const;
 
  private:

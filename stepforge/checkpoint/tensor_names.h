@@ -27,7 +27,7 @@ struct NamedTensor {
 
 /// In the order of units, parameters and sub-tensors.
 std::vector<NamedTensor> named_tensors(const ModelSpec& model);
-/// Those of which this rank holds a part. With pipelines other ranks hold others.
+/// The tensors of which this rank holds a part. In a pipeline, other ranks hold others.
 std::vector<NamedTensor> named_tensors(const ModelStore& store);
 
 /// Names of tensors that hold optimizer state start with this; no tensor of a model does.

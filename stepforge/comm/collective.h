@@ -25,7 +25,7 @@ enum class CollectiveKind : uint8_t {
 /// The last kind that all ranks of a group call together.
 inline constexpr CollectiveKind kLastGroupKind = CollectiveKind::all_to_all;
 
-/// Whether that is a call of single members: send, receive or send_receive.
+/// Whether the call concerns single members only: send, receive or send_receive.
 constexpr bool is_paired(CollectiveKind kind) {
   return kind > kLastGroupKind;
 }
@@ -39,10 +39,10 @@ inline constexpr int kNoUnit = -1;
 /// One call; unless it is paired, all ranks of the group must make the same.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::barrier;
-  /// Of one rank's part of an all-gather; sent and received by a send_receive; 0 for an all-to-all, whose
-  /// sizes differ between ranks; otherwise of the whole.
+  /// The size of one rank's part in an all-gather; what is sent and received in a send_receive; 0 in an all-to-all,
+  /// whose sizes differ between ranks; otherwise the size of the whole.
   uint64_t bytes = 0;
-  DType dtype = DType::u8;  ///< of a sum; u8 for calls without a sum
+  DType dtype = DType::u8;  ///< element type of a sum; u8 for calls without a sum
   int root = 0;             ///< the other member of a paired call, the receiving one of a send_receive; of a
                             ///< broadcast, its root: an index in the group
   int unit = kNoUnit;       ///< number of the model's unit whose bytes move

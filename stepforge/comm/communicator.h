@@ -31,14 +31,14 @@ class PeerError : public Error {
 /// Paired calls (send, receive, send_receive) concern only the members that they name. The n-th message from
 /// one member to another is for the n-th receipt there, by whichever of these calls; other members may be in
 /// other calls. Nothing is buffered: a call waits for its partners and ends when its messages have arrived;
-/// without a partner it fails at the deadline. So two members that both send first wait for each other in
-/// vain. Where data go both ways or around a ring, send_receive is the call: it ends for any sizes if all its
-/// partners come. It may wait for both of them before any byte moves, so a partner must not wait for its one
-/// half before it comes for the other.
+/// without a partner it fails at the deadline. So two members that both send first wait for each other
+/// forever. If data go both ways or around a ring, use send_receive: it ends for any sizes if all its partners
+/// take part. It may wait for both partners before any byte moves, so a partner must not finish one half of
+/// its exchange before it begins the other.
 ///
 /// Sums have one fixed order, independent of engine and timing: the binary tree over the group's ranks in
-/// which ranks 2k and 2k + 1 are added first, then pairs of pairs; leftovers join as in step/passes.h,
-/// ordered_pass. bf16 and fp16 are summed in fp32 and rounded once.
+/// which ranks 2k and 2k + 1 are added first, then pairs of pairs; leftovers are joined starting with the
+/// last (tree_sum.h). bf16 and fp16 are summed in fp32 and rounded once.
 ///
 /// Every call may throw PeerError; after that all further calls throw it.
 class Communicator {
@@ -79,11 +79,11 @@ class Communicator {
                           std::span<std::byte> incoming, std::span<const std::size_t> incoming_sizes,
                           int unit = kNoUnit) = 0;
 
-  /// Sends to member `peer`, another one; waits until it has received all. It must receive as many bytes;
+  /// Sends to `peer`, another member, and waits until it has received everything. It must receive as many bytes;
   /// otherwise PeerError names both ranks and sizes on both.
   virtual void send(std::span<const std::byte> bytes, int peer) = 0;
 
-  /// Waits for what member `peer`, another one, sends; the rules of send() apply.
+  /// Receives from `peer`, another member; the rules of send() apply.
   virtual void receive(std::span<std::byte> bytes, int peer) = 0;
 
   /// Sends `outgoing` to member `to` and receives `incoming` from member `from` at the same time; the rules

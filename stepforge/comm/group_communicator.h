@@ -62,7 +62,7 @@ void check_arguments(Communicator& group, const Check& check) {
 /// "the creation of group "fsdp""
 std::string creation_text(const std::string& group);
 
-/// How many of the ranks that are waited for an error names.
+/// The largest number of missing ranks that an error names.
 inline constexpr std::size_t kMostNamedRanks = 8;
 /// "rank 1 (not connected), rank 2 (not connected) and 4,093 more": `named` of `count` ranks.
 std::string named_ranks_text(const std::vector<std::string>& named, int64_t count);

@@ -39,8 +39,8 @@ class GroupServices {
 /// missing. Then every rank sends to all others at once, and each confirms that it has received everything. A
 /// slice is summed by the rank that owns it, in pieces, which limits the memory for staging.
 ///
-/// In a paired call the sender sends the size and the data at once; the receiver asks for the data only if
-/// the size is right, and confirms them.
+/// In a paired call the sender sends the size and the data at once; the receiver requests the data only
+/// if the size is right, and confirms them.
 class MessageCommunicator : public GroupCommunicator {
  public:
   /// `key` identifies the group in its world; `note` is set when the group fails; `services` must outlive
@@ -100,16 +100,16 @@ class MessageCommunicator : public GroupCommunicator {
   /// first.
   std::vector<int> others() const;
 
-  // What a call will receive is expected before its headers are exchanged, in the order in which it comes: engines let
-  // a message go only when its receiver has asked for it, so asking late costs another trip between the hosts. Nothing
-  // comes unless the sender has found that all calls agree.
+  // A call posts its receives before its headers are exchanged, in the order of arrival: engines send a message only when
+  // its receiver has requested it, so a late request costs another trip between the hosts. Data are sent only after the
+  // sender has found that all calls agree.
 
   /// Starts to receive the slices of all others.
   Messages expect_slices(const std::function<std::span<std::byte>(int)>& slice);
   /// Sends this rank's slice to all others and waits for theirs.
   void gather_slices(const std::function<std::span<std::byte>(int)>& slice, const Messages& slices);
-  /// Exchanges the calls, then sums the slices of all members for `own` in rounds. `expect_rest` is called once all
-  /// that the rounds receive is expected, and expects what comes after.
+  /// Exchanges the calls, then sums the slices of all members for `own` in rounds. `expect_rest` is called once the
+  /// receives of all rounds are posted, and posts those that come after.
   void reduce_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own,
                      const std::function<void()>& expect_rest);
   void expect_confirmations();

@@ -166,7 +166,7 @@ class MessageWorld : public World, public GroupServices {
     return "the launcher's store is no longer reachable";
   }
 
-  /// Connects this rank with the other members; its failure is the group's, so that none waits for it.
+  /// Connects this rank with the other members. A failure fails the group, so that no member waits for this rank.
   std::unique_ptr<MessageLinks> connect(const std::string& name, const std::string& key,
                                         const Membership& membership, FailureNote& note) {
     try {
@@ -205,7 +205,7 @@ class MessageWorld : public World, public GroupServices {
   std::string missing_text(const std::string& key, const std::vector<int>& ranks) {
     const int64_t there = store_->add(key + "/count", 0);
     std::vector<std::string> missing;
-    for (const int rank : ranks) {  // a question to the store for each, so no more than are named
+    for (const int rank : ranks) {  // one query of the store for each, so only those that are named
       if (missing.size() == kMostNamedRanks) break;
       if (!store_->has(format("{}/there/{}", key, rank))) {
         missing.push_back(format("rank {} (not connected)", rank));

@@ -57,7 +57,7 @@ class WaitTimer {
 };
 
 /// Passes all calls on to `group` and adds them to `meter`, which must outlive it. `waits`: compute waits while a
-/// call runs; otherwise it runs beside compute.
+/// call runs; otherwise it overlaps with compute.
 std::unique_ptr<Communicator> metered(std::unique_ptr<Communicator> group, GroupMeter& meter, bool waits);
 
 }  // namespace stepforge

@@ -27,8 +27,8 @@ struct Traffic {
 };
 
 /// An all-gather fills every part with this rank's part; reductions and broadcasts return this rank's values.
-/// Each member sends this rank what this rank sends to it, in a send_receive what it sends, cut off or filled
-/// with zeros to the expected size; receive() gives zeros.
+/// An all-to-all receives from each member what this rank sends to it, a send_receive what this rank sends, cut
+/// or filled with zeros to the expected size; receive() gives zeros.
 /// Arguments are checked as in other engines. Groups of one rank send nothing and are not counted.
 class RecordingWorld : public World {
  public:

@@ -33,8 +33,8 @@ std::size_t buffer_bytes(int size, std::size_t staging_bytes) {
              : std::max(round_up(staging_bytes), kCacheLineBytes * static_cast<std::size_t>(size));
 }
 
-/// Pairs exchange messages through staging buffers only. Without, as in a world of thousands of ranks, they would
-/// take most of the memory.
+/// Pairs exchange messages through staging buffers, so an arena without these needs no slots for pairs. In a world of
+/// thousands of ranks the slots would take most of the memory.
 std::size_t bytes_before_staging(int size, bool has_staging) {
   const auto ranks = static_cast<std::size_t>(size);
   const std::size_t pairs = has_staging ? ranks * ranks : 0;

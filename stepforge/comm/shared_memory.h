@@ -11,8 +11,8 @@
 
 namespace stepforge {
 
-/// After these times a wait for other ranks ends with PeerError: after twice as long if those ranks wait
-/// themselves, so that of many ranks that wait for each other those report which wait for the one that does not.
+/// A wait for other ranks ends with PeerError after these times, or after twice as long if those ranks are waiting
+/// themselves. So if many ranks wait for each other, those that wait for the missing rank report it.
 struct CommDeadlines {
   double init_seconds = 300;   ///< for creating a world or a group
   double train_seconds = 100;  ///< for any step of a collective

@@ -22,7 +22,7 @@ namespace {
 
 using Kind = ConfigValue::Kind;
 
-/// The choice that `text` is a common other spelling of ("AdamW", "bfloat16"), else `text`.
+/// The choice that `text` spells in another common way ("AdamW", "bfloat16"), else `text`.
 std::string canonical_choice(const FieldRules& rules, const std::string& text) {
   constexpr auto kSynonyms = std::to_array<std::pair<std::string_view, std::string_view>>({
       {"float32", "fp32"},
@@ -117,7 +117,7 @@ bool is_whole(double number) {
   return number == std::floor(number) && std::abs(number) < 1e15;
 }
 
-/// A suggestion what to write instead, or "".
+/// A suggestion of what to write instead, or "".
 std::string spelling_remedy(const Field& field, const ConfigValue& value) {
   if (is_list(field.type) && value.kind != Kind::list) return format("write [{}]", shown_value(value));
   const ConfigValue* item = &value;
@@ -183,7 +183,7 @@ constexpr auto kRenamed = std::to_array<Renamed>({
     {"activation_checkpoint.mode", "segments", "\"regions\""},
 });
 
-/// What to say of a key that chooses a device in other trainers, or "".
+/// A hint about a key that chooses a device in other trainers, or "".
 std::string device_hint(std::string_view name) {
   constexpr std::array<std::string_view, 9> kNames = {
       "device", "devices", "device_type", "device_map", "accelerator", "gpus", "n_gpus", "num_gpus", "cuda"};

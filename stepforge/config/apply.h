@@ -20,7 +20,7 @@ namespace stepforge {
 struct ConfigLayer {
   std::string name;      ///< "preset debug", "run.toml", "command line"
   bool is_file = false;  ///< Values are named with line and column.
-  /// Written by a run whose plug-ins may be missing: their sections are passed over, their names accepted.
+  /// Written by a run whose plug-ins may be missing: their sections are ignored, their names accepted.
   bool lacks_plugins = false;
 
   /// "run.toml:12:9", "preset debug", "command line"

@@ -196,7 +196,7 @@ constexpr ChoiceNames<2> choice_names(RecomputeRegion) {
   return {"attention", "mlp"};
 }
 
-/// What a field affects, if a resume must not change it unless checkpoint.allow_changed permits it.
+/// What a guarded field affects. A resume may change the field only if checkpoint.allow_changed permits it.
 enum class Guard : uint8_t { model, seed, data, batch };
 constexpr ChoiceNames<4> choice_names(Guard) {
   return {"model", "seed", "data", "batch"};
@@ -282,7 +282,7 @@ struct ModelConfig {
   int64_t max_position = 8192;
   std::vector<std::string> freeze;
   DType frozen_dtype = DType::f32;
-  /// Where `family` is looked up besides the families of the program; no setting. Null without plug-ins.
+  /// Plug-ins, in which `family` is looked up after the built-in families; not a setting. Null without plug-ins.
   std::shared_ptr<const Registry> plugins;
 
   bool operator==(const ModelConfig&) const = default;
@@ -519,7 +519,7 @@ struct ActivationCheckpointConfig {
   bool operator==(const ActivationCheckpointConfig&) const = default;
 };
 
-/// What is loaded from a checkpoint beside the weights.
+/// What is loaded from a checkpoint in addition to the weights.
 struct CheckpointLoadConfig {
   bool optimizer = true;
   bool schedule = true;

@@ -42,8 +42,8 @@ struct ConfigShape {
   TableSchema schema;
 };
 
-/// Throws UsageError if a plug-in uses a name that is taken: of a section, or of a choice of a field. Items that are added
-/// to the registry later are not in the schema.
+/// Throws UsageError if a plug-in uses the name of an existing section, or of an existing choice of a field. Items
+/// that are added to the registry later are not in the schema.
 std::shared_ptr<const ConfigShape> make_config_shape(std::shared_ptr<const Registry> registry);
 
 /// Gives a configuration the sections of plug-ins, with default values, and the names that they have registered.

@@ -99,7 +99,7 @@ LoadedConfig parse_converted(const std::string& toml) {
   constexpr std::string_view from = "\nfrom = ";
   const size_t at = toml.find(from);
   if (at == std::string::npos) return parse_config(toml, "the result");
-  // What the model sets is not known here; its context is as long as it needs to be.
+  // The settings of the model are not known here; its context is assumed to be long enough.
   std::string without = toml;
   without.insert(at + 1, "# ");
   LoadedConfig loaded =

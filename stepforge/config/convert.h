@@ -16,21 +16,21 @@ namespace stepforge {
 struct ConvertedConfig {
   std::string trainer;                ///< "LLaMA-Factory"
   std::string toml;                   ///< a comment, and the translated fields in the order of our schema
-  size_t n_settings = 0;              ///< of the file
-  size_t n_lost = 0;                  ///< of them, those in `lost`, which has other lines too
-  size_t n_refused = 0;               ///< of them, those in `refused`
-  size_t n_needless = 0;              ///< of them, those in `needless`
-  size_t n_translated = 0;            ///< of them, those that are in `toml`
+  size_t n_settings = 0;              ///< number of settings in the file
+  size_t n_lost = 0;                  ///< settings in `lost`, which has other lines too
+  size_t n_refused = 0;               ///< settings in `refused`
+  size_t n_needless = 0;              ///< settings in `needless`
+  size_t n_translated = 0;            ///< settings that are in `toml`
   std::vector<std::string> lost;      ///< "max_samples = 100: not available yet", one line each
   std::vector<std::string> needless;  ///< "compile.enable = true: the kernels are already fused"
   std::vector<std::string> off;       ///< names of features that are off
-  std::vector<std::string> refused;   ///< what would be trained otherwise: "lora_rank = 8: ..."
+  std::vector<std::string> refused;   ///< would change what is trained: "lora_rank = 8: ..."
   std::string problem;                ///< why `toml` is not a valid configuration yet, or ""
 };
 
 struct ConvertOptions {
   std::string from;   ///< name of a ForeignTrainer; "" finds it by the keys of the file
-  int64_t ranks = 0;  ///< of the job, for batches that are given per rank; 0 if the file says it
+  int64_t ranks = 0;  ///< ranks of the job, for batches that are given per rank; 0 if the file states them
 };
 
 /// The extension of `name` gives the format: .json, .yaml or .yml, .sh (arguments of Megatron), .py (assignments of nanoGPT),
@@ -38,7 +38,7 @@ struct ConvertOptions {
 ConvertedConfig convert_config(std::string_view text, const std::string& name,
                                const ConvertOptions& options = {});
 
-/// A converted TOML as training reads it, except that the model of `model.from` is not looked at. Throws UsageError if it is
+/// Loads a converted TOML as training does, but without reading the model of `model.from`. Throws UsageError if it is
 /// not valid.
 LoadedConfig parse_converted(const std::string& toml);
 

@@ -26,7 +26,7 @@ std::vector<DataSourceAt> leaf_sources(std::string_view place, const std::vector
 
 namespace {
 
-/// By its format: conversations or instructions, as LLaMA-Factory's lists of data sets have them too.
+/// Whether the format has conversations or instructions, as data sets of LLaMA-Factory do.
 bool is_conversations(const DataSourceConfig& source) {
   switch (source.format) {
     case DataFormat::messages:

@@ -29,8 +29,8 @@ bool has_exact_epoch(const std::vector<DataSourceConfig>& sources);
 /// Whether a source of the training data is conversations or instructions.
 bool trains_on_conversations(const DataConfig& data);
 
-/// The packing of data for which none is set: best_fit if a source of the training data is conversations or instructions, since
-/// concat would divide them, else that of DataConfig.
+/// The packing if none is set: best_fit if a source of the training data has conversations or instructions, which concat
+/// would cut; else the default of DataConfig.
 DataPacking default_packing(const DataConfig& data);
 
 }  // namespace stepforge

@@ -256,13 +256,13 @@ std::string entry_text(const ConfigValue& entry, std::string_view key) {
   return value == nullptr ? "" : value->text;
 }
 
-/// What message_property_mappings names the text of a message: "content", "value", or "" without it.
+/// The key of a message's text according to message_property_mappings: "content", "value", or "" without it.
 std::string content_key(const ConfigValue& entry) {
   const ConfigValue* mapping = entry.find("message_property_mappings");
   return mapping == nullptr ? "" : entry_text(*mapping, "content");
 }
 
-/// What an entry of `datasets` says that a source cannot: "", or a list.
+/// Settings of an entry of `datasets` that a source does not have, as a list, or "".
 std::string unread_of(const ConfigValue& entry) {
   constexpr std::string_view kRead =
       "|path|type|data_files|field|text_column|split|ds_type|trust_remote_code|";
@@ -337,7 +337,7 @@ void convert_axolotl_data(ForeignConversion& conversion) {
 
 void finish_axolotl(ForeignConversion& conversion) {
   convert_length(conversion, "max_steps", "num_epochs", 1);
-  // Its warm-up without a word is 3 % of the steps, at most 100.
+  // Its default warm-up is 3 % of the steps, at most 100.
   if (!conversion.has("warmup_steps") && !conversion.has("warmup_ratio")) {
     conversion.set_default("lr_scheduler.warmup_ratio", "0.03");
   } else {

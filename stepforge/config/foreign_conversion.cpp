@@ -21,7 +21,7 @@ namespace {
 using Kind = ConfigValue::Kind;
 using Synonyms = std::pair<std::string_view, std::string_view>;
 
-/// Values that mean for every switch that it is off.
+/// Values that mean "off" for every switch.
 constexpr std::string_view kOffValues = "|no|none|null|disabled|disable|off|false|";
 
 constexpr auto kOptimizers = std::to_array<Synonyms>({
@@ -51,7 +51,7 @@ constexpr auto kOptimizers = std::to_array<Synonyms>({
     {"muon", "muon"},
 });
 
-/// Our fields that are read only with another one, which files often set without it.
+/// Our fields that have an effect only with another one; files often set them alone.
 struct Reader {
   std::string_view field;
   bool (*is_read)(const Config& config);
@@ -291,7 +291,7 @@ void ForeignConversion::set(std::string_view key, std::string_view ours, const s
   }
   std::string why = errors.message();
   for (size_t at = 0; (at = why.find(kPlace, at)) != std::string::npos;) why.erase(at, kPlace.size());
-  // The key may have our name: its value need not be said twice.
+  // The key may have our name; then the value is shown once.
   const std::string start = shown(key) + ": ";
   lose(key, why.starts_with(start) ? std::string_view(why).substr(start.size()) : std::string_view(why));
 }
@@ -389,7 +389,7 @@ void ForeignConversion::set_decay(const ForeignSetting& setting) {
   for (const std::string_view same : {"linear", "cosine", "sqrt", "polynomial", "inverse_sqrt", "constant"}) {
     if (name != same) continue;
     set(setting.key, "lr_scheduler.decay_type", toml_string(name));
-    // Of transformers: only constant_with_warmup has one.
+    // In transformers only constant_with_warmup has a warm-up.
     if (without_warmup) set("", "lr_scheduler.warmup_steps", "0", "its constant schedule has no warm-up");
     return;
   }
@@ -420,7 +420,7 @@ void ForeignConversion::drop_tokenizer_of_model() {
   unset("tokenizer.type");
 }
 
-/// Those that equal ours are not written, unless model.from has others.
+/// Defaults that equal ours are not written, unless model.from sets others.
 void ForeignConversion::set_defaults() {
   const bool from_model = !config().model.from.empty();
   if (is_set("preset"))
@@ -482,7 +482,7 @@ void ForeignConversion::account() {
   converted_.n_settings = settings_.size();
 }
 
-/// The fields that were set, as TOML. Lists of tables stay as they were given, without the fields that were not.
+/// The fields that were set, as TOML. Tables in lists have only the fields that were given.
 std::string ForeignConversion::written() const {
   std::string out;
   Config values = config();

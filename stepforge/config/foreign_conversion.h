@@ -40,29 +40,29 @@ class ForeignConversion {
   /// "" if there is none.
   std::string text(std::string_view key);
   bool is_true(std::string_view key);
-  /// Whether the key has a value; leaves open whether it is translated.
+  /// Whether the key has a value. Does not count it as translated.
   bool has(std::string_view key) const;
 
-  // What becomes of it.
+  // The outcome for a key.
 
   /// Sets our field to a TOML value. A value that the field refuses is listed as lost, under `key` if the file has it.
   void set(std::string_view key, std::string_view ours, const std::string& value,
            std::string_view comment = {});
-  /// Sets our field as the other trainer does without a word in the file, unless it is set.
+  /// Sets our field to the other trainer's default, unless it is set.
   void set_default(std::string_view ours, std::string_view value);
   void unset(std::string_view ours);
   bool is_set(std::string_view ours) const { return written_.contains(ours); }
   /// A list of inline tables without braces. Joined ones are read as one source, each row once.
   void set_sources(std::string_view key, std::string_view ours, const std::vector<std::string>& sources,
                    bool are_joined);
-  /// The key cannot be translated. Without such a key in the file, the line is listed nevertheless.
+  /// Lists the key as lost, even if the file does not have it.
   void lose(std::string_view key, std::string_view why);
   void refuse(std::string_view key, std::string_view why);
   void need_nothing(std::string_view key, std::string_view why);
 
   /// The fields that are set so far.
   const Config& config() const { return loaded_.config; }
-  /// The ranks of the job: of the command line, else those that the file names, else 0.
+  /// The number of ranks of the job: from the command line, else from the file, else 0.
   int64_t ranks() const { return ranks_; }
   void set_ranks(double ranks) {
     if (ranks_ == 0 && ranks >= 1) ranks_ = static_cast<int64_t>(ranks);
@@ -96,13 +96,13 @@ class ForeignConversion {
   std::vector<ForeignSetting> settings_;
   std::map<std::string, Outcome, std::less<>> outcomes_;  ///< by key
   LoadedConfig loaded_;
-  LoadedConfig base_;  ///< what our fields are if nothing is set, with the preset
+  LoadedConfig base_;  ///< our fields if nothing is set, with the preset
   std::map<std::string, Written, std::less<>> written_;
   ConvertedConfig converted_;
   int64_t ranks_ = 0;
 };
 
-// Rules that several trainers share. Keys that the file does not have are passed over.
+// Rules that several trainers share. Keys that the file does not have are ignored.
 
 /// Steps above 0 win over epochs; without either, `default_epochs`.
 void convert_length(ForeignConversion& conversion, std::string_view steps, std::string_view epochs,
@@ -116,7 +116,7 @@ void convert_batch(ForeignConversion& conversion, std::string_view rows, int64_t
 void convert_min_lr(ForeignConversion& conversion, std::string_view min_lr);
 /// Two decay rates in one list.
 void convert_betas(ForeignConversion& conversion, std::string_view betas);
-/// A number of checkpoints of which 1 is possible.
+/// A number of checkpoints to keep, which may be 1 there.
 void convert_kept(ForeignConversion& conversion, std::string_view kept);
 /// "no", "steps" or "epoch", and the numbers of steps.
 void convert_strategies(ForeignConversion& conversion);

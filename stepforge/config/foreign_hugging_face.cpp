@@ -216,7 +216,7 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"rpo_alpha", "", kNoPreference, refused},
 });
 
-// Of SFTConfig; gradient_checkpointing and bf16 are on there since version 0.20.
+// Defaults of SFTConfig; gradient_checkpointing and bf16 are on since version 0.20.
 constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
     {"optimizer.lr", "2e-5"},
     {"optimizer.beta1", "0.9"},
@@ -333,7 +333,7 @@ void finish_trainer_arguments(ForeignConversion& conversion, std::string_view pr
     conversion.set(key("seed"), "training.seed", text);
     if (!conversion.is_set("data.seed")) conversion.set(key("seed"), "data.seed", text);
   }
-  // Files switch the timeout off by a time of years.
+  // Files disable the timeout by setting it to years.
   constexpr double kLongest = 1e6;
   if (const auto seconds = conversion.number(key("ddp_timeout"))) {
     conversion.set(key("ddp_timeout"), "comm.train_timeout", number_text(std::min(*seconds, kLongest)),

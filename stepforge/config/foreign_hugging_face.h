@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What trainers that are built on Hugging Face's TrainingArguments share.
+// Translations shared by the trainers that are built on Hugging Face's TrainingArguments.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ void finish_hugging_face(ForeignConversion& conversion, std::string_view prefix)
 /// Final rate, seed, logs, number of checkpoints and timeout.
 void finish_trainer_arguments(ForeignConversion& conversion, std::string_view prefix);
 
-/// LLaMA-Factory's `packing` and `neat_packing`, and its way to cut what is too long.
+/// LLaMA-Factory's `packing` and `neat_packing`, and its way of cutting samples that are too long.
 void convert_llama_factory_packing(ForeignConversion& conversion, std::string_view prefix,
                                    bool is_pretraining);
 

@@ -14,7 +14,7 @@ class ForeignConversion;
 /// How `stepforge config convert` translates the value of another trainer's key.
 enum class ForeignRule : uint8_t {
   copy,       ///< the same value
-  positive,   ///< a number above 0; others mean there that the key is not set
+  positive,   ///< a number above 0; other values mean that the key is not set
   when_true,  ///< true sets `fixed`
   negate,     ///< the opposite boolean
   decay,      ///< the name of a learning-rate schedule
@@ -22,7 +22,7 @@ enum class ForeignRule : uint8_t {
   model,      ///< the folder of a model
   tokenizer,  ///< the folder of a tokenizer
   lost,       ///< a switch: off at kOffValues and at `fixed`, otherwise it cannot be translated
-  refused,    ///< the same, but with this feature on the file would train something else
+  refused,    ///< the same, but without this feature something else would be trained
   needless,   ///< needs nothing here; the note says why
   read,       ///< ForeignTrainer::finish reads it, together with other keys
 };
@@ -36,7 +36,7 @@ struct ForeignKey {
   std::string_view fixed = {};
 };
 
-/// What the other trainer does if a file does not say it.
+/// A default of the other trainer.
 struct ForeignDefault {
   std::string_view ours;
   std::string_view value;  ///< as TOML
@@ -46,20 +46,20 @@ struct ForeignTrainer {
   std::string_view name;   ///< "llama-factory", for --from
   std::string_view title;  ///< "LLaMA-Factory"
   std::span<const ForeignKey> keys;
-  std::span<const ForeignKey> inherited;  ///< of the trainer that it is built on; `keys` come first
+  std::span<const ForeignKey> inherited;  ///< keys of the trainer that it is built on; `keys` come first
   std::span<const ForeignDefault> defaults;
   /// Translates the keys with the rule `read`, and what depends on several keys. May be nullptr.
   void (*finish)(ForeignConversion& conversion);
   /// Sections have no meaning, keys may begin with -- and have - for _ .
   bool ignores_sections = false;
-  /// A key that is not in the table, but has the name of one of ours, has its meaning.
+  /// A key that is not in the table but has the name of one of ours means the same.
   bool has_our_names = false;
 
   /// The entry for a whole name, or nullptr.
   const ForeignKey* find(std::string_view key) const;
 };
 
-/// All trainers, in the order in which they are preferred if a file could be of several.
+/// All trainers, in order of preference if a file fits several.
 std::span<const ForeignTrainer* const> foreign_trainers();
 
 /// The trainer with this `name`, or nullptr.

@@ -102,7 +102,7 @@ constexpr auto kLitgptKeys = std::to_array<ForeignKey>({
     {"optimizer.init_args.fused", "", kFusedKernels, needless},
 });
 
-// Of torch.optim.AdamW, which decays all weights.
+// Defaults of torch.optim.AdamW, which decays all weights.
 constexpr auto kLitgptDefaults = std::to_array<ForeignDefault>({
     {"optimizer.lr", "1e-3"},
     {"optimizer.beta1", "0.9"},

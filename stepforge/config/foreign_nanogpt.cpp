@@ -83,7 +83,7 @@ void convert_nanogpt_model(ForeignConversion& conversion) {
 }
 
 void convert_nanogpt_batch(ForeignConversion& conversion) {
-  // Its accumulation steps are those of all ranks together.
+  // Its accumulation steps are the total over all ranks.
   const double rows = conversion.number("batch_size").value_or(12);
   const double micro_batches = conversion.number("gradient_accumulation_steps").value_or(40);
   conversion.set("batch_size", "training.local_batch_size", number_text(rows));

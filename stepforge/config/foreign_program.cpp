@@ -207,7 +207,7 @@ ConfigValue parse_python_assignments(std::string_view text, const std::string& n
     if (is_indented || equals == std::string_view::npos || !is_name(key))
       throw FormatError(format("{}:{}: expected name = value: {}", name, number, kWayOut));
     const std::string_view right = trimmed(statement.substr(equals + 1));
-    // A name of the run with its time has a value that is not known here.
+    // A run name that contains the time has no value known here.
     std::optional<ConfigValue> value = python_value(right);
     if (!value && right.find("str(") != std::string_view::npos) value = text_value_of(std::string(right));
     if (!value)

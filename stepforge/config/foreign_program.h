@@ -10,11 +10,12 @@
 namespace stepforge {
 
 /// Lines `name = value` of numbers and their products, texts, True, False and None, comments and imports. Throws FormatError
-/// naming `name` and the line of anything else, with the way out.
+/// naming `name` and the line of anything else, with the remedy.
 ConfigValue parse_python_assignments(std::string_view text, const std::string& name);
 
-/// The words `--key value` of a script, in which variables are replaced that it assigns: NAME=value, NAME=${NAME:-value} and
-/// products of integers. A key without a value is true. Throws FormatError naming `name` if there is none.
+/// The arguments `--key value` of a script. Variables that the script assigns are replaced: NAME=value,
+/// NAME=${NAME:-value} and products of integers. A key without a value is true. Throws FormatError naming `name` if there
+/// is none.
 ConfigValue parse_shell_arguments(std::string_view text, const std::string& name);
 
 }  // namespace stepforge

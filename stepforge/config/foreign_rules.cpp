@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of several trainers, and of what depends on several keys.
+// Translation rules that several trainers share, many of them about several keys.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -34,7 +34,7 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-/// The origin of what the model of model.from sets.
+/// The origin of values that the model of model.from sets.
 std::string model_layer_name(const std::string& from) {
   return "model.from " + from;
 }
@@ -128,7 +128,8 @@ std::optional<ConfigLoader::Choice> ConfigLoader::chosen(const std::string& name
   return Choice{found->value.text, found->layer.place(found->value.position)};
 }
 
-/// Before the other keys are read, which may be the plug-ins'. To look at a file must not run code that it names.
+/// Runs before the other keys are read, since they may belong to the plug-ins. Inspecting a file must not run code that it
+/// names.
 void ConfigLoader::import_plugins(ConfigUse use, Registry* registry) {
   const auto found = chosen_value(kCustomImport);
   if (!found || found->value.kind != ConfigValue::Kind::list) return;
@@ -147,7 +148,7 @@ void ConfigLoader::import_plugins(ConfigUse use, Registry* registry) {
   }
 }
 
-/// The configuration that a run wrote: its plug-ins need not be there.
+/// Loads the configuration that a run wrote; its plug-ins may be missing.
 Config ConfigLoader::load_stored(std::shared_ptr<const Registry> registry) {
   if (registry != nullptr) use_plugins(loaded_.config, make_config_shape(std::move(registry)));
   const auto plugins = chosen_value(kCustomImport);
@@ -216,7 +217,7 @@ void ConfigLoader::apply_preset(const std::string& name, const std::string& chos
   LayerApplier(loaded_, errors_, refused_, layer).apply(values);
 }
 
-/// Whether the file lies in the folder of a run, where it has all fields, whoever has set them.
+/// Whether the file is the config.toml of a run folder, which states all fields, also those that the user did not set.
 bool ConfigLoader::is_file_of_run() const {
   std::error_code error;
   const Config& config = loaded_.config;

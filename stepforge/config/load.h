@@ -24,15 +24,15 @@ struct LoadedConfig {
   std::map<std::string, std::string, std::less<>> origins;
   /// The fields that the user has set: in a file that is not a run's own, or on the command line.
   std::set<std::string, std::less<>> chosen = {};
-  /// What `model.from` named, or empty. `config` states all that it set, and names it no more.
+  /// What `model.from` named, or "". `config` contains all that it set, and has no `model.from`.
   std::string model_from = {};
-  /// With ConfigUse::plan: what training refuses besides, because of fields that the user has not set.
+  /// With ConfigUse::plan: what training would refuse in addition, because of fields that the user has not set.
   std::vector<std::string> missing = {};
 };
 
-/// What is checked in addition to values and their combinations: nothing (config show), that the data sources exist (data
-/// show), or all that training needs (see validate_for_training); of a plan this too, but what the user has not set, such as
-/// the data of a preset, may be missing (LoadedConfig::missing).
+/// What is checked in addition to values and their combinations: nothing (inspect), that the data sources exist (data), or
+/// all that training needs (train, see validate_for_training). `plan` checks the same as `train`, but fields that the user
+/// has not set, such as the data of a preset, may be missing (LoadedConfig::missing).
 enum class ConfigUse { inspect, plan, data, train };
 
 /// The settings, written as overrides, of a run that starts from the model that `model.from` names
@@ -52,11 +52,11 @@ using ModelSettings = std::function<std::vector<std::string>(const std::string& 
 ///   values are TOML, where strings need no quotes and lists no brackets.
 /// - A nested table is merged key by key; a list is replaced as a whole.
 /// - The plug-ins of `experimental.custom_import` are loaded into `registry`, which may have others already; the key
-///   then lists all. Without a registry the key is refused. Unless the use is ConfigUse::train, only an override may name
-///   plug-ins that `registry` does not have yet: code of a file runs for nothing else. Keys of their sections follow the
+///   then lists all. Without a registry the key is refused. Only ConfigUse::train loads plug-ins that a file
+///   names; for other uses an override must name those that `registry` does not have yet. Keys of their sections follow the
 ///   same rules.
-/// - If `file` is the config.toml of a run folder that was moved, `run_dir` becomes its folder: if that holds
-///   checkpoints and no override sets run_dir.
+/// - If `file` is the config.toml of a run folder that was moved, `run_dir` becomes its folder, provided that the folder
+///   holds checkpoints and no override sets run_dir.
 ///
 /// Throws UsageError listing every error, each on its own line:
 /// "run.toml:12:9: training.steps = "ten": expected …".
@@ -72,7 +72,7 @@ LoadedConfig parse_config(std::string_view text, const std::string& name,
                           const std::shared_ptr<Registry>& registry = nullptr);
 
 /// The configuration that a run has written, without loading plug-ins: sections and names that are not in `registry` are
-/// passed over if the run had plug-ins. Throws UsageError as load_config does.
+/// ignored if the run had plug-ins. Throws UsageError as load_config does.
 Config parse_stored_config(std::string_view text, const std::string& name,
                            std::shared_ptr<const Registry> registry = nullptr);
 

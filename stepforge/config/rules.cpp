@@ -66,7 +66,7 @@ class RuleCheck {
 
 void check_head_dim(const RuleCheck& check) {
   const ModelConfig& model = check.config().model;
-  if (model.kv_lora_rank != 0) return;  // heads have sizes of their own
+  if (model.kv_lora_rank != 0) return;  // with MLA, heads have their own sizes
   if (model.head_dim != 0) {
     check.require(model.head_dim % 2 == 0, {"model.head_dim"}, "rotary embeddings need an even head_dim");
     return;
@@ -366,7 +366,7 @@ void check_ordered(const RuleCheck& check) {
                 "\"fp32\", or reduction to \"fast\"");
 }
 
-/// What is wrong with the regular expression, or "".
+/// The error in the regular expression, or "".
 std::string pattern_error(const std::string& pattern) {
   constexpr size_t kMaxLength = 1000;
   if (pattern.size() > kMaxLength) return format("longer than {} characters", kMaxLength);
@@ -519,7 +519,7 @@ void require_sources(const RuleCheck& check, std::string_view list,
     const bool may_be_indexed = source->format == DataFormat::bin || source->format == DataFormat::automatic;
     if (may_be_indexed && std::filesystem::exists(source->path + ".bin", error)) continue;
     const std::string field = place + ".path";
-    // A file or folder that stands for what has not been downloaded.
+    // A placeholder for a file or folder that has not been downloaded.
     if (std::filesystem::exists(source->path, error)) {
       const std::string advice = hub_advice(source->path, HubKind::dataset);
       check.require(advice.empty(), {field}, advice);

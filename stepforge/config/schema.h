@@ -35,7 +35,7 @@ constexpr OnResume guarded(Guard guard) {
 
 /// What a field accepts, in addition to its type. For a list: what each element must be.
 struct FieldRules {
-  std::string_view unit = {};        ///< Of a number: "tokens", "steps".
+  std::string_view unit = {};        ///< The unit of a number: "tokens", "steps".
   std::optional<double> min = {};    ///< Smallest accepted number.
   std::optional<double> max = {};    ///< Largest accepted number.
   std::optional<double> above = {};  ///< Numbers must be above this.

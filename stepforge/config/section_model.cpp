@@ -34,7 +34,8 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
              "With yarn: frequencies with fewer turns in the original context are scaled by the full factor.",
              {.max = 1e6, .above = 0})
       .field("mscale", &RopeScalingConfig::mscale,
-             "With yarn: if mscale_all_dim is set too, the attention factor is the ratio of that of each.",
+             "With yarn: if mscale_all_dim is set too, the attention factor is the ratio of the factors "
+             "that the two give.",
              {.min = 0, .max = 1e6})
       .field("mscale_all_dim", &RopeScalingConfig::mscale_all_dim, "See mscale.", {.min = 0, .max = 1e6})
       .field("truncate", &RopeScalingConfig::truncate,
@@ -55,10 +56,10 @@ SchemaOf<DataSourceConfig> data_source_table() {
       .field("path", &DataSourceConfig::path,
              "File to read, pattern such as books/*.txt, or folder whose files are read in the order of "
              "their names; for a Megatron pair the path without .bin and .idx, for format synthetic empty.")
-      .field(
-          "kind", &DataSourceConfig::kind,
-          "Who reads the source: the program, by format, or the data source of a plug-in that has this name.",
-          {.choices = {"builtin"}, .open_to = "data source"})
+      .field("kind", &DataSourceConfig::kind,
+             "What reads the source: the program, according to format (builtin), or the data source of this "
+             "name in a plug-in.",
+             {.choices = {"builtin"}, .open_to = "data source"})
       .field("weight", &DataSourceConfig::weight,
              "Weight of this source in the mixture, relative to the other sources.", {.max = 1e9, .above = 0})
       .field("field", &DataSourceConfig::field, "Key of the text in each JSON line, or column of a table.",
@@ -68,12 +69,12 @@ SchemaOf<DataSourceConfig> data_source_table() {
              "and llm.c's token files, tokens_u16 and tokens_u32 for token ids without a header, "
              "mds for folders of MosaicML's shards, messages to prompt_completion for conversations, "
              "and preference for pairs of answers.")
-      .field(
-          "loss_on", &DataSourceConfig::loss_on,
-          "Which messages of a conversation are learned: all of the assistant, its last one, or everything.")
+      .field("loss_on", &DataSourceConfig::loss_on,
+             "Which messages of a conversation count in the loss: "
+             "all messages of the assistant, its last one, or all messages.")
       .field("dataset", &DataSourceConfig::dataset,
-             "Name of a data set in LLaMA-Factory's dataset_info.json, which path (or its folder) is then; "
-             "the entry says the file and its format.")
+             "Name of a data set in LLaMA-Factory's dataset_info.json; "
+             "path is then that file or its folder, and the entry gives the data file and its format.")
       .field("name", &DataSourceConfig::name,
              "Name of the source in statistics and metrics; empty means its data set or path.");
 }
@@ -90,7 +91,7 @@ SchemaOf<DataSourceConfig> data_entry_table(int depth) {
   return table
       .field("combine", &DataSourceConfig::combine,
              "How the sources of a group are combined: mix divides its rows by their weights or epochs, "
-             "concat makes them one source that has the rows of each once.")
+             "concat makes them one source with the rows of each once.")
       .inner_tables("sources", &DataSourceConfig::sources, data_entry_table(depth - 1),
                     "Makes the entry a group of these sources, which may be groups too.");
 }
@@ -127,7 +128,7 @@ SchemaOf<ModelConfig> model_section() {
              {.max = 1e12, .above = 0})
       .field("rope_local_theta", &ModelConfig::rope_local_theta,
              "Base of the rotary embedding in layers with a sliding window, which rope_scaling does not "
-             "scale; 0 means that of all layers.",
+             "scale; 0 means rope_theta.",
              {.min = 0, .max = 1e12})
       .table("rope_scaling", &ModelConfig::rope_scaling, rope_scaling_table(),
              "Scaling of the rotary frequencies for contexts longer than the original one.")
@@ -139,55 +140,57 @@ SchemaOf<ModelConfig> model_section() {
              "Which layers have the sliding window; the list is repeated for further layers, "
              "and an empty one means all.")
       .field("query_pre_attn_scalar", &ModelConfig::query_pre_attn_scalar,
-             "Scores of attention are divided by its square root; 0 means head_dim.", {.min = 0, .max = 1e9})
+             "Attention scores are divided by the square root of this number; 0 means head_dim.",
+             {.min = 0, .max = 1e9})
       .field("attention_softcap", &ModelConfig::attention_softcap,
-             "Bound c of the scores s of attention, which become c tanh(s / c); 0 means none.",
+             "Soft cap c of the attention scores s, which become c tanh(s / c); 0 means none.",
              {.min = 0, .max = 1e9})
       .field("q_lora_rank", &ModelConfig::q_lora_rank,
-             "Size of the latent from which queries come in multi-head latent attention; "
-             "0 means that they have none.",
+             "With multi-head latent attention (MLA): size of the latent from which queries are computed; "
+             "0 means that queries have no latent.",
              {.min = 0, .max = 1 << 20})
       .field("kv_lora_rank", &ModelConfig::kv_lora_rank,
-             "Size of the latent from which keys and values come in multi-head latent attention.",
+             "With MLA: size of the latent from which keys and values are computed.",
              {.min = 0, .max = 1 << 20})
       .field("qk_nope_head_dim", &ModelConfig::qk_nope_head_dim,
-             "With latents: the elements of a query or key head without a rotary embedding.",
+             "With MLA: number of elements of a query or key head without rotary embedding.",
              {.min = 0, .max = 65536})
-      .field(
-          "qk_rope_head_dim", &ModelConfig::qk_rope_head_dim,
-          "With latents: its elements that have one, an even number; of keys they are the same in all heads.",
-          {.min = 0, .max = 65536})
-      .field("v_head_dim", &ModelConfig::v_head_dim, "With latents: the size of a value head.",
+      .field("qk_rope_head_dim", &ModelConfig::qk_rope_head_dim,
+             "With MLA: number of elements of a query or key head with rotary embedding, an even number; "
+             "all heads share those of the key.",
+             {.min = 0, .max = 65536})
+      .field("v_head_dim", &ModelConfig::v_head_dim, "With MLA: size of a value head.",
              {.min = 0, .max = 65536})
       .field("logit_softcap", &ModelConfig::logit_softcap,
-             "Bound c of the logits x, which become c tanh(x / c); 0 means none.", {.min = 0, .max = 1e9})
+             "Soft cap c of the logits x, which become c tanh(x / c); 0 means none.", {.min = 0, .max = 1e9})
       .field("n_experts", &ModelConfig::n_experts,
-             "Number of experts in a layer that has a mixture of them instead of an MLP; families of such "
-             "models need it.",
+             "Number of experts in a mixture-of-experts layer; families with such layers need it.",
              {.min = 0, .max = 65536})
       .field("experts_per_token", &ModelConfig::experts_per_token,
-             "How many experts the router chooses for each token.", {.min = 0, .max = 65536})
+             "Number of experts that the router chooses for each token.", {.min = 0, .max = 65536})
       .field("moe_ffn_dim", &ModelConfig::moe_ffn_dim, "Hidden size of each expert; 0 means ffn_dim.",
              {.min = 0, .max = 1 << 22})
       .field("shared_expert_dim", &ModelConfig::shared_expert_dim,
-             "Hidden size of the expert that all tokens take.", {.min = 0, .max = 1 << 22})
+             "Hidden size of the shared expert, which all tokens take.", {.min = 0, .max = 1 << 22})
       .field("n_shared_experts", &ModelConfig::n_shared_experts,
-             "How many times the size of an expert the one that all tokens take has (DeepSeek).",
+             "Size of the shared expert, which all tokens take, as a multiple of an expert's "
+             "size (DeepSeek).",
              {.min = 0, .max = 65536})
       .field("norm_topk_prob", &ModelConfig::norm_topk_prob,
-             "Whether the weights of the experts of a token are divided by their sum.")
+             "Whether the weights of a token's experts are divided by their sum.")
       .field("routed_scaling_factor", &ModelConfig::routed_scaling_factor,
-             "Factor of the weights of the experts of a token (DeepSeek).", {.max = 1e6, .above = 0})
+             "Factor of the weights of a token's experts (DeepSeek).", {.max = 1e6, .above = 0})
       .field("n_expert_groups", &ModelConfig::n_expert_groups,
              "Number of equal groups of experts, of which the router first chooses some (DeepSeek).",
              {.min = 1, .max = 65536})
       .field("groups_per_token", &ModelConfig::groups_per_token,
-             "How many groups of experts it chooses for a token.", {.min = 1, .max = 65536})
+             "Number of groups of experts that the router chooses for each token.", {.min = 1, .max = 65536})
       .field("moe_layer_freq", &ModelConfig::moe_layer_freq,
-             "With n, only layers n - 1, 2 n - 1 and so on have experts, unless dense_layers names them.",
+             "With n, every n-th layer (n - 1, 2 n - 1, ...) has experts, unless dense_layers names it.",
              {.min = 1, .max = 10000})
       .field("first_dense_layers", &ModelConfig::first_dense_layers,
-             "How many of the first layers have an MLP instead of experts.", {.min = 0, .max = 10000})
+             "Number of layers at the start of the model that have an MLP instead of experts.",
+             {.min = 0, .max = 10000})
       .field("dense_layers", &ModelConfig::dense_layers,
              "Indices of layers that have an MLP instead of experts.", {.min = 0, .max = 9999})
       .field("router_aux_loss_weight", &ModelConfig::router_aux_loss_weight,
@@ -199,19 +202,18 @@ SchemaOf<ModelConfig> model_section() {
              "from growing and is not part of the logged loss.",
              {.min = 0, .max = 1})
       .field("router_bias_update_speed", &ModelConfig::router_bias_update_speed,
-             "By how much each step raises the correction of experts that had too few tokens, "
-             "and lowers that of others (DeepSeek-V3: 1e-3), which balances them without a loss; "
-             "0 leaves the corrections as they are.",
+             "Amount by which each step raises the correction of experts that had too few tokens, "
+             "and lowers that of the others (DeepSeek-V3: 1e-3), to balance experts without a loss; "
+             "0 leaves the corrections unchanged.",
              {.min = 0, .max = 1})
       .field("n_mtp_layers", &ModelConfig::n_mtp_layers,
-             "Number of layers after the last one that are trained to predict tokens after the next one "
-             "(multi-token prediction; DeepSeek-V3: 1), without a use in evaluation and generation.",
+             "Number of additional layers that are trained to predict tokens after the next one "
+             "(multi-token prediction; DeepSeek-V3: 1); evaluation and generation do not use them.",
              {.min = 0, .max = 16})
-      .field(
-          "mtp_loss_weight", &ModelConfig::mtp_loss_weight,
-          "Weight of the mean of their losses in the gradients (DeepSeek-V3: 0.3, later 0.1), which is not "
-          "part of the logged loss.",
-          {.max = 10, .above = 0})
+      .field("mtp_loss_weight", &ModelConfig::mtp_loss_weight,
+             "Weight of the mean loss of multi-token prediction in the gradients (DeepSeek-V3: "
+             "0.3, later 0.1), which is not part of the logged loss.",
+             {.max = 10, .above = 0})
       .field("tie_embeddings", &ModelConfig::tie_embeddings,
              "Whether the output head shares its weights with the embedding.")
       .field("dropout", &ModelConfig::dropout,
@@ -257,8 +259,8 @@ SchemaOf<TokenizerConfig> tokenizer_section() {
           "pattern", &TokenizerConfig::pattern,
           "How text is split into words before training: gpt2, llama3, qwen, o200k, or a regular expression.")
       .field("digits", &TokenizerConfig::digits,
-             "How digits are split before the pattern applies: "
-             "pattern leaves them to it, one makes each a word, three puts up to three together.");
+             "How digits are split before the pattern applies: pattern does not split them, "
+             "one makes each digit a word, three makes words of up to three digits.");
 }
 
 SchemaOf<DataFilterConfig> data_filter_table() {
@@ -268,7 +270,7 @@ SchemaOf<DataFilterConfig> data_filter_table() {
       .field("max_bytes", &DataFilterConfig::max_bytes, "Longer documents are dropped; 0 means none are.",
              {.unit = "bytes", .min = 0, .max = 1e15})
       .field("min_words", &DataFilterConfig::min_words,
-             "Documents of fewer words are dropped; a word is what stands between white space.",
+             "Documents of fewer words are dropped; words are separated by white space.",
              {.unit = "words", .min = 0, .max = 1e15})
       .field("max_words", &DataFilterConfig::max_words,
              "Documents of more words are dropped; 0 means none are.",
@@ -313,38 +315,38 @@ SchemaOf<DataConfig> data_section() {
              "an empty line ends a paragraph.",
              {}, guarded(Guard::data))
       .table("filter", &DataConfig::filter, data_filter_table(),
-             "Which documents are used: all that break none of these rules.", guarded(Guard::data))
+             "Rules for documents; a document that breaks one is dropped.", guarded(Guard::data))
       .field("deduplicate", &DataConfig::deduplicate,
              "Whether documents whose text occurred before in the same source are dropped.", {},
              guarded(Guard::data))
       .field("on_bad_record", &DataConfig::on_bad_record,
-             "What to do about a record that is malformed: stop with an error that names it, or skip it.", {},
+             "What to do about a malformed record: stop with an error that names it, or skip it.", {},
              guarded(Guard::data))
       .field("max_bad_records", &DataConfig::max_bad_records,
-             "With on_bad_record = \"skip\": so many records of a source are skipped; one more is an error.",
+             "With on_bad_record = \"skip\": maximum number of malformed records that are skipped per "
+             "source; one more is an error.",
              {.unit = "records", .min = 0, .max = 1e12}, guarded(Guard::data))
       .field("packing", &DataConfig::packing,
-             "Which documents share a row, by default best_fit if a source is conversations or instructions: "
-             "concat puts all end to end and cuts them into rows, hard the same in a shuffled order, soft "
-             "and best_fit put whole documents together, budget does so in their order, "
-             "none gives each a row of its own, preset reads it from files.",
+             "How documents are packed into rows (default: best_fit if a source has conversations or "
+             "instructions): concat joins all documents and cuts them into rows, hard does the same in "
+             "shuffled order, soft and best_fit pack whole documents, budget packs whole documents in "
+             "their order, none gives each document its own row, preset reads the packing from files.",
              {}, guarded(Guard::data))
       .field("preset", &DataConfig::preset,
-             "Folder with the rows of packing preset, which stepforge data pack writes.", {},
+             "With packing preset: folder with the rows, which stepforge data pack writes.", {},
              guarded(Guard::data))
       .field("group_by_length", &DataConfig::group_by_length,
-             "Whether the rows of a step cost about the same attention: rows are shuffled, sorted by cost in "
-             "blocks of some steps, and the steps of a block are shuffled.",
+             "Whether each step has rows of about the same attention cost: rows are shuffled, "
+             "sorted by cost in blocks of some steps, and the steps of a block are shuffled.",
              {}, guarded(Guard::data))
-      .field(
-          "balance", &DataConfig::balance,
-          "Whether the rows of a step are put into an order in which all ranks have about the same cost of "
-          "attention, the sum over documents of the squared length.",
-          {}, guarded(Guard::data))
+      .field("balance", &DataConfig::balance,
+             "Whether the rows of a step are ordered so that all ranks have about the same attention cost "
+             "(the sum over documents of the squared length).",
+             {}, guarded(Guard::data))
       .field("too_long", &DataConfig::too_long,
-             "What becomes of a document longer than seq_len where rows hold whole documents: "
-             "cut loses its end, drop leaves it out, error stops, proportional cuts questions and answers "
-             "in proportion, as LLaMA-Factory does.",
+             "How documents longer than seq_len are handled where rows hold whole documents: "
+             "cut removes their end, drop leaves them out, error stops, proportional cuts questions and "
+             "answers in proportion, as LLaMA-Factory does.",
              {}, guarded(Guard::data))
       .field("chat_template", &DataConfig::chat_template,
              "Jinja template that renders conversations: a path, or the name of a built-in one: chatml, "
@@ -358,16 +360,15 @@ SchemaOf<DataConfig> data_section() {
       .field("shuffle", &DataConfig::shuffle, "Whether to shuffle the rows in every epoch.", {},
              guarded(Guard::data))
       .field("weights_by", &DataConfig::weights_by,
-             "What a weight is a share of: the rows, the tokens without padding, or the samples, "
-             "which are documents.",
-             {}, guarded(Guard::data))
+             "What weights are shares of: rows, tokens without padding, or samples (documents).", {},
+             guarded(Guard::data))
       .field("temperature", &DataConfig::temperature,
-             "If T is above 0, the weights of a list that sets none are the tokens of its sources to the "
-             "power of 1/T; large values make them equal.",
+             "If T is above 0, sources in a list without weights are weighted by their number of tokens to "
+             "the power of 1/T; large values make the weights equal.",
              {.min = 0, .max = 1e6}, guarded(Guard::data))
       .field("epoch_remainder", &DataConfig::epoch_remainder,
-             "Where the rows of an epoch go that do not fill a step: carry puts them into a step with rows "
-             "of the next epoch, smaller_step into a step of their own.",
+             "What happens to the last rows of an epoch if they do not fill a step: carry puts them into a "
+             "step with rows of the next epoch, smaller_step into a step of their own.",
              {}, guarded(Guard::data))
       .field("seed", &DataConfig::seed, "Seed of the shuffling, the mixture and the validation split.",
              {.min = 0, .max = 1e15}, guarded(Guard::seed))

@@ -53,15 +53,16 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "With tensor parallelism: whether norms, dropout and residuals work on a slice of the tokens of "
              "each rank, which saves memory, instead of on all tokens on every rank.")
       .field("enable_async_tensor_parallel", &ParallelismConfig::enable_async_tensor_parallel,
-             "With sequence parallelism: whether the slices of the tokens pass between the ranks one by "
-             "one, while matrix products of those at hand are computed, instead of all at once before or "
+             "With sequence parallelism: whether slices of tokens are sent between ranks one at a time, "
+             "overlapped with the matrix products of the slices at hand, instead of all at once before or "
              "after the product.")
       .field("disable_loss_parallel", &ParallelismConfig::disable_loss_parallel,
-             "With tensor parallelism: whether every rank computes the loss from the logits of the whole "
-             "vocabulary, which needs more memory and communication, instead of from its part of them.")
+             "With tensor parallelism: whether every rank computes the loss from the logits of "
+             "the whole vocabulary, which needs more memory and communication, instead of from its "
+             "part of the logits.")
       .field("plan", &ParallelismConfig::plan,
-             "How tensor parallelism divides the layers and which units FSDP keeps gathered: as the program "
-             "does in all models, or by the parallel plan of a plug-in that has this name.",
+             "How tensor parallelism divides the layers and which units FSDP keeps gathered: "
+             "by the plan of the program (builtin), or by the parallel plan of this name in a plug-in.",
              {.choices = {kBuiltinPlan}, .open_to = "parallel plan"})
       .tables("tensor_parallel_plan", &ParallelismConfig::tensor_parallel_plan, tensor_plan_table(),
               "With tensor parallelism: rules that replace parts of the plan, as {pattern, style} "
@@ -72,32 +73,31 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field("context_parallel_method", &ParallelismConfig::context_parallel_method,
              "How attention sees the other tokens of a row: gather all keys and values (allgather), "
-             "pass them from rank to rank beside attention (ring), exchange tokens for heads (ulysses), "
-             "which needs a head for each rank, or that within groups of ulysses_degree ranks and a ring "
-             "across them (hybrid).")
+             "pass them from rank to rank during attention (ring), exchange tokens for heads (ulysses), "
+             "which needs a head for each rank, or ulysses within groups of ulysses_degree ranks and a "
+             "ring across the groups (hybrid).")
       .field("ulysses_degree", &ParallelismConfig::ulysses_degree,
              "With context_parallel_method hybrid: number of neighbouring ranks that exchange tokens for "
              "heads, a divisor of context_parallel_degree.",
              {.unit = "ranks", .min = 2, .max = 1 << 24})
       .field("context_parallel_load_balance", &ParallelismConfig::context_parallel_load_balance,
              "Which tokens a rank has: a chunk from each half of the row, so that all ranks have the same "
-             "work (head_tail), or one range of it (none).")
+             "work (head_tail), or one contiguous range (none).")
       .field("expert_parallel_degree", &ParallelismConfig::expert_parallel_degree,
-             "Number of ranks over which the experts of each layer are spread, out of those of "
-             "data_parallel_shard_degree, context_parallel_degree and tensor_parallel_degree: "
-             "a divisor of their number.",
+             "Number of ranks over which the experts of each layer are spread, a divisor of the product of "
+             "data_parallel_shard_degree, context_parallel_degree and tensor_parallel_degree.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field("expert_tensor_parallel_degree", &ParallelismConfig::expert_tensor_parallel_degree,
-             "Number of ranks over which the hidden units of each expert are divided: 1, or "
-             "tensor_parallel_degree, with which expert_parallel_degree is a divisor of "
+             "Number of ranks over which the hidden units of each expert are divided: "
+             "1 or tensor_parallel_degree; in the latter case expert_parallel_degree must divide "
              "data_parallel_shard_degree times context_parallel_degree.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field(
           "expert_parallel_dispatcher", &ParallelismConfig::expert_parallel_dispatcher,
-          "With expert parallelism: how tokens come to the ranks of their experts: each rank sends a row for "
-          "each choice to the rank that has the expert (alltoall), or all tokens go to all ranks of the "
-          "group, each of which takes the rows of its own experts, and sums come back (allgather), which "
-          "moves less if a token takes more experts than the group has ranks.")
+          "With expert parallelism: how tokens reach the ranks of their experts: "
+          "each rank sends one row per chosen expert to the rank that has it (alltoall), or all ranks of "
+          "the group gather all tokens, compute the rows of their own experts, and reduce-scatter the sums "
+          "(allgather), which moves less if a token takes more experts than the group has ranks.")
       .field("expert_parallel_overlap", &ParallelismConfig::expert_parallel_overlap,
              "With expert parallelism: whether two micro-batches take turns, so that one computes while "
              "tokens of the other are on their way; needs memory for the activations of both, and two "
@@ -112,14 +112,13 @@ SchemaOf<ParallelismConfig> parallelism_section() {
                           "ZBVZeroBubble", "DualPipeV"},
               .open_to = "pipeline schedule"})
       .field("pipeline_parallel_schedule_csv", &ParallelismConfig::pipeline_parallel_schedule_csv,
-             "File with a schedule of one's own instead, in PyTorch's format of actions: a line for each "
-             "rank, such as 0F0,0F1,0B0,0B1.")
-      .field(
-          "pipeline_parallel_microbatch_size", &ParallelismConfig::pipeline_parallel_microbatch_size,
-          "With a pipeline: number of rows of a micro-batch, a divisor of training.local_batch_size; 0 means "
-          "the largest one with which a step has two micro-batches for each rank of the pipeline, or else "
-          "1, and local_batch_size with a schedule file.",
-          {.unit = "rows", .min = 0, .max = 1 << 24})
+             "File with a custom schedule instead, in PyTorch's format of actions: "
+             "one line per rank, such as 0F0,0F1,0B0,0B1.")
+      .field("pipeline_parallel_microbatch_size", &ParallelismConfig::pipeline_parallel_microbatch_size,
+             "With a pipeline: number of rows of a micro-batch, a divisor of training.local_batch_size; "
+             "0 means the largest one that gives a step two micro-batches per rank of the pipeline, "
+             "or else 1; with a schedule file it means local_batch_size.",
+             {.unit = "rows", .min = 0, .max = 1 << 24})
       .field("pipeline_parallel_layers_per_stage", &ParallelismConfig::pipeline_parallel_layers_per_stage,
              "Number of layers in a stage, which sets the number of stages; 0 means the fewest stages that "
              "the schedule takes, balanced by computation.",
@@ -135,7 +134,7 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "that stages are balanced by computation.",
              {.unit = "layers", .min = 0, .max = 1 << 20, .special = -1})
       .tables("pipeline_parallel_stages", &ParallelismConfig::pipeline_parallel_stages, stage_table(),
-              "Stages of one's own, in order, one table {blocks} for each, instead of the balanced ones.")
+              "Custom stages in order, one table {blocks} per stage, instead of balanced ones.")
       .field("fsdp_reshard_after_forward", &ParallelismConfig::fsdp_reshard_after_forward,
              "When gathered weights are freed: after each use (always, default), after each use but only of "
              "every n-th unit (every_n), or after their last use in the step (never).")

@@ -9,12 +9,12 @@ namespace {
 SchemaOf<CheckpointLoadConfig> checkpoint_load_section() {
   return SchemaOf<CheckpointLoadConfig>()
       .field("optimizer", &CheckpointLoadConfig::optimizer,
-             "The optimizer's state and its number of updates; if false, both begin anew.")
+             "The optimizer's state and its number of updates; if false, both start anew.")
       .field("schedule", &CheckpointLoadConfig::schedule,
              "The position in the learning-rate schedule; "
              "if false, a new one begins with its warm-up and lasts for the rest of the run.")
       .field("data", &CheckpointLoadConfig::data,
-             "The position in the data; if false, the data begin anew and may be others.")
+             "The position in the data; if false, the data starts from the beginning and may differ.")
       .field("counters", &CheckpointLoadConfig::counters,
              "The numbers of steps, tokens and skipped steps, the smoothed loss and the state of callbacks; "
              "if false, steps count from 0, which only a new run can do.");
@@ -61,11 +61,11 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
       .field("initial_load_model_only", &CheckpointConfig::initial_load_model_only,
              "Whether to load only the weights from initial_load_path, and nothing that `load` names.")
       .table("load", &CheckpointConfig::load, checkpoint_load_section(),
-             "What is loaded beside the weights, from a checkpoint of the run or of initial_load_path; "
-             "a switch acts once, and checkpoints that the run saves after it are continued in full.")
+             "What is loaded in addition to the weights, from a checkpoint of the run or of "
+             "initial_load_path; a switch acts once: later checkpoints of the run are resumed in full.")
       .field("exclude_frozen", &CheckpointConfig::exclude_frozen,
              "Whether checkpoints leave out the weights that model.freeze names; "
-             "a resume takes them from initial_load_path, and refuses others.")
+             "a resume takes them from initial_load_path, and refuses different ones.")
       .field("strict", &CheckpointConfig::strict,
              "Whether weights and optimizer state must be exactly those of the model; if false, "
              "what fits is loaded, the rest keeps its initial values, and the differences are logged.");
@@ -84,9 +84,9 @@ SchemaOf<SamplingConfig> sampling_section() {
   return SchemaOf<SamplingConfig>()
       .field("freq", &SamplingConfig::freq, "Number of steps between two samples; 0 disables them.",
              {.unit = "steps", .min = 0, .max = 1e12})
-      .field(
-          "prompt", &SamplingConfig::prompt,
-          "Text that the model continues; in a run on conversations, what a user says, in the chat template.")
+      .field("prompt", &SamplingConfig::prompt,
+             "Text that the model continues; in a run on conversations, the message of a user, "
+             "rendered by the chat template.")
       .field("max_tokens", &SamplingConfig::max_tokens, "Maximum number of tokens to generate.",
              {.unit = "tokens", .min = 1, .max = 1 << 24})
       .field("temperature", &SamplingConfig::temperature,
@@ -112,8 +112,8 @@ SchemaOf<MetricsConfig> metrics_section() {
       .field("status_line", &MetricsConfig::status_line,
              "Whether to show a live status line; auto shows it only on a terminal.")
       .field("router", &MetricsConfig::router,
-             "What is logged of routers of experts: nothing, the balance of each layer and its mean, "
-             "or beside that the tokens of each expert in metrics.jsonl.");
+             "What is logged about the routers of experts: nothing, the balance of each layer and its "
+             "mean, or also the tokens of each expert in metrics.jsonl.");
 }
 
 SchemaOf<DebugConfig> debug_section() {
@@ -133,9 +133,10 @@ SchemaOf<DebugConfig> debug_section() {
 
 SchemaOf<ExperimentalConfig> experimental_section() {
   return SchemaOf<ExperimentalConfig>().field("custom_import", &ExperimentalConfig::custom_import,
-                                              "Plug-ins to load: paths of shared libraries, as with "
-                                              "--plugin, for which commands other than train ask "
-                                              "if a file names them; docs/extending.md describes them.",
+                                              "Plug-ins to load: paths of shared libraries, "
+                                              "as with --plugin; only train loads those that a "
+                                              "file names, other commands need --plugin for them; "
+                                              "docs/extending.md describes plug-ins.",
                                               {.non_empty = true});
 }
 

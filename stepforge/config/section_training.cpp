@@ -53,11 +53,11 @@ SchemaOf<TrainingConfig> training_section() {
       .field("norm_type", &TrainingConfig::norm_type,
              "Gradient norm that is clipped and logged; inf is the largest absolute value.")
       .field("loss_reduction", &TrainingConfig::loss_reduction,
-             "What each of the n labels of a sample weighs in the loss, which is the weighted mean: token 1, "
-             "sample 1/n, so that every sample counts alike, square 1/sqrt(n); the validation loss stays the "
-             "mean over tokens.")
+             "Weight of each of the n labels of a sample in the loss, a weighted mean: "
+             "token means 1, sample 1/n, so that all samples count alike, square 1/sqrt(n); "
+             "the validation loss is always the mean over tokens.")
       .field("loss_aggregation", &TrainingConfig::loss_aggregation,
-             "How the loss is averaged: token_mean is the mean over all labels of the step that count, "
+             "How the loss is averaged: token_mean is the mean over all valid labels of the step, "
              "rank_average the average over ranks of each rank's own mean.")
       .field("loss", &TrainingConfig::loss, "Loss of training; validation always reports the cross-entropy.",
              {.choices = {"cross_entropy"}, .open_to = "loss"})
@@ -66,11 +66,10 @@ SchemaOf<TrainingConfig> training_section() {
           "Share of the target that is spread evenly over the vocabulary, as in torch's cross_entropy; it is "
           "part of the logged training loss.",
           {.min = 0, .below = 1})
-      .field(
-          "z_loss_weight", &TrainingConfig::z_loss_weight,
-          "Weight of the z-loss in the gradients, the square of the logarithm of the sum of all tokens' "
-          "exponentials (PaLM: 1e-4), which keeps logits from growing and is not part of the logged losses.",
-          {.min = 0, .max = 1})
+      .field("z_loss_weight", &TrainingConfig::z_loss_weight,
+             "Weight of the z-loss in the gradients, the squared log-sum-exp of the logits (PaLM: "
+             "1e-4), which keeps logits from growing and is not part of the logged losses.",
+             {.min = 0, .max = 1})
       .field("nonfinite", &TrainingConfig::nonfinite,
              "What to do if the loss or the gradient norm is not finite: stop the run, or skip the step "
              "without updating weights and moments.")
@@ -90,7 +89,7 @@ SchemaOf<TrainingConfig> training_section() {
              {.unit = "tokens", .min = 0, .max = 1 << 24})
       .field("callbacks", &TrainingConfig::callbacks,
              "Callbacks of the run, in the order in which they are called; "
-             "all stands for those of the program and of plug-ins that the list does not name.",
+             "all stands for the built-in and plug-in callbacks that the list does not name.",
              {.choices = {"all", "report", "alarms", "logging", "sampling", "export"}, .open_to = "callback"},
              kUnreported);
 }
@@ -110,9 +109,9 @@ SchemaOf<OptimizerConfig> optimizer_section() {
       .field(
           "name", &OptimizerConfig::name,
           "Optimizer: adamw; adamw_bf16 and adamw_8bit, which keep their moments in bf16 or in 8 bits with "
-          "a scale per 256 elements, the latter of matrices whose rows are a multiple of 256 long; lion; "
-          "sgd; muon, which updates the matrices of the layers, with adamw for the embedding, the head, "
-          "norms and biases.",
+          "a scale per 256 elements, the latter only for matrices whose row length is a multiple of 256; "
+          "lion; sgd; muon, which updates the matrices of the layers, with adamw for the embedding, "
+          "the head, norms and biases.",
           {.choices = {"adamw", "adamw_bf16", "adamw_8bit", "lion", "sgd", "muon"}, .open_to = "optimizer"})
       .field("lr", &OptimizerConfig::lr, "Peak learning rate.", {.min = 0, .max = 1000})
       .field("beta1", &OptimizerConfig::beta1, "Exponential decay rate of the first moment.",
@@ -138,12 +137,12 @@ SchemaOf<OptimizerConfig> optimizer_section() {
       .field("muon_iterations", &OptimizerConfig::muon_iterations,
              "Number of Newton-Schulz iterations that orthogonalize an update of muon.",
              {.unit = "iterations", .min = 1, .max = 100})
-      .field("muon_compute", &OptimizerConfig::muon_compute, "Data type of these iterations.",
+      .field("muon_compute", &OptimizerConfig::muon_compute, "Data type of muon's Newton-Schulz iterations.",
              {.choices = {"fp32", "bf16"}})
       .field("decay_all", &OptimizerConfig::decay_all,
              "Whether to apply weight decay to norms and biases too, not only to matrices.")
       .tables("param_groups", &OptimizerConfig::param_groups, param_group_table(),
-              "Parameters with hyper-parameters of their own: one table {pattern, lr, weight_decay, beta1, "
+              "Parameters with their own hyper-parameters: one table {pattern, lr, weight_decay, beta1, "
               "beta2} per group.");
 }
 

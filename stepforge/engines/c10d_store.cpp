@@ -40,7 +40,7 @@ void silence_c10d_log() {
   c10::initLogging();
 }
 
-/// What the connections to one store share: if it does not answer over one of them, none is waited for any longer.
+/// State that the connections to one store share: if the store does not answer over one of them, none waits any longer.
 class StoreState {
  public:
   explicit StoreState(double answer_seconds) : answer_seconds_(answer_seconds) {}

@@ -15,7 +15,7 @@
 //   ShardedAdamW optimizer(model, {.lr = 1e-3});
 //   for (...) { model(x).backward(); clip_grad_norm(model, 1.0); optimizer.step(); model.zero_grad(); }
 //
-// A holder is used like one of TORCH_MODULE; without fully_shard it is nothing more. All ranks call the same
+// A holder is used like one of TORCH_MODULE; without fully_shard it does nothing more. All ranks call the same
 // methods in the same order. The guide is docs/fully-shard.md.
 #pragma once
 
@@ -64,7 +64,7 @@ struct FullyShardOptions {
   /// those of which each rank computes a part (fsdp/tensor_sums.h).
   std::vector<TensorSliceOf> sliced_params = {};
   /// Fills parameters and buffers on the meta device: called once for each, in the same order on all ranks,
-  /// with the name relative to the module and a whole tensor to fill (fp32; for a buffer its own dtype). Of
+  /// with the name relative to the module and a whole tensor to fill (fp32; for a buffer its own dtype). For
   /// sliced_params too it fills the whole tensor, and each rank keeps its slice.
   std::function<void(const std::string& name, at::Tensor value)> initialize = {};
 };

@@ -20,8 +20,8 @@ namespace stepforge {
 
 /// Dtypes of a unit. Masters, local gradients and optimizer state are always fp32.
 struct MixedPrecision {
-  std::optional<at::ScalarType> param_dtype = {};   ///< of gathered parameters; default: each one's own
-  std::optional<at::ScalarType> reduce_dtype = {};  ///< in which gradients are sent; default: fp32
+  std::optional<at::ScalarType> param_dtype = {};   ///< dtype of gathered parameters; default: each one's own
+  std::optional<at::ScalarType> reduce_dtype = {};  ///< dtype in which gradients are sent; default: fp32
   std::optional<at::ScalarType> output_dtype = {};  ///< floating outputs of the module are cast to it
   bool cast_forward_inputs = true;                  ///< whether floating inputs are cast to param_dtype
 };

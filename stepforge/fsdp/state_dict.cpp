@@ -77,7 +77,7 @@ StateDict full_state(const StateSource& source, const GetStateOptions& options) 
   std::map<int, std::vector<const StateEntry*>> by_unit;
   for (const StateEntry* entry : selected_entries(source, options)) by_unit[entry->unit].push_back(entry);
   StateDict values;
-  // Ranks may have other values only of what several of them hold.
+  // Ranks can differ only in values that several of them hold.
   const auto keep = [&](const StateEntry& entry, const at::Tensor& whole, bool several_hold_it) {
     if (!keeps) return;
     const at::Tensor value = copy_of(whole, options.cpu_offload);

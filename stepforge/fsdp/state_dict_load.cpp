@@ -64,7 +64,7 @@ Target target_of(const StateSource& source, const StateEntry& entry) {
   return target;
 }
 
-/// What is wrong with a value's slices, or "".
+/// The error in a value's slices, or "".
 std::string slice_fault(const LocalValue& value) {
   if (value.data.dim() != 1) return "has data of more than one dimension";
   const TensorSlice whole = whole_slice(value.global_shape);

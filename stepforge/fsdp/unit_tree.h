@@ -39,7 +39,7 @@ struct FsdpParamRef {
 /// Every parameter of every unit in `root`, unit by unit.
 std::vector<FsdpParamRef> sharded_parameters(const torch::nn::Module& root);
 
-/// On which they are trained; without parameters the CPU.
+/// The device on which they are trained; the CPU if there are no parameters.
 at::Device device_of(const std::vector<FsdpParamRef>& parameters);
 
 /// Parameters in `root` that belong to no unit, under their names.

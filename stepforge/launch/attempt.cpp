@@ -132,7 +132,7 @@ void Attempt::forward_signals() {
     if (number == SIGCHLD) continue;
     interrupted_ = true;
     signal_all(number);
-    if (is_notice_of_end(number)) continue;  // who sent it decides when the end comes
+    if (is_notice_of_end(number)) continue;  // its sender decides when the end comes
     signal_after(SIGTERM, options_.launch.interrupt_seconds);
   }
 }
@@ -188,7 +188,7 @@ void Attempt::signal_late_ranks() {
   if (next_signal_ == SIGTERM) signal_after(SIGKILL, options_.launch.grace_seconds);
 }
 
-/// Ranks that still run long after their job has ended elsewhere hang: the others were told by its store.
+/// Ends ranks that still run long after the job has ended elsewhere. They are stuck: the job's store has told the others.
 void Attempt::notice_end_of_job() {
   if (watch_ == nullptr || watch_->reason().empty()) return;
   end_of_job_ = watch_->reason();

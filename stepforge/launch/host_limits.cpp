@@ -18,7 +18,7 @@ namespace {
 
 /// More would spend their time waiting for each other.
 constexpr int64_t kRanksPerCore = 64;
-/// No program that computes takes less.
+/// Every program that computes needs at least this much.
 constexpr int64_t kRankBytes = int64_t{32} << 20;
 /// The launcher's own, and those that starting a rank needs for a moment.
 constexpr int64_t kOwnFiles = 32;

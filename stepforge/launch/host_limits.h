@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many ranks a host can run: a number that is far too large is refused before the first of them starts.
+// How many ranks a host can run. A number that is far too large is refused before the first rank starts.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct HostLimits {
   int64_t processes = 0;   ///< of this user, `ulimit -u`
 };
 
-/// Of this process and host.
+/// The limits of this process and host.
 HostLimits read_host_limits();
 
-/// Throws UsageError with the largest number that is possible, and why, if `ranks` (--nproc) is more.
+/// Throws UsageError if `ranks` (--nproc) is too large, with the largest possible number and the reason.
 void check_ranks_of_host(int ranks, const HostLimits& limits);
 
 }  // namespace stepforge

@@ -40,7 +40,7 @@ struct LaunchOptions {
   double straggler_seconds = 30;
   /// Seconds from SIGTERM until the remaining ranks get SIGKILL.
   double grace_seconds = 5;
-  /// With several hosts: seconds between two questions to rank 0's store.
+  /// With several hosts: seconds between two queries of rank 0's store.
   double ask_seconds = 2;
   /// With several hosts: seconds without an answer of rank 0's store after which the job has ended (store_watch.h).
   double silent_seconds = 60;

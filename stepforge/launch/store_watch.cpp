@@ -28,7 +28,7 @@ enum class StoreQuestion : uint8_t { validate = 0, check = 5, wait = 6, ping = 1
 constexpr uint32_t kMagic = 0x3C85F7CE;
 /// The answer to `check` if the key exists, and to `wait` once it does.
 constexpr std::byte kYes{0};
-/// A ping is answered with its four bytes, of which none is kYes.
+/// A ping is answered with its own four bytes, none of which is kYes.
 constexpr uint32_t kPing = 0x02020202;
 
 template <typename Number>
@@ -136,7 +136,7 @@ void StoreWatch::watch_job(int socket) {
   report_end(is_open ? format("has not answered for {} s", options_.silent_seconds) : "is closed");
 }
 
-/// `yes` to `check` or `wait`, or `no`: `no` to `check`, or a ping.
+/// Answer::yes: the key of a `check` or `wait` exists. Answer::no: the key of a `check` does not, or a ping came back.
 StoreWatch::Answer StoreWatch::next_answer(int socket) const {
   std::array<pollfd, 2> polled{{{socket, POLLIN, 0}, {stop_.number(), POLLIN, 0}}};
   if (poll(polled.data(), polled.size(), milliseconds_of(options_.ask_seconds)) <= 0) return Answer::silent;

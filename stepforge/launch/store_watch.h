@@ -11,11 +11,11 @@
 
 namespace stepforge {
 
-/// Asks rank 0's store, in a thread and over one connection, whether it is still there. The connection opens no
-/// port, and nothing follows from it before the store has said that it is that of this job.
+/// Asks rank 0's store, in a thread and over one connection, whether it is still there. This opens no port, and
+/// answers count only after the store has confirmed that it belongs to this job.
 ///
-/// The job has ended without this launcher if the store then closes the connection or is silent for too long.
-/// Ranks take both for a failure of the job as well, the silence after 20 s. If all ranks end without a failure, the store says
+/// After that, the job has ended without this launcher if the store closes the connection or is silent for too long.
+/// Ranks treat both as a failure of the job too, silence after 20 s. If all ranks end without a failure, the store says
 /// so, and the watch is over.
 class StoreWatch {
  public:

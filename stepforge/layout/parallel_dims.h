@@ -48,7 +48,7 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size);
 ///   dp, batch  dp_replicate x dp_shard: ranks that read different rows
 ///   loss       dp_replicate x dp_shard x cp: ranks over which a loss is summed
 ///   fsdp       dp_shard x cp: ranks among which dense parameters are sharded
-///   fsdp_tp    dp_shard x cp x tp: ranks among which dense parameters are sharded that take slices of the tokens
+///   fsdp_tp    dp_shard x cp x tp: ranks among which dense parameters that work on slices of the tokens are sharded
 ///   cp_heads   neighbours along cp that exchange heads
 ///   cp_ring    cp / cp_heads: the ranks with the same place in these groups
 ///   ep         the innermost ep x etp ranks of dp_shard x cp x tp: ranks that hold different experts, or parts of them

@@ -24,7 +24,7 @@ void add_tie_group(RankLayout& layout, const TiedUnit& tied) {
   layout.groups.push_back({std::string(kTieGroup), std::move(ranks)});
 }
 
-/// What does not depend on whether the unit is sharded.
+/// The fields that do not depend on whether the unit is sharded.
 UnitLayout unit_of(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
   UnitLayout result{
       .partition = plan.partition, .gather = plan.gather, .reduce = plan.reduce, .offloaded = plan.offload};
@@ -143,7 +143,7 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
     for (const std::string_view axis : {kExpertGroup, kExpertShardGroup}) add_group(layout, mesh, axis);
   layout.expert_group = layout.find(kExpertGroup);
   add_tie_group(layout, plan.tied);
-  // Without stages it is the group of all ranks, and without tensor parallelism that of the loss.
+  // Without stages this group has all ranks, and without tensor parallelism it is the loss group.
   if (layout.tensor_group >= 0 && layout.pipeline_group >= 0 &&
       std::ranges::find(units, true, &UnitSpec::state) != units.end())
     add_group(layout, mesh, kStageGroup);

@@ -33,9 +33,9 @@ inline constexpr std::string_view kStageGroup = "stage";
 inline constexpr std::string_view kTieGroup = "tie";
 inline constexpr std::string_view kWorldGroup = "world";
 
-/// A unit of which two stages on different ranks hold a copy.
+/// A unit with a copy in two stages on different ranks.
 struct TiedUnit {
-  std::string name = {};  ///< "": there is none
+  std::string name = {};  ///< "" if there is no tied unit
   int owner = -1;         ///< member of the pipeline that counts and saves it
   int copy = -1;          ///< the other one
 };
@@ -43,11 +43,11 @@ struct TiedUnit {
 /// How a model is spread over ranks and in which dtypes its parameters and gradients travel.
 struct ParallelPlan {
   ParallelDims dims = {};
-  Partition partition = {};   ///< of every unit over its shard group
-  DType gather = DType::f32;  ///< of gathered parameters
-  DType reduce = DType::f32;  ///< in which gradients are sent; they are written and accumulated in fp32
+  Partition partition = {};   ///< how every unit is sharded over its shard group
+  DType gather = DType::f32;  ///< dtype of gathered parameters
+  DType reduce = DType::f32;  ///< dtype in which gradients are sent; they are written and accumulated in fp32
   TiedUnit tied = {};
-  std::vector<std::string> units = {};  ///< of the whole model; empty: those of the rank
+  std::vector<std::string> units = {};  ///< names of the whole model's units; empty: the rank's units are all
   bool offload = false;                 ///< masters, gradients and optimizer state are kept in host memory
 };
 
@@ -68,19 +68,19 @@ struct ReductionStep {
 /// What a rank holds of one unit, and how.
 struct UnitLayout {
   int shard_group = -1;  ///< index into RankLayout::groups; -1: the rank holds all of it
-  std::vector<ReductionStep> reductions = {};  ///< of its gradient, in order
+  std::vector<ReductionStep> reductions = {};  ///< the steps of reducing its gradient, in order
   Partition partition = {};                    ///< over the shard group
   DType gather = DType::f32;
   DType reduce = DType::f32;
   bool offloaded = false;
-  int number = 0;      ///< in the whole model
+  int number = 0;      ///< its number in the whole model
   int tie_group = -1;  ///< ranks that hold a copy of it for another stage
-  /// Of each parameter: whether this rank counts it in norms and saves it. Of those of which all ranks of tensor
-  /// parallelism hold the same shards, only the first one does; of the copies of a tied unit, the first stage's.
+  /// For each parameter, whether this rank counts it in norms and saves it. If all tensor-parallel ranks hold the same
+  /// shard, only the first one does; if several stages hold a copy of a tied unit, only the first stage does.
   std::vector<bool> counted = {};
 
   bool counts(size_t parameter) const { return counted.empty() || counted.at(parameter); }
-  /// The group that holds the same part of the unit: that of the first all-reduce; -1 if there is none.
+  /// The group whose ranks hold the same shard of the unit (that of its first all-reduce); -1 if there is none.
   int replica_group() const;
 };
 
@@ -90,21 +90,21 @@ struct RankLayout {
   int data_rank = 0;   ///< among the ranks that read different rows
   int data_ranks = 1;  ///< their number
   std::vector<RankGroup> groups;
-  int loss_group = -1;            ///< all ranks whose losses are summed; -1: there is one
+  int loss_group = -1;            ///< all ranks whose losses are summed; -1: only this rank
   int tensor_group = -1;          ///< ranks that hold the other parts of divided tensors
   int context_group = -1;         ///< ranks that hold the other tokens of the same rows
-  int heads_group = -1;           ///< those of them with which it exchanges tokens for heads
-  int keys_group = -1;            ///< those of them with which it exchanges keys
+  int heads_group = -1;           ///< ranks of the context group with which it exchanges tokens for heads
+  int keys_group = -1;            ///< ranks of the context group with which it exchanges keys
   int expert_group = -1;          ///< ranks that hold the other experts
   int pipeline_group = -1;        ///< ranks that have the other stages of the model for the same rows
   int tie_group = -1;             ///< ranks that hold the copies of a tied unit; -1: this rank has none
   int model_units = 0;            ///< units of the whole model
-  int world_group = -1;           ///< all ranks; the loss group if that has all; -1: there is one rank
+  int world_group = -1;           ///< all ranks; the loss group if it has all; -1: there is one rank
   std::vector<UnitLayout> units;  ///< in the order of the model specification
 
   /// The group along this axis of the mesh; -1 if the rank is alone in it.
   int find(std::string_view axis) const;
-  /// The number of ranks of a group, and this rank's index in it; of one rank for -1.
+  /// The number of ranks of a group, and this rank's index in it. Group -1 has this rank only.
   int size_of(int group) const;
   int index_in(int group) const;
 };

@@ -11,24 +11,25 @@ namespace stepforge::metric {
 
 inline constexpr std::string_view loss = "loss_metrics/global_avg_loss";
 inline constexpr std::string_view max_loss = "loss_metrics/global_max_loss";
-/// The mean of one data source over its labels since the last record.
+/// The mean loss of one data source over its labels since the last record.
 inline std::string source_loss(std::string_view source) {
   return "loss_metrics/source/" + std::string(source);
 }
-/// The mean of one depth of multi-token prediction over its labels since the last record, without its weight in the
+/// The mean loss of one depth of multi-token prediction over its labels since the last record, without its weight in the
 /// gradients.
 inline std::string mtp_loss(int64_t depth) {
   return "loss_metrics/mtp_" + std::to_string(depth);
 }
-/// Of routers of experts, means over layers and labels, without their weights in the gradients: 1 is even.
+/// The losses of the experts' routers, means over layers and labels, without their weights in the gradients. Even loads
+/// have balance 1.
 inline constexpr std::string_view router_balance = "loss_metrics/router_balance";
 inline constexpr std::string_view router_z = "loss_metrics/router_z";
-/// How experts are used since the last record, of tokens whose label counts: the mean over layers, and of one layer.
+/// Loads of experts since the last record, over tokens whose label counts: the mean over layers, or of one layer.
 ///   max_load, min_load  tokens of the expert with most, or fewest, divided by the mean
 ///   unused_experts      share of experts without a token
 ///   excess_load         share of the tokens beyond the mean of their expert, which a capacity of the mean would drop
-///   load_entropy        of the shares of tokens, divided by the largest possible: 1 is even
-///   entropy             the same of the mean probabilities of the router
+///   load_entropy        entropy of the shares of tokens, divided by the largest possible: 1 is even
+///   entropy             the same for the mean probabilities of the router
 ///   max_rank_load       tokens for the experts of the rank with most, divided by the mean; if experts are spread over ranks
 ///   correction_norm     L2 norm of the router's corrections, if it has some
 inline std::string router(std::string_view figure) {
@@ -41,11 +42,11 @@ inline std::string router(int64_t layer, std::string_view figure) {
 inline constexpr std::string_view grad_norm = "grad_norm";
 /// The learning rate of this step's update.
 inline constexpr std::string_view lr = "lr";
-/// Tokens per second per device, and of the whole job; padding is no token. Labels per second of the whole job.
+/// Tokens per second per device and of the whole job, without padding. Labels per second of the whole job.
 inline constexpr std::string_view tps = "throughput(tps)";
 inline constexpr std::string_view job_tps = "job_throughput(tps)";
 inline constexpr std::string_view job_lps = "job_throughput(labels/s)";
-/// Of the rows since the last record: the share that is padding, and the share of the other tokens that are labels.
+/// In the rows since the last record: the share of padding, and the share of labels among the other tokens.
 inline constexpr std::string_view padding_share = "data/padding(%)";
 inline constexpr std::string_view label_share = "data/labels(%)";
 inline constexpr std::string_view tflops = "tflops";

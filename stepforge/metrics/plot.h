@@ -25,7 +25,7 @@ Axis nice_axis(double low, double high, int wanted_ticks, bool round_ends);
 std::string short_number(double value);
 
 struct PlotStyle {
-  PlotX x = PlotX::steps;    ///< what the runs were read with
+  PlotX x = PlotX::steps;    ///< the x axis that the runs were read with
   bool logarithmic = false;  ///< loss and gradient norm; values that are not positive become gaps
 };
 

@@ -25,16 +25,16 @@ struct RunStart {
   /// The step from which it continued (0 for a new run), and the last step it finished.
   int64_t begin_step = 0;
   int64_t end_step = 0;
-  /// The last step of which it published a checkpoint; 0 if it published none.
+  /// The last step with a published checkpoint; 0 if there is none.
   int64_t saved_step = 0;
-  /// What the launcher calls itself, the same in all its restarts; "" without a launcher.
+  /// The id of the launcher, the same in all its restarts; "" without a launcher.
   std::string launch_id;
   /// Tokens of the run up to end_step; tokens of steps that a resume repeated count once.
   /// Padding is not counted.
   int64_t tokens = 0;
   /// Labels of the run up to end_step, counted in the same way; 0 in older files.
   int64_t labels = 0;
-  /// What each source of the data holds and what was left out of it; null in older files.
+  /// For each data source, what it holds and what was left out; null in older files.
   Json data;
   /// Seconds of this start and all before it, repeated steps included.
   double seconds = 0;
@@ -61,9 +61,8 @@ class RunFolder {
   std::filesystem::path log_file() const { return path_ / "log.txt"; }
   std::filesystem::path history_file() const { return path_ / "run.json"; }
 
-  /// The folder of checkpoints may be a link to one on another disk: returns that, or "" if `name` is no link. Throws
-  /// UsageError if the link belongs to another user, or if it leads into another run, whose checkpoints this one would
-  /// delete.
+  /// The target of the folder of checkpoints if it is a link (to another disk, say); "" if it is not a link. Throws
+  /// UsageError if the link belongs to another user, or leads into another run, whose checkpoints this one would delete.
   std::filesystem::path checkpoint_link(const std::string& name) const;
 
   /// Writes config.toml atomically. Throws Error.
@@ -73,9 +72,8 @@ class RunFolder {
   /// the rest is filled in. An earlier start that is still "running" becomes "died", since this process holds
   /// the lock. Throws Error if run.json cannot be written.
   void begin(RunStart start);
-  /// Updates the start of begin(): last finished step, tokens and labels of the whole run, seconds of
-  /// this start. If the
-  /// disk cannot be written it logs a warning. Only after begin().
+  /// Updates the start of begin(): last finished step, tokens and labels of the whole run, seconds of this start. Logs a
+  /// warning if the disk cannot be written. Call it after begin().
   void progress(int64_t end_step, int64_t tokens, int64_t labels, double seconds);
   /// A checkpoint of `step` was published. Like progress(), it logs a warning if the disk cannot be written.
   /// Does nothing before begin().

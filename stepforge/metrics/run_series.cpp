@@ -24,7 +24,7 @@ double Curve::last() const {
 
 namespace {
 
-/// The starts of the run whose metrics file this is; none if it has no run.json, or a damaged one.
+/// The starts of the run that wrote this metrics file; none if its run.json is missing or damaged.
 std::vector<RunStart> starts_beside(const fs::path& metrics) {
   try {
     return read_run_history(metrics.parent_path().empty() ? fs::path(".") : metrics.parent_path());
@@ -77,7 +77,7 @@ class XAxis {
 
   PlotX kind_;
   std::vector<Resume> resumes_;
-  size_t next_ = 0;  // the one whose records have not begun
+  size_t next_ = 0;  // the first start whose records have not begun
   std::vector<ResumeMark> marks_;
   double time_ = 0;
   double step_ = 0;
@@ -110,7 +110,7 @@ RunSeries read_run_series(const fs::path& run, PlotX x) {
       add(series.loss, metric::loss);
       add(series.grad_norm, metric::grad_norm);
       add(series.lr, metric::lr);
-      // Records of versions before it have that of a rank only.
+      // Records of older versions have only the rate of one rank.
       add(series.tokens_per_second, record.find(metric::job_tps) ? metric::job_tps : metric::tps);
       series.tokens_seen = record.find(metric::tokens_seen).value_or(series.tokens_seen);
     } else if (record.kind == "validation") {
@@ -124,7 +124,8 @@ RunSeries read_run_series(const fs::path& run, PlotX x) {
 
 namespace {
 
-/// Sums over the points up to one, with weights that fall by `decay` with the distance, times its powers 0, 1 and 2.
+/// Weighted sums over the points up to one: the weight falls by `decay` with each step of distance, and is multiplied by
+/// the distance to the powers 0, 1 and 2.
 struct WeightedSums {
   double weight = 0, distance = 0, square = 0;
   double value = 0, value_distance = 0;

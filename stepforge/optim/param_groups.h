@@ -39,8 +39,8 @@ struct ParamGroups {
 /// Patterns are ECMAScript regular expressions that are searched in the parameter's name
 /// ("layers.3.attention.qkv"). The first that matches wins; without a match a parameter has the values of the
 /// [optimizer] section. Norms and biases do not decay unless decay_all is set or their group sets
-/// weight_decay. `intervals` are those of `units`, which a rank of a pipeline has of `whole`; patterns and
-/// groups are those of all units, the same on all ranks. Throws UsageError for a pattern that is not a regular
+/// weight_decay. `units` are the units of `whole` on this rank of a pipeline, which `intervals` cover; patterns
+/// and groups cover all units and are the same on all ranks. Throws UsageError for a pattern that is not a regular
 /// expression or that matches nothing, and for an optimizer that neither the program nor a plug-in (`extensions`) has;
 /// Error for a unit that is not in `whole`.
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& whole,

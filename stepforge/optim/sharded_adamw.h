@@ -41,7 +41,7 @@ class ShardedAdamW {
     at::Tensor steps;                   ///< int64 [parameters]: updates of each parameter so far
     UnitState moments;                  ///< zero before the first step
   };
-  /// The states with moments: those of groups of which any parameter is or was trained. Allocates moments
+  /// The states that have moments: the groups in which any parameter is or was trained. Allocates moments
   /// that do not exist yet. The pointers are valid as long as the optimizer.
   std::vector<const GroupState*> state();
   /// All parameters, in the order of sharded_parameters().

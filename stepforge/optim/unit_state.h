@@ -39,12 +39,12 @@ class UnitState {
   void offload();
 
  private:
-  /// Makes of a flat tensor the view that an update takes.
+  /// Turns a flat tensor into the view that an update takes.
   using Shaped = std::function<at::Tensor(const at::Tensor&)>;
 
   void update_range(const ShardRange& range, size_t first, const at::Tensor& gradient, const UpdateRule& rule,
                     const UpdateScalars& scalars, const Shaped& shaped);
-  /// The values of `shape`d elements from `local` of the shard on, in `flat`, the memory of `slot`.
+  /// The slot's values, in its memory `flat`, for the elements of `shape` that begin at element `local` of the shard.
   at::Tensor view_of(const at::Tensor& flat, int slot, size_t parameter, int64_t local,
                      const std::vector<int64_t>& shape) const;
 

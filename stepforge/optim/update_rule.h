@@ -14,7 +14,7 @@
 
 namespace stepforge {
 
-/// The hyper-parameters of a group of parameters. An optimizer reads those that it has.
+/// The hyper-parameters of a group of parameters. Each optimizer reads those that it needs.
 struct UpdateOptions {
   std::string optimizer = "adamw";  ///< the name of its kind
   double lr = 1e-3;
@@ -39,7 +39,7 @@ struct UpdateArguments {
   const UpdateScalars& scalars;       ///< if `finite` is 0, it must change nothing
 };
 
-/// Must treat every element, or every block of a slot, alike wherever an interval begins: then all layouts compute the same.
+/// Must treat every element (or block of a slot) alike wherever an interval begins, so that all layouts compute the same.
 struct UpdateRule : std::function<void(const UpdateArguments& arguments)> {
   using function::function;
 };

@@ -14,7 +14,7 @@
 
 namespace stepforge {
 
-/// What a data source is opened with.
+/// The arguments with which a data source is opened.
 struct DataSourceRequest {
   const Config& config;
   const DataSourceConfig& source;  ///< the entry of data.sources or data.validation

@@ -51,7 +51,7 @@ class GroupTable {
   }
 
  private:
-  /// Those of the pipeline of `rank` that hold the tied unit.
+  /// The ranks of the pipeline of `rank` that hold the tied unit.
   std::vector<int> tied_ranks(int rank) const {
     const std::vector<int> pipeline = mesh_.group(kPipelineGroup, rank);
     std::vector<int> ranks;

@@ -89,7 +89,7 @@ std::filesystem::path tokenizer_folder(const Config& config) {
   return std::filesystem::is_directory(path) ? path : path.parent_path();
 }
 
-/// What opens the source, if it is of a plug-in.
+/// The function that opens the source, if a plug-in reads it.
 decltype(SourceSpec::open) opener_of(const std::shared_ptr<const Config>& config,
                                      const DataSourceConfig& source) {
   if (source.kind == kBuiltinSource) return {};

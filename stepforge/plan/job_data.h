@@ -32,8 +32,8 @@ auto reading_input(const Read& read) {
   }
 }
 
-/// The tokenizer if it need not be trained: that of bytes, of tokenizer.path, or of the run's folder. Null if there is none
-/// yet.
+/// The tokenizer if it need not be trained: bytes, tokenizer.path, or the one in the run's folder. Null if it does not
+/// exist yet.
 std::unique_ptr<Tokenizer> known_tokenizer(const Config& config);
 
 /// The vocabulary size of a run, without training a tokenizer: model.vocab_size, or that of the tokenizer. Throws UsageError

@@ -51,7 +51,7 @@ void check_ordered(const BatchLayout& batch) {
   }
 }
 
-/// Throws UsageError if gradients of `model` are no sums over rows in one order.
+/// Throws UsageError if gradients of `model` are not sums over rows in one order.
 void check_ordered_units(const ModelSpec& model, const ParallelDims& dims) {
   const auto has = [&](UnitMesh mesh) {
     return std::ranges::find(model.units, mesh, &UnitSpec::mesh) != model.units.end();
@@ -73,7 +73,7 @@ void check_ordered_units(const ModelSpec& model, const ParallelDims& dims) {
   }
 }
 
-/// Throws UsageError if experts are balanced within rows of which a rank has a part.
+/// Throws UsageError if experts are balanced within rows, but a rank has parts of rows.
 void check_balanced_rows(const Config& config, const BatchLayout& batch) {
   if (config.model.router_aux_loss_weight == 0.0 || batch.rows_per_micro_batch % batch.slices == 0) return;
   throw UsageError(format(
@@ -394,7 +394,7 @@ BatchLayout plan_batch(const Config& config, const RankLayout& layout) {
 
 namespace {
 
-/// Adds what a loss of a plug-in allocates for each logit of a chunk: its gradient in fp32, and what it says.
+/// Adds what a loss of a plug-in allocates for each logit of a chunk: its gradient in fp32, and what the loss declares.
 ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
   if (loss.compute == nullptr) return model;
   for (BlockSpec& block : model.blocks) {

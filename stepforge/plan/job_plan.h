@@ -51,8 +51,8 @@ ExpertParallel plan_experts(const Config& config, RankId rank);
 ModelSpec plan_model(const Config& config);
 
 /// All blocks of the model, with this rank's parts of tensors that are divided. Throws UsageError as plan_model() and
-/// plan_data_ranks() do, or if a degree does not fit the model. With `all_rows` its costs are those of a rank to which all
-/// rows of tokens come whose experts it can have, instead of those of even loads.
+/// plan_data_ranks() do, or if a degree does not fit the model. With `all_rows` its costs assume that
+/// as many rows of tokens as possible come to this rank's experts, instead of even loads.
 ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows = false);
 
 /// This rank's part of the model: its parts of divided tensors, and in a pipeline the blocks of its stages. The
@@ -67,11 +67,11 @@ RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank
 /// pipeline there is one program.
 struct ProvedStep {
   std::vector<StepProgram> stages;
-  int member = 0;  ///< that of the rank for which it was planned
+  int member = 0;  ///< the rank for which it was planned
   SymmetryProof proof;
 
   const StepProgram& program() const { return element(stages, member); }
-  /// Of the rank of the pipeline that needs most memory.
+  /// The program of the rank that needs most memory.
   const StepProgram& largest_program() const;
 };
 
@@ -89,8 +89,8 @@ ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const 
 StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout,
                             const PipelinePlan& pipeline = {});
 
-/// The memory of a rank of the pipeline with the highest peak, if all rows of tokens come to the experts of one rank. That of
-/// the programs is for even loads.
+/// The memory of the rank with the highest peak in the pipeline, if all rows of tokens come to the experts of one rank. The
+/// memory of the programs is for even loads.
 MemoryAccount plan_largest_memory(const Config& config, RankId rank);
 
 /// The forward-only program of validation and `eval`, for micro-batches of the same shape as in training.

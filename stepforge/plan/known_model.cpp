@@ -96,7 +96,7 @@ std::optional<int64_t> end_after_going_back(const fs::path& run, int64_t step) {
     const int64_t end = reached_by(starts.at(last));
     return had_reached && end < step ? std::optional(end) : std::nullopt;
   } catch (const std::exception&) {
-    return std::nullopt;  // of an import, or damaged, which a training says
+    return std::nullopt;  // from an import, or damaged, which training reports
   }
 }
 
@@ -114,8 +114,8 @@ KnownModel known_model(const fs::path& path, const std::shared_ptr<const Registr
   return known_checkpoint(found.front().path, plugins);
 }
 
-/// Of the layers of multi-token prediction in config.json, those whose weights are there: transformers keeps the number and
-/// leaves out the weights.
+/// How many of the multi-token prediction layers in config.json have weights: transformers keeps the number and leaves out
+/// the weights.
 int64_t stored_mtp_layers(const fs::path& folder, const ModelConfig& model) {
   if (!holds_hf_weights(folder)) return model.n_mtp_layers;
   const TensorFolder weights = open_hf_weights(folder);

@@ -18,19 +18,19 @@ enum class ModelKind { checkpoint, run, hf_folder };
 /// Which kind of model `path` is. Throws UsageError if it is none of them, as refuse_as_model().
 ModelKind model_kind(const std::filesystem::path& path);
 
-/// Throws UsageError: what `path` is, as far as it is known (a name of the Hub, a folder of its cache, an adapter, weights that
-/// are not read), and the remedy.
+/// Throws UsageError that says what `path` is, as far as known (a name of the Hub, a folder of its cache, an adapter,
+/// weights that we do not read), with the remedy.
 [[noreturn]] void refuse_as_model(const std::filesystem::path& path);
 
 /// A checkpoint or a Hugging Face folder.
 struct KnownModel {
-  /// Of the run, with the run's present folder as run_dir; of a Hugging Face folder only the model and the type
-  /// of the tokenizer are set.
+  /// The configuration of the run, with its present folder as run_dir. For a Hugging Face folder only the model and the
+  /// type of the tokenizer are set.
   Config config;
   std::filesystem::path weights;  ///< the checkpoint (step-N), or the Hugging Face folder
   std::filesystem::path folder;   ///< with the generation settings: the run's, or the Hugging Face folder
   std::filesystem::path tokenizer_folder;  ///< with the tokenizer and the chat template, if there are any
-  /// Of the tokenizer that the checkpoint was trained with; "" if it does not say.
+  /// The fingerprint of the tokenizer that the checkpoint was trained with; "" if it does not say.
   std::string tokenizer_fingerprint;
 
   /// Null if there is none. Throws UsageError if it is not the one that the checkpoint was trained with.
@@ -40,8 +40,8 @@ struct KnownModel {
 };
 
 /// Throws Error if the files that describe the model cannot be read, FormatError if they are malformed. Of the
-/// weights only the names are read. What the run's plug-ins added to its configuration is passed over if it is not in `plugins`,
-/// which also has the families that are not built in.
+/// weights only the names are read. What the run's plug-ins added to its configuration is ignored unless it is in
+/// `plugins`, which also has the families that are not built in.
 KnownModel known_checkpoint(const std::filesystem::path& step_folder,
                             std::shared_ptr<const Registry> plugins = nullptr);
 KnownModel known_hf_folder(const std::filesystem::path& folder,
@@ -55,7 +55,7 @@ std::string why_step(const std::filesystem::path& run, int64_t step);
 std::filesystem::path checkpoint_folder_of_run(const std::filesystem::path& folder);
 
 /// The settings of a run that starts from the model at `path`, as on the command line: architecture,
-/// tokenizer, initial weights, and the defaults of a fine-tune. Of a run, its newest checkpoint is taken. This
+/// tokenizer, initial weights, and the defaults of a fine-tune. For a run, its newest checkpoint is used. This
 /// is what load_config() needs for `model.from`. Throws UsageError if `path` is not a model, a run without
 /// a checkpoint, or of a family that neither the program nor `plugins` have.
 std::vector<std::string> settings_from_model(const std::string& path,
@@ -64,7 +64,7 @@ std::vector<std::string> settings_from_model(const std::string& path,
 /// Sets the defaults of a fine-tune, which `import` writes into the config.toml of its run.
 void use_fine_tune_defaults(Config& config);
 
-/// A line of sizes of the model that `model.from` named: "qwen3, 28 layers, dim 1024, ...".
+/// One line with the sizes of the model that `model.from` named: "qwen3, 28 layers, dim 1024, ...".
 std::string model_summary(const ModelConfig& model);
 
 /// Whether a setting, "optimizer.lr = 2e-05", is such a default and not taken from the model.

@@ -177,7 +177,8 @@ ExchangeKind exchange_of(DispatchMethod method, bool to_experts) {
   return {};
 }
 
-/// Of the exchange to the experts of a block, or back, whose result has type `made` over experts. Backward is the other one.
+/// The cells of the exchange to a block's experts, or back, whose result has type `made` over experts. In the backward pass
+/// it is reversed.
 std::vector<std::string> dispatch_cells(const BlockSpec& block, bool back, const std::vector<TypeAxis>& axes,
                                         ValueType made) {
   std::vector<std::string> cells = {format("{}.{}", block.name, back ? "combine" : "dispatch")};

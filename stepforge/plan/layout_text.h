@@ -11,7 +11,7 @@
 namespace stepforge {
 
 /// The rank's groups, its units (partition, dtypes, reductions), its part of every tensor, and the types of values
-/// in every block (modelspec/value_types.h). What differs in its layer's number only is one line. `part` is this
+/// in every block (modelspec/value_types.h). Lines that differ only in the layer's number are merged. `part` is this
 /// rank's part of the model, divided by the plan of `config`, with the units of `layout`. Throws ValueTypeError.
 std::string layout_text(const ModelSpec& part, const RankLayout& layout, const Config& config);
 

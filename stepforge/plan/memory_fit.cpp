@@ -162,7 +162,7 @@ class FitSearch {
     step.settings.push_back(format("training.global_batch_size={}", step.config.training.global_batch_size));
   }
 
-  /// Whether the specification is that of config.model: not one that a program has made itself.
+  /// Whether the specification was made from config.model, not by a program of its own.
   bool is_model_of(const Config& config) const {
     try {
       const ModelSpec planned = plan_divided_model(config, rank_);
@@ -180,7 +180,7 @@ class FitSearch {
     const int rank = candidate.world_size == rank_.world_size ? rank_.rank : 0;
     try {
       const RankId id{rank, candidate.world_size};
-      // A specification of one's own has no pipeline.
+      // A custom specification has no pipeline.
       const bool in_pipeline = has_stages(candidate.config);
       const PipelinePlan pipeline = in_pipeline ? plan_pipeline(candidate.config, id) : PipelinePlan();
       const ModelSpec part = in_pipeline      ? plan_rank_model(pipeline, id)
@@ -207,7 +207,7 @@ class FitSearch {
     return std::ranges::any_of(candidates, [&](const Candidate& candidate) { return fits(candidate); });
   }
 
-  /// The smallest of each two kinds of change on these ranks, where the largest of both fits.
+  /// For each pair of kinds of change on these ranks: if their largest changes fit together, the smallest that do.
   void try_pairs() {
     for (std::size_t i = 0; i < kOnTheseRanks; ++i) {
       for (std::size_t j = i + 1; j < kOnTheseRanks; ++j) {
@@ -337,8 +337,8 @@ std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryA
   const double most = rows(true) / rows(false);
   const int64_t needed = needed_bytes(largest, budget);
   const std::string text = format(
-      "Experts: memory and time are those of even loads (router/max_rank_load 1); "
-      "a rank whose experts all tokens take (router/max_rank_load {:.3g}) needs {}: it ",
+      "Experts: memory and time assume even loads (router/max_rank_load 1); "
+      "a rank whose experts take all tokens (router/max_rank_load {:.3g}) needs {}: it ",
       most, human_bytes(needed));
   if (needed <= budget.bytes) return text + "fits";
   const auto spare = static_cast<double>(budget.bytes - needed_bytes(even, budget));

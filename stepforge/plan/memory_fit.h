@@ -38,7 +38,7 @@ struct FittingChange {
 
 /// What find_fitting_changes() found.
 struct FitResult {
-  /// On the same ranks first. Empty if nothing fits of what was tried.
+  /// Those on the same ranks come first. Empty if nothing that was tried fits.
   std::vector<FittingChange> changes;
   std::string tried;  ///< "activation_checkpoint.mode=full, --world-size 2 to 65536"
 };
@@ -48,7 +48,7 @@ int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget);
 
 /// Changes, each found by planning again, with which the training step of this rank fits: recomputation, a smaller
 /// micro-batch (with the same rows per step), tensor and expert parallelism, offloading and more ranks, each alone and as
-/// small as it can be; if none of them does on these ranks, each two of them; and if that is not enough, all of them.
+/// small as it can be; if none fits on these ranks, in pairs; and if that is not enough, all together.
 FitResult find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
                                const MemoryBudget& budget);
 
@@ -57,9 +57,9 @@ FitResult find_fitting_changes(const Config& config, const ModelSpec& model, Ran
 std::string memory_verdict(const Config& config, const ModelSpec& model, RankId rank,
                            const MemoryAccount& memory, const MemoryBudget& budget);
 
-/// Of experts that are spread over ranks: "Experts: memory and time are those of even loads (router/max_rank_load 1); a rank
-/// whose experts all tokens take (router/max_rank_load 4) needs 2.1 GiB: it fits", or "... does not fit" and a line with the
-/// load up to which it does and the settings that even out the loads. `even` and `largest` are the memory of these two loads;
+/// If experts are spread over ranks: "Experts: memory and time assume even loads (router/max_rank_load 1); a rank whose
+/// experts take all tokens (router/max_rank_load 4) needs 2.1 GiB: it fits", or "... does not fit" and a line with the load
+/// up to which it does and the settings that even out the loads. `even` and `largest` are the memory of these two loads;
 /// between them it grows with the load.
 std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryAccount& even,
                                 const MemoryAccount& largest, const MemoryBudget& budget);

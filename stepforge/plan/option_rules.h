@@ -24,11 +24,11 @@ struct OptionUse {
   const void* table = nullptr;  ///< the struct that has it: of an element of a list, that element
 };
 
-/// What becomes of an option that a user has set and that the job does not read.
+/// How an option is treated that a user has set but the job does not read.
 enum class UnreadAction : uint8_t {
   refuse,  ///< another choice of the same configuration excludes it
-  /// A line at the start names it: the number of ranks, the kind of the data, what the run folder holds or a switch decides,
-  /// and one file serves all of them.
+  /// A line at the start names it. The number of ranks, the kind of the data, the content of the run folder or a switch
+  /// decides, and one file may serve all of these cases.
   name,
 };
 

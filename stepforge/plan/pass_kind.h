@@ -10,8 +10,8 @@
 
 namespace stepforge {
 
-/// Changes the program of each rank, in training and validation: the order of its operations, what they need besides what
-/// follows from their effects (`needs`, of earlier ones), or operations themselves (insert_operations of step/passes.h). All
+/// Changes the program of each rank, in training and validation: the order of its operations, their needs beyond those that
+/// follow from their effects (`needs`, earlier operations), or the operations (insert_operations of step/passes.h). All
 /// registered passes run, in the order of registration; each may read a section of its own. Buffers and the other needs are
 /// derived afterwards, and the result is proved like any program: one that is wrong is refused.
 struct PassKind {

@@ -76,7 +76,7 @@ ProvedStep proved_step(const Config& config, const PipelinePlan& pipeline, RankI
   return prove_train_step(config, part, plan_layout(config, part, rank, pipeline), pipeline);
 }
 
-/// What is predicted of one schedule.
+/// The predictions for one schedule.
 struct Forecast {
   PipelinePlan pipeline;
   double bubble = 0;
@@ -84,7 +84,7 @@ struct Forecast {
   int64_t peak_bytes = 0;
 };
 
-/// Of the schedule of `config`, or of `schedule` instead.
+/// The forecast for the schedule of `config`, or for `schedule` instead.
 Forecast forecast_of(const Config& config, RankId rank, const MachineModel& machine,
                      const Schedule* schedule = nullptr) {
   Forecast forecast;

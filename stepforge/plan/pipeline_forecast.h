@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `stepforge plan` says of the pipeline of a job before it runs.
+// The predictions of `stepforge plan` for the pipeline of a job.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct ScheduleComparison {
   /// that does not fit the job has the reason instead.
   std::string table;
   std::string fastest;  ///< the name of the fastest one within the memory; "" if there is none
-  Schedule schedule;    ///< that one
+  Schedule schedule;    ///< the fastest schedule
 };
 
 /// Compares the schedules that have names, that of the job's CSV file if it has one, and zero-bubble schedules made for

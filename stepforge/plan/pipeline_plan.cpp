@@ -98,7 +98,7 @@ std::vector<int> alive_micro_batches(const Schedule& schedule) {
   return most;
 }
 
-/// Of the weights and optimizer state of a unit, and its gradients in fp32.
+/// The bytes of a unit's weights and optimizer state, and of its gradients in fp32.
 double state_bytes(const OptimizerChoice& optimizer, const UnitSpec& unit) {
   const UnitSlots slots = optimizer.slots(unit);
   int64_t bytes = 0;

@@ -21,7 +21,7 @@ struct PipelinePlan {
   int ranks() const { return schedule.ranks(); }
   /// The stages of a pipeline rank, ascending.
   std::vector<int> stages_of(int member) const;
-  /// What it holds of the model.
+  /// The part of the model that a pipeline rank holds.
   ModelSpec part(int member) const;
   PipelineOptions options() const;
   /// The two ranks that hold a tied unit, if it has stages on both; otherwise nothing.
@@ -35,8 +35,8 @@ bool has_stages(const Config& config);
 /// schedule or its file do not fit one another or the model. `schedule`, if given, is used instead of that of `config`.
 PipelinePlan plan_pipeline(const Config& config, RankId rank, const Schedule* schedule = nullptr);
 
-/// The same for a specification of one's own. `whole`: undivided, by whose costs stages are balanced; `divided`: this
-/// rank's parts of its tensors.
+/// The same for a custom specification. `whole`: the undivided model, whose costs balance the stages; `divided`: the model
+/// with this rank's parts of its tensors.
 PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank,
                            const Schedule* schedule = nullptr);
 

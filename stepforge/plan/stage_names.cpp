@@ -23,7 +23,7 @@ Names block_names(const ModelSpec& model) {
   return names;
 }
 
-/// Of the blocks that can be recomputed.
+/// The names of the regions that can be recomputed.
 Names region_names(const ModelSpec& model) {
   Names names;
   for (const BlockSpec& block : model.blocks)

@@ -87,7 +87,7 @@ class UnreadSearch {
     return false;
   }
 
-  /// The first, and those that are not the default.
+  /// The first chooser, and those that do not have their default.
   std::vector<std::string> shown_choosers(const OptionRule& rule, const std::string& table) {
     std::vector<std::string> shown;
     for (const std::string& chooser : words_of(rule.choosers)) {

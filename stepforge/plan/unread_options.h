@@ -19,13 +19,13 @@ struct UnreadOption {
 };
 
 /// The options that the user has set (LoadedConfig::chosen), that differ from the default, and that the job does not read.
-/// What a setting of the command line turns off in a file is named, not refused.
+/// Options in a file that a setting of the command line turns off are named, not refused.
 std::vector<UnreadOption> find_unread_options(const LoadedConfig& loaded, JobRanks ranks = {});
 
-/// Throws UsageError that lists those that are refused.
+/// Throws UsageError that lists the refused options.
 void refuse_unread_options(const LoadedConfig& loaded);
 
-/// The others, in a line for each cause: "not read on one rank: precision.reduce = "bf16"".
+/// The other options, in a line for each cause: "not read on one rank: precision.reduce = "bf16"".
 std::vector<std::string> unread_notes(const LoadedConfig& loaded, JobRanks ranks);
 
 }  // namespace stepforge

@@ -32,8 +32,8 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// The digits that `text` begins with, which are removed. Nothing if there are none, or if the number is
-/// kMaxCsvActions or more, which no action of a complete schedule can have.
+/// Removes the digits at the beginning of `text` and returns their number. Nothing if there are none, or if the number
+/// is kMaxCsvActions or more, which no action of a complete schedule can have.
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

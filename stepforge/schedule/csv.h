@@ -22,14 +22,14 @@ inline constexpr int kMaxCsvActions = 1 << 20;
 /// schedule.
 ///
 /// Throws FormatError with `source`, line and column (both from 1) for anything else, a line without
-/// computations, a stage on two lines or on none, or too many actions. Whether the schedule can run is for
-/// check_schedule() to say.
+/// computations, a stage on two lines or on none, or too many actions. check_schedule() says whether
+/// the schedule can run.
 Schedule parse_schedule_csv(std::string_view text, const std::string& source);
 
 /// Throws Error too if the file cannot be read.
 Schedule read_schedule_csv(const std::filesystem::path& path);
 
-/// What parse_schedule_csv() reads back as the same schedule. PyTorch reads it too, as long as no L is
+/// A text that parse_schedule_csv() reads back as the same schedule. PyTorch reads it too, as long as no L is
 /// listed.
 std::string schedule_csv(const Schedule& schedule);
 

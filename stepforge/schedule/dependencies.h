@@ -47,9 +47,9 @@ class ActionTable {
 /// The products of an action: B makes two, every other kind one.
 std::vector<ActionTable::Product> products_of(ActionKind kind);
 
-/// The actions in an order in which each comes after the one before it on its rank and after what it needs.
-/// Where none exists, as actions wait for each other in a cycle, the order ends before the first such
-/// actions: it is shorter than the schedule. Then the first action of each rank that is not in it waits.
+/// The actions in an order in which each comes after the one before it on its rank and after what it needs. If
+/// actions wait for each other in a cycle, the order ends before them and is shorter than the schedule; the first
+/// action of each rank that is not in it waits.
 std::vector<ActionPlace> run_order(const Schedule& schedule, const ActionTable& table);
 
 }  // namespace stepforge

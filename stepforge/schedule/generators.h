@@ -58,11 +58,11 @@ struct ScheduleKind {
 /// GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, then those of plug-ins.
 std::vector<ScheduleKind> schedule_kinds(const Registry& registry = {});
 
-/// Letters in any case. Throws UsageError with the names that there are.
+/// Ignores case. Throws UsageError that lists the names.
 ScheduleKind find_schedule(std::string_view name, const Registry& registry = {});
 
 /// Throws UsageError if `ranks` or `micro_batches` is less than 1, or `stages_per_rank` does not fit the
-/// schedule. A schedule of a plug-in need not be possible: check_schedule tells.
+/// schedule. A schedule of a plug-in may be impossible; check_schedule() tells.
 Schedule make_schedule(const ScheduleKind& kind, int ranks, int stages_per_rank, int micro_batches,
                        const Extensions& extensions = {});
 

@@ -9,7 +9,7 @@
 
 namespace stepforge {
 
-/// What a stage takes for one micro-batch. Times in seconds.
+/// The times, in seconds, and the memory of a stage for one micro-batch.
 struct StageTime {
   double forward = 0;
   double backward = 0;

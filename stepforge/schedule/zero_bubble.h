@@ -9,7 +9,7 @@
 namespace stepforge {
 
 /// One stage per rank, backwards as I and W. `limit` is the most activations that a rank may hold, in the
-/// unit of StageTime::activations: with that of one forward as unit, p is the paper's ZB-1p, 2p its ZB-2p.
+/// unit of StageTime::activations. In units of one forward, p is the paper's ZB-1p, 2p its ZB-2p.
 ///
 /// Throws UsageError if `micro_batches` is less than 1, there are no stages, or one forward exceeds the
 /// limit.

@@ -14,13 +14,13 @@ bool has_experts(const StepProgram& program, int block) {
   return block >= 0 && element(program.blocks, block).experts > 0;
 }
 
-/// Whether it takes what a combine has made.
+/// Whether the block takes a value that a combine has made.
 bool takes_combined(const StepProgram& program, const ProgramBlock& block) {
   return std::ranges::any_of(
       block.inputs, [&](int v) { return has_experts(program, element(program.values, v).producer); });
 }
 
-/// Whether a dispatch sends what it has made.
+/// Whether a dispatch sends a value that the block has made.
 bool makes_sent(const StepProgram& program, int block) {
   return std::ranges::any_of(program.blocks, [&](const ProgramBlock& other) {
     return std::ranges::any_of(other.sent,
@@ -45,7 +45,7 @@ std::vector<int> cuts_of(const StepProgram& program, int begin, int end) {
   return cuts;
 }
 
-/// Their indices in turn.
+/// The indices of both lists, their pieces in turn.
 std::vector<int> order_of_turns(const StepProgram& program, int begin, int middle) {
   const std::vector<int> first = cuts_of(program, begin, middle);
   const std::vector<int> second = cuts_of(program, middle, static_cast<int>(program.operations.size()));

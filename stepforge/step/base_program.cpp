@@ -26,7 +26,7 @@ class Writer {
   Operation& add(OpKind kind, int unit = -1, int group = -1) {
     return program_.operations.emplace_back(make_operation(kind, unit, group));
   }
-  /// Only if there is such a group.
+  /// Adds the operation if there is such a group.
   void add_over(int group, OpKind kind, int unit = -1) {
     if (group >= 0) add(kind, unit, group);
   }
@@ -35,8 +35,8 @@ class Writer {
   StepProgram& program_;
 };
 
-/// The sums over the copies of a unit: one of the whole gradient or, in ordered mode, one of each micro-batch. They come
-/// when all contributions have been made: before, ranks would wait for each other in a cycle.
+/// The sums over the copies of a unit: one of the whole gradient or, in ordered mode, one of each micro-batch. They
+/// come after all contributions; earlier, ranks would wait for each other in a cycle.
 void write_tie(Writer& writer, const StepProgram& program, int unit, bool ordered) {
   for (int m = 0; m < (ordered ? program.micro_batches : 1); ++m) {
     const OpKind kind = ordered ? OpKind::tie_leaf : OpKind::tie_reduce;
@@ -202,7 +202,7 @@ class ValueWriter {
     }
   }
 
-  /// What the block takes after the dispatch, and makes before its results are combined: no other block does.
+  /// The values that the block takes from a dispatch and makes for a combine; no other block takes or makes them.
   void add_rows(const BlockSpec& block, int b) {
     ProgramBlock& added = element(program_.blocks, b);
     added.experts = block.dispatch->experts;
@@ -280,7 +280,7 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.ahead = block.ahead;
     added.weights_in_backward = block.kind != BlockKind::embedding;
     if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
-    if (options.kind == ProgramKind::generate) continue;  // of whole rows, on every rank
+    if (options.kind == ProgramKind::generate) continue;  // has whole rows on every rank
     if (block.exchanges_over(BlockAxis::context)) added.group(BlockAxis::context) = layout.keys_group;
     if (block.exchanges_over(BlockAxis::heads)) added.group(BlockAxis::heads) = layout.heads_group;
   }

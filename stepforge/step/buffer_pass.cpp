@@ -17,11 +17,11 @@ namespace {
 
 constexpr int64_t kMasterBytes = 4;      // masters that are trained, gradients and optimizer state are fp32
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
-constexpr int64_t kTallyBytes = 8;       // fp64; of each expert
-// What the labels weigh, their number, that of the tokens, and how many ranks are to stop and lack rows.
+constexpr int64_t kTallyBytes = 8;       // fp64; one per expert
+// The weight of the labels, their number, the number of tokens, and how many ranks must stop or lack rows.
 constexpr int64_t kLabelCountBytes = 40;
-constexpr int64_t kTokenBytes = 4;        // int32; a batch has those further ahead, which the embedding takes
-constexpr int64_t kAheadWeightBytes = 8;  // what the labels of one depth of multi-token prediction weigh
+constexpr int64_t kTokenBytes = 4;  // int32; a batch has the tokens further ahead too, for the embedding
+constexpr int64_t kAheadWeightBytes = 8;  // the weight of the labels of one depth of multi-token prediction
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank
 
 /// The number of elements of a unit in the shard of this rank, in all shards, and in a gathered copy.
@@ -172,7 +172,7 @@ class BufferWriter {
     }
   }
 
-  /// Of what the graph of a block keeps, what other blocks have as values.
+  /// The part of what the graph of a block keeps that other blocks hold as values.
   int64_t kept_bytes(int block) const {
     int64_t bytes = 0;
     for (const int value : element(program_.blocks, block).kept)
@@ -221,7 +221,7 @@ class BufferWriter {
     return sum;
   }
 
-  /// What a block whose layers are divided exchanges while it computes.
+  /// Sets what a block with divided layers exchanges while it computes.
   void set_exchanges(Operation& operation, const BlockCost& cost) const {
     const auto& groups = element(program_.blocks, operation.block).groups;
     const bool loss = operation.kind == OpKind::loss_forward_backward;
@@ -238,7 +238,7 @@ class BufferWriter {
       operation.beside = (forward ? cost.forward_beside : 0) + (backward ? cost.backward_beside : 0);
   }
 
-  /// Of the norms that a rank sends: one, or in a pipeline one of each unit of the model.
+  /// The bytes of the norms that a rank sends: one norm, or in a pipeline one for each unit of the model.
   int64_t norm_bytes() const {
     return kPartialSumBytes * (layout_.pipeline_group >= 0 ? layout_.model_units : 1);
   }

@@ -107,8 +107,8 @@ class Classes {
     return groups_.size();
   }
 
-  /// The programs as if each class were one rank: groups have the classes of their members, and those within one
-  /// class are gone.
+  /// The programs as if each class were one rank: the members of a group become their classes, and groups within one
+  /// class are dropped.
   std::vector<StepProgram> quotient() const {
     std::vector<StepProgram> result(programs_.begin(), programs_.end());
     for (std::size_t c = 0; c < result.size(); ++c) {

@@ -8,7 +8,7 @@ namespace stepforge {
 
 namespace {
 
-/// Of a tree; besides, a leaf of each micro-batch may wait at a level of its own.
+/// Levels of a tree. In addition, a leaf of each micro-batch may wait at a level of its own.
 constexpr std::size_t kTreeLevels = 64;
 
 class Structure : ListWalk {
@@ -214,8 +214,8 @@ class Structure : ListWalk {
     }
   }
 
-  /// It runs over all ranks that have other elements of a trained unit, together with the group of tensor parallelism, over
-  /// which norms are joined next: those of its shard group are among them.
+  /// Together with the tensor-parallel group, over which norms are joined next, the operation's group must reach all ranks
+  /// that have other elements of a trained unit: all ranks of the unit's shard group.
   void require_all_shards(const Operation& operation) const {
     require_group(operation, find_group(program_.groups, kShardGroup));
     const std::vector<int> reached = reached_ranks(operation.group);
@@ -227,7 +227,7 @@ class Structure : ListWalk {
     }
   }
 
-  /// Those from which a number comes to this rank through the group and then that of tensor parallelism, ascending.
+  /// The ranks whose numbers reach this rank through the group and then through the tensor-parallel group, ascending.
   std::vector<int> reached_ranks(int group) const {
     const auto members = [&](int index) {
       return index < 0 ? std::vector<int>{program_.rank} : element(program_.groups, index).ranks;

@@ -18,7 +18,7 @@ struct Collective {
   std::vector<int> ranks;
 };
 
-/// One message: it passes when sender and receiver have both come, as engines without buffers have it.
+/// One message: it passes when sender and receiver have both come, as in engines without buffers.
 struct Message {
   bool sender = false;
   bool receiver = false;

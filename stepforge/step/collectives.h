@@ -19,7 +19,7 @@ struct GroupLane {
   auto operator<=>(const GroupLane&) const = default;
 };
 
-/// Those that a program uses, ascending: the same on all ranks that run the same program.
+/// The pairs that a program uses, ascending: the same on all ranks that run the same program.
 std::vector<GroupLane> group_lanes(const StepProgram& program);
 
 /// All collectives of one kind over one group, or all messages that a stage sends in its pipeline.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gradients consist of.
+// Which contributions each gradient contains.
 #pragma once
 
 #include <map>
@@ -12,17 +12,17 @@
 
 namespace stepforge {
 
-/// Follows the contributions of blocks and micro-batches through gradients, stashes and reductions. What an operation
-/// ends or lends flows into what it makes or changes.
+/// Follows the contributions of blocks and micro-batches through gradients, stashes and reductions. The contents
+/// of a resource that an operation ends or lends go into the resource that it makes or changes.
 class Contributions {
  public:
   Contributions(const StepProgram& program, const ProgramEffects& effects);
 
-  /// Applies the next operation of the program. Returns what is wrong with it, "" if nothing.
+  /// Applies the next operation of the program. Returns the error, or "".
   std::string apply(const Operation& operation, const std::vector<InstanceEffect>& effects);
 
  private:
-  /// Block and micro-batch of what is added to a gradient.
+  /// The block and micro-batch that contributed to a gradient.
   using Contribution = std::pair<int, int>;
   /// Sorted.
   using Contents = std::vector<Contribution>;

@@ -63,7 +63,7 @@ class ProgramEffects {
   /// In the order of the table. An operation without a unit, inputs or outputs has no effects on these. Valid until the
   /// next call.
   const std::vector<InstanceEffect>& of(const Operation& operation);
-  /// Without those on the units of a block or on all units. Likewise.
+  /// The same without effects on the units of a block or on all units.
   const std::vector<InstanceEffect>& own(const Operation& operation);
 
   std::size_t count() const { return count_; }
@@ -73,8 +73,8 @@ class ProgramEffects {
 
   /// It exists before, during and after the step: a resident unit, or state that is not offloaded.
   bool is_persistent(const Instance& instance) const;
-  /// Whether the access must be ordered with all others, or only with those that are: reading persistent state for the
-  /// last time is reading it.
+  /// Whether the access must be ordered with all others; if not, it is ordered with exclusive ones only. `take` of persistent
+  /// state just reads it.
   bool is_exclusive(Access access, const Instance& instance) const {
     return access_info(access).exclusive && !(access == Access::take && is_persistent(instance));
   }

@@ -9,9 +9,9 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kCountBytes = 8;  // int64: of the rows of an expert, or the tokens of a rank
+constexpr int64_t kCountBytes = 8;  // int64: the number of rows of an expert, or of tokens of a rank
 
-/// Of what a block's dispatch takes, in bytes.
+/// What a block's dispatch sends, in bytes.
 struct Sent {
   Sent(const StepProgram& program, const ProgramBlock& block)
       : tokens(element(program.values, block.sent.at(0)).bytes()),
@@ -65,7 +65,7 @@ ExchangeCost exchange_cost(const StepProgram& program, const Operation& operatio
   const ProgramBlock& block = element(program.blocks, operation.block);
   ExchangeCost cost = of_method(program, block, operation.kind);
   if (operation.kind != OpKind::dispatch_gradient) return cost;
-  for (const int value : block.sent)  // what it adds to a gradient is made beside it
+  for (const int value : block.sent)  // the summand is made in memory of its own
     if (find_buffer(program, operation.reads, BufferKind::bundle_gradient, value) >= 0)
       cost.workspace += element(program.values, value).bytes();
   return cost;
@@ -75,8 +75,8 @@ int64_t routes_bytes(const StepProgram& program, const ProgramBlock& block) {
   const int64_t slots = element(program.values, block.sent.at(2)).bytes();
   switch (block.method) {
     case DispatchMethod::all_to_all:
-      return 2 * slots * block.parts;  // of each row its slot, and the other way round
-    case DispatchMethod::all_gather:   // of each slot of all ranks its row, and of each own row its slot
+      return 2 * slots * block.parts;  // the slot of each row, and the row of each slot
+    case DispatchMethod::all_gather:   // the row of each slot of all ranks, and the slot of each own row
       return ranks_of_experts(program) * slots + element(program.values, block.inputs.at(2)).bytes();
   }
   return 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an exchange of rows with the ranks of experts moves and needs, by DispatchMethod.
+// Bytes and workspace of an exchange of rows with the ranks of experts, by DispatchMethod.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct ExchangeCost {
   int64_t workspace = 0;
 };
 
-/// `operation`: one of the trait kDispatches, whose block has a dispatch.
+/// `operation` has the trait kDispatches, and its block a dispatch.
 ExchangeCost exchange_cost(const StepProgram& program, const Operation& operation);
 
-/// Of where the rows of a block's dispatch have gone.
+/// The memory that records where the rows of a block's dispatch have gone.
 int64_t routes_bytes(const StepProgram& program, const ProgramBlock& block);
 
 /// The collective that moves the rows of an exchange, after a dispatch has told the sizes: "all_gather". "" for operations

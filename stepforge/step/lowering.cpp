@@ -188,15 +188,15 @@ class Lowering {
     operation.micro_batch = m;
   }
 
-  /// Rows leave as soon as block b has made the last of what they are made of, beside the blocks that are listed before
-  /// their experts.
+  /// Rows leave as soon as block b has made the last value that they consist of, while the blocks listed before their
+  /// experts compute.
   void dispatch_from(int b, int m) {
     for (const int experts : element(dispatched_, b))
       if (runs(experts)) add_exchange(OpKind::dispatch, experts, m);
   }
 
-  /// Sends what operation `made` has made. With it, the next computations for this neighbour wait for a message
-  /// that is `sends_in_flight` older.
+  /// Sends the result of operation `made`. From then on, computations for this neighbour wait for the message that is
+  /// `sends_in_flight` older.
   void send(OpKind kind, int block, const Action& action, int made) {
     const std::optional<StageMessage> message = messages_.sent_by(action);
     if (!message || message->to == self_) return;
@@ -266,8 +266,7 @@ class Lowering {
     });
   }
 
-  /// Input gradients may run before weight gradients only where there are both; other backwards run whole, with the
-  /// part that they have.
+  /// A backward is split into input and weight gradients only if it has both; otherwise it runs whole.
   OpKind backward_kind(ActionKind action, int b) const {
     const bool split = passes_gradient(b) && is_trained(b);
     if (action == ActionKind::backward || !split) return OpKind::backward;
@@ -278,8 +277,8 @@ class Lowering {
     return action == ActionKind::backward || is_trained(b);
   }
 
-  /// From the last to the first, but experts come as late as they can: the others compute while the gradients of results are
-  /// on their way.
+  /// The blocks from last to first, but experts as late as possible: other blocks compute while the gradients of results
+  /// are on their way.
   std::vector<int> backward_order(int stage) const {
     std::vector<int> order;
     const std::vector<int>& blocks = element(stages_, stage);

@@ -14,8 +14,8 @@ namespace stepforge {
 /// needed, in the sender's order. Throws UsageError if the schedule does not fit the pipeline or the program.
 void lower_schedule(StepProgram& program, const RankLayout& layout, const PipelineOptions& pipeline);
 
-/// The same without backward passes: `program` evaluates or generates, micro-batch by micro-batch, with the stages
-/// where the schedule has them.
+/// The same without backward passes: `program` evaluates or generates, micro-batch by micro-batch. The ranks have the
+/// stages that the schedule gives them.
 void lower_forward(StepProgram& program, const RankLayout& layout, const PipelineOptions& pipeline);
 
 }  // namespace stepforge

@@ -60,7 +60,7 @@ std::size_t even_ranks_per_host(const MachineModel& machine, std::span<const int
 /// What a block exchanges while it computes. Its bytes are those that a rank sends.
 struct ExchangeTime {
   double all = 0;     ///< seconds
-  double beside = 0;  ///< of them those of exchanges that a computation can hide
+  double beside = 0;  ///< the part of exchanges that a computation can hide
 };
 
 ExchangeTime exchange_time(const StepProgram& program, const Operation& operation,
@@ -77,7 +77,7 @@ ExchangeTime exchange_time(const StepProgram& program, const Operation& operatio
   return time;
 }
 
-/// Of its message or collective, or of what it moves in memory.
+/// The time of its message or collective, or of the bytes that it moves in memory.
 double moving_seconds(const StepProgram& program, const Operation& operation, const MachineModel& machine) {
   const auto bytes = static_cast<double>(operation.bytes);
   if (operation.peer >= 0) {

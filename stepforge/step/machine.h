@@ -11,7 +11,7 @@
 
 namespace stepforge {
 
-/// The way from a rank to another one.
+/// A link from one rank to another.
 struct Link {
   double bytes_per_second = 1e10;
   double seconds = 0;  ///< latency of a message
@@ -25,7 +25,7 @@ struct MachineModel {
   double memory_bytes_per_second = 2e10;  ///< gradient norm, updates, copies in memory
   double seconds_per_operation = 5e-6;    ///< overhead of any operation
   Link network = {};                      ///< to a rank of the same host
-  Link between_hosts = {};                ///< to a rank of another one
+  Link between_hosts = {};                ///< to a rank of another host
   int ranks_per_host = 0;                 ///< rank r is on host r / ranks_per_host; 0: all are on one host
   /// Ranks of a host that can compute at the same time; more share them evenly. 0: all can.
   int cores = 0;
@@ -33,7 +33,7 @@ struct MachineModel {
   MeasuredCosts measured = {};
 
   int host_of(int rank) const { return ranks_per_host > 0 ? rank / ranks_per_host : 0; }
-  /// Between two ranks, and the slowest one between any two of `ranks`.
+  /// The link between two ranks, and the slowest link between any two of `ranks`.
   const Link& link(int rank, int peer) const;
   const Link& slowest_link(std::span<const int> ranks) const;
 };
@@ -52,11 +52,11 @@ std::string machine_text(const MachineModel& machine);
 
 /// How long a collective of `ranks` takes in which each sends its part of `bytes` to all: an all-gather or a
 /// reduce-scatter. `passes`: 2 for an all-reduce, which is both. In a ring of n ranks a rank sends n - 1 times a part
-/// of bytes / n, and all are as slow as the slowest link. If the ranks are several on each of some hosts, equally many,
-/// they may instead exchange their parts between hosts first and then within a host; the faster way counts.
+/// of bytes / n, and all are as slow as the slowest link. If several hosts have equally many of the ranks, at least
+/// two each, the ranks may instead exchange their parts between hosts first and then within a host; the faster way counts.
 double collective_seconds(const MachineModel& machine, std::span<const int> ranks, double bytes, int passes);
 
-/// What a rank sends of an operation that is a message or a collective, in bytes: of a collective as in a ring.
+/// The bytes that a rank sends for a message or a collective; collectives count as rings.
 double sent_bytes(const StepProgram& program, const Operation& operation);
 
 /// How long an operation runs, on a rank that has a core for itself.

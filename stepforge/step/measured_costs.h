@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operations took in a step that ran: a cost model for steps that did not.
+// Times of operations measured in one step, as a cost model for other steps.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +13,8 @@
 
 namespace stepforge {
 
-/// Times of operations of the compute lane that involve no other rank, by kind and by what they work on. Layers
-/// count as one another ("layers.3" as "layers").
+/// Times of operations of the compute lane that involve no other rank, by kind and by block or unit. All
+/// layers count as one ("layers.3" as "layers").
 class MeasuredCosts {
  public:
   /// `owner`: the name of the block or unit, or "". `amount`: FLOPs, or bytes if it has none, or 0. All operations of
@@ -28,8 +28,8 @@ class MeasuredCosts {
   bool empty() const { return samples_.empty(); }
 
   /// The median of the measured times of this kind and owner, in proportion to FLOPs or bytes where they differ.
-  /// If only a whole backward was measured, its halves take that in proportion to their FLOPs, and a recomputation takes
-  /// what a forward takes. Nothing if nothing like it was measured, or for an operation that involves other ranks.
+  /// If only a whole backward was measured, its halves share its time in proportion to their FLOPs. A recomputation takes as
+  /// long as a forward. nullopt if nothing similar was measured, or for an operation that involves other ranks.
   std::optional<double> seconds(const StepProgram& program, const Operation& operation) const;
 
  private:

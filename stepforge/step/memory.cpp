@@ -84,8 +84,7 @@ MemoryAccount account(const StepProgram& program) {
   };
   result.peak_bytes = live_bytes;
   result.at_peak = live;
-  std::vector<std::size_t>
-      beside;  // of which no operation of the compute lane knows yet that they have ended
+  std::vector<std::size_t> beside;  // that may still run, as far as the compute lane knows
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     if (program.operations[i].lane == Lane::compute) {
       std::erase_if(beside, [&](std::size_t other) {

@@ -80,7 +80,7 @@ class Copies {
 
   /// Adds the copies that must come before the operation.
   void precede(Operation& operation) {
-    // No earlier than what it is for.
+    // The reload starts no earlier than the operation that it is for could.
     const auto reload = [&](const StateParts& parts) {
       add_copy(OpKind::reload_start, operation.unit, parts, operation.needs);
     };

@@ -35,7 +35,7 @@ enum class OpKind : uint8_t {
   all_reduce_start,       ///< starts to sum the gradient of unit u over the replicas
   all_reduce_wait,        ///< the sum is complete
   tie_reduce,             ///< sums the gradient of a tied unit over the stages that hold a copy
-  tie_leaf,               ///< ordered mode: sums that of one micro-batch
+  tie_leaf,               ///< ordered mode: the same for one micro-batch
   share_loss,             ///< gives the losses of the last stage to all stages
   share_logits,           ///< gives the logits of the last stage to all stages
   reduce_loss,            ///< collects the losses of all ranks of the group
@@ -304,8 +304,8 @@ constexpr bool sends_message(OpKind kind) {
 constexpr bool receives_message(OpKind kind) {
   return kind == OpKind::receive || kind == OpKind::receive_gradient;
 }
-/// Whether the operation moves rows between ranks, or messages to another stage: it frees what it has read later than
-/// the compute lane may know.
+/// Whether the operation moves rows between ranks, or messages to another stage: its inputs may stay in use after the
+/// compute lane has moved on.
 constexpr bool frees_beside_compute(OpKind kind) {
   return sends_message(kind) || has_trait(kind, kDispatches);
 }

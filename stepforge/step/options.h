@@ -78,13 +78,13 @@ struct OffloadPolicy {
 
 /// The pipeline that the ranks of RankLayout::pipeline_group form.
 struct PipelineOptions {
-  /// What each of them computes, in order. Without ranks: one stage; every micro-batch forward, then backward.
+  /// What each rank computes, in order. If it has no ranks: one stage; every micro-batch forward, then backward.
   Schedule schedule;
   int first_trained_stage = 0;  ///< the stages before it have frozen units only and run no backward
   /// Messages to one neighbour that may be under way when the computation of the next one starts.
   int sends_in_flight = 2;
-  /// Two micro-batches take turns, so that one computes while rows of the other pass between ranks: without stages the
-  /// forwards of each two, then their backwards; in a pipeline a backward and the next forward.
+  /// Two micro-batches take turns, so that one computes while rows of the other pass between ranks: without stages their
+  /// forwards, then their backwards; in a pipeline a backward and the next forward.
   bool overlap_exchanges = false;
 };
 

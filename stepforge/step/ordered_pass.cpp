@@ -62,9 +62,9 @@ class SumTree {
   int leaves_;
 };
 
-/// Writes the stashes and additions of one unit. A leaf is what one block contributes for one micro-batch: those of a
-/// micro-batch come first in the tree, so it does not matter which other contributions were made between them. If the
-/// unit has a copy on another stage, a leaf waits until it has been summed over the copies.
+/// Writes the stashes and additions of one unit. A leaf is the contribution of one block for one micro-batch. The tree
+/// first adds the leaves of one micro-batch, so it does not matter which other contributions were made between them. If
+/// the unit has a copy on another stage, a leaf waits until it has been summed over the copies.
 class UnitSums {
  public:
   UnitSums(const StepProgram& program, int index, std::vector<Insertion>& insertions)
@@ -138,7 +138,7 @@ class UnitSums {
     insertions_.back().operation.level = slot;
   }
 
-  /// That of the level, unless micro-batches come out of order and another subtree of the level has it.
+  /// The slot of the level, unless micro-batches come out of order and another subtree of the level occupies it.
   int free_slot(int level) const {
     const auto is_free = [&](int slot) {
       return std::ranges::none_of(stashed_, [&](const auto& entry) { return entry.second == slot; });

@@ -14,7 +14,7 @@ namespace stepforge {
 /// labels are counted first and the loss is reduced before the norm. The program has no buffers yet.
 StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout, const StepOptions& options);
 
-/// Of each block, whether `policy` keeps only its input until its backward. Throws UsageError for a policy that does
+/// For each block, whether `policy` keeps only its input until its backward. Throws UsageError for a policy that does
 /// not fit the model.
 std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolicy& policy);
 
@@ -25,7 +25,7 @@ void recompute_pass(StepProgram& program, const ModelSpec& model, const Recomput
 /// of pairs. If their number is no power of two, the complete subtrees of its set bits are added up, the smallest
 /// first. Whatever the order in which a schedule completes leaves, a sum is stashed until its sibling is there, so all
 /// orders give the same bits. In the order of their numbers this is a binary counter: log2 stashes at most. If two
-/// blocks use a unit, what they contribute is added first; if they are on two ranks, all leaves are stashed until they
+/// blocks use a unit, their contributions are added first; if they are on two ranks, all leaves are stashed until they
 /// are summed over the copies, at the end. Throws UsageError if more blocks use it.
 void ordered_pass(StepProgram& program);
 

@@ -49,7 +49,7 @@ std::string duration(double seconds) {
                             : format("{} days", plain_number(seconds / kDay));
 }
 
-/// What a kind of buffer at the peak is.
+/// A plain name for a kind of buffer at the peak.
 std::string_view plain_kind(BufferKind kind) {
   switch (kind) {
     case BufferKind::gather_slot:

@@ -22,10 +22,10 @@ struct PlanText {
   SymmetryProof proof;          ///< of the programs of all ranks
   std::string verdict;          ///< whether the run fits into memory; may be empty
   MachineModel machine;         ///< for the predicted time
-  bool assumed_machine = true;  ///< nobody has given its rates
+  bool assumed_machine = true;  ///< its rates are defaults
   /// When the operations of the program run, if other ranks are simulated too; otherwise empty.
   std::vector<OperationTime> times;
-  std::string pipeline;               ///< what there is to say of the pipeline; may be empty
+  std::string pipeline;               ///< text about the pipeline; may be empty
   std::optional<TableOptions> table;  ///< of the operations; not set: without it
 };
 

@@ -94,13 +94,13 @@ struct ProgramUnit {
 /// A tensor that passes between blocks, for each micro-batch: edges between the block that makes it and those that take
 /// it.
 struct ProgramValue {
-  std::string name;            ///< of the block that makes it; "input of layers.3" if that is on another rank
-  int producer = -1;           ///< block, of dispatched rows that of the tokens; -1: the value is received
+  std::string name;   ///< of the block that makes it; "input of layers.3" if that is on another rank
+  int producer = -1;  ///< block that makes it; for dispatched rows, the block of their tokens; -1: received
   std::vector<int> consumers;  ///< blocks; none if it is only sent
   DType dtype = DType::f32;
-  int64_t rows = 0;  ///< of dispatched rows the expected number
+  int64_t rows = 0;  ///< for dispatched rows, the expected number
   int64_t width = 0;
-  int64_t slices = 1;  ///< a row for so many tokens: the ranks of a tensor group hold slices of it
+  int64_t slices = 1;  ///< tokens per row; > 1 if the ranks of a tensor group hold slices of the tokens
 
   int64_t bytes() const { return rows * width * dtype_bytes(dtype); }
   bool has_gradient() const { return is_floating_point(dtype); }
@@ -115,14 +115,14 @@ struct ProgramBlock {
   std::vector<int> arriving;  ///< values that are received before this block, the first of a stage
   std::vector<int> leaving;   ///< values that are sent after it, the last of a stage
   std::vector<int> kept;      ///< outputs that its backward reads
-  int64_t experts = 0;        ///< of its layer, over ranks to which rows are dispatched; 0: nothing is
-  int64_t parts = 1;          ///< of each expert, on ranks of their own
+  int64_t experts = 0;  ///< number in its layer, over all ranks to which rows are dispatched; 0: no dispatch
+  int64_t parts = 1;    ///< number of parts of each expert, each on another rank
   DispatchMethod method = DispatchMethod::all_to_all;
-  std::vector<int> sent;      ///< values of which its inputs are dispatched
+  std::vector<int> sent;      ///< values from which its inputs are dispatched
   std::vector<int> returned;  ///< values into which its outputs are combined
-  bool trained_only = false;  ///< a head besides the first, or what only such heads take: it runs in training
+  bool trained_only = false;  ///< a further head, or needed only by further heads: runs in training only
   double loss_weight = 1;     ///< of a head
-  int ahead = 0;              ///< how many tokens after the next one it predicts; its labels are theirs
+  int ahead = 0;  ///< how many tokens after the next one it predicts; it has the labels of those tokens
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
@@ -140,7 +140,7 @@ struct StepProgram {
   int rank = 0;
   int micro_batches = 1;
   int ahead =
-      0;  ///< in training: the largest of the blocks of the model, whose labels are counted one by one
+      0;  ///< in training: the largest `ahead` of the model's blocks; the labels of each depth are counted
   std::vector<RankGroup> groups;
   std::vector<ProgramUnit> units;
   std::vector<ProgramBlock> blocks;
@@ -156,7 +156,7 @@ decltype(auto) element(Items& items, int index) {
 }
 
 /// The buffer of this kind, and of this value if one is given, among `buffers`, which an operation reads, allocates or
-/// frees; -1 if there is none. Only of values an operation lists several buffers of one kind.
+/// frees; -1 if there is none. An operation lists several buffers of one kind only for values.
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind, int value = -1);
 
 /// The tag of the input values of a stage, or of their gradients.

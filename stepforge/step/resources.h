@@ -42,19 +42,19 @@ constexpr std::string_view buffer_kind_name(BufferKind kind) {
 enum class Resource : uint8_t {
   batch,
   value,           ///< what a block passes to others
-  value_gradient,  ///< of a value: the sum of what all that take it add
+  value_gradient,  ///< gradient of a value: the sum over all blocks that take it
   run,             ///< the computation of a block: forward, loss or logits
   graph,
   weight_inputs,
   weight_queue,
-  routes,          ///< of the rows that a block takes: where they came from
+  routes,          ///< where the rows that a block takes came from
   gathered,        ///< the gathered copy of a unit. A resident unit always has it
   gradient,        ///< what is accumulated for a unit
   level,           ///< a stashed gradient
   reduced,         ///< the sum of the gradient over the shard group
   all_reduced,     ///< the sum over the replicas
   tied,            ///< the sum over the copies of a tied unit
-  tied_leaf,       ///< the same of one micro-batch
+  tied_leaf,       ///< the same for one micro-batch
   updated,         ///< by the optimizer, or by a tally
   weights,         ///< state of a unit on the device: always there, except for offloaded units
   shard_gradient,  ///< likewise
@@ -91,12 +91,12 @@ enum class When : uint8_t {
   reduces,   ///< ProgramUnit::reduces()
   in_place,  ///< not `reduces`
   replicated,
-  tied,          ///< and its whole gradient is summed over the copies
-  tied_by_leaf,  ///< and the gradients of micro-batches are
+  tied,          ///< the unit is tied, and its whole gradient is summed over the copies
+  tied_by_leaf,  ///< the unit is tied, and its gradients of micro-batches are summed
   offloaded,
   trained,  ///< the unit is trainable, and the program trains
   changes,  ///< the same, or it is state that the program changes
-  runs,     ///< the block runs in such a program
+  runs,     ///< the block runs in this program
   has_label_group,
   has_stages,
   has_loss_group,
@@ -108,7 +108,7 @@ enum class Selector : uint8_t {
   own,          ///< of the unit, level, micro-batch, block or step of the operation
   inputs,       ///< the values that its block takes
   outputs,      ///< the values that its block makes
-  kept,         ///< those of them that its backward needs
+  kept,         ///< the outputs that its backward needs
   sent,         ///< the values from which its block's inputs are dispatched
   returned,     ///< the values into which its block's outputs are combined
   arriving,     ///< the values that the stage of its block receives
@@ -221,7 +221,7 @@ namespace resource_table {
 
 inline constexpr unsigned kEnded = bit(absent) | bit(gone);
 inline constexpr unsigned kAny = kExists | kEnded | bit(under_way);
-/// What the device has changed must have gone to the host.
+/// Changes on the device must have been copied to the host.
 inline constexpr unsigned kClean = kEnded | bit(present);
 
 constexpr int of(BufferKind kind) {

@@ -12,8 +12,8 @@
 namespace stepforge {
 
 /// The run in terms of `schedule`, from which `programs` were written, to be drawn: an action lasts from the
-/// start of its first computation to the end of its last one. An action without computations, as stages of
-/// frozen units have them, takes no time. Activations are counted in stages, as simulate() counts them for
+/// start of its first computation to the end of its last one. An action without computations, as in
+/// stages of frozen units, takes no time. Activations are counted in stages, as simulate() counts them for
 /// uniform_times().
 Timeline timeline_of(std::span<const StepProgram> programs, const PipelineRun& run, const Schedule& schedule);
 

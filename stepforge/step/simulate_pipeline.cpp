@@ -25,7 +25,7 @@ struct Meeting {
   std::vector<OperationPlace> arrived;
 };
 
-/// A program on its way.
+/// A program while it is simulated.
 struct Runner {
   std::array<std::vector<int>, kLanes> queue;  // the operations of each lane, in order
   std::array<std::size_t, kLanes> next{};      // of the queue: the one that runs or waits
@@ -35,7 +35,7 @@ struct Runner {
   std::vector<OperationPlace> cause;  // what each operation waited for last
 };
 
-/// Something that runs.
+/// An operation that runs.
 struct Running {
   OperationPlace place;
   double end = 0;
@@ -66,7 +66,7 @@ class Host {
   }
 
  private:
-  /// From now on so many share the cores: what is left of each takes longer or shorter.
+  /// From now on `number` computations share the cores; rescales the remaining time of each.
   void set_number(std::size_t number, double now) {
     const double before = speed_;
     speed_ = cores_ > 0 && number > 0 ? std::min(1.0, cores_ / static_cast<double>(number)) : 1.0;
@@ -79,7 +79,7 @@ class Host {
   std::vector<Running> running_;
 };
 
-/// Goes from one end of operations to the next, and starts what may start then.
+/// Advances from one end of operations to the next, and starts the operations that may start then.
 class Simulation {
  public:
   Simulation(std::span<const StepProgram> programs, const MachineModel& machine)
@@ -141,7 +141,7 @@ class Simulation {
     return {format("{} {}", lane_name(operation.lane), group_key(group)), members};
   }
 
-  /// Starts what the program can start now.
+  /// Starts the operations that the program can start now.
   void advance(std::size_t p) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) try_to_start(p, lane);
   }
@@ -165,7 +165,7 @@ class Simulation {
     for (const OperationPlace& member : meeting->arrived) start(member, cause);
   }
 
-  /// What the operation waited for last.
+  /// The operation that this one waited for last.
   OperationPlace last_wait(std::size_t p, std::size_t lane, const Operation& operation) const {
     double ready = 0;
     OperationPlace cause;
@@ -202,7 +202,7 @@ class Simulation {
     return next;
   }
 
-  /// Ends what ends now; then what waited for it may start.
+  /// Ends the operations that end now, so that those that waited for them may start.
   void finish_all() {
     std::vector<OperationPlace> finished;
     while (!running_.empty() && running_.begin()->first <= now_) {
@@ -258,7 +258,7 @@ class Simulation {
   PipelineRun run_;
 };
 
-/// What an operation on the critical path is.
+/// The kind of work of an operation on the critical path.
 std::string work_name(const Operation& operation) {
   if (is_pipeline_lane(operation.lane)) return "messages between stages";
   switch (operation.kind) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts when the operations of all ranks of a pipeline run, and what the length of the step depends on.
+// Predicts when the operations of all ranks of a pipeline run, and which of them determine the length of the step.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ double bubble_share(std::span<const StepProgram> programs, const PipelineRun& ru
 double bubble_share(std::span<const StepProgram> programs, const PipelineRun& run);
 
 /// What the critical path is made of, largest share first: "forward 40 %, backward 55 %, messages between
-/// stages 5 %". Of kinds below half a percent only the sum is given.
+/// stages 5 %". Kinds below half a percent are summed up.
 std::string critical_path_text(std::span<const StepProgram> programs, const PipelineRun& run);
 
 }  // namespace stepforge

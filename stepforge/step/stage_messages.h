@@ -32,7 +32,7 @@ class StageMessages {
   StageMessages(const Schedule& schedule, int first_trained_stage)
       : schedule_(schedule), first_trained_stage_(first_trained_stage) {}
 
-  /// What an action sends to another stage, or takes from one.
+  /// The message that an action sends to another stage, or receives from one.
   std::optional<StageMessage> sent_by(const Action& action) const;
   std::optional<StageMessage> needed_by(const Action& action) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All ranks have the tokens of all, and each takes the rows of its own experts: all-gather, and reduce-scatter back.
+// All ranks gather all tokens, and each takes the rows of its own experts: all-gather, and reduce-scatter back.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -21,16 +21,16 @@ namespace stepforge {
 
 namespace {
 
-constexpr int32_t kNoExpert = -1;  // of tokens that only fill up
+constexpr int32_t kNoExpert = -1;  // the expert of padding tokens
 
-/// The tokens of a rank as one of equal parts of those of all.
+/// The tokens of a rank, padded to one of equal parts of the tokens of all ranks.
 class GatheredTokens {
  public:
   GatheredTokens() = default;
   /// `most`: tokens of the rank with the largest number.
   GatheredTokens(int64_t tokens, int64_t most) : tokens_(tokens), most_(most) {}
 
-  /// Values [N, D] of the tokens of each rank, one rank after the other, filled up with `filler`.
+  /// Values [N, D] of the tokens of each rank, one rank after the other, padded with `filler`.
   at::Tensor gather(const at::Tensor& values, Communicator& ranks, int32_t filler = 0) const {
     at::Tensor all = at::empty({ranks.size() * most_, values.size(1)}, values.options());
     const at::Tensor own = tokens_ == most_ ? values.contiguous()
@@ -39,7 +39,7 @@ class GatheredTokens {
     return all;
   }
 
-  /// Of values of the tokens of all ranks the sums over ranks, [N, D], for those of this one.
+  /// Sums the values of all tokens over ranks. Returns the sums for this rank's tokens, [N, D].
   at::Tensor sum(const at::Tensor& all, Communicator& ranks) const {
     at::Tensor own = at::empty({most_, all.size(1)}, all.options());
     ranks.reduce_scatter(bytes_of(all), bytes_of(own), summed_type(all));
@@ -70,7 +70,7 @@ class AllGatherRoutes : public TokenRoutes {
   }
 
   const ExpertRows& own() const { return own_; }
-  /// Of values of slots [tokens of all ranks, k] those of own rows, [R, 1].
+  /// Selects from the values of all slots, [tokens of all ranks, k], those of this rank's rows, [R, 1].
   at::Tensor slots_of(const at::Tensor& all) const { return all.view({-1, 1}).index_select(0, own_.slots); }
   /// The numbers of rows by rank and expert, [ranks, own] int64.
   at::Tensor counts(int64_t ranks) const {

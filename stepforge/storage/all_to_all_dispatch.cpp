@@ -23,7 +23,7 @@ std::vector<std::size_t> byte_sizes(const at::Tensor& rows, std::span<const int6
   return sizes;
 }
 
-/// Sends outgoing_rows[r] of the rows of `outgoing` to rank r, one rank after the other; the result has those that come.
+/// Sends outgoing_rows[r] of the rows of `outgoing` to rank r, one rank after the other; returns the rows that arrive.
 at::Tensor exchange_rows(const at::Tensor& outgoing, std::span<const int64_t> outgoing_rows, int64_t coming,
                          std::span<const int64_t> incoming_rows, Communicator& ranks) {
   at::Tensor incoming = at::empty({coming, outgoing.size(1)}, outgoing.options());
@@ -32,7 +32,7 @@ at::Tensor exchange_rows(const at::Tensor& outgoing, std::span<const int64_t> ou
   return incoming;
 }
 
-/// Outgoing rows are sorted by expert, so those for one rank are together; those that come are in the order of the ranks that
+/// Outgoing rows are sorted by expert, so rows for one rank are together; arriving rows are in the order of the ranks that
 /// sent them. A part of an expert counts as an expert.
 class AllToAllRoutes : public TokenRoutes {
  public:
@@ -73,7 +73,7 @@ class AllToAllRoutes : public TokenRoutes {
   int64_t received_ = 0;                // the sum of incoming_rows_
 };
 
-/// From each rank the number of rows for each expert of this one, [ranks, own] int64; the routes remember them.
+/// The number of rows that each rank sends to each expert of this rank, [ranks, own] int64; the routes remember them.
 at::Tensor AllToAllRoutes::exchange_counts(Communicator& ranks) {
   const int64_t degree = ranks.size();
   const int64_t own = (std::ssize(sent_.offsets) - 1) / degree;

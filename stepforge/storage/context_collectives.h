@@ -8,8 +8,8 @@
 
 namespace stepforge {
 
-/// Over the groups for heads and for keys of `groups`, on the compute lane, a ring also on the peer lane; empty
-/// functions where such a group has one rank. The functions throw PeerError. `groups` must outlive them.
+/// The exchanges over the groups for heads and for keys of `groups`, on the compute lane; a ring also uses the peer lane.
+/// A group of one rank gets empty functions. The functions throw PeerError. `groups` must outlive them.
 ContextExchange context_exchange(const GroupCommunicators& groups, const ContextParallel& parallel);
 
 }  // namespace stepforge

@@ -8,7 +8,7 @@
 
 namespace stepforge {
 
-/// The choice among experts of `parts` parts each, as one among these parts.
+/// A choice among experts, as a choice among their parts.
 struct PartChoice {
   at::Tensor weights;   ///< [N, k parts] fp32
   at::Tensor indices;   ///< [N, k parts] int32, by the ranks that have the parts
@@ -24,7 +24,7 @@ int64_t experts_per_rank(int64_t experts, int64_t parts, int64_t ranks);
 PartChoice choose_parts(const at::Tensor& weights, const at::Tensor& indices, int64_t experts, int64_t parts,
                         int64_t ranks);
 
-/// The gradient of weights [N, k] for that of the weights of parts.
+/// The gradient of weights [N, k], from the gradient of the weights of parts.
 at::Tensor sum_of_parts(const at::Tensor& gradient, int64_t parts);
 
 }  // namespace stepforge

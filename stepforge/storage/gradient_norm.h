@@ -15,13 +15,13 @@ enum class NormExchange : uint8_t {
 };
 
 /// terms = those of the gradients of all trained units of `store`, bitwise equal on all ranks. Each element
-/// counts once: replicas hold equal gradients, and of parameters that all ranks of tensor parallelism hold,
-/// only one rank counts them. A collective of `shards`, the units' shard group on the compute lane; null if
+/// counts once: replicas hold equal gradients, and only one rank counts parameters that all tensor-parallel
+/// ranks hold. A collective of `shards`, the units' shard group on the compute lane; null if
 /// each rank holds whole units.
 void gradient_norm_terms(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards,
                          const at::Tensor& terms);
 
-/// The same of each unit alone: terms [units of the whole model], 0 for those of other pipeline stages.
+/// The same for each unit alone: terms [units of the whole model], 0 for those of other pipeline stages.
 void unit_norm_terms(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards,
                      const at::Tensor& terms);
 

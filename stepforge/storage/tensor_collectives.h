@@ -8,7 +8,7 @@
 
 namespace stepforge {
 
-/// In which tensors of this type are summed over ranks. Throws Error if they are not.
+/// The dtype in which the tensor is summed over ranks. Throws Error if tensors of its type cannot be summed.
 DType summed_type(const at::Tensor& tensor);
 
 /// Over the tensor group of `groups`, on the compute lane; empty functions if it has one rank. The functions

@@ -19,8 +19,8 @@ struct TokenChoice {
   at::Tensor tokens;   ///< [N, D]; N may differ between ranks and be 0
   at::Tensor weights;  ///< [N, k] fp32
   at::Tensor indices;  ///< [N, k] int32
-  /// Of the layer. They are spread evenly over the ranks, in their order. Each has `parts`, which are on neighbouring ranks: the
-  /// result of an expert is the sum of those of its parts.
+  /// Experts of the layer, spread evenly over the ranks in their order. Each has `parts` on neighbouring ranks: the result of
+  /// an expert is the sum over its parts.
   int64_t experts = 0;
   int64_t parts = 1;
 };
@@ -38,11 +38,11 @@ class TokenRoutes {
   TokenRoutes(const TokenRoutes&) = delete;
   TokenRoutes& operator=(const TokenRoutes&) = delete;
 
-  /// Returns results [R, D] of the rows that came: of each token the sum of its own, [N, D].
+  /// Returns the results [R, D] of dispatched rows to their tokens: the sum for each token of this rank, [N, D].
   virtual at::Tensor combine(const at::Tensor& results, Communicator& ranks) const = 0;
-  /// The gradient of the results, [R, D], for that of the sums, [N, D].
+  /// The gradient of the results, [R, D], from the gradient of the sums, [N, D].
   virtual at::Tensor combine_gradient(const at::Tensor& gradient, Communicator& ranks) const = 0;
-  /// The gradients of tokens and weights, for those of the rows that came, [R, D], and of their weights, [R, 1].
+  /// The gradients of tokens and weights, from those of the dispatched rows, [R, D], and of their weights, [R, 1].
   virtual TokenGradients dispatch_gradient(const at::Tensor& rows, const at::Tensor& weights,
                                            Communicator& ranks) const = 0;
 };
@@ -63,7 +63,8 @@ DispatchedRows dispatch_tokens(DispatchMethod method, const TokenChoice& choice,
 DispatchedRows dispatch_all_to_all(const TokenChoice& choice, Communicator& ranks);
 DispatchedRows dispatch_all_gather(const TokenChoice& choice, Communicator& ranks);
 
-/// For methods: of each row that comes its expert, [R, 1] int32, from the numbers of rows by rank and expert, [ranks, own] int64.
+/// For the methods: the expert of each arriving row, [R, 1] int32, from the numbers of rows by rank and expert, [ranks, own]
+/// int64.
 at::Tensor experts_of_rows(const at::Tensor& counts);
 
 }  // namespace stepforge

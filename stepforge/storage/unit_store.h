@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The storage of one unit: flat master weights ("masters", in fp32 unless they are frozen in another dtype), a flat fp32 gradient, and the gathered
-// values that layers read. On several ranks masters, gradient and optimizer state are divided into equal
-// shards (modelspec/flat_layout.h), one per rank; gathered values and the gradient that backward writes are
+// The storage of one unit: flat master weights ("masters", in fp32 unless they are frozen in another dtype), a flat fp32
+// gradient, and the gathered values that layers read. On several ranks masters, gradient and optimizer state are divided
+// into equal shards (modelspec/flat_layout.h), one per rank; gathered values and the gradient that backward writes are
 // whole while they exist. fully_shard and the executor both use it.
 #pragma once
 
@@ -27,8 +27,8 @@ namespace stepforge {
 
 struct StoreOptions {
   bool with_gradient = true;  ///< allocate gradients of trainable units
-  /// If one rank holds the whole unit, values gathered in the dtype of the masters are these themselves, and backward
-  /// writes into gradient() itself. Otherwise both have their own memory, as on several ranks.
+  /// If one rank holds the whole unit, values gathered in the dtype of the masters are the masters themselves, and
+  /// backward writes into gradient() itself. Otherwise both have their own memory, as on several ranks.
   bool alias_if_whole = true;
   bool pinned = false;  ///< masters and gradient are in page-locked memory, which needs an accelerator
   int unit = kNoUnit;   ///< the unit's number in the model; ranks compare it in collectives
@@ -55,7 +55,7 @@ class UnitStore {
   /// This rank's index in the shard group.
   int shard() const { return shard_; }
   bool sharded() const { return shards_.shards() > 1; }
-  /// On which steps compute. Masters and gradient of an offloaded unit are in host memory.
+  /// The device on which steps compute. Masters and gradient of an offloaded unit are in host memory.
   at::Device device() const { return values_.device(); }
   /// This rank's index among those that hold the same shard, and their number.
   int replica() const { return groups_->layout().index_in(layout_.replica_group()); }
@@ -187,7 +187,7 @@ class ModelStore {
   ParameterLookup lookup();
   void initialize(uint64_t seed);
   const GroupCommunicators& groups() const { return *groups_; }
-  /// On which steps compute: that of all units.
+  /// The device on which steps compute, the same for all units.
   at::Device device() const { return units_.at(0)->device(); }
 
  private:

@@ -39,7 +39,7 @@ bool is_file_of_folder(const fs::path& folder, std::string_view name) {
   return target.parent_path().filename() == "blobs";
 }
 
-/// What is wrong with a file that is none of the folder.
+/// Why a file does not count as a file of the folder.
 std::string fault_of_file(const fs::path& folder, std::string_view name) {
   std::error_code failure;
   if (fs::is_symlink(folder / name, failure)) {

@@ -52,8 +52,8 @@ HfIndex index_of_shards(std::span<const TensorSpec> specs, std::span<const Shard
 bool holds_hf_weights(const std::filesystem::path& folder);
 
 /// Opens a model folder (model.safetensors, else the files of the index, else all shards of one model, or the only
-/// .safetensors file) or one .safetensors file. Names that wrappers have changed get those of transformers
-/// (wrapped_names.h), which note() says. Throws UsageError if there is none, with what there is instead
+/// .safetensors file) or one .safetensors file. Names that wrappers have changed become those of transformers
+/// (wrapped_names.h); note() says so. Throws UsageError if there are no weights, naming what there is instead
 /// (other_weights.h), FormatError listing all missing files and all differences between the index and the files.
 TensorFolder open_hf_weights(const std::filesystem::path& path);
 

@@ -60,7 +60,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// What the model is of which the folder holds an adapter: " of meta-llama/Llama-3-8B", or "".
+/// The base model of the adapter in a folder: " of meta-llama/Llama-3-8B", or "".
 std::string base_of_adapter(const fs::path& config) {
   try {
     const Json json = read_json_file(config);
@@ -89,7 +89,7 @@ std::string other_weights_in(const fs::path& path) {
     for (const std::string& name : names) {
       const std::string small = lower(name);
       if (!small.starts_with(files.begin) || !small.ends_with(files.end)) continue;
-      // What trainers write beside any weights.
+      // Trainers write these beside any weights.
       if (small == "training_args.bin" || small == "optimizer.pt" || small == "scheduler.pt") continue;
       return format("{} ({}); {}", files.what, name, files.remedy);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that are not read: what a folder or file holds instead of safetensors of a whole model, and the remedy.
+// Weights that we do not read: what a folder or file holds instead of a whole model in safetensors, and the remedy.
 #pragma once
 
 #include <filesystem>
@@ -8,11 +8,11 @@
 
 namespace stepforge {
 
-/// Of a folder without weights that can be read, or a file: what it is, and what to do. "" if nothing is known.
+/// Says what a file, or a folder without weights that we read, holds, and what to do. "" if nothing is known.
 /// The text is a clause that continues "FOLDER ...".
 std::string other_weights_in(const std::filesystem::path& path);
 
-/// What tensors of these names are if they are no weights of a model: of an adapter, or quantized. "" otherwise.
+/// Says what tensors of these names are if they are not a model's weights: an adapter's, or quantized. "" otherwise.
 std::string other_weights_named(const std::vector<std::string>& names);
 
 }  // namespace stepforge

@@ -39,13 +39,13 @@ class TensorFolder {
   /// or dimensions, overlap, or leave out elements.
   explicit TensorFolder(const std::vector<std::filesystem::path>& paths);
 
-  /// Adds tensors of another folder by name; names that it lacks are passed over. Throws FormatError naming a tensor that both
-  /// have.
+  /// Adds tensors of another folder by name; names that it lacks are ignored. Throws FormatError naming a tensor that both
+  /// folders have.
   void adopt(TensorFolder other, const std::vector<std::string>& names);
 
   /// Gives the tensors, in the order of names(), other names, all different. `note`: one line that says so.
   void rename(const std::vector<std::string>& new_names, std::string note);
-  /// What a user should know of how the files were read; "": nothing.
+  /// What a user should know about how the files were read, or "".
   const std::string& note() const { return note_; }
 
   const std::vector<SafetensorsFile>& files() const { return files_; }

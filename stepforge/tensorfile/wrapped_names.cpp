@@ -19,7 +19,7 @@ constexpr std::string_view kModel = "model.";
 constexpr std::string_view kEmbedding = "embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.";
 
-/// Removes the parts of all names; returns which there were.
+/// Removes kWrappers from all names; returns those that occurred.
 std::set<std::string> remove_wrappers(std::vector<std::string>& names) {
   std::set<std::string> removed;
   for (std::string& name : names) {
@@ -37,7 +37,7 @@ std::set<std::string> remove_wrappers(std::vector<std::string>& names) {
   return removed;
 }
 
-/// What is before "embed_tokens.weight" in the only name that ends so, but for copies in layers.
+/// The text before "embed_tokens.weight" in the only name that ends so, not counting copies in layers.
 std::optional<std::string> before_embedding(const std::vector<std::string>& names) {
   std::optional<std::string> found;
   for (const std::string& name : names) {

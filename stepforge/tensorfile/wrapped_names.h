@@ -8,15 +8,15 @@
 
 namespace stepforge {
 
-/// How tensors of a file are called in transformers' files.
+/// The names of a file's tensors as transformers writes them.
 struct WrappedNames {
   std::vector<std::string> names;  ///< one for each given name
   std::string what;                ///< "the prefix \"_orig_mod.\" is left out of the names of tensors"
 };
 
-/// The names without what wrappers put into them. The embedding, "model.embed_tokens.weight" in transformers' files of every
-/// family here, tells the prefix, which all names must share; one that lacks "model." gets it. nullopt if the names are right
-/// already, or if it is not certain what to do (then they are reported as missing and unexpected).
+/// Removes from the names what wrappers added. The name of the embedding, "model.embed_tokens.weight" in transformers' files
+/// of every family here, shows the prefix, which all names must share; a missing "model." is added. nullopt if the names are
+/// right already, or if the answer is not certain (they are then reported as missing and unexpected).
 std::optional<WrappedNames> without_wrappers(const std::vector<std::string>& names);
 
 }  // namespace stepforge

@@ -44,7 +44,7 @@ size_t white_space_end(std::string_view text, size_t end) {
 
 AddedTokenFinder::AddedTokenFinder(const std::vector<const AddedToken*>& tokens) : tokens_(tokens) {
   std::vector<std::pair<std::string_view, int32_t>> pieces;
-  // Of equal pieces the last one counts in the tree, but of tokens the first one.
+  // The tree keeps the last of equal pieces, but the first of equal tokens counts.
   for (size_t i = tokens.size(); i-- > 0;) {
     pieces.emplace_back(tokens[i]->pattern, static_cast<int32_t>(i));
     begins_[static_cast<uint8_t>(tokens[i]->pattern.front())] = true;

@@ -51,7 +51,7 @@ class AddedTokenFinder {
   std::optional<Match> find(std::string_view text, size_t from) const;
   uint32_t next_state(uint32_t state, uint8_t byte) const;
 
-  /// What Aho and Corasick's algorithm knows about a beginning of patterns, a node of the tree.
+  /// A state of the Aho-Corasick automaton: a node of the tree, which stands for a beginning of patterns.
   struct State {
     uint32_t length = 0;   ///< in bytes
     uint32_t shorter = 0;  ///< the longest other node that it ends with

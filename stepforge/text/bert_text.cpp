@@ -8,7 +8,7 @@ namespace stepforge {
 
 namespace {
 
-/// `change(code_point, character, result)` appends what becomes of each character.
+/// `change(code_point, character, result)` appends the result for each character.
 template <typename Change>
 std::string changed_characters(std::string_view text, const Change& change) {
   std::string result;

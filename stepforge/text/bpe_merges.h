@@ -14,7 +14,7 @@ class BpeMerges {
  public:
   static constexpr size_t kRound = 1 << 16;
 
-  /// merged_ids[rank] is what merges[rank] makes. A long word is merged in rounds of at most `round_merges` possible
+  /// merged_ids[rank] is the token that merges[rank] makes. A long word is merged in rounds of at most `round_merges` possible
   /// merges, or an eighth of its symbols.
   BpeMerges(const std::vector<TokenPair>& merges, const std::vector<int32_t>& merged_ids,
             size_t round_merges = kRound);

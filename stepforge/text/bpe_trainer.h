@@ -55,7 +55,7 @@ struct TokenRoles {
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(const TrainedBpe& trained, const WordSplit& split = {},
                                               const TokenRoles& roles = {});
 
-/// What a user sets about a tokenizer to be trained.
+/// A user's settings for a tokenizer to be trained.
 struct BpeRecipe {
   int32_t vocab_size = 4096;
   int64_t min_frequency = 2;
@@ -66,7 +66,7 @@ struct BpeRecipe {
   std::string digits = "pattern";
 };
 
-/// The options that a recipe amounts to.
+/// The options that follow from a recipe.
 class BpeTraining {
  public:
   /// Throws UsageError for a setting that is out of range or contradicts another. The recipe must outlive it.

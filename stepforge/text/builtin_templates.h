@@ -14,7 +14,7 @@ namespace stepforge {
 struct BuiltinTemplate {
   std::string_view name;
   std::string_view source;  ///< Jinja; without tools, whose descriptions each model words differently
-  std::vector<std::string_view> tokens;  ///< that must be single tokens, or the model learns their letters
+  std::vector<std::string_view> tokens;  ///< must be single tokens, or the model learns their letters
 };
 
 /// chatml, llama3, gemma, mistral, qwen, deepseek and alpaca, as the models of these names were trained.

@@ -28,7 +28,7 @@ inline constexpr auto kAsciiClasses = [] {
   return classes;
 }();
 
-/// Of a code point. The first call makes the table, which takes about 20 ms.
+/// The class of a code point. The first call makes the table, which takes about 20 ms.
 CharacterClass class_of_code_point(char32_t code_point);
 
 struct ClassifiedCharacter {

@@ -28,10 +28,10 @@ class CharacterMap {
   size_t head(std::string_view text, size_t head) const;
 
  private:
-  /// What the shortest beginning of `text` in the map becomes; Hugging Face replaces all of `text` by it.
+  /// The replacement of the shortest beginning of `text` that is in the map; Hugging Face replaces all of `text` by it.
   std::optional<std::string_view> find(std::string_view text) const;
 
-  /// Calls `use` with each part of `text` and what it becomes until it returns false.
+  /// Calls `use` with each part of `text` and its replacement until it returns false.
   void for_each_part(std::string_view text,
                      const std::function<bool(std::string_view, std::string_view)>& use) const;
 

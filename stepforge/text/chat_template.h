@@ -18,7 +18,7 @@ struct ChatTemplateOptions {
   /// Ends the text with the content of the last message, so that a model continues it.
   bool continue_final_message = false;
   Json variables = Json::object();  ///< further variables; they replace special tokens of the same name
-  std::string template_name{};      ///< of several; empty: "tool_use" if there are tools, otherwise "default"
+  std::string template_name{};      ///< which template; empty: "tool_use" if there are tools, else "default"
   jinja::RenderOptions limits{};
 };
 

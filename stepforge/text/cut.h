@@ -11,8 +11,8 @@
 
 namespace stepforge {
 
-/// What becomes of a match: a piece of its own; nothing; one piece with the matches beside it; a part of the
-/// piece before or after it.
+/// How a match is treated: as a piece of its own; removed; as one piece with adjacent matches; as a part of the piece
+/// before or after it.
 enum class CutBehavior { isolated, removed, contiguous, merged_with_previous, merged_with_next };
 
 /// Immutable; may be shared between threads.

@@ -75,7 +75,7 @@ class JoinStage final : public PassingStage {
   bool inside_ = false;
 };
 
-/// Makes one token of all.
+/// Joins all tokens into one.
 class FuseStage final : public PassingStage {
  public:
   using PassingStage::PassingStage;
@@ -83,7 +83,7 @@ class FuseStage final : public PassingStage {
   void finish() override;
 };
 
-/// Makes one token of the bytes of all. With `raw` they need not be UTF-8.
+/// Joins the bytes of all tokens into one token. With `raw` they need not be UTF-8.
 class ByteLevelStage final : public TokenStage {
  public:
   ByteLevelStage(std::unique_ptr<DecoderStage> next, bool raw) : TokenStage(std::move(next)), raw_(raw) {}
@@ -95,7 +95,7 @@ class ByteLevelStage final : public TokenStage {
   std::string held_;
 };
 
-/// Makes one token of "<0x..>" tokens beside each other, if their bytes are UTF-8, else U+FFFD of each.
+/// Joins adjacent "<0x..>" tokens into one if their bytes are UTF-8; otherwise each becomes U+FFFD.
 class ByteFallbackStage final : public TokenStage {
  public:
   using TokenStage::TokenStage;
@@ -137,7 +137,7 @@ class ReplaceStage final : public TokenStage {
   SplitPattern::Scratch scratch_;
 };
 
-/// Makes spaces of a character; with `removes_first` it is removed from the first token.
+/// Replaces a character by a space; with `removes_first` it is removed from the first token.
 class MetaspaceStage final : public PassingStage {
  public:
   MetaspaceStage(std::unique_ptr<DecoderStage> next, std::string replacement, bool removes_first)
@@ -150,7 +150,7 @@ class MetaspaceStage final : public PassingStage {
   bool removes_;
 };
 
-/// Makes spaces of a suffix, except in the last token.
+/// Replaces a suffix by a space, except in the last token.
 class BpeStage final : public TokenStage {
  public:
   BpeStage(std::unique_ptr<DecoderStage> next, std::string suffix)

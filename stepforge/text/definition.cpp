@@ -56,7 +56,7 @@ class AddedTokenList {
     changed_ = false;
   }
 
-  /// Whether the list is another one than before.
+  /// Returns whether this changes the list.
   bool merge(const ModelTokens& tokens) {
     for (const ListedToken& token : tokens.listed) {
       if (token.content.empty()) continue;
@@ -171,7 +171,7 @@ Json added_tokens_json(const TokenizerDefinition& definition) {
   return tokens;
 }
 
-/// Adds what is in the files; what decides ids and flags of tokens is written back into the document.
+/// Adds the tokens of the files. Writes back into the document what determines ids and flags of tokens.
 void read_added_tokens(Json& document, const std::string& source, const ModelTokens& tokens,
                        TokenizerDefinition& definition) {
   const JsonReader root(document, source);
@@ -181,7 +181,7 @@ void read_added_tokens(Json& document, const std::string& source, const ModelTok
   make_patterns(definition, source);
 }
 
-/// Takes them out of the document.
+/// Removes from the document settings that belong to a call: truncation and padding.
 void pass_over_call_settings(Json& document, const std::string& source, TokenizerDefinition& definition) {
   const JsonReader root(document, source);
   std::vector<std::string> found;

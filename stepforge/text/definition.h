@@ -46,14 +46,14 @@ struct TokenizerDefinition {
   Decoder decoder;
   /// Hash of the JSON value with all added tokens: layout and the order of keys do not matter.
   std::string content_hash;
-  /// What was passed over, a line each: truncation and padding, which transformers stores and its calls replace.
+  /// What was ignored, one line each: truncation and padding, which transformers stores and its calls replace.
   std::vector<std::string> notes;
 };
 
-/// Reads the text of a tokenizer.json. `tokens`, what the files beside it list, are added, and change the flags of those it
-/// has, as in transformers: a token of the model's vocabulary keeps that id, the others follow. Throws FormatError if a
-/// file gives a token another id than that, and if a reference leads nowhere. Throws FormatError naming `source`, the component and the value for
-/// malformed or contradictory definitions, and for every component that Stepforge does not implement exactly.
+/// Reads the text of a tokenizer.json. `tokens`, which the files beside it list, are added, or change the flags of tokens
+/// that it has, as in transformers: a token of the model's vocabulary keeps its id, the others follow. Throws FormatError
+/// if a file gives a token another id, or if a reference leads nowhere. Throws FormatError naming `source`, the component
+/// and the value for malformed or contradictory definitions, and for components that Stepforge does not implement exactly.
 TokenizerDefinition parse_definition(std::string_view json, const std::string& source,
                                      const ModelTokens& tokens = {});
 

@@ -30,7 +30,8 @@ void encode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostr
 /// Reads one JSON string per line; writes one JSON array of ids per line: "[1,2,3]". Empty lines are errors.
 void encode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
-/// Ids separated by whitespace in, what Tokenizer::decode() makes of them out: of a tokenizer of bytes exactly these.
+/// Reads ids separated by white space; writes the text of Tokenizer::decode(), which for a tokenizer of bytes is exactly
+/// their bytes.
 void decode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
 /// Reads one JSON array of ids per line; writes one JSON string per line. Bytes that are not UTF-8 become

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words that a BPE is trained on, as tokens: which pairs of tokens are how frequent, and where.
+// The words that a BPE is trained on, as tokens: the count and the places of each pair of tokens.
 #pragma once
 
 #include <array>
@@ -24,9 +24,9 @@ class MergeTable {
     int64_t count = 0;
   };
 
-  /// The most frequent pair, of equal ones the smallest, removed from the queue; count 0 if there is none left. A pair
-  /// that occurs again later, because two pairs make the same token, returns to the queue with the count it had and
-  /// that of the new places, as in Hugging Face's trainer.
+  /// Removes the most frequent pair, the smallest of equally frequent ones, from the queue and returns it; count 0 if none
+  /// is left. A pair that occurs again later, because two pairs make the same token, returns to the queue with the count
+  /// it had plus that of the new places, as in Hugging Face's trainer.
   Best pop_best();
 
   /// Replaces `pair` by the token `id` everywhere, in each word from left to right.
@@ -45,7 +45,7 @@ class MergeTable {
   };
   struct Pair {
     int64_t count = 0;
-    std::vector<Place> places;  ///< those that other merges took too
+    std::vector<Place> places;  ///< also those that other merges have taken since
     bool gained = false;        ///< since the last merge
   };
   struct Candidate {
@@ -62,8 +62,8 @@ class MergeTable {
   void merge_at(Place place, TokenPair pair, int32_t id);
   uint32_t length_of(int32_t token) const { return lengths_[static_cast<size_t>(token)]; }
 
-  /// One entry for each byte of a word and one for its end. A token stands at its first byte; at its last byte, if it
-  /// has more than one, stands its length, negative.
+  /// One entry for each byte of a word and one for its end. A token's first byte holds its id; its last byte, if it has
+  /// several, holds its negative length.
   std::vector<int32_t> symbols_;
   std::vector<Word> words_;
   std::vector<uint32_t> lengths_;  ///< of tokens, in bytes

@@ -41,7 +41,7 @@ struct ModelTokens {
 };
 
 /// Merges tokenizer_config.json, special_tokens_map.json and added_tokens.json. As in transformers, added_tokens_decoder
-/// makes the other two files void, and without it special_tokens_map.json wins. `folder` stands in errors. Throws
+/// overrides the other two files, and without it special_tokens_map.json wins. `folder` stands in errors. Throws
 /// FormatError naming file and key for what is malformed.
 ModelTokens read_model_tokens(const TokenizerFiles& files, const std::string& folder);
 

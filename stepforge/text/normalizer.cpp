@@ -58,7 +58,7 @@ std::string without_marks(std::string_view text) {
   return kept;
 }
 
-/// The head after a replacement: what a match makes comes from its last character.
+/// The head after a replacement: the replacement of a match comes from its last character.
 size_t head_of_replaced(std::string_view text, size_t head, const SplitPattern& pattern, size_t content_size,
                         SplitPattern::Scratch& scratch) {
   size_t size = 0;

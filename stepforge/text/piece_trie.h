@@ -27,7 +27,7 @@ class PieceTrie {
   /// Without limits.
   explicit PieceTrie(std::vector<std::pair<std::string_view, int32_t>> pieces);
 
-  /// Nodes, for those who walk the tree themselves. Node 0 is the root; every node comes after its parent, and no deeper
+  /// Nodes, for callers that walk the tree themselves. Node 0 is the root; every node comes after its parent, and no deeper
   /// node before it.
   uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
   /// The child of `node` for a byte, or 0.

@@ -24,7 +24,7 @@ namespace {
 
 using Processor = sentencepiece::SentencePieceProcessor;
 
-/// A number of a protobuf message at the beginning of `bytes`, which it is removed from.
+/// Removes a number of a protobuf message from the beginning of `bytes` and returns it.
 std::optional<uint64_t> take_number(std::string_view& bytes) {
   uint64_t value = 0;
   for (int shift = 0; shift < 64 && !bytes.empty(); shift += 7) {
@@ -58,7 +58,7 @@ bool has_all_parts(std::string_view model) {
 struct AddedPieces {
   std::vector<AddedToken> tokens;
   AddedTokenFinder finder;
-  /// Encodes text that follows an added token: the space before a text, and its removal, are for the beginning.
+  /// Encodes text that follows an added token, without the space that is put before a text.
   Processor inner;
 };
 
@@ -159,7 +159,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool is_byte(int32_t id) const { return processor_.IsByte(id); }
 
  private:
-  /// What is wrong with the model, or "". The library throws too: its trie refuses an empty piece.
+  /// The error in the model, or "". The library throws too: its trie refuses an empty piece.
   static std::string load(Processor& processor, const std::string& model) {
     try {
       const auto status = processor.LoadFromSerializedProto(absl::string_view(model.data(), model.size()));
@@ -232,8 +232,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     added_->tokens.push_back(std::move(added));
   }
 
-  /// The same model without the space before a text. Two messages of protobuf end to end are one, of which the last values
-  /// count. Source: NormalizerSpec of sentencepiece_model.proto.
+  /// The same model without the space before a text. Two concatenated messages of protobuf are one, in which the last
+  /// values count. Source: NormalizerSpec of sentencepiece_model.proto.
   void load_inner(const std::string& folder) {
     constexpr std::string_view kNoDummyPrefixKeepSpaces("\x1a\x04\x18\x00\x20\x00", 6);
     const bool each_section_is_a_text = legacy(folder);

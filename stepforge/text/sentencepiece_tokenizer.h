@@ -10,10 +10,11 @@
 
 namespace stepforge {
 
-/// Text is encoded without the tokens that begin and end it. Saves the model as tokenizer.model. `files` holds the .model file under `name` and the files beside it, which are saved again unchanged. Where they have a
-/// tokenizer_config.json, special_tokens_map.json or added_tokens.json, the tokens that these list, and the model's control
-/// symbols, are found in a text; ids after the model's pieces are theirs. As in transformers 5, a text gets bos or eos only if
-/// add_bos_token or add_eos_token say so, and the space before a text is not put after an added token unless "legacy" is true.
+/// Text is encoded without the tokens that begin and end it. Saves the model as tokenizer.model. `files` holds the .model
+/// file under `name` and the files beside it, which are saved again unchanged. If a tokenizer_config.json,
+/// special_tokens_map.json or added_tokens.json is among them, the tokens that they list, and the model's control symbols,
+/// are found in a text; new tokens have ids after the model's pieces. As in transformers 5, a text gets bos or eos only if
+/// add_bos_token or add_eos_token says so, and no space is put after an added token unless "legacy" is true.
 /// Throws FormatError naming the file in `folder`.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(TokenizerFiles files, const std::string& name,
                                                         const std::string& folder);

@@ -50,7 +50,7 @@ std::optional<int32_t> end_of_answer(const ChatTemplate& chat_template, const To
   return first_token(tokenizer, std::string_view(text).substr(answer + kAnswer.size()));
 }
 
-/// Of a template that writes calls.
+/// The token that ends a call, if the template writes calls.
 std::optional<int32_t> end_of_call(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   constexpr const char* kName = "stand_in_of_a_tool";
   const Json function = {{"name", kName}, {"arguments", {{"place", "Oslo"}}}};

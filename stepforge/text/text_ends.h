@@ -20,9 +20,9 @@ std::vector<int32_t> end_tokens(const Tokenizer& tokenizer, const Json& generati
 /// the text of the assistant's last message. Empty if it ends answers with plain text or refuses a short conversation.
 std::vector<int32_t> answer_ends(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
-/// The ids of plain text that a model is to continue, as a document of its training data begins: after the tokens that the
-/// post-processor puts before a text, unless `bos` (data.bos) is false. An empty text without such tokens is the end of text, which
-/// in training a document follows.
+/// The ids of a plain text that a model is to continue. They begin as a document of its training data does: with the tokens
+/// that the post-processor puts before a text, unless `bos` (data.bos) is false. An empty text without such tokens becomes
+/// the end-of-text token, after which documents begin in training.
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text, bool bos);
 
 }  // namespace stepforge

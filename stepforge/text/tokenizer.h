@@ -65,7 +65,7 @@ class Tokenizer {
   /// token, which need not be UTF-8 together. `skip_special` leaves special tokens out.
   virtual std::unique_ptr<TokenDecoder> decoder(bool skip_special = false) const;
 
-  /// What decoder() makes of `ids`. Throws Error if there is no such id.
+  /// `ids` decoded by decoder(). Throws Error if there is no such id.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
   /// The token for display: line breaks, control characters and incomplete characters as escapes (\n, \xE2).
@@ -87,11 +87,11 @@ class Tokenizer {
   /// they were loaded.
   virtual const std::string& fingerprint() const = 0;
 
-  /// What its files hold and it does not use, a line each, for the user.
+  /// Contents of its files that it does not use, one line each, for the user.
   virtual std::vector<std::string> notes() const { return {}; }
 
   /// Writes the files that Hugging Face reads: tokenizer.json, tokenizer_config.json,
-  /// special_tokens_map.json, and, unchanged, the other files of its kind of the folder it was loaded from
+  /// special_tokens_map.json, and, unchanged, the other tokenizer files of the folder it was loaded from
   /// (tokenizer_files.h).
   /// Creates the folder if necessary. Throws Error.
   virtual void save_pretrained(const std::filesystem::path& folder) const = 0;

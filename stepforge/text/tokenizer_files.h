@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of a model folder that belong to its tokenizer and are taken along from folder to run to export.
+// The files of a model folder that belong to its tokenizer and are copied along from folder to run to export.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 namespace stepforge {
 
-/// Those of `folder` with their contents, by their path in it: tokenizers of all kinds, their settings, chat templates, and the
-/// settings of processors. Throws Error if one cannot be read or has more than 128 MiB.
+/// The tokenizer files of `folder` with their contents, by their path in it: tokenizers of all kinds, their settings, chat
+/// templates, and the settings of processors. Throws Error if one cannot be read or has more than 128 MiB.
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& folder);
 
 /// Writes them, and the folders they need. Throws Error.

@@ -165,7 +165,7 @@ Ranks read_ranks(std::string_view text, const std::string& path) {
   return ranks;
 }
 
-/// All pairs of tokens that make a token, by the rank of what they make, then of the parts.
+/// All pairs of tokens that make a token, ordered by the rank of that token, then of its parts.
 Json merges_of(const Ranks& ranks, const std::string& path) {
   constexpr size_t kMaxTokenBytes = 4096;
   std::vector<std::tuple<int64_t, int64_t, int64_t, const std::string*, size_t>> merges;

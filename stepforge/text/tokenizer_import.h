@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers in other files than tokenizer.json, rewritten as one.
+// Converts tokenizers in other formats to a tokenizer.json.
 #pragma once
 
 #include <string>

@@ -13,9 +13,9 @@
 
 namespace stepforge {
 
-/// What becomes of digits before the pattern splits a text. Digits are the characters of \p{N}.
+/// How digits are split before the pattern splits a text. Digits are the characters of \p{N}.
 enum class DigitSplit : uint8_t {
-  by_pattern,  ///< nothing
+  by_pattern,  ///< not at all
   one,         ///< each is a word
   three,       ///< at most three are a word, counted from the left
 };
@@ -39,7 +39,7 @@ struct ByteLevelVocabulary {
   std::vector<std::string> pieces;
   /// By rank. Pairs of ids.
   std::vector<TokenPair> merges;
-  /// Those that are no pieces have the ids after them.
+  /// Special tokens that are not among the pieces have the ids after them.
   std::vector<std::string> special_tokens;
 };
 

@@ -21,7 +21,7 @@ namespace {
 /// How much less likely than the rarest token an unknown character is.
 constexpr double kUnknownPenalty = 10.0;
 
-/// Of at most 308, exact to the last bit.
+/// Ten to the power of `exponent`, at most 308, exact to the last bit.
 double power_of_ten(int exponent) {
   const std::string text = format("1e{}", exponent);
   double power = 0;
@@ -106,7 +106,7 @@ std::vector<UnigramModel::Best> UnigramModel::best_paths(std::string_view word) 
   return best;
 }
 
-/// The id of a token, or what stands for unknown text.
+/// Appends the id of a token, or the ids that stand for unknown text.
 void UnigramModel::append_text(std::string_view text, std::vector<int32_t>& ids) const {
   if (const auto id = vocabulary_->find(text)) return ids.push_back(*id);
   const auto id_of = [this](char byte) { return byte_ids_[static_cast<uint8_t>(byte)]; };

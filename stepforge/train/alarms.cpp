@@ -96,7 +96,7 @@ class CopyCheck {
   const Digest& of(int rank, size_t unit) const {
     return digests_[static_cast<size_t>(rank) * units_ + unit];
   }
-  /// Of all shards of the group of `rank`.
+  /// The digest of all shards of the group of `rank`.
   Digest of_shards(int rank, size_t unit) const {
     Digest sum;
     for (const int shard : mesh_.group("fsdp", rank)) sum.add(of(shard, unit));

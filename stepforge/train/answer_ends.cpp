@@ -39,7 +39,7 @@ std::string names_of(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
   return join(names, ", ");
 }
 
-/// The tokens that may end what the run learns: the tokenizer's end of text, and those of the chat template.
+/// The tokens that may end the texts that the run learns: the tokenizer's end of text, and those of the chat template.
 std::vector<int32_t> possible_ends(const Trainer& trainer) {
   const Tokenizer& tokenizer = *trainer.tokenizer;
   const std::filesystem::path folder = run_tokenizer_folder(trainer.config);
@@ -50,7 +50,7 @@ std::vector<int32_t> possible_ends(const Trainer& trainer) {
   return ends;
 }
 
-/// What the run's file names, or else the tokenizer.
+/// The end tokens that the run's file names, or else the tokenizer's.
 std::vector<int32_t> named_ends(const Tokenizer& tokenizer, const Json& generation) {
   const Json listed = generation.is_object() ? generation.value("eos_token_id", Json()) : Json();
   if (listed.is_array()) return listed.get<std::vector<int32_t>>();

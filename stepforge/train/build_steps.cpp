@@ -96,7 +96,7 @@ void require_agreement(const Trainer& trainer, std::string_view subject, const s
              subject, join(others, ", ")));
 }
 
-/// The same of the configuration; the message names the keys.
+/// The same for the configuration; the message names the keys.
 void require_equal_configuration(const Trainer& trainer) {
   if (trainer.all_ranks == nullptr) return;
   const std::string own = config_toml(trainer.config, /*with_comments=*/false);
@@ -156,7 +156,7 @@ void build_run_folder(Trainer& trainer) {
   });
 }
 
-/// What the last bits of results depend on besides the program: "2 threads on Intel Xeon ... (AVX512)".
+/// What the last bits of results depend on, apart from the program: "2 threads on Intel Xeon ... (AVX512)".
 std::string arithmetic_of_this_process() {
   const int threads = at::get_num_threads();
   return format("{} {} on {} ({})", threads, threads == 1 ? "thread" : "threads",
@@ -192,7 +192,7 @@ void build_threads(Trainer& trainer) {
   }
 }
 
-/// Says what the user has set and this job does not read, but another one of the same file does.
+/// Logs options that the user has set and that this job does not read, but another job with the same file would.
 void log_unread_options(const Trainer& trainer) {
   if (!trainer.is_main()) return;
   for (const std::string& note :
@@ -200,7 +200,7 @@ void log_unread_options(const Trainer& trainer) {
     trainer.log.info("{}", note);
 }
 
-/// Says what the model of model.from set.
+/// Logs what the model of model.from set.
 void log_known_model(const Trainer& trainer) {
   const std::string& from = trainer.loaded.model_from;
   if (from.empty() || !trainer.is_main()) return;
@@ -211,7 +211,7 @@ void log_known_model(const Trainer& trainer) {
   if (!defaults.empty()) trainer.log.info("defaults of a fine-tune: {}", join(defaults, ", "));
 }
 
-/// Of the folder of a model, from which a run takes the tokenizer's files along.
+/// Logs the files of a model's folder that a run does not copy, as it copies the tokenizer's files.
 void log_files_left_behind(const Trainer& trainer) {
   const std::filesystem::path from = trainer.loaded.model_from;
   if (from.empty() || !std::filesystem::exists(from / "config.json")) return;
@@ -235,8 +235,8 @@ void fit_vocabulary(Trainer& trainer) {
   auto& model = trainer.config.model;
   const int64_t tokens = trainer.tokenizer->vocab_size();
   if (model.vocab_size == 0) model.vocab_size = tokens;
-  // A short text may yield fewer tokens than configured; the saved configuration has the actual number. One from elsewhere
-  // may have fewer than the bytes, which no trained one has.
+  // A short text may yield fewer tokens than configured; the saved configuration has the actual number. A tokenizer from
+  // elsewhere may have fewer tokens than there are bytes, a trained one never does.
   auto& tokenizer = trainer.config.tokenizer;
   tokenizer.vocab_size =
       std::min(tokenizer.vocab_size, std::max<int64_t>(tokens, make_byte_tokenizer()->vocab_size()));
@@ -247,7 +247,7 @@ void fit_vocabulary(Trainer& trainer) {
 void build_data(Trainer& trainer) {
   const auto& data = trainer.config.data;
   fit_vocabulary(trainer);
-  // Text of which too little is held out is tokenized again as a whole; that is no news.
+  // Text of which too little is held out is tokenized again as a whole; that is logged only once.
   std::set<std::pair<int64_t, int64_t>> logged;
   const auto log_end = [&](const TokenizeProgress& progress) {
     if (progress.bytes_done < progress.bytes_total) return;
@@ -265,7 +265,7 @@ void build_data(Trainer& trainer) {
     const auto hash_of = [&](const std::filesystem::path& file) {
       return whole_hash(file, plan.cache_dir / "hashes", report);
     };
-    // Checkpoints say what they were trained on; without any, nobody asks.
+    // Only checkpoints record the content of the training data.
     if (trainer.config.checkpoint.enable) trainer.state.data_content = trainer.data.train->content(hash_of);
   });
   trainer.state.tokenizer = trainer.tokenizer->fingerprint();
@@ -288,7 +288,7 @@ void build_specification(Trainer& trainer) {
 
 void build_layout(Trainer& trainer) {
   const auto& training = trainer.config.training;
-  // A specification of one's own states its part only if there are several.
+  // An earlier build step has set it if a custom specification is divided.
   if (trainer.divided_model.units.empty()) {
     const auto& parallelism = trainer.config.parallelism;
     const bool whole = parallelism.tensor_parallel_degree == 1 && parallelism.context_parallel_degree == 1 &&

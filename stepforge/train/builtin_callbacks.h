@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the built-in callbacks (train/callback_kinds.h) share with the rest; the trace, which the program adds.
+// Functions of the built-in callbacks (train/callback_kinds.h) that others use; the trace callback, which the program adds.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 namespace stepforge {
 
-/// sampling.prompt, or, if the run trains on conversations and has a chat template, the text of a conversation in which a user
-/// says it and the answer is to follow. Throws what reading the template throws.
+/// sampling.prompt, or, if the run trains on conversations and has a chat template, the text of a conversation with this
+/// message of a user, up to the answer. Throws what reading the template throws.
 std::string sample_prompt(const Config& config);
 
 /// The context length that samples during training need; 0 if sampling is off.

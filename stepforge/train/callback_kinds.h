@@ -31,7 +31,7 @@ const std::vector<CallbackKind>& builtin_callbacks();
 /// The callbacks that training.callbacks asks for, in this order. Throws UsageError if it names one twice.
 std::vector<std::unique_ptr<Callback>> make_callbacks(const Config& config);
 
-/// What a sink is made with.
+/// The arguments with which a sink is made.
 struct SinkRequest {
   const Config& config;
   Logger& log;

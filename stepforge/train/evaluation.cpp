@@ -43,7 +43,7 @@ class EvaluationServices : public StepServices {
 };
 
 /// The `count` rows of this rank from `first` on. `rows` rows of padding for a rank without a batch in the last round, which
-/// takes part in the collectives but adds nothing, and if the rows cannot be read: `fault` then says why.
+/// takes part in the collectives but adds nothing, or if the rows cannot be read; `fault` then says why.
 Batch rows_or_padding(const RowStream& stream, int64_t first, int64_t count, int64_t rows,
                       std::string& fault) {
   try {

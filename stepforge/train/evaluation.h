@@ -11,7 +11,7 @@
 
 namespace stepforge {
 
-/// Rows of the data cannot be read. Thrown on all ranks, on others than the one that has the fault with a message that says so.
+/// Rows of the data cannot be read. Thrown on all ranks; ranks without the fault say that another rank has it.
 class UnreadableRows : public Error {
  public:
   using Error::Error;

@@ -143,12 +143,12 @@ class Executor {
   Bundle read_inputs(const Operation& operation);
   /// inspect() for the gradients of its inputs, of which only those that the program needs are added.
   void add_input_gradients(const Operation& operation, const StepInputs& inputs, Bundle gradients);
-  /// Adds `gradients` to those of `values`. Of a value whose gradient the program does not need, it is dropped.
+  /// Adds `gradients` to those of `values`. Gradients that the program does not need are dropped.
   void add_gradients(const Operation& operation, const std::vector<int>& values, Bundle gradients);
   const ProgramValue& program_value(int value) const {
     return program_.values.at(static_cast<size_t>(value));
   }
-  /// Of the units of the operation's block, to which it has contributed.
+  /// Finishes the gradients of the units to which the operation has contributed.
   void finish_gradients(const Operation& operation);
   void gather(const Operation& operation);
   void start_gradient(const Operation& operation);

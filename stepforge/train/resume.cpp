@@ -80,8 +80,8 @@ void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
                checkpoint_tensors(found));
 }
 
-/// What checkpoints of this run leave out, and where it is. `own`: what the run was continued from. Throws UsageError unless
-/// that has the frozen weights of the run.
+/// Decides which frozen weights checkpoints of this run leave out, and where these are. `own`: the checkpoint from which the
+/// run was continued. Throws UsageError unless the run's frozen weights are those of that place.
 void leave_out_frozen(Trainer& trainer, const std::optional<FoundCheckpoint>& own) {
   FrozenWeights& frozen = trainer.left_out;
   frozen.from =
@@ -177,7 +177,7 @@ constexpr std::string_view kStartOver =
     "to start over, name another run_dir; checkpoint.resume = false, which starts over, "
     "is refused in this one";
 
-/// Says so if the last start went back to an earlier step and did not reach this one again.
+/// Warns if the last start went back to an earlier step and did not reach this one again.
 void warn_if_gone_back(const Trainer& trainer, int64_t step) {
   const std::vector<RunStart>& starts = trainer.run_folder->history();
   const auto reached = [&](const RunStart& start) {

@@ -19,8 +19,8 @@ class RouterBalance {
   /// Starts a step.
   void begin() { tally_.clear(); }
   void add(const RouterReport& report) { tally_.add(report); }
-  /// Changes the correction that `unit` is, unless `flag` is 0; the same on all `ranks`, whose tokens are added (null: there
-  /// is one). Ranks that compute the same tokens count alike, which does not matter.
+  /// Updates `unit`, the correction of a router, from token counts summed over `ranks` (null: one rank), the same on all
+  /// ranks; changes nothing if `flag` is 0. Ranks that compute the same tokens add equal counts, which changes no comparison.
   void update(int unit, Communicator* ranks, const at::Tensor& flag);
 
  private:

@@ -34,7 +34,7 @@ double relative_entropy(std::span<const double> values) {
   return entropy / std::log(static_cast<double>(values.size()));
 }
 
-/// Of the ranks that have equally many consecutive experts each, the largest load divided by the mean.
+/// The largest load of a rank divided by the mean. Each rank has equally many consecutive experts.
 double largest_rank_load(std::span<const double> tokens, int64_t ranks) {
   const size_t each = tokens.size() / static_cast<size_t>(ranks);
   double largest = 0.0;

@@ -28,8 +28,8 @@ class RouterMonitor {
   void log(Communicator* ranks, MetricsRecord& record);
 
  private:
-  /// fp64 on the host, of all ranks. One row for each layer with experts: the columns of the tally, the sum of the norms of its
-  /// correction on the ranks that hold it, and how many they are.
+  /// fp64 on the host, over all ranks. One row for each layer with experts: the columns of the tally, the sum of the norms of
+  /// its correction over the ranks that hold it, and the number of these ranks.
   at::Tensor take(Communicator* ranks);
 
   const Config& config_;

@@ -21,7 +21,7 @@ class RouterTally {
 
   void add(const RouterReport& report);
   void clear() { sums_.clear(); }
-  /// [columns(experts)] fp64, exact up to 2^53; 0 of a layer that has not reported.
+  /// [columns(experts)] fp64, exact up to 2^53; 0 for a layer that has not reported.
   at::Tensor& sums_of(int64_t layer, int64_t experts, at::Device device);
 
  private:

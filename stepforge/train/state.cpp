@@ -34,7 +34,7 @@ int64_t expected_updates(const TrainerState& state) {
 /// Two such numbers can be added.
 constexpr int64_t kFar = int64_t{1} << 61;
 
-/// Checks the numbers of a state against each other: that of a schedule that begins later gives no learning rate.
+/// Checks the numbers of a state against each other. For example, a schedule that begins later gives no learning rate.
 class StateCheck {
  public:
   StateCheck(const JsonReader& reader, const TrainerState& state) : reader_(reader), state_(state) {}

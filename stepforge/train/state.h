@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers beside weights and moments that a resumed run needs, and the settings that must not change.
+// The numbers that a resumed run needs in addition to weights and moments, and the settings that must not change.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ struct ConfigChanges {
   CheckpointLoadConfig load;          ///< what is to be loaded
 };
 
-/// `json` is the state that `source` holds. `own`: the checkpoint is one of this run, so what its configuration had
-/// switched off in checkpoint.load began anew before it was saved. Settings of data that are not loaded may be others. Throws
+/// `json` is the state that `source` holds. `own`: the checkpoint belongs to this run, so what its configuration had
+/// switched off in checkpoint.load started anew before it was saved. Settings of data that is not loaded may differ. Throws
 /// UsageError if this version does not accept its configuration.
 ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, int64_t rows_per_step,
                                       const std::string& source, bool own);

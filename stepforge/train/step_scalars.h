@@ -17,7 +17,7 @@
 
 namespace stepforge {
 
-/// Of the labels of a depth of multi-token prediction, what StepScalars has of those of the model.
+/// The scalars of the labels of one depth of multi-token prediction.
 struct AheadScalars {
   at::Tensor own_weight;
   at::Tensor label_weight;
@@ -31,12 +31,12 @@ struct StepScalars {
   /// in a pipeline, otherwise 0. `depths`: of multi-token prediction.
   StepScalars(int64_t micro_batches, int64_t ranks, at::Device device, int64_t units = 0, int64_t depths = 0);
 
-  /// Starts a step: sets what the labels of this rank weigh together, their number, that of its tokens without padding,
-  /// and the number of ranks with data, all others to 0. `ahead_weights`: what the labels of each depth weigh.
+  /// Starts a step: sets the total weight of this rank's labels, their number, the number of its tokens without padding,
+  /// and the number of ranks with data; all others to 0. `ahead_weights`: the total weight of the labels of each depth.
   void begin(double own_label_weight, int64_t own_labels, int64_t own_tokens, int64_t data_rank_count,
              std::span<const double> ahead_weights = {}) const;
 
-  /// Adds `counts` of all ranks; of those that read the same rows, by tensor parallelism or in a pipeline, one counts
+  /// Sums `counts` over all ranks. Among ranks that read the same rows, by tensor parallelism or in a pipeline, one counts
   /// labels and tokens.
   void sum_counts(Communicator& ranks, const RankLayout& layout) const;
   /// Sets loss_sums on all stages to those of the last one.

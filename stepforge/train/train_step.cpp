@@ -141,7 +141,7 @@ std::string nonfinite_gradient(const ModelStore& store) {
   return "";
 }
 
-/// What comes before all of the next stage in forward, and of the stage before in backward.
+/// An order in which a stage comes before the next one in forward, and before the previous one in backward.
 int64_t stage_order(int stage, bool is_gradient) {
   constexpr int64_t kStages = int64_t{1} << 20;
   constexpr int64_t kInspections = int64_t{1} << 32;

@@ -160,7 +160,7 @@ class Trainer {
   void log_step();
   void handle_nonfinite();
   void handle_unlabelled();
-  /// The micro-batches of the next step. If they cannot be read, padding: ranks are told by the step.
+  /// The micro-batches of the next step. Padding if they cannot be read; the step tells the other ranks.
   std::vector<Batch> read_rows();
   /// Saves what is finished and throws: rows of the data cannot be read.
   [[noreturn]] void end_without_rows();

@@ -29,7 +29,7 @@ const Batch& at_depth(const Batch& batch, size_t ahead) {
   return ahead == 0 ? batch : batch.ahead.at(ahead - 1);
 }
 
-/// What the labels of all batches weigh at a depth.
+/// The total weight of the labels of all batches at a depth.
 double weight_of(const std::vector<Batch>& batches, size_t ahead) {
   double weight = 0.0;
   for (const Batch& batch : batches) weight += at_depth(batch, ahead).loss_weight();

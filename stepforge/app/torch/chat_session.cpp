@@ -13,7 +13,7 @@ namespace stepforge {
 
 namespace {
 
-/// Those of the model, and those with which the template ends an answer.
+/// The end tokens of the model, and those with which the template ends an answer.
 std::vector<int32_t> ends_of(const LoadedModel& model, const Tokenizer& tokenizer,
                              const ChatTemplate& chat_template) {
   std::vector<int32_t> ids = end_tokens(tokenizer, model.generation);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A conversation with a model, in the words of its chat template.
+// A conversation with a model, rendered by its chat template.
 #pragma once
 
 #include <cstdint>

@@ -142,7 +142,7 @@ int run(const GenerateOptions& options, const CommandContext& context) {
 
 namespace {
 
-/// What does not come along from a Hugging Face folder.
+/// Logs what is not taken over from a Hugging Face folder.
 void log_tokenizer_notes(const std::filesystem::path& model, const Tokenizer* tokenizer, Logger& log) {
   if (tokenizer != nullptr)
     for (const std::string& note : tokenizer->notes()) log.info("{}", note);

@@ -31,7 +31,7 @@ class TrafficCounter : public Callback {
 int run_dry(const TrainOptions& options, const CommandContext& context) {
   const TemporaryFolder folder("dry-run");
   LoadedConfig loaded = options.config;
-  loaded.chosen.clear();  // what nothing reads was refused before the switches below turned more off
+  loaded.chosen.clear();  // unread options were refused before; the switches below make more of them unread
   loaded.config.run_dir = folder.path().string();
   loaded.config.checkpoint.enable = false;
   loaded.config.checkpoint.resume = false;
