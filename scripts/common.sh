@@ -43,7 +43,7 @@ configuration_page() {
   printf '# Configuration\n\n'
   printf 'Written by `make docs` from the schema in `stepforge/config/`; the same text without Markdown: `stepforge config schema`.\n'
   printf 'On the command line every key is given as `section.key=value`. Precedence: preset, then file, then command line.\n'
-  printf 'A key that you set and that the job does not read is refused, if another choice of the configuration excludes it, or named in a\n'
-  printf 'line at the start, if the number of ranks, the kind of the data or a switch decides.\n\n'
+  printf 'A key that you set but that the job does not read is refused if another choice of the configuration excludes it. If the number\n'
+  printf 'of ranks, the kind of the data or a switch decides, a line at the start names it instead.\n\n'
   "$program" config schema --format markdown
 }
