@@ -370,7 +370,8 @@ class CommandLine {
                     "End each document with the end-of-text token (default), or not");
     build->add_option("--workers", data->workers, "Threads; 0 = all cores")->check(number(0));
     build->add_flag("--bos,!--no-bos", data->bos,
-                    "Begin each document with what the tokenizer puts before a text (default), or not");
+                    "Begin each document with the tokens that the tokenizer puts before a text "
+                    "(default), or not");
     build
         ->add_option("--format", data->format,
                      "As in data.sources: auto, text, jsonl, csv, mds, messages ...")
@@ -503,7 +504,7 @@ class CommandLine {
     convert->add_option("--ranks", args->ranks, "Ranks of the job, if batches are given per rank")
         ->check(number(1, kMaxRanks));
     convert->add_flag("--force", args->force,
-                      "Convert the rest of a file that asks for what is not available");
+                      "Convert the rest of a file that asks for training that is not available");
     on(convert, [=] { return config_convert_command(*args); });
   }
 

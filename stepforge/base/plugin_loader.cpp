@@ -33,7 +33,7 @@ void check_file(const std::filesystem::path& path) {
   const auto section = library_section(FileReader(path), kBuildSection);
   if (!section) {
     throw Error(
-        format("{} is no plug-in: it has no section {}; define its entry function with STEPFORGE_PLUGIN",
+        format("{} is not a plug-in: it has no section {}; define its entry function with STEPFORGE_PLUGIN",
                path.string(), kBuildSection));
   }
   PluginBuild build{};
@@ -83,7 +83,7 @@ void load_plugin(const std::filesystem::path& file, const std::string& named_at,
   } catch (const std::exception& error) {
     refuse(format("its entry function failed: {}", error.what()));
   } catch (...) {
-    refuse("its entry function threw something that is no std::exception; throw a stepforge::Error");
+    refuse("its entry function threw something other than a std::exception; throw a stepforge::Error");
   }
 }
 

@@ -203,7 +203,7 @@ FrozenWeights verified_frozen_weights(const fs::path& step_folder, const Checkpo
       frozen_weights_of(read_checkpoint_state({step_folder}), (step_folder / kStateFileName).string());
   if (frozen.none()) return frozen;
   if (!from.empty()) frozen.from = fs::absolute(home_of_frozen_weights(from));
-  const std::string subject = format("{} was saved without its frozen weights, which are to be those of {}",
+  const std::string subject = format("{} was saved without its frozen weights, which must be those of {}",
                                      step_folder.string(), frozen.from.string());
   const Json found =
       hash_tensors([home = frozen.from] { return open_weights(home); }, frozen.names(), ranks, subject);

@@ -144,9 +144,9 @@ void check_source(const RuleCheck& check, const std::string& name, const DataSou
                 "a synthetic source has no path; remove it, or choose another format");
   const bool named = !source.dataset.empty();
   check.require(!named || source.format == DataFormat::automatic, {name + ".dataset", name + ".format"},
-                "the entry of dataset_info.json says the format; remove it");
+                "the entry of dataset_info.json gives the format; remove it");
   check.require(!named || source.field == DataSourceConfig{}.field, {name + ".dataset", name + ".field"},
-                "the entry of dataset_info.json says the fields; remove it");
+                "the entry of dataset_info.json gives the fields; remove it");
   const bool is_chat = named || source.format >= DataFormat::messages;
   check.require(
       is_chat || source.loss_on == LossOnMessages::assistant, {name + ".loss_on", name + ".format"},
@@ -396,8 +396,8 @@ void check_parallelism(const RuleCheck& check) {
   check.require(parallelism.context_parallel_degree == 1 ||
                     check.config().training.loss_aggregation == LossAggregation::token_mean,
                 {"parallelism.context_parallel_degree", "training.loss_aggregation"},
-                "with context parallelism a rank has parts of rows, of which an average per rank has no "
-                "meaning; set loss_aggregation to \"token_mean\"");
+                "with context parallelism a rank has parts of rows, so an average per rank has no meaning; "
+                "set loss_aggregation to \"token_mean\"");
   check.require(
       !parallelism.enable_async_tensor_parallel || parallelism.enable_sequence_parallel,
       {"parallelism.enable_async_tensor_parallel", "parallelism.enable_sequence_parallel"},

@@ -40,11 +40,10 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
       .field("mscale_all_dim", &RopeScalingConfig::mscale_all_dim, "See mscale.", {.min = 0, .max = 1e6})
       .field("truncate", &RopeScalingConfig::truncate,
              "With yarn: whether the range between beta_fast and beta_slow is rounded to whole frequencies.")
-      .field(
-          "short_factor", &RopeScalingConfig::short_factor,
-          "With longrope: by what each frequency is divided in rows of up to original_max_position tokens, "
-          "one number for each pair of elements that is rotated.",
-          {.max = 1e6, .above = 0})
+      .field("short_factor", &RopeScalingConfig::short_factor,
+             "With longrope: divisor of each frequency in rows of up to original_max_position tokens, "
+             "one number for each rotated pair of elements.",
+             {.max = 1e6, .above = 0})
       .field("long_factor", &RopeScalingConfig::long_factor,
              "With longrope: the same for longer rows (training.seq_len).", {.max = 1e6, .above = 0});
 }
@@ -181,7 +180,7 @@ SchemaOf<ModelConfig> model_section() {
       .field("routed_scaling_factor", &ModelConfig::routed_scaling_factor,
              "Factor of the weights of a token's experts (DeepSeek).", {.max = 1e6, .above = 0})
       .field("n_expert_groups", &ModelConfig::n_expert_groups,
-             "Number of equal groups of experts, of which the router first chooses some (DeepSeek).",
+             "Number of equal groups of experts; the router first chooses some of the groups (DeepSeek).",
              {.min = 1, .max = 65536})
       .field("groups_per_token", &ModelConfig::groups_per_token,
              "Number of groups of experts that the router chooses for each token.", {.min = 1, .max = 65536})

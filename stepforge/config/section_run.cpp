@@ -38,8 +38,8 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
       .field("last_save_in_hf", &CheckpointConfig::last_save_in_hf,
              "Whether to export the last checkpoint in Hugging Face format too, to hf/step-N in run_dir.")
       .field("export_dtype", &CheckpointConfig::export_dtype,
-             "Data type of the weights of an export, if export --dtype names no other; "
-             "model.from sets that of the model.",
+             "Data type of the weights of an export, unless export --dtype names another; "
+             "model.from sets the type of its model.",
              {.choices = {"fp32", "bf16", "fp16"}})
       .field("async", &CheckpointConfig::async,
              "Whether to write checkpoints in a background thread while training continues.")

@@ -132,8 +132,8 @@ SchemaOf<OptimizerConfig> optimizer_section() {
       .field("nesterov", &OptimizerConfig::nesterov,
              "Whether sgd and muon look ahead by their momentum (Nesterov).")
       .field("muon_scale", &OptimizerConfig::muon_scale,
-             "Size of an orthogonalized update: rms makes it that of an AdamW update, so that both share a "
-             "learning rate, spectral multiplies it by the root of rows over columns, at least 1.")
+             "Size of an orthogonalized update: rms scales it to the size of an AdamW update, so that both "
+             "share a learning rate, spectral multiplies it by the root of rows over columns, at least 1.")
       .field("muon_iterations", &OptimizerConfig::muon_iterations,
              "Number of Newton-Schulz iterations that orthogonalize an update of muon.",
              {.unit = "iterations", .min = 1, .max = 100})

@@ -79,7 +79,7 @@ void check_balanced_rows(const Config& config, const BatchLayout& batch) {
   throw UsageError(format(
       "parallelism.tensor_parallel_degree = {} with sequence parallelism, but model.router_aux_loss_weight "
       "= {} and a micro-batch has {} rows: experts are balanced within whole rows, "
-      "of which a rank's slice must consist; set training.local_batch_size (in a pipeline "
+      "so a rank's slice must consist of whole rows; set training.local_batch_size (in a pipeline "
       "parallelism.pipeline_parallel_microbatch_size) to a multiple of the degree, or the weight to 0",
       batch.slices, config.model.router_aux_loss_weight, batch.rows_per_micro_batch));
 }

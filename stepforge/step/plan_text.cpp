@@ -286,9 +286,9 @@ std::string render_plan(const ModelSpec& model, const ModelSpec& part, const Ste
   plan += format("  on a rank of {}\n", machine_text(text.machine));
   if (text.assumed_machine) {
     plan +=
-        "  These rates are an assumption, not those of this or any other machine: --machine GFLOP/s[,memory "
-        "GB/s[,network GB/s]] gives rates that yours reaches, which are below its peak, and --calibrate "
-        "measured times\n";
+        "  These rates are an assumption and belong to no real machine: "
+        "--machine GFLOP/s[,memory GB/s[,network GB/s]] sets rates that yours reaches (below its peak), "
+        "and --calibrate measured times\n";
   }
   plan = wrapped(plan) + "\n";
   if (!text.pipeline.empty()) plan += text.pipeline + "\n";

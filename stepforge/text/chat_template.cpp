@@ -141,8 +141,8 @@ void cut_at_end_mark(std::string& text, std::string_view content, const std::str
   const size_t mark = text.rfind(trimmed(kEndMark));
   if (mark == std::string::npos || text.find(trimmed(content)) == std::string::npos) {
     throw Error(
-        format("continue_final_message: the text of the last message, {}, is not in what {} makes of it; use "
-               "another template",
+        format("continue_final_message: the text of the last message, {}, is not in the output of {}; "
+               "use another template",
                quoted_for_message(content), source));
   }
   const bool kept_space = std::string_view(text).substr(mark).starts_with(kEndMark);

@@ -68,7 +68,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (!holds_tokenizer(path)) {
       if (const std::string advice = hub_advice(path, HubKind::model); !advice.empty())
-        throw UsageError(format("{} is no tokenizer: {}", path.string(), advice));
+        throw UsageError(format("{} is not a tokenizer: {}", path.string(), advice));
       throw UsageError(format(
           "the folder {} contains neither tokenizer.json nor tokenizer.model nor vocab.json and merges.txt; "
           "make a tokenizer with `stepforge tokenizer train`",
@@ -91,7 +91,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
     return std::make_unique<PipelineTokenizer>(read_tiktoken(path), folder.string());
   if (path.extension() != ".json") {
     throw UsageError(
-        format("{} is no tokenizer: name tokenizer.json, tokenizer.model, a .tiktoken file, "
+        format("{} is not a tokenizer: name tokenizer.json, tokenizer.model, a .tiktoken file, "
                "or the folder that has it",
                path.string()));
   }

@@ -90,8 +90,8 @@ std::string tokenizer_json_of_gpt2(std::string_view vocab, std::string_view merg
   const std::string kind = reader.text_or("tokenizer_class", "GPT2Tokenizer");
   if (kind != "GPT2Tokenizer" && kind != "GPT2TokenizerFast") {
     reader["tokenizer_class"].refuse(
-        "of folders with vocab.json and merges.txt but no tokenizer.json only those of GPT2Tokenizer are "
-        "read; save the tokenizer with transformers, which writes a tokenizer.json");
+        "a folder with vocab.json and merges.txt but no tokenizer.json is read only if it belongs to "
+        "GPT2Tokenizer; save the tokenizer with transformers, which writes a tokenizer.json");
   }
   Json pieces = parse_json(vocab, folder + "/vocab.json");
   const JsonReader vocab_reader = JsonReader(pieces, folder + "/vocab.json").object();
@@ -160,7 +160,7 @@ Ranks read_ranks(std::string_view text, const std::string& path) {
   });
   for (int byte = 0; byte < 256; ++byte) {
     if (!ranks.contains(std::string(1, static_cast<char>(byte))))
-      throw FormatError(format("{}: the byte 0x{:02X} is no token; is the file cut off?", path, byte));
+      throw FormatError(format("{}: the byte 0x{:02X} is not a token; is the file cut off?", path, byte));
   }
   return ranks;
 }

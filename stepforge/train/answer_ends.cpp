@@ -76,7 +76,7 @@ void record(const Trainer& trainer) {
     all.insert(all.end(), learned.begin(), learned.end());
     write_file_atomic(run / kGenerationFileName, with_end_tokens(generation, all).dump(2) + "\n");
     trainer.log.info(
-        "what is learned ends with {}, which joins the tokens that end a text ({}): "
+        "learned answers end with {}, which is added to the tokens that end a text ({}): "
         "chat, generate and exports stop there",
         names_of(tokenizer, learned), names_of(tokenizer, known));
     return;

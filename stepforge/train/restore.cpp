@@ -38,7 +38,7 @@ void log_differences(const Trainer& trainer, const std::filesystem::path& source
                      const TensorDifferences& differences) {
   if (differences.none()) return;
   trainer.log.warning(
-      "checkpoint.strict = false: {} tensors of {} are those of the model, {} have another number of rows, "
+      "checkpoint.strict = false: {} tensors of {} match the model, {} differ in the number of rows, "
       "{} are missing, {} differ in shape or type, {} are left out",
       differences.equal, source.string(), differences.other_rows.size(), differences.missing.size(),
       differences.different.size(), differences.unexpected.size());

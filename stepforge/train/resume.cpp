@@ -100,7 +100,7 @@ void leave_out_frozen(Trainer& trainer, const std::optional<FoundCheckpoint>& ow
   if (own) {
     const Json of_run = hash_tensors([own] { return checkpoint_tensors(*own); }, names, ranks, subject);
     require_equal_hashes(frozen.hashes, of_run,
-                         format("{}, but those of {} are others", subject, own->path.string()));
+                         format("{}, but those of {} differ", subject, own->path.string()));
   }
   const TensorFolder source = open();
   for (const NamedTensor& tensor : named_tensors(trainer.divided_model)) {

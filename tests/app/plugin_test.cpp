@@ -36,7 +36,7 @@ TEST(Plugin, OfTheSameVersionWithOtherHeadersIsRefused) {
 TEST(Plugin, ThatIsMissingOrNoPluginIsRefused) {
   EXPECT_CONTAINS(refusal_of_library("/nowhere/x.so"), "/nowhere/x.so", "No such file",
                   "path of a shared library");
-  EXPECT_CONTAINS(refusal_of_library(built("not_one")), "not_one.so is no plug-in", "STEPFORGE_PLUGIN");
+  EXPECT_CONTAINS(refusal_of_library(built("not_one")), "not_one.so is not a plug-in", "STEPFORGE_PLUGIN");
   const TempFolder folder;
   write_text(folder / "text.so", std::string(4096, 'x'));
   EXPECT_CONTAINS(refusal_of_library((folder / "text.so").string()), "text.so is not a shared library");

@@ -171,9 +171,9 @@ TEST(DataRules, TheEntryOfADataSetSaysFormatAndFields) {
   EXPECT_EQ(source(""), "");
   EXPECT_EQ(source(", loss_on = \"last\""), "");
   EXPECT_CONTAINS(source(", format = \"alpaca\""),
-                  "the entry of dataset_info.json says the format; remove it");
+                  "the entry of dataset_info.json gives the format; remove it");
   EXPECT_CONTAINS(source(", sources = [{path = \"a\"}]"), "data.sources.0.dataset = \"a\"");
-  EXPECT_CONTAINS(source(", field = \"t\""), "the entry of dataset_info.json says the fields; remove it");
+  EXPECT_CONTAINS(source(", field = \"t\""), "the entry of dataset_info.json gives the fields; remove it");
 }
 
 TEST(DataRules, RulesForLongDocumentsNeedRowsOfWholeDocuments) {
