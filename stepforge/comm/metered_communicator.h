@@ -22,7 +22,7 @@ class GroupMeter {
   void add_call(Clock::duration time) { add(calls_, time); }
   void add_wait(Clock::duration time) { add(waits_, time); }
 
-  /// Of whole messages, as `stepforge plan` counts them: all parts of what is gathered or summed.
+  /// The bytes of whole messages, as `stepforge plan` counts them: all parts of what is gathered or summed.
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   double call_seconds() const { return seconds(calls_); }
   double wait_seconds() const { return seconds(waits_); }

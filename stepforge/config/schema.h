@@ -103,7 +103,7 @@ struct Field {
   std::shared_ptr<const TableSchema> table = {};
   /// Finds the field in `owner`, an object of the struct that the schema describes.
   std::function<FieldSlot(void* owner)> slot = {};
-  /// Of type tables: the elements have the fields of the enclosing list, so documentation need not repeat them.
+  /// For the type tables: the elements have the fields of the enclosing list, so documentation need not repeat them.
   bool is_recursive = false;
 };
 

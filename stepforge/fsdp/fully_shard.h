@@ -61,7 +61,7 @@ struct FullyShardOptions {
   std::vector<at::Tensor> tied_params = {};
   /// Parameters of this unit that are slices of larger tensors, which the ranks of tensor parallelism hold
   /// together. The others are the same on all these ranks, and so must their gradients be: the module sums
-  /// those of which each rank computes a part (fsdp/tensor_sums.h).
+  /// gradients of which each rank computes a part (fsdp/tensor_sums.h).
   std::vector<TensorSliceOf> sliced_params = {};
   /// Fills parameters and buffers on the meta device: called once for each, in the same order on all ranks,
   /// with the name relative to the module and a whole tensor to fill (fp32; for a buffer its own dtype). For

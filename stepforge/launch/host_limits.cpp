@@ -20,9 +20,9 @@ namespace {
 constexpr int64_t kRanksPerCore = 64;
 /// Every program that computes needs at least this much.
 constexpr int64_t kRankBytes = int64_t{32} << 20;
-/// The launcher's own, and those that starting a rank needs for a moment.
+/// Files of the launcher itself, and those that it needs for a moment to start a rank.
 constexpr int64_t kOwnFiles = 32;
-/// Of each rank: two pipes and a log.
+/// Files for each rank: two pipes and a log.
 constexpr int64_t kRankFiles = 3;
 
 int64_t soft_limit(__rlimit_resource resource) {

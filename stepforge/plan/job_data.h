@@ -37,7 +37,7 @@ auto reading_input(const Read& read) {
 std::unique_ptr<Tokenizer> known_tokenizer(const Config& config);
 
 /// The vocabulary size of a run, without training a tokenizer: model.vocab_size, or that of the tokenizer. Throws UsageError
-/// if the tokenizer is that of another model and not named.
+/// if the tokenizer belongs to another model and is not named.
 int64_t planned_vocabulary(const Config& config);
 int64_t planned_vocabulary(const Config& config, const Tokenizer* known);
 

@@ -150,8 +150,8 @@ class ZeroBubbleSearch {
     return forecast_of(config_, rank_, machine_, &schedule);
   }
 
-  /// The largest limit above that of ZB-1p, and up to that of ZB-2p, with which the job needs no more than `memory`;
-  /// that of ZB-1p if there is none. A larger limit never needs less.
+  /// The largest limit above that of ZB-1p and at most that of ZB-2p with which the job needs no more than `memory`; the
+  /// limit of ZB-1p if there is none. A larger limit never needs less.
   int largest_limit(int64_t memory) const {
     int fits = ranks();
     int above = 2 * ranks() + 1;

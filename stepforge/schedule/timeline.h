@@ -49,7 +49,7 @@ struct Timeline {
   std::vector<RankTime> ranks;
   double makespan = 0;  ///< when the last action ends
 
-  /// Of all ranks, the longest time from first start to last end. The zero-bubble papers take this as the
+  /// The longest time of any rank from first start to last end. The zero-bubble papers take this as the
   /// time of a step, as their ranks need not begin and end a step together.
   double longest_span() const;
   /// The idle share of that rank in that time; 0 if it is 0.

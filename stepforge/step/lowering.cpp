@@ -317,8 +317,8 @@ class Lowering {
   bool loss_is_listed_ = false;
   std::vector<std::vector<int>> stages_;      // the blocks of each stage that this rank has
   std::vector<bool> keeps_graph_;             // of each block
-  std::vector<std::vector<int>> dispatched_;  // of each block: those of the experts that its rows go to
-  std::vector<std::vector<int>> combined_;    // of each block: those of the experts whose results come to it
+  std::vector<std::vector<int>> dispatched_;  // of each block: the blocks of experts that its rows go to
+  std::vector<std::vector<int>> combined_;    // of each block: the blocks of experts whose results come to it
   std::vector<bool> loaded_;                  // of each micro-batch
   std::vector<int> losses_;                   // the operation of the loss of each micro-batch
   int last_computation_ = -1;

@@ -22,7 +22,7 @@ std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolic
 void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy);
 
 /// The gradient of each micro-batch is a leaf of a fixed binary tree: leaves 2k and 2k + 1 are added first, then pairs
-/// of pairs. If their number is no power of two, the complete subtrees of its set bits are added up, the smallest
+/// of pairs. If their number is not a power of two, the complete subtrees of its set bits are added up, the smallest
 /// first. Whatever the order in which a schedule completes leaves, a sum is stashed until its sibling is there, so all
 /// orders give the same bits. In the order of their numbers this is a binary counter: log2 stashes at most. If two
 /// blocks use a unit, their contributions are added first; if they are on two ranks, all leaves are stashed until they

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The global norm of gradients that are sharded over ranks. Terms are scalars (kernels/scalars.h): sums of
-// |x|^p (for inf the largest |x|) in fp64, of which norm_of_terms() makes the norm.
+// |x|^p (for inf the largest |x|) in fp64, from which norm_of_terms() computes the norm.
 #pragma once
 
 #include "stepforge/kernels/reduce.h"
@@ -14,7 +14,7 @@ enum class NormExchange : uint8_t {
   chunks,  ///< one number per 1,024 elements, in logical order: the same bits for every flat partition
 };
 
-/// terms = those of the gradients of all trained units of `store`, bitwise equal on all ranks. Each element
+/// Sets `terms` to those of the gradients of all trained units of `store`, bitwise equal on all ranks. Each element
 /// counts once: replicas hold equal gradients, and only one rank counts parameters that all tensor-parallel
 /// ranks hold. A collective of `shards`, the units' shard group on the compute lane; null if
 /// each rank holds whole units.
@@ -31,7 +31,7 @@ void join_unit_terms(Communicator& ranks, NormType type, const at::Tensor& terms
 /// total = the terms of all units together, in their order.
 void join_units(NormType type, const at::Tensor& terms, const at::Tensor& total);
 
-/// terms = those of a gradient of any shape, combined chunk by chunk (kernels/reduce.h).
+/// Sets `terms` to those of a gradient of any shape, combined chunk by chunk (kernels/reduce.h).
 void norm_terms(const at::Tensor& gradient, NormType type, const at::Tensor& terms);
 
 /// Combines the `terms` of the ranks of `shards`, in rank order. Null: one rank.

@@ -22,7 +22,7 @@ namespace {
 
 std::vector<const AddedToken*> tokens_with(const TokenizerDefinition& definition, bool normalized) {
   std::vector<const AddedToken*> tokens;
-  // Of tokens with the same spelling after normalization a special one counts.
+  // Among tokens with the same spelling after normalization, a special one counts.
   for (const bool special : {true, false}) {
     for (const AddedToken& token : definition.added_tokens) {
       if (token.normalized == normalized && token.special == special) tokens.push_back(&token);

@@ -23,7 +23,7 @@ std::string lower_case(std::string_view text);
 /// A combining mark (categories Mn, Mc, Me).
 bool is_mark(char32_t code_point);
 
-/// Punctuation (categories P*), and every visible ASCII character that is no letter or digit.
+/// Punctuation (categories P*), and every visible ASCII character that is not a letter or digit.
 bool is_punctuation(char32_t code_point);
 
 /// A character of a word as regular expressions count them (\w): letters, marks, digits, connectors, joiners.

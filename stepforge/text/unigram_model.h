@@ -46,7 +46,7 @@ class UnigramModel final : public Model {
   std::vector<double> scores_;
   double unk_score_ = 0;
   std::optional<int32_t> unk_id_;
-  /// Of "<0x00>" to "<0xFF>"; empty without byte fallback.
+  /// The ids of "<0x00>" to "<0xFF>"; empty without byte fallback.
   std::vector<int32_t> byte_ids_;
   PieceTrie trie_;
 };

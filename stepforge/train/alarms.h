@@ -10,8 +10,8 @@
 namespace stepforge {
 
 /// Throws Error, which ends the job,
-/// - if the gradient norm of the first step that updates is not that of the shards of all ranks, added over
-///   the world;
+/// - if the gradient norm of the first step that updates differs from the norm of all ranks' shards, added
+///   over the world;
 /// - if ranks that hold copies of the same weights differ in a bit, every debug.check_copies_freq steps.
 /// Does nothing in a job of one rank.
 std::unique_ptr<Callback> make_alarms();

@@ -141,7 +141,7 @@ class Executor {
   void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
   /// The values that the operation's block takes.
   Bundle read_inputs(const Operation& operation);
-  /// inspect() for the gradients of its inputs, of which only those that the program needs are added.
+  /// Calls inspect() for the gradients of its inputs, and adds those that the program needs.
   void add_input_gradients(const Operation& operation, const StepInputs& inputs, Bundle gradients);
   /// Adds `gradients` to those of `values`. Gradients that the program does not need are dropped.
   void add_gradients(const Operation& operation, const std::vector<int>& values, Bundle gradients);

@@ -454,7 +454,7 @@ TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithItsLastCall) {
     const ProgramResult result = child.wait();
     EXPECT_EQ(result.exit_code, 1) << result.err;
     EXPECT_CONTAINS(result.err, "no answer within 1 s: rank 0 waits in ") << result.err;
-    // Of messages between stages there is no count.
+    // Messages between stages are not counted.
     EXPECT_CONTAINS(result.err, layout == kStages ? " for rank 1" : " for rank 1 (last reached ")
         << result.err;
   }

@@ -34,7 +34,7 @@ std::string refusal_of(const std::string& text, const Strings& settings = {},
   return "";
 }
 
-/// What is named at the start of a job on so many ranks of one host.
+/// The options that are named at the start of a job on `ranks` ranks of one host.
 Strings notes_of(const std::string& text, const Strings& settings = {}, int ranks = 1) {
   const LoadedConfig loaded = parse_config(text, "run.toml", settings);
   EXPECT_NO_THROW(refuse_unread_options(loaded));

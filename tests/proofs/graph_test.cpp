@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that is no chain: a value that several layers and a second head take, over all stages of a pipeline.
+// A model that is not a chain: a value that several layers and a second head take, over all stages of a pipeline.
 #include "tests/proofs/exact_choices.h"
 #include "tests/proofs/pipeline_choices.h"
 

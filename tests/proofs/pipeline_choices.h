@@ -11,7 +11,7 @@
 
 namespace stepforge::testing {
 
-/// A schedule on so many ranks.
+/// A schedule on `ranks` ranks.
 struct PipelineCase {
   std::string schedule;
   int ranks = 1;

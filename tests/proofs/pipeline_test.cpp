@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// With pipelines of every schedule, training and checkpoints are those of one rank.
+// With pipelines of every schedule, training and checkpoints equal those of one rank.
 #include "stepforge/schedule/csv.h"
 #include "tests/proofs/exact_choices.h"
 #include "tests/proofs/pipeline_choices.h"

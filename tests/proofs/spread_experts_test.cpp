@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run with spread experts does beside its steps in fp32 is that of one rank.
+// Apart from its steps in fp32 too, a run with spread experts does what one rank does: bf16, validation, samples.
 #include "tests/catalog/all_families.h"
 #include "tests/proofs/compare_runs.h"
 #include "tests/proofs/odd_job.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// With tensor parallelism, training and checkpoints are those of one rank.
+// With tensor parallelism, training and checkpoints equal those of one rank.
 #include "tests/proofs/compare_runs.h"
 #include "tests/proofs/exact_choices.h"
 #include "tests/proofs/odd_job.h"

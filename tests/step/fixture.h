@@ -79,7 +79,7 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
   return model;
 }
 
-/// Its last call exchanges so many elements per token.
+/// Lets the region's last call exchange `forward` and `backward` elements per token.
 inline void add_exchange(RegionSpec& region, BlockAxis axis, int64_t forward, int64_t backward) {
   region.calls.back().forward_exchanges.push_back({axis, ExchangeKind::sum, {forward}});
   region.calls.back().backward_exchanges.push_back({axis, ExchangeKind::sum, {backward}});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of a model that is no chain: a value that several blocks take, across stages, and two heads.
+// Programs of a model that is not a chain: a value that several blocks take, across stages, and two heads.
 #include <gtest/gtest.h>
 
 #include "tests/step/planted_fault.h"

@@ -46,7 +46,7 @@ struct SpreadExperts {
     if (p == 0) return {dims.experts, 2, dims.hidden, dims.width};
     return {dims.experts, dims.width, dims.hidden};
   }
-  /// Of values of all experts those of the rank.
+  /// The values of this rank's experts, from those of all experts.
   at::Tensor part_of(at::Tensor whole, size_t p) const {
     if (dims.biased) {
       const TensorSlice held = units[0].parameters[p].slice_of(0);
