@@ -59,7 +59,7 @@ TEST(Plugin, WhoseEntryFunctionThrowsIsRefusedWithTheReason) {
   EXPECT_CONTAINS(refusal_of_library(built("failing")), built("failing"), "its entry function failed",
                   "registers the sub-command \"twice\", which is registered already");
   EXPECT_CONTAINS(refusal_of_library(built("throwing")), built("throwing"), "its entry function threw",
-                  "no std::exception");
+                  "other than a std::exception");
 }
 
 TEST(Plugin, WithANameThatIsTakenIsRefused) {
