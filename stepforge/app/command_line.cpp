@@ -370,8 +370,7 @@ class CommandLine {
                     "End each document with the end-of-text token (default), or not");
     build->add_option("--workers", data->workers, "Threads; 0 = all cores")->check(number(0));
     build->add_flag("--bos,!--no-bos", data->bos,
-                    "Begin each document with the tokens that the tokenizer puts before a text "
-                    "(default), or not");
+                    "Begin each document with the tokens that begin a text (default), or not");
     build
         ->add_option("--format", data->format,
                      "As in data.sources: auto, text, jsonl, csv, mds, messages ...")
