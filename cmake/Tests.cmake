@@ -41,15 +41,16 @@ function(stepforge_test room)
     TEST_LIST ${room}_long WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES LABELS long ${properties} TIMEOUT 3600)
 endfunction()
 
+set(links_of_records_tests sf_dataset)  # which show what becomes of records
 foreach(room ${STEPFORGE_ROOMS_core})
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${room})
-    stepforge_test(${room} LINK sf_${room} rapidcheck)
+    stepforge_test(${room} LINK sf_${room} ${links_of_${room}_tests} rapidcheck)
     stepforge_clang_pch(test_${room} test_base <gtest/gtest.h>)
   endif()
 endforeach()
 
 # It replaces operator new, which the sanitizers of other programs should see.
-foreach(room data step tensorfile text)
+foreach(room records step tensorfile text)
   target_sources(test_${room} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/allocation_meter.cpp)
 endforeach()
 

@@ -38,8 +38,8 @@ for name in "${targets[@]}"; do
   if [ -d "tests/fuzz/corpus/$name" ]; then seeds=("tests/fuzz/corpus/$name"); fi
   # The shipped presets, the templates, the models and the tables of the tests are good first inputs.
   case $name in
-    arrow_fuzz) seeds+=(tests/golden/data/arrow) ;;
-    chat_record_fuzz) seeds+=(tests/golden/data/chat_records) ;;
+    arrow_fuzz) seeds+=(tests/golden/records/arrow) ;;
+    chat_record_fuzz) seeds+=(tests/golden/records/chat_records) ;;
     config_fuzz) seeds+=(presets) ;;
     jinja_fuzz) seeds+=(tests/golden/jinja/templates) ;;
     sentencepiece_fuzz) seeds+=(tests/golden/text/sentencepiece) ;;

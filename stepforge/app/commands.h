@@ -72,7 +72,7 @@ int config_convert_command(const ConvertArgs& args);
 struct DataBuildOptions {
   std::vector<std::filesystem::path> input;  ///< text files, JSON Lines, tables, folders, patterns
   std::string tokenizer = "bytes";           ///< or a tokenizer.json, or its folder
-  std::string format = "auto";               ///< of records (data/records.h)
+  std::string format = "auto";               ///< of records (records/records.h)
   std::string dataset;                       ///< entry of the dataset_info.json that `input` is; "": none
   std::string documents = "file";            ///< "file", "line" or "paragraph"
   std::string json_key = "text";
@@ -84,7 +84,7 @@ struct DataBuildOptions {
   int workers = 0;                      ///< 0 = all cores
   double validation_fraction = 0.0;     ///< above 0: also <output_prefix>_validation_<json_key>_document
   std::vector<std::string> filter;      ///< "key=value", as in [data.filter]
-  std::string too_long;  ///< "drop", "error", "proportional" (data/document_limit.h); "": whole documents
+  std::string too_long;  ///< "drop", "error", "proportional" (records/document_limit.h); "": whole documents
   int64_t seq_len = 0;   ///< tokens of a document that is not too long
   bool deduplicate = false;
   std::string on_bad_record = "stop";  ///< or "skip"

@@ -16,11 +16,11 @@
 #include "stepforge/base/log.h"
 #include "stepforge/base/utf8.h"
 #include "stepforge/config/load.h"
-#include "stepforge/data/dataset_build.h"
 #include "stepforge/data/preset_packing.h"
 #include "stepforge/data/sample.h"
 #include "stepforge/data/show.h"
 #include "stepforge/data/step_balance.h"
+#include "stepforge/dataset/dataset_build.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/text/tokenizer.h"
 

@@ -10,7 +10,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
 #include "stepforge/base/utf8.h"
-#include "stepforge/data/count_words.h"
+#include "stepforge/records/count_words.h"
 #include "stepforge/text/bpe_trainer.h"
 #include "stepforge/text/line_codec.h"
 

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "stepforge/dataset/row.h"
+
 namespace stepforge {
 
 /// The label of a token whose prediction does not count in the loss.
@@ -68,16 +70,6 @@ struct Batch {
   /// What the labels weigh together.
   double loss_weight() const { return weights.empty() ? static_cast<double>(valid_labels) : label_weight; }
   int64_t row_length() const { return seq_len * part.degree; }
-};
-
-/// One row as a source returns it.
-struct Row {
-  std::vector<int32_t> tokens;  ///< [seq_len + 1]; the last one is only a label
-  /// Ascending indices into `tokens`, in [1, seq_len], at which another document begins.
-  std::vector<int32_t> document_starts;
-  /// [seq_len + 1], 1 if the token counts in the loss where it is the label, else 0; empty if all count.
-  std::vector<uint8_t> counted;
-  int64_t padding = 0;  ///< of the first seq_len tokens, those at the end that append_padding has added
 };
 
 /// What attention over a row of `seq_len` tokens costs: the sum of the squared lengths of its documents, which

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "stepforge/data/indexed_dataset.h"
 #include "stepforge/data/row_source.h"
+#include "stepforge/dataset/indexed_dataset.h"
 
 namespace stepforge {
 

@@ -13,13 +13,13 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/data/concat_rows.h"
-#include "stepforge/data/conversation.h"
-#include "stepforge/data/dataset_cache.h"
-#include "stepforge/data/dataset_description.h"
 #include "stepforge/data/packed_rows.h"
 #include "stepforge/data/preset_packing.h"
 #include "stepforge/data/synthetic.h"
-#include "stepforge/data/token_shards.h"
+#include "stepforge/dataset/dataset_cache.h"
+#include "stepforge/dataset/dataset_description.h"
+#include "stepforge/dataset/token_shards.h"
+#include "stepforge/records/conversation.h"
 
 namespace stepforge {
 

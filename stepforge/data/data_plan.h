@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "stepforge/data/packing.h"
-#include "stepforge/data/records.h"
 #include "stepforge/data/row_stream.h"
 #include "stepforge/data/source_statistics.h"
 #include "stepforge/data/split_ratios.h"
-#include "stepforge/data/tokenize.h"
+#include "stepforge/dataset/tokenize.h"
+#include "stepforge/records/records.h"
 
 namespace stepforge {
 
@@ -26,7 +26,7 @@ struct SourceSpec {
   double weight = 1.0;
   /// "auto" (by the name), "text", "jsonl", "csv", "mds", "bin" (an indexed dataset or llm.c's token files),
   /// "tokens_u16", "tokens_u32" (token files without a header), "synthetic", or a layout of chat data
-  /// (data/conversation.h), which is read from JSON Lines or tables.
+  /// (records/conversation.h), which is read from JSON Lines or tables.
   std::string format = "auto";
   std::string field = "text";         ///< name of the text field of a JSON line
   std::string loss_on = "assistant";  ///< of chat data: what counts in the loss

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "stepforge/data/indexed_dataset.h"
 #include "stepforge/data/packing.h"
 #include "stepforge/data/row_source.h"
+#include "stepforge/dataset/indexed_dataset.h"
 
 namespace stepforge {
 

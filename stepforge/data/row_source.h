@@ -9,7 +9,7 @@
 #include "stepforge/data/batch.h"
 #include "stepforge/data/packing.h"
 #include "stepforge/data/row_account.h"
-#include "stepforge/data/whole_hash.h"
+#include "stepforge/dataset/whole_hash.h"
 
 namespace stepforge {
 

@@ -8,8 +8,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/data/indexed_dataset.h"
-#include "stepforge/data/token_shards.h"
+#include "stepforge/dataset/indexed_dataset.h"
+#include "stepforge/dataset/token_shards.h"
 
 namespace stepforge {
 

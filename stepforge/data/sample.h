@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "stepforge/data/data_plan.h"
-#include "stepforge/data/preference.h"
 #include "stepforge/data/show.h"
+#include "stepforge/records/preference.h"
 #include "stepforge/text/tokenizer.h"
 
 namespace stepforge {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "stepforge/base/json.h"
-#include "stepforge/data/record_format.h"
 #include "stepforge/data/row_stream.h"
+#include "stepforge/records/record_format.h"
 
 namespace stepforge {
 

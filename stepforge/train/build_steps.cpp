@@ -22,7 +22,7 @@
 #include "stepforge/comm/rank0_first.h"
 #include "stepforge/comm/self_test.h"
 #include "stepforge/config/schema_docs.h"
-#include "stepforge/data/whole_hash.h"
+#include "stepforge/dataset/whole_hash.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/jsonl.h"
 #include "stepforge/models/decoder.h"

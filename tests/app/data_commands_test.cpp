@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "stepforge/base/json.h"
-#include "stepforge/data/indexed_dataset.h"
+#include "stepforge/dataset/indexed_dataset.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {

@@ -2,7 +2,7 @@
 // Runs the commands and configurations that the documentation shows.
 #include <cstring>
 
-#include "stepforge/data/arrow_library.h"
+#include "stepforge/records/arrow_library.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {
@@ -156,7 +156,7 @@ TEST(DataPage, EverySourceCanBeShown) {
              R"([{"instruction": "Who are you?", "input": "", "output": "A model."}])");
   write_text(folder / "data" / "dataset_info.json", R"({"identity": {"file_name": "identity.json"}})");
   write_text(folder / "template.jinja", kChatTemplate);
-  const fs::path tables = source_dir() / "tests/golden/data/arrow";
+  const fs::path tables = source_dir() / "tests/golden/records/arrow";
   fs::copy_file(tables / "zstd.parquet", folder / "pages.parquet");
   fs::create_directories(folder / "news");
   fs::copy_file(tables / "zstd.arrow", folder / "news" / "news-train.arrow");

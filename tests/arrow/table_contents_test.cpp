@@ -9,7 +9,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/data/text_source.h"
+#include "stepforge/records/text_source.h"
 #include "tests/arrow/test_support.h"
 #include "tests/support/throws.h"
 

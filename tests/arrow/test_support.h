@@ -6,15 +6,15 @@
 #include <memory>
 #include <string>
 
-#include "stepforge/data/arrow_library.h"
-#include "stepforge/data/content_reader.h"
+#include "stepforge/records/arrow_library.h"
+#include "stepforge/records/content_reader.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 
 namespace stepforge::testing {
 
 inline std::filesystem::path golden(const std::string& name) {
-  return source_dir() / "tests/golden/data/arrow" / name;
+  return source_dir() / "tests/golden/records/arrow" / name;
 }
 
 /// Everything that the reader gives, in pieces of `piece` bytes.

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "stepforge/base/files.h"
+#include "stepforge/data/row_stream.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
@@ -120,6 +122,37 @@ TEST(Batch, RefusesMoreTokensThanBoundariesCanCount) {
   EXPECT_CONTAINS(message_of<UsageError>([] { empty_batch(int64_t{1} << 20, 2048); }),
                   "2048 rows of 1048576 tokens");
   EXPECT_CONTAINS(message_of<UsageError>([] { empty_batch(0, 1); }), "rows of 0 tokens");
+}
+
+TEST(ConcatRows, LabelsThatDoNotCountAreIgnored) {
+  const TempFolder folder;
+  IndexedDatasetWriter writer(folder / "pair", {.type = TokenType::u16, .loss_mask = true});
+  writer.add_document(std::vector<int32_t>{1, 2, 3, 4, 5}, std::vector<uint8_t>{0, 0, 1, 1, 0});
+  writer.publish();
+  const ConcatRows rows(std::make_shared<IndexedDataset>(folder / "pair"), 4, 10, std::nullopt);
+  Batch batch = empty_batch(4, 1);
+  Row row;
+  rows.read(0, row);
+  append_row(row, 0, batch);
+  EXPECT_EQ(batch.labels, (std::vector<int32_t>{-100, 3, 4, -100}));
+  EXPECT_EQ(batch.valid_labels, 2);
+}
+
+TEST(ConcatRows, AStreamKnowsATokenThatItsFingerprintDoesNotSample) {
+  const TempFolder folder;
+  const auto content = [&](int32_t in_the_middle) {
+    std::vector<int32_t> tokens(3'000'000, 7);
+    tokens[1'405'023] = in_the_middle;  // between two samples of token_files.cpp
+    const auto dataset = write_dataset(folder / "pair", {tokens});
+    const auto rows = std::make_shared<ConcatRows>(dataset, 8, 100, std::nullopt);
+    const auto stream = RowStream::mixture({{rows, 1.0}}, 1, true);
+    return std::pair(stream->fingerprint(),
+                     stream->content([](const std::filesystem::path& file) { return file_hash(file); }));
+  };
+  const auto before = content(7);
+  const auto after = content(8);
+  EXPECT_EQ(before.first, after.first) << "a sample";
+  EXPECT_NE(before.second, after.second);
 }
 
 }  // namespace

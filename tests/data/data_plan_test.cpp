@@ -356,5 +356,18 @@ TEST_F(DataPlanTest, SplitsTheDocumentsOfAFinishedDataSetInOrder) {
   EXPECT_CONTAINS(message(made), "synthetic is not a finished data set");
 }
 
+TEST_F(DataPlanTest, FinishedDataSetsCanOnlyBeCut) {
+  const TempFolder folder;
+  write_dataset(folder / "pair", counting_documents({100}));
+  DataPlan plan;
+  plan.sources = {{.path = (folder / "pair").string()}};
+  plan.records.limit = {.rule = TooLong::drop, .tokens = 8};
+  plan.packing = Packing::best_fit;
+  plan.seq_len = 8;
+  plan.vocab_size = 300;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { open_data(plan, nullptr); }),
+                  "long documents can only be cut");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

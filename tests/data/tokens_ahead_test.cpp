@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/base/error.h"
 #include "stepforge/data/loss_weights.h"
 #include "tests/support/throws.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int32_t kNone = kIgnoredLabel;
 constexpr int32_t kEnd = kNoToken;
-using Numbers = std::vector<int32_t>;
+using TokenIds = std::vector<int32_t>;
 
 /// Tokens 0 to 8, of which the last one is only a label, with documents at these places.
 Row counting_row(std::vector<int32_t> document_starts) {
@@ -40,14 +41,14 @@ TEST(TokensAhead, AreThoseSoMuchLaterInTheSameDocumentWithTheirLabels) {
   const Batch batch = batch_of({counting_row({3}), counting_row({})});
   const Batch one = at_depth(batch, 1);
   // The row's first document ends after token 2; its second one goes on, and so does the second row's.
-  EXPECT_EQ(one.tokens, (Numbers{1, 2, kEnd, 4, 5, 6, 7, kEnd, 1, 2, 3, 4, 5, 6, 7, kEnd}));
-  EXPECT_EQ(one.labels, (Numbers{2, kNone, kNone, 5, 6, 7, 8, kNone, 2, 3, 4, 5, 6, 7, 8, kNone}));
+  EXPECT_EQ(one.tokens, (TokenIds{1, 2, kEnd, 4, 5, 6, 7, kEnd, 1, 2, 3, 4, 5, 6, 7, kEnd}));
+  EXPECT_EQ(one.labels, (TokenIds{2, kNone, kNone, 5, 6, 7, 8, kNone, 2, 3, 4, 5, 6, 7, 8, kNone}));
   EXPECT_EQ(one.valid_labels, 12);
   const Batch three = at_depth(batch, 3);
-  EXPECT_EQ(three.tokens, (Numbers{kEnd, kEnd, kEnd, 6, 7, kEnd, kEnd, kEnd,  //
-                                   3, 4, 5, 6, 7, kEnd, kEnd, kEnd}));
-  EXPECT_EQ(three.labels, (Numbers{kNone, kNone, kNone, 7, 8, kNone, kNone, kNone,  //
-                                   4, 5, 6, 7, 8, kNone, kNone, kNone}));
+  EXPECT_EQ(three.tokens, (TokenIds{kEnd, kEnd, kEnd, 6, 7, kEnd, kEnd, kEnd,  //
+                                    3, 4, 5, 6, 7, kEnd, kEnd, kEnd}));
+  EXPECT_EQ(three.labels, (TokenIds{kNone, kNone, kNone, 7, 8, kNone, kNone, kNone,  //
+                                    4, 5, 6, 7, 8, kNone, kNone, kNone}));
   EXPECT_EQ(three.valid_labels, 7);
   EXPECT_EQ(one.positions, batch.positions);
   EXPECT_EQ(at_depth(batch, 100).valid_labels, 0);
@@ -57,8 +58,8 @@ TEST(TokensAhead, HaveLabelsThatCountIfTheyCountWhereTheyAreTheNextToken) {
   Row row = counting_row({});
   row.counted = {1, 1, 1, 0, 0, 1, 1, 1, 1};
   const Batch ahead = at_depth(batch_of({row}), 1);
-  EXPECT_EQ(ahead.labels, (Numbers{2, kNone, kNone, 5, 6, 7, 8, kNone}));
-  EXPECT_EQ(ahead.tokens, (Numbers{1, 2, 3, 4, 5, 6, 7, kEnd}));
+  EXPECT_EQ(ahead.labels, (TokenIds{2, kNone, kNone, 5, 6, 7, 8, kNone}));
+  EXPECT_EQ(ahead.tokens, (TokenIds{1, 2, 3, 4, 5, 6, 7, kEnd}));
 }
 
 TEST(TokensAhead, HaveLabelsWithTheWeightsOfNextTokens) {

@@ -12,7 +12,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/data/arrow_library.h"
+#include "stepforge/records/arrow_library.h"
 
 // libparquet loses a small object where it refuses some corrupt files.
 extern "C" const char* __lsan_default_suppressions() {  // NOLINT(bugprone-reserved-identifier)

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "stepforge/base/error.h"
-#include "stepforge/data/chat_records.h"
-#include "stepforge/data/document_limit.h"
-#include "stepforge/data/preference.h"
+#include "stepforge/records/chat_records.h"
+#include "stepforge/records/document_limit.h"
+#include "stepforge/records/preference.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "stepforge/base/error.h"
-#include "stepforge/data/csv_reader.h"
+#include "stepforge/records/csv_reader.h"
 #include "tests/fuzz/memory_contents.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {

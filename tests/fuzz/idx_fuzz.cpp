@@ -6,7 +6,7 @@
 #include <span>
 
 #include "stepforge/base/error.h"
-#include "stepforge/data/indexed_dataset.h"
+#include "stepforge/dataset/indexed_dataset.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size < 2) return 0;

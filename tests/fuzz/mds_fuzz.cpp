@@ -7,7 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/json.h"
-#include "stepforge/data/mds_shard.h"
+#include "stepforge/records/mds_shard.h"
 #include "tests/fuzz/memory_contents.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {

@@ -12,9 +12,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/utf8.h"
-#include "stepforge/data/content_reader.h"
-#include "stepforge/data/json_lines.h"
-#include "stepforge/data/table_reader.h"
+#include "stepforge/records/content_reader.h"
+#include "stepforge/records/json_lines.h"
+#include "stepforge/records/table_reader.h"
 
 namespace stepforge {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "stepforge/base/error.h"
-#include "stepforge/data/token_shards.h"
+#include "stepforge/dataset/token_shards.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using stepforge::LlmcHeader;

@@ -5,7 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/config/load.h"
-#include "stepforge/data/indexed_dataset_writer.h"
+#include "stepforge/dataset/indexed_dataset_writer.h"
 #include "stepforge/plan/data_source_kind.h"
 #include "tests/support/strings.h"
 #include "tests/support/temp_folder.h"

@@ -18,7 +18,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/data/text_source.h"
+#include "stepforge/records/text_source.h"
 #include "stepforge/text/pipeline_tokenizer.h"
 #include "stepforge/text/tokenizer_json.h"
 

@@ -3,7 +3,7 @@
 """Writes small Parquet and Arrow files, and beside each the rows that pyarrow reads from it, as JSON Lines.
 
     pip install pyarrow
-    tools/oracle/make_arrow_golden.py tests/golden/data/arrow
+    tools/oracle/make_arrow_golden.py tests/golden/records/arrow
 
 Where JSON has no form for a value, the rows hold what Stepforge documents: null for NaN and infinities, texts for dates, times
 and decimals.

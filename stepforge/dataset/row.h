@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokens of documents, one after another, that are trained on together.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace stepforge {
+
+/// One row as a source returns it.
+struct Row {
+  std::vector<int32_t> tokens;  ///< [seq_len + 1]; the last one is only a label
+  /// Ascending indices into `tokens`, in [1, seq_len], at which another document begins.
+  std::vector<int32_t> document_starts;
+  /// [seq_len + 1], 1 if the token counts in the loss where it is the label, else 0; empty if all count.
+  std::vector<uint8_t> counted;
+  int64_t padding = 0;  ///< of the first seq_len tokens, those at the end that are no document's
+};
+
+}  // namespace stepforge

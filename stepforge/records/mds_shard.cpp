@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/records/mds_shard.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/json_reader.h"
+#include "stepforge/base/utf8.h"
+#include "stepforge/records/decompressor.h"
+#include "stepforge/records/json_lines.h"
+#include "stepforge/records/mds_value.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+static_assert(std::endian::native == std::endian::little, "offsets are read in place");
+
+namespace {
+
+constexpr int64_t kMaxShardBytes = std::numeric_limits<uint32_t>::max();
+/// So that the offsets take at most 256 MiB of memory.
+constexpr int64_t kMaxSamples = int64_t{1} << 26;
+constexpr size_t kMaxColumns = 1024;
+
+std::string plain_name(const JsonReader& file) {
+  const JsonReader name = file["basename"];
+  if (!is_plain_file_name(name.text())) name.refuse("it must be the plain name of a file in the same folder");
+  return name.text();
+}
+
+std::vector<MdsColumn> parse_columns(const JsonReader& shard) {
+  const JsonReader names = shard["column_names"];
+  const JsonReader encodings = shard["column_encodings"];
+  const JsonReader sizes = shard["column_sizes"];
+  if (names.size() != encodings.size() || names.size() != sizes.size() || names.size() > kMaxColumns) {
+    shard.fail(
+        format("{} column names, {} encodings and {} sizes; expected one of each per column, at most {}",
+               names.size(), encodings.size(), sizes.size(), kMaxColumns));
+  }
+  std::vector<MdsColumn> columns;
+  std::set<std::string> seen;
+  for (size_t i = 0; i < names.size(); ++i) {
+    MdsColumn column{names.at(i).text(), encodings.at(i).text()};
+    if (!sizes.json().at(i).is_null()) column.fixed_size = sizes.at(i).integer(0, kMaxShardBytes);
+    if (const int64_t size = mds_number_size(column.encoding); size > 0 && size != column.fixed_size)
+      sizes.at(i).refuse(format("a column of encoding {} has {} bytes", column.encoding, size));
+    if (!seen.insert(column.name).second) names.at(i).refuse("two columns have this name");
+    columns.push_back(std::move(column));
+  }
+  const auto is_readable = [](const MdsColumn& column) { return is_readable_mds(column.encoding); };
+  if (std::none_of(columns.begin(), columns.end(), is_readable))
+    encodings.fail("no column can be read as text, JSON or a number");
+  return columns;
+}
+
+MdsShard parse_shard(const JsonReader& entry) {
+  if (entry.text_or("format", "mds") != "mds") entry["format"].refuse("only \"mds\" is read");
+  MdsShard shard;
+  shard.raw_name = plain_name(entry["raw_data"]);
+  shard.raw_bytes = entry["raw_data"]["bytes"].integer(0, kMaxShardBytes);
+  if (entry.has("zip_data")) {
+    shard.zip_name = plain_name(entry["zip_data"]);
+    shard.zip_bytes = entry["zip_data"]["bytes"].count();
+  }
+  shard.samples = entry["samples"].integer(0, kMaxSamples);
+  shard.columns = parse_columns(entry);
+  return shard;
+}
+
+std::vector<MdsShard> read_index(const fs::path& folder) {
+  const fs::path path = folder / kMdsIndexFile;
+  if (!fs::exists(path)) {
+    throw FormatError(
+        format("{} does not exist: it describes the columns of the .mds files beside it", path.string()));
+  }
+  return parse_mds_index(read_json_file(path), path.string());
+}
+
+/// The file of a shard that is there.
+fs::path shard_file(const fs::path& folder, const MdsShard& shard) {
+  fs::path file = folder / shard.raw_name;
+  int64_t bytes = shard.raw_bytes;
+  if (shard.zip_name && !fs::exists(fs::symlink_status(file))) {
+    file = folder / *shard.zip_name;
+    bytes = shard.zip_bytes;
+    if (!is_compressed_name(file)) {
+      throw FormatError(
+          format("{} is compressed in a way that is not known; Zstandard (.zstd) and gzip (.gz) are read",
+                 file.string()));
+    }
+  }
+  std::error_code failure;
+  const fs::path target = fs::canonical(file, failure);
+  if (failure)
+    throw FormatError(
+        format("{}, which {} lists, cannot be found: {}", file.string(), kMdsIndexFile, failure.message()));
+  if (target.parent_path() != fs::canonical(folder)) {
+    throw FormatError(format("{} is a symbolic link to {}, outside of its folder; copy the file there",
+                             file.string(), target.string()));
+  }
+  if (const int64_t size = FileReader(file).size(); size != bytes) {
+    throw FormatError(format("{} has {} bytes, but {} says {}: it is truncated or damaged", file.string(),
+                             size, kMdsIndexFile, bytes));
+  }
+  return file;
+}
+
+}  // namespace
+
+std::vector<MdsShard> parse_mds_index(const Json& index, const std::string& source) {
+  const JsonReader reader(index, source);
+  if (const JsonReader version = reader["version"]; version.integer() != 2)
+    version.refuse("only version 2 of the format is read");
+  const JsonReader entries = reader["shards"];
+  std::vector<MdsShard> shards;
+  for (size_t i = 0; i < entries.size(); ++i) shards.push_back(parse_shard(entries.at(i)));
+  return shards;
+}
+
+MdsIndex::MdsIndex(const fs::path& folder) : folder_(folder), shards_(read_index(folder)) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    by_name_.emplace(shards_[i].raw_name, i);
+    if (shards_[i].zip_name) by_name_.emplace(*shards_[i].zip_name, i);
+  }
+}
+
+std::vector<fs::path> MdsIndex::files() const {
+  std::vector<fs::path> files;
+  for (const MdsShard& shard : shards_) files.push_back(shard_file(folder_, shard));
+  return files;
+}
+
+const MdsShard& MdsIndex::shard_of(const fs::path& file) const {
+  const auto found = by_name_.find(file.filename());
+  if (found == by_name_.end())
+    throw FormatError(format("{} is not listed in {}", file.string(), (folder_ / kMdsIndexFile).string()));
+  const MdsShard& shard = shards_[found->second];
+  shard_file(folder_, shard);
+  return shard;
+}
+
+MdsReader::MdsReader(std::unique_ptr<ContentReader> input, std::shared_ptr<const MdsShard> shard,
+                     std::string name)
+    : input_(std::move(input)), shard_(std::move(shard)), name_(std::move(name)) {
+  read_offsets();
+}
+
+void MdsReader::read_offsets() {
+  uint32_t samples = 0;
+  std::memcpy(&samples, take(sizeof samples).data(), sizeof samples);
+  if (samples != shard_->samples)
+    fail(format("it has {} samples, but {} says {}", samples, kMdsIndexFile, shard_->samples));
+  const std::string_view offsets = take(static_cast<int64_t>(sizeof(uint32_t)) * (shard_->samples + 1));
+  offsets_.resize(offsets.size() / sizeof(uint32_t));
+  std::memcpy(offsets_.data(), offsets.data(), offsets.size());
+  const int64_t header = static_cast<int64_t>(sizeof(uint32_t)) * (shard_->samples + 2);
+  if (offsets_.front() < header)
+    fail(format("sample 1 is said to begin at byte {}, inside of the {} bytes of the header",
+                offsets_.front(), header));
+  if (offsets_.back() != shard_->raw_bytes) {
+    fail(format("the last sample is said to end at byte {}, but {} says that there are {} bytes",
+                offsets_.back(), kMdsIndexFile, shard_->raw_bytes));
+  }
+  if (!std::is_sorted(offsets_.begin(), offsets_.end())) fail("the offsets of the samples do not ascend");
+  skip(offsets_.front() - header);
+}
+
+bool MdsReader::next_row(std::string& json) {
+  if (row_ + 1 == offsets_.size()) {
+    require_end();
+    return false;
+  }
+  const int64_t bytes = int64_t{offsets_[row_ + 1]} - offsets_[row_];
+  ++row_;
+  if (bytes > kMaxRecordBytes) {
+    skip(bytes);
+    throw RowFault(format("a sample of {} bytes; at most {} are accepted", bytes, kMaxRecordBytes));
+  }
+  append_sample(json, take(bytes));
+  return true;
+}
+
+void MdsReader::require_end() {
+  char more = 0;
+  if (input_->read(std::span(&more, 1)) != 0)
+    fail(format("there are bytes after byte {}, where {} says that it ends", shard_->raw_bytes,
+                kMdsIndexFile));
+}
+
+void MdsReader::append_sample(std::string& json, std::string_view sample) const {
+  const auto varying = std::count_if(shard_->columns.begin(), shard_->columns.end(),
+                                     [](const MdsColumn& column) { return column.fixed_size == 0; });
+  size_t next_size = 0;
+  auto next = static_cast<int64_t>(sizeof(uint32_t)) * varying;
+  if (next > std::ssize(sample))
+    throw RowFault(format("{} bytes are too few for the sizes of its columns", sample.size()));
+  json += '{';
+  for (const MdsColumn& column : shard_->columns) {
+    int64_t size = column.fixed_size;
+    if (size == 0) {
+      uint32_t stated = 0;
+      std::memcpy(&stated, sample.data() + next_size, sizeof stated);
+      next_size += sizeof stated;
+      size = stated;
+    }
+    if (size > std::ssize(sample) - next) {
+      throw RowFault(format("column {} is said to have {} bytes, but the sample has only {} more",
+                            quoted_for_message(column.name), size, std::ssize(sample) - next));
+    }
+    const std::string_view bytes = sample.substr(static_cast<size_t>(next), static_cast<size_t>(size));
+    next += size;
+    if (!is_readable_mds(column.encoding)) continue;
+    json += json.size() > 1 ? ",\"" : "\"";
+    append_json_escaped(json, column.name);
+    json += "\":";
+    try {
+      append_mds_value(json, column.encoding, bytes);
+    } catch (const FormatError& fault) {
+      throw RowFault(format("column {}: {}", quoted_for_message(column.name), fault.what()));
+    }
+    if (std::ssize(json) > kMaxRecordBytes)
+      throw RowFault(format("more than {} bytes as JSON", kMaxRecordBytes));
+  }
+  if (next != std::ssize(sample))
+    throw RowFault(format("its columns have {} bytes, but the sample has {}", next, sample.size()));
+  json += '}';
+}
+
+void MdsReader::skip(int64_t count) {
+  constexpr int64_t kPiece = 1 << 16;
+  for (; count > 0; count -= kPiece) take(std::min(kPiece, count));
+}
+
+std::string_view MdsReader::take(int64_t count) {
+  // Piece by piece, so that a size that is a lie takes no memory.
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  bytes_.clear();
+  while (std::ssize(bytes_) < count) {
+    const size_t held = bytes_.size();
+    bytes_.resize(held + static_cast<size_t>(std::min(kPiece, count - std::ssize(bytes_))));
+    const auto piece = std::span(bytes_).subspan(held);
+    if (input_->read(piece) < std::ssize(piece)) fail("the file ends inside of it: it is truncated");
+  }
+  return bytes_;
+}
+
+void MdsReader::fail(std::string_view fault) const {
+  throw FormatError(row_ == 0 ? format("{}: header: {}", name_, fault)
+                              : format("{}: row {}: {}", name_, row_, fault));
+}
+
+}  // namespace stepforge

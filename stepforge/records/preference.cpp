@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/records/preference.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/records/chat_fields.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr size_t kAnswerTurn = 1;
+
+/// A list of messages, or one of them, in either spelling.
+Json read_list(const Json& value, const std::string& name, const ChatKeys& keys, size_t first_turn) {
+  Json list = value.is_object() ? Json::array({value}) : value;
+  if (!list.is_array()) throw FormatError(format("\"{}\" is neither a text nor messages", name));
+  for (size_t i = 0; i < list.size(); ++i)
+    if (!list[i].is_object()) throw FormatError(format("{}[{}] is not an object", name, i));
+  if (list.empty() || find_member(list.front(), "role") == nullptr)
+    return read_sharegpt_turns(list, keys, first_turn);
+  for (const Json& message : list) text_of(message, "role");
+  return list;
+}
+
+Json read_answer(const Json& record, const std::string& name, const ChatKeys& keys) {
+  const Json& value = member_of(record, name);
+  if (value.is_string()) return Json::array({chat_message(kAssistantRole, value.get<std::string>())});
+  Json messages = read_list(value, name, keys, kAnswerTurn);
+  if (messages.empty() || messages.back()["role"] != kAssistantRole)
+    throw FormatError(format("\"{}\" does not end with a message of the assistant", name));
+  return messages;
+}
+
+/// Where the prompt that two texts begin with ends: after the last "Assistant:", else after the last white space.
+size_t end_of_common_text(std::string_view chosen, std::string_view rejected) {
+  constexpr std::string_view kMark = "Assistant:";
+  const auto differ = std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
+  const std::string_view common = chosen.substr(0, static_cast<size_t>(differ.first - chosen.begin()));
+  if (const size_t mark = common.rfind(kMark); mark != std::string_view::npos) return mark + kMark.size();
+  return common.find_last_of(" \t\r\n") + 1;  // 0 if there is none
+}
+
+void split_texts(const std::string& chosen, const std::string& rejected, PreferencePair& pair) {
+  const size_t end = end_of_common_text(chosen, rejected);
+  pair.prompt = chosen.substr(0, end);
+  pair.chosen = chosen.substr(end);
+  pair.rejected = rejected.substr(end);
+}
+
+void split_lists(const Json& chosen, const Json& rejected, PreferencePair& pair) {
+  const auto differ = std::mismatch(chosen.begin(), chosen.end(), rejected.begin(), rejected.end());
+  pair.prompt = Json::array();
+  pair.chosen = Json::array();
+  pair.rejected = Json::array();
+  std::copy(chosen.begin(), differ.first, std::back_inserter(pair.prompt));
+  std::copy(differ.first, chosen.end(), std::back_inserter(pair.chosen));
+  std::copy(differ.second, rejected.end(), std::back_inserter(pair.rejected));
+}
+
+/// For records without a prompt.
+PreferencePair read_common_prompt(const Json& record, const ChatKeys& keys) {
+  const Json& chosen = member_of(record, keys.chosen);
+  const Json& rejected = member_of(record, keys.rejected);
+  PreferencePair pair;
+  if (chosen.is_string() && rejected.is_string()) {
+    split_texts(chosen.get_ref<const std::string&>(), rejected.get_ref<const std::string&>(), pair);
+  } else if (chosen.is_array() && rejected.is_array()) {
+    split_lists(read_list(chosen, keys.chosen, keys, 0), read_list(rejected, keys.rejected, keys, 0), pair);
+  } else {
+    throw FormatError(
+        format("no prompt, and \"{}\" and \"{}\" are neither two texts nor two lists of messages",
+               keys.chosen, keys.rejected));
+  }
+  if (pair.prompt.empty() || pair.prompt == Json(""))
+    throw FormatError(
+        format("no prompt, and \"{}\" and \"{}\" do not begin alike", keys.chosen, keys.rejected));
+  if (pair.chosen.empty() || pair.rejected.empty() || pair.chosen == pair.rejected)
+    throw FormatError(
+        format("no prompt, and \"{}\" and \"{}\" do not differ in their ends", keys.chosen, keys.rejected));
+  return pair;
+}
+
+PreferencePair answers_to(Json prompt, const Json& record, const ChatKeys& keys) {
+  return {.prompt = std::move(prompt),
+          .chosen = read_answer(record, keys.chosen, keys),
+          .rejected = read_answer(record, keys.rejected, keys),
+          .tools = nullptr};
+}
+
+PreferencePair read_pair(const Json& record, const ChatKeys& keys) {
+  if (find_member(record, keys.prompt) != nullptr)
+    return answers_to(read_alpaca_prompt(record, keys), record, keys);
+  const auto lists =
+      keys.messages.empty() ? std::vector<std::string>{"conversations", "messages"} : keys.messages;
+  if (const Json* list = find_member(record, lists); list != nullptr) {
+    Json prompt = read_list(*list, lists.front(), keys, 0);
+    if (std::string system = text_or_empty(record, keys.system); !system.empty())
+      prompt.insert(prompt.begin(), chat_message("system", std::move(system)));
+    return answers_to(std::move(prompt), record, keys);
+  }
+  const Json* prompt = find_member(record, "prompt");
+  if (prompt == nullptr) return read_common_prompt(record, keys);
+  if (!prompt->is_string()) return answers_to(read_list(*prompt, "prompt", keys, 0), record, keys);
+  if (!member_of(record, keys.chosen).is_string())
+    return answers_to(Json::array({chat_message("user", prompt->get<std::string>())}), record, keys);
+  return {.prompt = *prompt,
+          .chosen = text_of(record, keys.chosen),
+          .rejected = text_of(record, keys.rejected),
+          .tools = nullptr};
+}
+
+}  // namespace
+
+PreferencePair read_preference(const Json& record, const ChatKeys& keys) {
+  if (!record.is_object()) throw FormatError("the record is not an object");
+  PreferencePair pair = read_pair(record, keys);
+  pair.tools = tools_of(record, keys.tools);
+  return pair;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preference data: a prompt with a better and a worse answer.
+#pragma once
+
+#include "stepforge/base/json.h"
+#include "stepforge/records/conversation.h"
+
+namespace stepforge {
+
+/// All three are lists of messages, neither of the answers empty, or all three are texts that take no template.
+struct PreferencePair {
+  Json prompt;
+  Json chosen;
+  Json rejected;
+  Json tools;  ///< null if there are none
+};
+
+/// Reads one record with the answers "chosen" and "rejected": texts, one message, or lists of messages. The prompt is
+/// one of these, the first that the record has:
+///  - "instruction" and "input", as Alpaca has them (LLaMA-Factory);
+///  - "conversations" or "messages": turns {"from", "value"} or messages {"role", "content"};
+///  - "prompt", a text or messages (TRL);
+///  - what "chosen" and "rejected" begin with, if they are two lists or two texts (TRL, HH-RLHF). In texts it ends
+///    after the last "Assistant:" of the common beginning, or else after its last word.
+/// Throws FormatError naming the key and the fault.
+PreferencePair read_preference(const Json& record, const ChatKeys& keys = {});
+
+}  // namespace stepforge
