@@ -24,9 +24,8 @@ struct SourceSpec {
   /// File, folder, pattern, or prefix of an indexed dataset; unused for "synthetic" and groups.
   std::string path{};
   double weight = 1.0;
-  /// "auto" (by the name), "text", "jsonl", "csv", "mds", "bin" (an indexed dataset or llm.c's token files),
-  /// "tokens_u16", "tokens_u32" (token files without a header), "synthetic", or a layout of chat data
-  /// (records/conversation.h), which is read from JSON Lines or tables.
+  /// That of records (RecordOptions::format), "bin" (an indexed dataset or llm.c's token files), "tokens_u16", "tokens_u32" (token
+  /// files without a header) or "synthetic".
   std::string format = "auto";
   std::string field = "text";         ///< name of the text field of a JSON line
   std::string loss_on = "assistant";  ///< of chat data: what counts in the loss

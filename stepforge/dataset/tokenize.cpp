@@ -375,7 +375,7 @@ TokenizeResult tokenize(const TextSource& source, const RecordFormat& records, c
   for (const TextFile& file : source.files()) before.push_back(before.back() + file.bytes);
   state.bytes_done = before[start.file];
   const TextFile& first = source.files()[start.file];
-  if (!is_sequential(first.path, first.table)) state.bytes_done += start.byte;
+  if (!first.is_sequential()) state.bytes_done += start.byte;
   const auto report = [&] {
     state.tokens = result.train.tokens + result.validation.tokens;
     if (progress) progress(state);

@@ -67,7 +67,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   WordCounter counter(training.counting());
   for (const DataSourceConfig& source : text_for_tokenizer(config)) {
     count_words(TextSource({.paths = {source.path},
-                            .format = parse_text_format(choice_name(source.format)),
+                            .format = std::string(choice_name(source.format)),
                             .field = source.field}),
                 counter, tokenizer.train_bytes, progress);
   }

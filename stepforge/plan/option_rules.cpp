@@ -14,6 +14,7 @@
 #include "stepforge/config/data_sources.h"
 #include "stepforge/data/data_plan.h"
 #include "stepforge/plan/pipeline_plan.h"
+#include "stepforge/records/file_format.h"
 #include "stepforge/tensorfile/manifest.h"
 
 namespace stepforge {
@@ -47,10 +48,7 @@ bool may_have_plain_text(const DataSourceConfig& source) {
   if (!has_documents(source) || !source.dataset.empty()) return false;
   if (source.format == DataFormat::text) return true;
   if (source.format != DataFormat::automatic) return false;
-  std::filesystem::path path = source.path;
-  if (path.extension() == ".gz" || path.extension() == ".zst") path = path.stem();
-  constexpr std::string_view kOthers = ".jsonl .ndjson .json .csv .tsv .mds .parquet .arrow .arrows .feather";
-  return path.extension().empty() || !has_word(kOthers, path.extension().string());
+  return !has_name_of_records(source.path);
 }
 
 /// Whether one of the sources is such, or none is named yet.

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/records/arrow_library.h"
 
-#include <algorithm>
-#include <array>
-#include <string_view>
-
 #include <dlfcn.h>
 
 #include "stepforge/base/error.h"
@@ -17,9 +13,28 @@ namespace stepforge {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+std::unique_ptr<ContentReader> open_table(const TextFile& file, const std::optional<std::string>& column) {
+  return open_arrow({.path = file.path, .column = column});
+}
+
+void require_library(const fs::path& file) {
+  load_arrow_library(arrow_library_path(), file);
+}
+
+}  // namespace
+
+constexpr FileFormat kArrowFormat{.name = "arrow",
+                                  .option = "",
+                                  .extensions = ".parquet .arrow .arrows .feather",
+                                  .read = read_table_rows,
+                                  .open = open_table,
+                                  .seeks = true,
+                                  .require = require_library};
+
 bool is_arrow_name(const fs::path& path) {
-  constexpr std::array<std::string_view, 4> kExtensions = {".parquet", ".arrow", ".arrows", ".feather"};
-  return std::ranges::find(kExtensions, lower_extension(path)) != kExtensions.end();
+  return kArrowFormat.names(path);
 }
 
 ArrowEntry load_arrow_library(const fs::path& library, const fs::path& path) {

@@ -10,8 +10,12 @@
 #include <string>
 
 #include "stepforge/records/content_reader.h"
+#include "stepforge/records/file_format.h"
 
 namespace stepforge {
+
+/// Never compressed as a whole, and never read by another reader.
+extern const FileFormat kArrowFormat;
 
 /// Whether the name ends in .parquet, .arrow, .arrows or .feather.
 bool is_arrow_name(const std::filesystem::path& path);

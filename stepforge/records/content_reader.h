@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contents of files that are read from beginning to end: compressed files, and tables as JSON Lines.
+// Contents that are read from beginning to end: of compressed files, and of tables as JSON Lines.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <optional>
 #include <span>
-#include <string>
 
 namespace stepforge {
 
@@ -28,34 +24,6 @@ class ContentReader {
   /// Bytes of the file that have been read, for progress.
   virtual int64_t position() const = 0;
 };
-
-/// Files whose rows are read as JSON Lines (records/table_reader.h).
-enum class TableFormat : uint8_t {
-  none,  ///< not a table
-  csv,   ///< fields separated by commas (records/csv_reader.h)
-  tsv,   ///< by tabs
-  mds,   ///< a shard of MosaicML's format (records/mds_shard.h)
-  /// Parquet and Arrow's two formats, told apart by their first bytes (records/arrow_library.h); never compressed as a whole
-  arrow,
-};
-
-/// By the name: .csv, .tsv, .mds, also with .gz or .zst; .parquet, .arrow, .arrows and .feather.
-TableFormat table_format_of(const std::filesystem::path& path);
-
-/// Whether the contents have to be read from the beginning, through a ContentReader.
-bool is_sequential(const std::filesystem::path& path, TableFormat table);
-
-struct MdsShard;
-
-struct ContentOptions {
-  std::optional<std::string> column{};  ///< of an Arrow table: the only one to read, if it has it
-  std::shared_ptr<const MdsShard>
-      shard{};  ///< what the index says about a shard of MosaicML; not null for one
-};
-
-/// Throws Error if the file cannot be opened, FormatError if its beginning is malformed.
-std::unique_ptr<ContentReader> open_contents(const std::filesystem::path& path, TableFormat table,
-                                             const ContentOptions& options = {});
 
 inline constexpr int64_t kMaxContentRatio = 1000;
 

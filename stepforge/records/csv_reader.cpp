@@ -8,6 +8,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/records/decompressor.h"
 
 namespace stepforge {
 
@@ -17,7 +18,17 @@ constexpr size_t kBlockBytes = size_t{1} << 18;
 /// Every row repeats the names of the columns.
 constexpr int64_t kMaxHeaderBytes = int64_t{1} << 20;
 
+template <char kSeparator>
+std::unique_ptr<ContentReader> open_csv(const TextFile& file, const std::optional<std::string>& /*column*/) {
+  return std::make_unique<CsvReader>(open_bytes(file.path), kSeparator, file.path.string());
+}
+
 }  // namespace
+
+constexpr FileFormat kCsvFormat{
+    .name = "csv", .option = "csv", .extensions = ".csv", .read = read_table_rows, .open = open_csv<','>};
+constexpr FileFormat kTsvFormat{
+    .name = "tsv", .option = "csv", .extensions = ".tsv", .read = read_table_rows, .open = open_csv<'\t'>};
 
 CsvReader::CsvReader(std::unique_ptr<ContentReader> input, char separator, std::string name,
                      int64_t max_row_bytes)

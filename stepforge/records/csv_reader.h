@@ -11,10 +11,14 @@
 #include <string_view>
 #include <vector>
 
-#include "stepforge/records/json_lines.h"
+#include "stepforge/records/file_format.h"
 #include "stepforge/records/table_reader.h"
 
 namespace stepforge {
+
+extern const FileFormat kCsvFormat;
+/// The same with tabs.
+extern const FileFormat kTsvFormat;
 
 class CsvReader : public TableReader {
  public:

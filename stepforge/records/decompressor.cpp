@@ -19,6 +19,24 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// The bytes of the file as they are.
+class PlainContents : public ContentReader {
+ public:
+  explicit PlainContents(const fs::path& path) : file_(path) {}
+
+  int64_t read(std::span<char> out) override {
+    const int64_t count = std::min<int64_t>(std::ssize(out), file_.size() - position_);
+    file_.read(position_, std::as_writable_bytes(out.first(static_cast<size_t>(count))));
+    position_ += count;
+    return count;
+  }
+  int64_t position() const override { return position_; }
+
+ private:
+  FileReader file_;
+  int64_t position_ = 0;
+};
+
 constexpr size_t kInputBytes = size_t{1} << 18;
 
 /// The compressed bytes of a file, block by block.
@@ -151,7 +169,8 @@ fs::path unpacked_name(const fs::path& path) {
   return is_compressed_name(path) ? path.stem() : path.filename();
 }
 
-std::unique_ptr<ContentReader> open_decompressor(const fs::path& path) {
+std::unique_ptr<ContentReader> open_bytes(const fs::path& path) {
+  if (!is_compressed_name(path)) return std::make_unique<PlainContents>(path);
   if (lower_extension(path) == ".gz") return std::make_unique<GzipDecompressor>(path);
   return std::make_unique<ZstdDecompressor>(path);
 }

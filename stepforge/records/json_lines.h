@@ -16,6 +16,12 @@ namespace stepforge {
 /// Where record `number`, counted from 1, is.
 using RecordLocation = std::function<std::string(int64_t number)>;
 
+/// Reads records of a text that holds them whole, as read_json_lines() does.
+using RecordReader = void (*)(std::string_view text, const std::optional<std::string>& field,
+                              const RecordLocation& location,
+                              const std::function<void(std::string_view)>& document,
+                              const FaultHandler& on_fault);
+
 /// Calls `document` with `field` of every line of `text` that is not blank, or with the line itself if `field` is
 /// not given. Calls `on_fault` for a line that is malformed or for which `document` throws FormatError; its message
 /// begins with location(line). Without `on_fault` throws FormatError with that message.

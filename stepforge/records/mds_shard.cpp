@@ -15,7 +15,6 @@
 #include "stepforge/base/json_reader.h"
 #include "stepforge/base/utf8.h"
 #include "stepforge/records/decompressor.h"
-#include "stepforge/records/json_lines.h"
 #include "stepforge/records/mds_value.h"
 
 namespace stepforge {
@@ -26,6 +25,8 @@ static_assert(std::endian::native == std::endian::little, "offsets are read in p
 
 namespace {
 
+/// Beside the shards.
+constexpr std::string_view kMdsIndexFile = "index.json";
 constexpr int64_t kMaxShardBytes = std::numeric_limits<uint32_t>::max();
 /// So that the offsets take at most 256 MiB of memory.
 constexpr int64_t kMaxSamples = int64_t{1} << 26;
@@ -76,13 +77,24 @@ MdsShard parse_shard(const JsonReader& entry) {
   return shard;
 }
 
-std::vector<MdsShard> read_index(const fs::path& folder) {
-  const fs::path path = folder / kMdsIndexFile;
+fs::path index_file(const fs::path& folder) {
+  fs::path path = folder / kMdsIndexFile;
   if (!fs::exists(path)) {
     throw FormatError(
         format("{} does not exist: it describes the columns of the .mds files beside it", path.string()));
   }
-  return parse_mds_index(read_json_file(path), path.string());
+  return path;
+}
+
+std::shared_ptr<const FolderIndex> read_index(const fs::path& folder) {
+  return std::make_shared<const MdsIndex>(folder);
+}
+
+std::unique_ptr<ContentReader> open_mds(const TextFile& file, const std::optional<std::string>& /*column*/) {
+  const auto index = std::static_pointer_cast<const MdsIndex>(file.index);
+  return std::make_unique<MdsReader>(open_bytes(file.path),
+                                     std::shared_ptr<const MdsShard>(index, &index->shard_of(file.path)),
+                                     file.path.string());
 }
 
 /// The file of a shard that is there.
@@ -116,6 +128,13 @@ fs::path shard_file(const fs::path& folder, const MdsShard& shard) {
 
 }  // namespace
 
+constexpr FileFormat kMdsFormat{.name = "mds",
+                                .option = "mds",
+                                .extensions = ".mds",
+                                .read = read_table_rows,
+                                .open = open_mds,
+                                .index = read_index};
+
 std::vector<MdsShard> parse_mds_index(const Json& index, const std::string& source) {
   const JsonReader reader(index, source);
   if (const JsonReader version = reader["version"]; version.integer() != 2)
@@ -126,7 +145,8 @@ std::vector<MdsShard> parse_mds_index(const Json& index, const std::string& sour
   return shards;
 }
 
-MdsIndex::MdsIndex(const fs::path& folder) : folder_(folder), shards_(read_index(folder)) {
+MdsIndex::MdsIndex(const fs::path& folder)
+    : FolderIndex(index_file(folder)), shards_(parse_mds_index(read_json_file(file()), file().string())) {
   for (size_t i = 0; i < shards_.size(); ++i) {
     by_name_.emplace(shards_[i].raw_name, i);
     if (shards_[i].zip_name) by_name_.emplace(*shards_[i].zip_name, i);
@@ -135,17 +155,19 @@ MdsIndex::MdsIndex(const fs::path& folder) : folder_(folder), shards_(read_index
 
 std::vector<fs::path> MdsIndex::files() const {
   std::vector<fs::path> files;
-  for (const MdsShard& shard : shards_) files.push_back(shard_file(folder_, shard));
+  for (const MdsShard& shard : shards_) files.push_back(shard_file(folder(), shard));
   return files;
+}
+
+void MdsIndex::require(const fs::path& file) const {
+  shard_file(folder(), shard_of(file));
 }
 
 const MdsShard& MdsIndex::shard_of(const fs::path& file) const {
   const auto found = by_name_.find(file.filename());
   if (found == by_name_.end())
-    throw FormatError(format("{} is not listed in {}", file.string(), (folder_ / kMdsIndexFile).string()));
-  const MdsShard& shard = shards_[found->second];
-  shard_file(folder_, shard);
-  return shard;
+    throw FormatError(format("{} is not listed in {}", file.string(), this->file().string()));
+  return shards_[found->second];
 }
 
 MdsReader::MdsReader(std::unique_ptr<ContentReader> input, std::shared_ptr<const MdsShard> shard,

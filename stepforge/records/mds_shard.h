@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "stepforge/base/json.h"
+#include "stepforge/records/file_format.h"
 #include "stepforge/records/table_reader.h"
 
 namespace stepforge {
 
-/// Beside the shards.
-inline constexpr std::string_view kMdsIndexFile = "index.json";
+extern const FileFormat kMdsFormat;
 
 struct MdsColumn {
   std::string name;
@@ -42,20 +42,21 @@ struct MdsShard {
 /// version 2, plain file names, sizes below 4 GiB, and columns of which some can be read.
 std::vector<MdsShard> parse_mds_index(const Json& index, const std::string& source);
 
-/// The index.json of a folder.
-class MdsIndex {
+/// The index.json of a folder. It says where compressed shards take the place of others.
+class MdsIndex : public FolderIndex {
  public:
   /// Throws what parse_mds_index() throws, and FormatError if there is no index.
   explicit MdsIndex(const std::filesystem::path& folder);
 
-  /// The shard files in order, the compressed ones where the others are missing. Throws FormatError naming the file if one
-  /// is missing, is a symbolic link to outside of the folder, or has another size than the index says.
-  std::vector<std::filesystem::path> files() const;
-  /// The entry for a shard file, which is checked in the same way. Throws FormatError if there is none.
+  /// A shard must not be missing, be a symbolic link to outside of the folder, or have another size than the index says.
+  std::vector<std::filesystem::path> files() const override;
+  void require(const std::filesystem::path& file) const override;
+  /// Throws FormatError if there is none.
   const MdsShard& shard_of(const std::filesystem::path& file) const;
 
  private:
-  std::filesystem::path folder_;
+  std::filesystem::path folder() const { return file().parent_path(); }
+
   std::vector<MdsShard> shards_;
   std::unordered_map<std::string, size_t> by_name_;  ///< of the raw file or of the compressed one
 };

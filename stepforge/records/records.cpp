@@ -46,10 +46,10 @@ RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, c
   }
   TextSourceOptions source{.paths = paths, .mode = parse_document_mode(options.documents)};
   if (find_chat_layout(options.format)) {
-    source.format = TextFormat::records;
+    source.format = "records";
     source.field = std::nullopt;
   } else {
-    source.format = parse_text_format(options.format);
+    source.format = options.format;
     source.field = options.field;
   }
   return {.source = std::make_unique<TextSource>(std::move(source)), .options = options};

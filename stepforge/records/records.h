@@ -16,8 +16,7 @@
 namespace stepforge {
 
 struct RecordOptions {
-  /// "auto" (by the name), "text", "jsonl", "csv", "mds" or "records" (JSON Lines or, by the name, tables); or a layout of
-  /// chat data (records/conversation.h), which is read from such records.
+  /// That of the files (formats_of()), or a layout of chat data (records/conversation.h), which is read from "records".
   std::string format = "auto";
   std::string field = "text";      ///< name of the text field of a JSON line
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"

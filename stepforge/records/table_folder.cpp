@@ -14,7 +14,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
 #include "stepforge/records/arrow_library.h"
-#include "stepforge/records/content_reader.h"
 #include "stepforge/records/decompressor.h"
 
 namespace stepforge {
@@ -175,7 +174,7 @@ namespace {
 bool begins_with_card(const fs::path& path) {
   constexpr size_t kMostBytes = 65536;
   std::string text(kMostBytes, '\0');
-  text.resize(static_cast<size_t>(open_contents(path, TableFormat::none)->read(text)));
+  text.resize(static_cast<size_t>(open_bytes(path)->read(text)));
   if (!text.starts_with("---\n") && !text.starts_with("---\r\n")) return false;
   const std::string header = text.substr(0, text.find("\n---", 3));
   constexpr std::array<std::string_view, 6> kFields = {

@@ -7,7 +7,6 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/records/content_reader.h"
 
 namespace stepforge {
 
@@ -15,17 +14,19 @@ namespace {
 
 /// Larger files that are one document are refused: it is held in memory whole.
 constexpr int64_t kMaxFileBytes = int64_t{4} << 30;
+/// The same of unpacked ones: a small file can become a large one.
+constexpr int64_t kMaxUnpackedBytes = int64_t{256} << 20;
 
 [[noreturn]] void refuse_file(const ChunkedFile& file, int64_t limit) {
   throw FormatError(
       format("{}: it has more than {} and is one document; set the document to \"line\" or \"paragraph\", "
              "or write a JSON array as JSON Lines",
-             file.path.string(), human_bytes(limit)));
+             file.file.path.string(), human_bytes(limit)));
 }
 
 [[noreturn]] void refuse_part(const ChunkedFile& file, int64_t line) {
   throw FormatError(format(
-      "{}: line {} is {} of more than {}, which is refused; divide it", file.path.string(), line,
+      "{}: line {} is {} of more than {}, which is refused; divide it", file.file.path.string(), line,
       file.mode == DocumentMode::line ? "a document" : "in a paragraph", human_bytes(kMaxRecordBytes)));
 }
 
@@ -37,10 +38,10 @@ int64_t lines_in(std::string_view text) {
 class PlainChunks : public TextChunks {
  public:
   PlainChunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin)
-      : file_(file), reader_(file.path), target_bytes_(target_bytes), begin_(begin) {}
+      : file_(file), reader_(file.file.path), target_bytes_(target_bytes), begin_(begin) {}
 
   std::optional<TextChunk> next() override {
-    const int64_t size = file_.bytes;
+    const int64_t size = file_.file.bytes;
     if (begin_ >= size) return std::nullopt;
     const int64_t wanted = std::min(target_bytes_, size - begin_);
     const bool is_whole = file_.mode == DocumentMode::file;
@@ -55,12 +56,12 @@ class PlainChunks : public TextChunks {
     const bool by_line = file_.mode == DocumentMode::line;
     for (int64_t window = int64_t{1} << 16;; window *= 2) {
       const int64_t begin = by_line ? from - 1 : from;
-      const int64_t end = std::min(file_.bytes, begin + window);
+      const int64_t end = std::min(file_.file.bytes, begin + window);
       const std::string text = reader_.text(begin, end);
       const size_t boundary = by_line ? text.find('\n') + 1 : after_blank_line(text, 0);
       // A boundary at the end of the window is not necessarily one of the file.
       if (boundary > 0 && boundary < text.size()) return begin + static_cast<int64_t>(boundary);
-      if (end == file_.bytes) return end;
+      if (end == file_.file.bytes) return end;
       if (window >= kMaxRecordBytes) refuse_part(file_, lines_before(begin) + 1);
     }
   }
@@ -84,7 +85,7 @@ class SequentialChunks : public TextChunks {
  public:
   SequentialChunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin)
       : file_(file),
-        input_(open_contents(file.path, file.table, {.column = file.column, .shard = file.shard})),
+        input_(open_contents(file.file, file.column)),
         target_bytes_(target_bytes),
         skip_(begin),
         begin_(begin) {}
@@ -114,7 +115,7 @@ class SequentialChunks : public TextChunks {
     while (skip_ > 0) {
       lost.resize(static_cast<size_t>(std::min<int64_t>(skip_, 1 << 20)));
       const int64_t count = input_->read(lost);
-      if (count == 0) throw FormatError(format("{} has become shorter", file_.path.string()));
+      if (count == 0) throw FormatError(format("{} has become shorter", file_.file.path.string()));
       lines_ += lines_in(std::string_view(lost).substr(0, static_cast<size_t>(count)));
       skip_ -= count;
     }
@@ -123,11 +124,12 @@ class SequentialChunks : public TextChunks {
   void read_more() {
     const auto target = static_cast<size_t>(target_bytes_);
     const bool is_whole = file_.mode == DocumentMode::file;
-    const size_t limit = is_whole ? static_cast<size_t>(file_.max_unpacked_bytes)
-                                  : static_cast<size_t>(kMaxRecordBytes) + target;
+    // Records are parsed whole.
+    const int64_t limit_of_whole = file_.file.format->read != nullptr ? kMaxRecordBytes : kMaxUnpackedBytes;
+    const auto limit = static_cast<size_t>(is_whole ? limit_of_whole : kMaxRecordBytes + target_bytes_);
     const size_t held = rest_.size();
     if (held > limit) {
-      if (is_whole) refuse_file(file_, file_.max_unpacked_bytes);
+      if (is_whole) refuse_file(file_, limit_of_whole);
       refuse_part(file_, lines_ + lines_in(std::string_view(rest_).substr(0, target)) + 1);
     }
     // Doubled, so that a long document is not searched again for every piece; no more than shows that it is too long.
@@ -174,8 +176,7 @@ size_t after_blank_line(std::string_view text, size_t from) {
 }
 
 std::unique_ptr<TextChunks> open_text_chunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin) {
-  if (is_sequential(file.path, file.table))
-    return std::make_unique<SequentialChunks>(file, target_bytes, begin);
+  if (file.file.is_sequential()) return std::make_unique<SequentialChunks>(file, target_bytes, begin);
   return std::make_unique<PlainChunks>(file, target_bytes, begin);
 }
 

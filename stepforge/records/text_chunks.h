@@ -3,22 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "stepforge/records/content_reader.h"
+#include "stepforge/records/file_format.h"
 
 namespace stepforge {
-
-/// How a plain text file is cut into documents. JSON Lines always have one document a line.
-enum class DocumentMode {
-  file,       ///< the whole file
-  line,       ///< every line that is not blank
-  paragraph,  ///< lines up to a blank line
-};
 
 /// A range of the contents of a file that begins and ends at document boundaries.
 struct TextChunk {
@@ -44,15 +36,10 @@ class TextChunks {
 
 /// A file and how it is cut.
 struct ChunkedFile {
-  std::filesystem::path path;
-  int64_t bytes = 0;  ///< of the file, when it was first opened
-  size_t number = 0;  ///< TextChunk::file
+  const TextFile& file;  ///< outlives its chunks
+  size_t number = 0;     ///< TextChunk::file
   DocumentMode mode = DocumentMode::file;
-  TableFormat table = TableFormat::none;
-  std::optional<std::string> column{};      ///< of a table: the only one to read, if it has it
-  std::shared_ptr<const MdsShard> shard{};  ///< of a table of that format
-  /// Of a compressed file that is one document: a small file can become a large one.
-  int64_t max_unpacked_bytes = int64_t{256} << 20;
+  std::optional<std::string> column{};  ///< of a table: the only one to read, if it has it
 };
 
 /// Chunks of about `target_bytes` of its contents, from the document boundary `begin` on.

@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <ranges>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -14,10 +15,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/path_pattern.h"
 #include "stepforge/base/shell_word.h"
-#include "stepforge/records/arrow_library.h"
 #include "stepforge/records/decompressor.h"
-#include "stepforge/records/json_lines.h"
-#include "stepforge/records/mds_shard.h"
 #include "stepforge/records/table_folder.h"
 
 namespace stepforge {
@@ -25,16 +23,6 @@ namespace stepforge {
 namespace fs = std::filesystem;
 
 namespace {
-
-bool is_plain_text_name(const fs::path& path) {
-  const std::string extension = lower_extension(unpacked_name(path));
-  return extension == ".txt" || extension == ".text" || extension == ".md";
-}
-
-bool is_json_lines_name(const fs::path& path) {
-  const std::string extension = lower_extension(unpacked_name(path));
-  return extension == ".jsonl" || extension == ".ndjson";
-}
 
 /// A file type that is recognised by its name and cannot be read as text.
 struct ForeignType {
@@ -52,24 +40,27 @@ constexpr std::array kForeignTypes = {
     ForeignType{".epub", "convert it to text: pandoc -t plain -o {0}.txt {0}"},
 };
 
-/// Whether Parquet and Arrow files, which are known by their names, are read.
-bool reads_arrow(TextFormat format) {
-  return format == TextFormat::automatic || format == TextFormat::records;
-}
-
 /// The first characters of a file's contents.
 std::string beginning_of(const fs::path& path) {
   std::string text(4096, '\0');
-  text.resize(static_cast<size_t>(open_contents(path, TableFormat::none)->read(text)));
+  text.resize(static_cast<size_t>(open_bytes(path)->read(text)));
   return text;
 }
 
-/// What to do about a file of a type that cannot be read as `format`, or "".
-std::string remedy_for(const fs::path& path, TextFormat format) {
-  if (is_arrow_name(unpacked_name(path))) {
-    if (is_compressed_name(path)) return "unpack it first: it is read from places all over the file";
-    return reads_arrow(format) ? "" : "leave out the format of the source";
-  }
+/// The first of the formats that has such a name, or null.
+const FileFormat* named_format(std::span<const FileFormat* const> formats, const fs::path& path) {
+  const auto found =
+      std::ranges::find_if(formats, [&](const FileFormat* format) { return format->names(path); });
+  return found == formats.end() ? nullptr : *found;
+}
+
+/// What to do about a file of a type that cannot be read as one of the formats, or "".
+std::string remedy_for(const fs::path& path, std::span<const FileFormat* const> formats) {
+  const FileFormat* known = named_format(file_formats(), unpacked_name(path));
+  if (known != nullptr && known->seeks && is_compressed_name(path))
+    return "unpack it first: it is read from places all over the file";
+  if (known != nullptr && known->option.empty() && std::ranges::find(formats, known) == formats.end())
+    return "leave out the format of the source";
   const std::string extension = lower_extension(unpacked_name(path));
   for (const ForeignType& type : kForeignTypes) {
     if (type.extension == extension) return format_arguments(type.remedy, {shell_word(path.native())});
@@ -77,14 +68,9 @@ std::string remedy_for(const fs::path& path, TextFormat format) {
   return "";
 }
 
-/// Shards of MosaicML are known to their index.
-bool is_mds(const fs::path& path) {
-  return table_format_of(path) == TableFormat::mds;
-}
-
 class TextFileSearch {
  public:
-  explicit TextFileSearch(TextFormat format) : format_(format) {}
+  explicit TextFileSearch(std::string_view format) : formats_(formats_of(format)) {}
 
   TextFiles run(const std::vector<fs::path>& paths) {
     for (const fs::path& pattern : paths)
@@ -109,30 +95,10 @@ class TextFileSearch {
     }
   }
 
-  /// Whether a file of a folder is to be read.
-  bool is_wanted(const fs::path& path) const {
-    const TableFormat table = table_format_of(path);
-    switch (format_) {
-      case TextFormat::automatic:
-        return is_plain_text_name(path) || is_json_lines_name(path) || table != TableFormat::none;
-      case TextFormat::text:
-        return is_plain_text_name(path);
-      case TextFormat::json_lines:
-        return is_json_lines_name(path);
-      case TextFormat::csv:
-        return table == TableFormat::csv || table == TableFormat::tsv;
-      case TextFormat::mds:
-        return table == TableFormat::mds;
-      case TextFormat::records:
-        return is_json_lines_name(path) || table != TableFormat::none;
-    }
-    return false;
-  }
-
   void add_folder(const fs::path& folder) {
     std::error_code failure;
     std::vector<fs::path> found;
-    std::set<fs::path> mds_folders;
+    std::set<std::pair<const FileFormat*, fs::path>> indexed;
     std::vector<fs::path> skipped;
     for (fs::recursive_directory_iterator entry(folder, failure), end; !failure && entry != end;
          entry.increment(failure)) {
@@ -141,20 +107,23 @@ class TextFileSearch {
         if (entry->is_directory()) entry.disable_recursion_pending();
         continue;
       }
-      if (is_wanted(path) && is_mds(path)) {
-        mds_folders.insert(path.parent_path());  // a link that leads nowhere is refused with its index
+      const FileFormat* type = named_format(formats_, path);
+      const bool is_wanted = type != nullptr && type->is_searched;
+      if (is_wanted && type->index != nullptr) {
+        indexed.emplace(type, path.parent_path());  // a link that leads nowhere is refused with its index
       } else if (entry->is_regular_file() && !describes_data_set(path)) {
-        if (is_wanted(path) && is_card_or_licence(path)) {
+        if (is_wanted && is_card_or_licence(path)) {
           cards_.push_back(path);
         } else {
-          (is_wanted(path) ? found : skipped).push_back(path);
+          (is_wanted ? found : skipped).push_back(path);
         }
       }
     }
     if (failure) throw Error(format("cannot read the folder {}: {}", folder.string(), failure.message()));
-    for (const fs::path& mds_folder : mds_folders) {
-      for (fs::path& shard : index_of(mds_folder).files()) found.push_back(std::move(shard));
-      std::erase(skipped, mds_folder / kMdsIndexFile);
+    for (const auto& [type, place] : indexed) {
+      const auto index = index_of(*type, place);
+      for (fs::path& file : index->files()) found.push_back(std::move(file));
+      std::erase(skipped, index->file());
     }
     FolderChoice choice = choose_files(folder, found);
     found = std::move(choice.chosen);
@@ -170,56 +139,42 @@ class TextFileSearch {
   }
 
   std::string wanted_names() const {
-    switch (format_) {
-      case TextFormat::text:
-        return "*.txt, *.text or *.md";
-      case TextFormat::json_lines:
-        return "*.jsonl or *.ndjson";
-      case TextFormat::csv:
-        return "*.csv or *.tsv";
-      case TextFormat::mds:
-        return "*.mds";
-      case TextFormat::records:
-        return "*.jsonl, *.ndjson, *.csv, *.tsv, *.mds, *.parquet or *.arrow";
-      case TextFormat::automatic:
-        break;
-    }
-    return "*.txt, *.text, *.md, *.jsonl, *.ndjson, *.csv, *.tsv, *.mds, *.parquet or *.arrow";
+    std::vector<std::string> patterns;
+    for (const FileFormat* format : formats_)
+      if (format->is_searched)
+        for (const auto extension : format->extensions | std::views::split(' '))
+          patterns.push_back("*" + std::string(extension.begin(), extension.end()));
+    return alternatives(patterns);
   }
 
   void add_file(const fs::path& path) {
-    const std::string remedy = remedy_for(path, format_);
+    const std::string remedy = remedy_for(path, formats_);
     if (!remedy.empty()) throw UsageError(format("{} cannot be read as text; {}", path.string(), remedy));
     const int64_t bytes = FileReader(path).size();  // fails now if the file is unreadable
-    const TableFormat table = table_of(path);
-    if (table == TableFormat::arrow) load_arrow_library(arrow_library_path(), path);
-    TextFile file{path, table == TableFormat::none ? kind_of(path) : TextFileKind::json_lines, bytes, table};
-    if (table == TableFormat::mds)
-      file.shard = std::make_shared<const MdsShard>(index_of(path.parent_path()).shard_of(path));
+    const FileFormat& type = format_of(path);
+    if (type.require != nullptr) type.require(path);
+    TextFile file{path, &type, bytes};
+    if (type.index != nullptr) {
+      file.index = index_of(type, path.parent_path());
+      file.index->require(path);
+    }
     result_.files.push_back(std::move(file));
     result_.bytes += bytes;
   }
 
-  /// Read once, however many shards it has.
-  const MdsIndex& index_of(const fs::path& folder) {
-    return indexes_.try_emplace(folder, folder.empty() ? fs::path(".") : folder).first->second;
-  }
-
-  TableFormat table_of(const fs::path& path) const {
-    if (format_ == TextFormat::text || format_ == TextFormat::json_lines) return TableFormat::none;
-    const TableFormat named = table_format_of(path);
-    if (format_ == TextFormat::mds) return TableFormat::mds;
-    if (format_ == TextFormat::csv) return named == TableFormat::tsv ? TableFormat::tsv : TableFormat::csv;
-    return named;
-  }
-
-  TextFileKind kind_of(const fs::path& path) const {
-    const bool by_name = is_json_lines_name(path) || lower_extension(unpacked_name(path)) == ".json";
-    const bool is_json = format_ == TextFormat::automatic ? by_name : format_ != TextFormat::text;
-    if (!is_json) return TextFileKind::text;
+  const FileFormat& format_of(const fs::path& path) const {
+    const FileFormat* named = named_format(formats_, path);
+    const FileFormat* format = named != nullptr ? named : formats_.front();
     // A line of a .jsonl file that is an array is a fault, which the reader names.
-    const bool is_array = !is_json_lines_name(path) && begins_json_array(beginning_of(path));
-    return is_array ? TextFileKind::json_array : TextFileKind::json_lines;
+    if (format != &kJsonArrayFormat && (format != &kJsonLinesFormat || named != nullptr)) return *format;
+    return begins_json_array(beginning_of(path)) ? kJsonArrayFormat : kJsonLinesFormat;
+  }
+
+  /// Read once, however many files it lists.
+  std::shared_ptr<const FolderIndex> index_of(const FileFormat& format, const fs::path& folder) {
+    auto& index = indexes_[{&format, folder}];
+    if (!index) index = format.index(folder.empty() ? "." : folder);
+    return index;
   }
 
   /// Names of the first files.
@@ -245,7 +200,7 @@ class TextFileSearch {
     int64_t bytes = 0;
     for (const fs::path& path : skipped_) {
       bytes += file_bytes(path);
-      const std::string remedy = remedy_for(path, format_);
+      const std::string remedy = remedy_for(path, formats_);
       if (!remedy.empty() && types.insert(lower_extension(unpacked_name(path))).second)
         remedies.push_back(remedy);
     }
@@ -256,29 +211,17 @@ class TextFileSearch {
     return join(parts, "; ");
   }
 
-  TextFormat format_;
+  std::vector<const FileFormat*> formats_;
   TextFiles result_;
   std::vector<fs::path> skipped_;
-  std::vector<std::string> notes_;        ///< which splits are read
-  std::vector<fs::path> cards_;           ///< cards and licences, which are not read
-  std::map<fs::path, MdsIndex> indexes_;  ///< by their folders
+  std::vector<std::string> notes_;  ///< which splits are read
+  std::vector<fs::path> cards_;     ///< cards and licences, which are not read
+  std::map<std::pair<const FileFormat*, fs::path>, std::shared_ptr<const FolderIndex>> indexes_;
 };
 
 }  // namespace
 
-TextFormat parse_text_format(std::string_view word) {
-  if (word == "auto") return TextFormat::automatic;
-  if (word == "text") return TextFormat::text;
-  if (word == "jsonl") return TextFormat::json_lines;
-  if (word == "csv") return TextFormat::csv;
-  if (word == "mds") return TextFormat::mds;
-  if (word == "records") return TextFormat::records;
-  throw UsageError(format(
-      "\"{}\" is not a text format; expected \"auto\", \"text\", \"jsonl\", \"csv\", \"mds\" or \"records\"",
-      word));
-}
-
-TextFiles find_text_files(const std::vector<fs::path>& paths, TextFormat format) {
+TextFiles find_text_files(const std::vector<fs::path>& paths, std::string_view format) {
   return TextFileSearch(format).run(paths);
 }
 

@@ -11,8 +11,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/base/utf8.h"
-#include "stepforge/records/json_lines.h"
-#include "stepforge/records/mds_shard.h"
 
 namespace stepforge {
 
@@ -54,31 +52,6 @@ void read_paragraphs(std::string_view text, const std::function<void(std::string
     begin += line.size() + 1;
   }
   if (first != last) document(text.substr(first, last - first));
-}
-
-/// Hashes of MDS indexes by their folders: many shards have the same.
-using IndexHashes = std::map<std::filesystem::path, std::string>;
-
-/// What decides the documents of a file besides its bytes.
-std::string kind_word(const TextFile& file, IndexHashes& indexes) {
-  switch (file.table) {
-    case TableFormat::csv:
-      return "csv:";
-    case TableFormat::tsv:
-      return "tsv:";
-    case TableFormat::arrow:
-      return "arrow:";
-    case TableFormat::mds: {  // the index names the columns
-      const std::filesystem::path folder = file.path.parent_path();
-      std::string& hash = indexes[folder];
-      if (hash.empty()) hash = file_hash(folder / kMdsIndexFile);
-      return "mds:" + hash + ":";
-    }
-    case TableFormat::none:
-      break;
-  }
-  if (file.kind == TextFileKind::json_array) return "json:";
-  return file.kind == TextFileKind::text ? "text:" : "jsonl:";
 }
 
 }  // namespace
@@ -162,23 +135,21 @@ std::vector<std::string> TextSource::file_hashes(int workers) const {
 
 std::string TextSource::content_key(const std::vector<std::string>& hashes) const {
   std::string parts = format("{}\n{}", document_mode_name(options_.mode), options_.field.value_or(""));
-  IndexHashes indexes;
-  for (size_t i = 0; i < files().size(); ++i) parts += "\n" + kind_word(files()[i], indexes) + hashes[i];
+  for (size_t i = 0; i < files().size(); ++i) {
+    const TextFile& file = files()[i];
+    parts += format("\n{}:{}{}", file.format->name, file.index ? file.index->hash() + ":" : "", hashes[i]);
+  }
   return content_hash(parts);
 }
 
 std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes, int64_t begin) const {
   const TextFile& entry = files().at(file);
-  DocumentMode mode = options_.mode;
-  if (entry.kind == TextFileKind::json_lines) mode = DocumentMode::line;
-  if (entry.kind == TextFileKind::json_array) mode = DocumentMode::file;
-  ChunkedFile chunked{entry.path, entry.bytes, file, mode, entry.table, options_.field, entry.shard};
-  if (entry.kind == TextFileKind::json_array)
-    chunked.max_unpacked_bytes = kMaxRecordBytes;  // it is parsed whole
-  return open_text_chunks(chunked, target_bytes, begin);
+  return open_text_chunks({entry, file, entry.format->mode.value_or(options_.mode), options_.field},
+                          target_bytes, begin);
 }
 
 int64_t TextSource::lines_before(const TextChunk& chunk) const {
+  if (chunk.begin == 0) return 0;
   constexpr int64_t kBlockBytes = int64_t{1} << 20;
   const auto before = chunks(chunk.file, kBlockBytes);
   int64_t lines = 0;
@@ -193,8 +164,7 @@ int64_t TextSource::lines_before(const TextChunk& chunk) const {
 
 std::string TextSource::location(const TextChunk& chunk, int64_t line) const {
   const TextFile& entry = files().at(chunk.file);
-  const char* pattern = entry.table == TableFormat::none ? "{}:{}" : "{}: row {}";
-  return format(pattern, entry.path.string(), lines_before(chunk) + line);
+  return entry.format->place_of(entry.path, lines_before(chunk) + line);
 }
 
 /// Those of a plain file are read into `buffer`.
@@ -206,7 +176,7 @@ std::string_view TextSource::contents_of(const TextChunk& chunk, std::string& bu
 
 void TextSource::require_all_utf8(const TextChunk& chunk, std::string_view text) const {
   const TextFile& entry = files().at(chunk.file);
-  if (entry.table == TableFormat::none) {
+  if (!entry.format->is_table()) {
     require_utf8(text, entry.path.string(), static_cast<size_t>(chunk.end) - text.size());
   } else if (const size_t invalid = find_invalid_utf8(text); invalid != std::string_view::npos) {
     const auto before = text.substr(0, invalid);
@@ -223,7 +193,7 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
   std::string_view text = contents_of(chunk, buffer);
   if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const int64_t begin = chunk.end - std::ssize(text);
-  if (const char* encoding = entry.table == TableFormat::none ? wide_encoding(text) : nullptr) {
+  if (const char* encoding = entry.format->is_table() ? nullptr : wide_encoding(text)) {
     const auto message = [&] {
       return format(
           "{}: from byte {} on many bytes are NUL, as in {} without a mark; convert it: iconv -f {} -t UTF-8",
@@ -233,22 +203,15 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
     return on_fault(message);
   }
   // Parsing JSON checks that it is UTF-8; then only the message is to be found.
-  const bool is_parsed = entry.kind == TextFileKind::json_array ||
-                         (entry.kind == TextFileKind::json_lines && options_.field.has_value());
+  const bool is_parsed = entry.format->read != nullptr && options_.field.has_value();
   if (!on_fault && !is_parsed) require_all_utf8(chunk, text);
   const auto keep = [&](std::string_view content) {
     if (!is_blank(content)) document(content);
   };
   try {
-    if (entry.kind == TextFileKind::json_array) {
-      const auto record = [&](int64_t number) {
-        return format("{}: record {}", entry.path.string(), number);
-      };
-      read_json_array(text, options_.field, record, keep, on_fault);
-    } else if (entry.kind == TextFileKind::json_lines) {
-      const auto record = [&](int64_t line) { return location(chunk, line); };
-      const auto read_records = entry.table == TableFormat::none ? read_json_lines : read_table_rows;
-      read_records(text, options_.field, record, keep, on_fault);
+    if (entry.format->read != nullptr) {
+      const auto record = [&](int64_t number) { return location(chunk, number); };
+      entry.format->read(text, options_.field, record, keep, on_fault);
     } else {
       read_text(entry, begin, text, keep, on_fault);
     }

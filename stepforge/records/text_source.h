@@ -23,7 +23,7 @@ std::string document_mode_name(DocumentMode mode);
 
 struct TextSourceOptions {
   std::vector<std::filesystem::path> paths;  ///< files, folders and patterns, read in this order
-  TextFormat format = TextFormat::automatic;
+  std::string format = "auto";               ///< formats_of()
   DocumentMode mode = DocumentMode::file;
   /// Name of the text field of a JSON line or the column of a table; none: the document is the whole line.
   std::optional<std::string> field = "text";

@@ -112,7 +112,7 @@ TEST(TableContents, TextThatIsNotUtf8IsRefusedWithRowAndColumn) {
 
 TEST(TableContents, ProgressEndsAtTheSizeOfTheFile) {
   for (const char* name : {"lz4.arrow", "zstd.parquet", "kinds.arrow"}) {
-    const auto reader = open_contents(golden(name), TableFormat::arrow, {.column = "text"});
+    const auto reader = open_arrow({.path = golden(name), .column = "text"});
     std::string text(1, ' ');
     reader->read(text);
     EXPECT_GT(reader->position(), 0);

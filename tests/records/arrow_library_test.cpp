@@ -33,8 +33,7 @@ TEST(ArrowLibrary, ABuildWithoutItNamesTheRemedies) {
 
 TEST(ArrowLibrary, ATableIsReadInNoOtherFormat) {
   const TempFolder folder;
-  for (const TextFormat format :
-       {TextFormat::text, TextFormat::json_lines, TextFormat::csv, TextFormat::mds}) {
+  for (const char* format : {"text", "jsonl", "csv", "mds"}) {
     const auto open = [&] { TextSource({.paths = {folder.write("a.parquet", "PAR1")}, .format = format}); };
     EXPECT_CONTAINS(message_of<UsageError>(open),
                     "a.parquet cannot be read as text; leave out the format of the source");

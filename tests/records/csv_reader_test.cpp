@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "stepforge/records/decompressor.h"
 #include "tests/records/compressed.h"
 #include "tests/records/test_support.h"
 
@@ -117,7 +118,7 @@ TEST(CsvReader, AnUnclosedQuoteInALargeFileUsesBoundedMemory) {
   const TempFolder folder;
   const auto path = folder.write("a.csv", "text\nfine\n\"and so on");
   std::filesystem::resize_file(path, int64_t{1} << 40);  // sparse
-  CsvReader reader(open_contents(path, TableFormat::none), ',', "a.csv", 1 << 16);
+  CsvReader reader(open_bytes(path), ',', "a.csv", 1 << 16);
   std::string bytes(1 << 20, '\0');
   EXPECT_CONTAINS(
       message_of<FormatError>([&] { reader.read(bytes); }),
@@ -128,7 +129,7 @@ TEST(CsvReader, AnUnclosedQuoteInALargeFileUsesBoundedMemory) {
 TEST(CsvReader, NamesAFileThatBecomesShorter) {
   const TempFolder folder;
   const auto path = folder.write("a.csv", "text\n" + std::string(1 << 20, 'x') + "\n");
-  const auto input = open_contents(path, TableFormat::csv);
+  const auto input = open_contents({.path = path, .format = &kCsvFormat}, std::nullopt);
   std::filesystem::resize_file(path, 1000);
   std::string bytes(2 << 20, '\0');
   EXPECT_CONTAINS(message_of<Error>([&] { input->read(bytes); }), "a.csv became shorter");
@@ -137,13 +138,13 @@ TEST(CsvReader, NamesAFileThatBecomesShorter) {
 TEST(CsvReader, EqualBytesAreOtherContentWithAnotherSeparator) {
   const TempFolder folder;
   const std::string bytes = "text\nx\n";
-  const auto key = [&](const std::string& name, TextFormat format) {
+  const auto key = [&](const std::string& name, const std::string& format) {
     const TextSource source({.paths = {folder.write(name, bytes)}, .format = format});
     return source.content_key(source.file_hashes(1));
   };
-  EXPECT_EQ(key("a.csv", TextFormat::automatic), key("b.dat", TextFormat::csv));
-  EXPECT_NE(key("a.csv", TextFormat::automatic), key("a.tsv", TextFormat::automatic));
-  EXPECT_NE(key("a.csv", TextFormat::automatic), key("a.csv", TextFormat::text));
+  EXPECT_EQ(key("a.csv", "auto"), key("b.dat", "csv"));
+  EXPECT_NE(key("a.csv", "auto"), key("a.tsv", "auto"));
+  EXPECT_NE(key("a.csv", "auto"), key("a.csv", "text"));
 }
 
 }  // namespace

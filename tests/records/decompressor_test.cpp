@@ -18,7 +18,7 @@ std::string numbered_lines(int count) {
 
 /// The contents, read in pieces of `piece` bytes.
 std::string unpacked(const std::filesystem::path& path, size_t piece = 1000) {
-  const auto input = open_decompressor(path);
+  const auto input = open_bytes(path);
   std::string text;
   std::string block(piece, '\0');
   for (int64_t count = std::ssize(block); count == std::ssize(block);) {
@@ -70,7 +70,7 @@ TEST(Decompressor, RefusesFilesThatExpandWithoutMeasure) {
   for (int i = 0; i < 20; ++i) bomb += zeros;
   const auto path = folder.write("a.zst", bomb);
   EXPECT_CONTAINS(message_of<FormatError>([&] {
-                    const auto input = open_decompressor(path);
+                    const auto input = open_bytes(path);
                     std::string block(size_t{16} << 20, '\0');
                     while (input->read(block) > 0) {
                     }

@@ -228,8 +228,8 @@ TEST_F(MdsTest, RefusesLinksThatLeaveTheFolder) {
 TEST_F(MdsTest, NamesAShardThatBecomesShorter) {
   write(0, shard_of({sample_of(std::string(1 << 20, 'x'), 1)}), 1);
   const fs::path file = folder_ / ("set/" + name_of(0));
-  const auto shard = std::make_shared<const MdsShard>(MdsIndex(folder_ / "set").shard_of(file));
-  const auto input = open_contents(file, TableFormat::mds, {.shard = shard});
+  const TextFile found = find_text_files({file}, "auto").files.at(0);
+  const auto input = open_contents(found, std::nullopt);
   fs::resize_file(file, 1000);
   std::string bytes(2 << 20, '\0');
   EXPECT_CONTAINS(message_of<Error>([&] { input->read(bytes); }), "shard.00000.mds became shorter");

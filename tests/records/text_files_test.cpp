@@ -21,7 +21,7 @@ TEST(TextFiles, ReadsFoldersRecursivelySortedByPath) {
   folder.write(".hidden.txt", "no");
   folder.write(".git/x.txt", "no");
   EXPECT_EQ(texts_of(TextSource({.paths = {folder.path()}})), (Texts{"Y", "Y2", "Z", "B"}));
-  EXPECT_EQ(texts_of(TextSource({.paths = {folder.path()}, .format = TextFormat::text})), (Texts{"Z", "B"}));
+  EXPECT_EQ(texts_of(TextSource({.paths = {folder.path()}, .format = "text"})), (Texts{"Z", "B"}));
 }
 
 std::string open_message(TextSourceOptions options) {
@@ -86,20 +86,20 @@ TEST(TextFiles, FoldersAreSearchedForTables) {
   folder.write("b.tsv", "id\ttext\n1\tB\n");
   folder.write("c.jsonl", "{\"text\": \"C\"}\n");
   folder.write("d.txt", "D");
-  const auto read = [&](TextFormat format) {
+  const auto read = [&](const std::string& format) {
     return texts_of(TextSource({.paths = {folder.path()}, .format = format}));
   };
-  EXPECT_EQ(read(TextFormat::automatic), (Texts{"A", "B", "C", "D"}));
-  EXPECT_EQ(read(TextFormat::csv), (Texts{"A", "B"}));
-  EXPECT_EQ(read(TextFormat::records), (Texts{"A", "B", "C"}));
-  EXPECT_EQ(read(TextFormat::json_lines), (Texts{"C"}));
-  EXPECT_EQ(read(TextFormat::text), (Texts{"D"}));
+  EXPECT_EQ(read("auto"), (Texts{"A", "B", "C", "D"}));
+  EXPECT_EQ(read("csv"), (Texts{"A", "B"}));
+  EXPECT_EQ(read("records"), (Texts{"A", "B", "C"}));
+  EXPECT_EQ(read("jsonl"), (Texts{"C"}));
+  EXPECT_EQ(read("text"), (Texts{"D"}));
 }
 
 TEST(TextFiles, ATableIsTextIfTheUserSaysSo) {
   const TempFolder folder;
   const auto path = folder.write("a.csv", "text\nA\n");
-  EXPECT_EQ(texts_of(TextSource({.paths = {path}, .format = TextFormat::text})), (Texts{"text\nA\n"}));
+  EXPECT_EQ(texts_of(TextSource({.paths = {path}, .format = "text"})), (Texts{"text\nA\n"}));
 }
 
 TEST(TextFiles, PathsMayBePatterns) {
@@ -113,8 +113,11 @@ TEST(TextFiles, PathsMayBePatterns) {
 }
 
 TEST(TextFiles, KnowsTheWordsOfTheFormats) {
-  EXPECT_EQ(parse_text_format("csv"), TextFormat::csv);
-  EXPECT_CONTAINS(message_of<UsageError>([] { parse_text_format("xml"); }), "\"xml\" is not a text format");
+  EXPECT_EQ(formats_of("csv").size(), 2U);
+  EXPECT_CONTAINS(
+      message_of<UsageError>([] { formats_of("xml"); }),
+      R"("xml" is not a text format; expected "auto", "text", "jsonl", "csv", "mds" or "records")");
+  EXPECT_THROW(formats_of(""), UsageError);
 }
 
 TEST(TextFiles, OfAFolderOfTheHubAreItsTrainingSplitWithoutCardAndLicence) {
@@ -123,21 +126,21 @@ TEST(TextFiles, OfAFolderOfTheHubAreItsTrainingSplitWithoutCardAndLicence) {
   const auto test = folder.write("data/test-00000-of-00001.jsonl", "{}");
   const auto card = folder.write("README.md", "---\nlicense: mit\n---\n");
   folder.write("LICENSE.txt", "MIT");
-  const TextFiles found = find_text_files({folder.path()}, TextFormat::automatic);
+  const TextFiles found = find_text_files({folder.path()}, "auto");
   ASSERT_EQ(found.files.size(), 1U);
   EXPECT_EQ(found.files[0].path, train);
   EXPECT_CONTAINS(found.skipped, "the split \"train\" of ", "(others: test)", "test-00000-of-00001.jsonl");
   EXPECT_CONTAINS(found.skipped, "cards and licences are not read", "README.md", "LICENSE.txt");
   // A path that is given is read.
-  EXPECT_EQ(find_text_files({test, card}, TextFormat::automatic).files.size(), 2U);
-  EXPECT_EQ(find_text_files({folder / "data/test*"}, TextFormat::automatic).files.size(), 1U);
-  EXPECT_EQ(find_text_files({folder / "*.md"}, TextFormat::automatic).files.size(), 1U);
+  EXPECT_EQ(find_text_files({test, card}, "auto").files.size(), 2U);
+  EXPECT_EQ(find_text_files({folder / "data/test*"}, "auto").files.size(), 1U);
+  EXPECT_EQ(find_text_files({folder / "*.md"}, "auto").files.size(), 1U);
 }
 
 TEST(TextFiles, EachTypeThatIsNotReadHasItsRemedyOnce) {
   const TempFolder folder;
   for (const char* name : {"a.txt", "b.pdf", "c.pdf", "d.zip"}) folder.write(name, "x");
-  const std::string skipped = find_text_files({folder.path()}, TextFormat::automatic).skipped;
+  const std::string skipped = find_text_files({folder.path()}, "auto").skipped;
   EXPECT_CONTAINS(skipped, "pdftotext", "unzip");
   EXPECT_EQ(skipped.find("pdftotext"), skipped.rfind("pdftotext"));
 }

@@ -263,7 +263,7 @@ TEST(TextSource, TheContentKeyDependsOnContentAndModeNotOnNames) {
   EXPECT_NE(key({.paths = {a}}), key({.paths = {a, copy}}));
   EXPECT_NE(key({.paths = {a}}), key({.paths = {a}, .mode = DocumentMode::line}));
   EXPECT_NE(key({.paths = {a}}), key({.paths = {a}, .field = "body"}));
-  EXPECT_NE(key({.paths = {a}}), key({.paths = {a}, .format = TextFormat::json_lines}));
+  EXPECT_NE(key({.paths = {a}}), key({.paths = {a}, .format = "jsonl"}));
   // One array in a .json file, a malformed line in a .jsonl file.
   const std::string array = "[{\"text\": \"a\"}]";
   EXPECT_NE(key({.paths = {folder.write("b.json", array)}}),
