@@ -15,7 +15,6 @@
 #include "stepforge/base/json_reader.h"
 #include "stepforge/base/utf8.h"
 #include "stepforge/records/decompressor.h"
-#include "stepforge/records/mds_value.h"
 
 namespace stepforge {
 
@@ -50,15 +49,15 @@ std::vector<MdsColumn> parse_columns(const JsonReader& shard) {
   std::vector<MdsColumn> columns;
   std::set<std::string> seen;
   for (size_t i = 0; i < names.size(); ++i) {
-    MdsColumn column{names.at(i).text(), encodings.at(i).text()};
+    MdsColumn column{names.at(i).text(), find_mds_encoding(encodings.at(i).text())};
     if (!sizes.json().at(i).is_null()) column.fixed_size = sizes.at(i).integer(0, kMaxShardBytes);
-    if (const int64_t size = mds_number_size(column.encoding); size > 0 && size != column.fixed_size)
-      sizes.at(i).refuse(format("a column of encoding {} has {} bytes", column.encoding, size));
+    const int64_t size = column.encoding != nullptr ? column.encoding->number_size : 0;
+    if (size > 0 && size != column.fixed_size)
+      sizes.at(i).refuse(format("a column of encoding {} has {} bytes", column.encoding->name, size));
     if (!seen.insert(column.name).second) names.at(i).refuse("two columns have this name");
     columns.push_back(std::move(column));
   }
-  const auto is_readable = [](const MdsColumn& column) { return is_readable_mds(column.encoding); };
-  if (std::none_of(columns.begin(), columns.end(), is_readable))
+  if (std::ranges::all_of(columns, [](const MdsColumn& column) { return column.encoding == nullptr; }))
     encodings.fail("no column can be read as text, JSON or a number");
   return columns;
 }
@@ -240,12 +239,12 @@ void MdsReader::append_sample(std::string& json, std::string_view sample) const 
     }
     const std::string_view bytes = sample.substr(static_cast<size_t>(next), static_cast<size_t>(size));
     next += size;
-    if (!is_readable_mds(column.encoding)) continue;
-    json += json.size() > 1 ? ",\"" : "\"";
-    append_json_escaped(json, column.name);
-    json += "\":";
+    if (column.encoding == nullptr) continue;
+    if (json.size() > 1) json += ',';
+    append_json_text(json, column.name);
+    json += ':';
     try {
-      append_mds_value(json, column.encoding, bytes);
+      column.encoding->append(json, bytes);
     } catch (const FormatError& fault) {
       throw RowFault(format("column {}: {}", quoted_for_message(column.name), fault.what()));
     }

@@ -16,6 +16,7 @@
 
 #include "stepforge/base/json.h"
 #include "stepforge/records/file_format.h"
+#include "stepforge/records/mds_value.h"
 #include "stepforge/records/table_reader.h"
 
 namespace stepforge {
@@ -24,8 +25,8 @@ extern const FileFormat kMdsFormat;
 
 struct MdsColumn {
   std::string name;
-  std::string encoding;    ///< "str", "json", "int", "float32", ...
-  int64_t fixed_size = 0;  ///< bytes; 0: each sample states its own
+  const MdsEncoding* encoding = nullptr;  ///< null: it is left out of the rows
+  int64_t fixed_size = 0;                 ///< bytes; 0: each sample states its own
 };
 
 /// What the index says about a shard.

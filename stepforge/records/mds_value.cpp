@@ -57,12 +57,6 @@ void append_half(std::string& json, std::string_view bytes) {
   append_real(json, half_to_double(number_of<uint16_t>(bytes)));
 }
 
-void append_string(std::string& json, std::string_view bytes) {
-  json += '"';
-  append_json_escaped(json, bytes);
-  json += '"';
-}
-
 /// On one line, and checked, so that it cannot end its row.
 void append_json(std::string& json, std::string_view bytes) {
   simdjson::dom::parser parser;
@@ -73,18 +67,12 @@ void append_json(std::string& json, std::string_view bytes) {
   json += std::string(simdjson::minify(value));
 }
 
-struct MdsEncoding {
-  std::string_view name;
-  int64_t number_size;  ///< 0: of variable size
-  void (*append)(std::string& json, std::string_view bytes);
-};
-
 constexpr std::array kEncodings = {
-    MdsEncoding{"str", 0, append_string},
+    MdsEncoding{"str", 0, append_json_text},
     MdsEncoding{"json", 0, append_json},
-    MdsEncoding{"str_int", 0, append_string},
-    MdsEncoding{"str_float", 0, append_string},
-    MdsEncoding{"str_decimal", 0, append_string},
+    MdsEncoding{"str_int", 0, append_json_text},
+    MdsEncoding{"str_float", 0, append_json_text},
+    MdsEncoding{"str_decimal", 0, append_json_text},
     MdsEncoding{"int", 8, append_number<int64_t>},
     MdsEncoding{"int8", 1, append_number<int8_t>},
     MdsEncoding{"int16", 2, append_number<int16_t>},
@@ -99,25 +87,11 @@ constexpr std::array kEncodings = {
     MdsEncoding{"float64", 8, append_number<double>},
 };
 
-const MdsEncoding* find_encoding(std::string_view name) {
-  const auto* found = std::find_if(kEncodings.begin(), kEncodings.end(),
-                                   [&](const MdsEncoding& encoding) { return encoding.name == name; });
-  return found == kEncodings.end() ? nullptr : found;
-}
-
 }  // namespace
 
-int64_t mds_number_size(std::string_view encoding) {
-  const MdsEncoding* found = find_encoding(encoding);
-  return found != nullptr ? found->number_size : 0;
-}
-
-bool is_readable_mds(std::string_view encoding) {
-  return find_encoding(encoding) != nullptr;
-}
-
-void append_mds_value(std::string& json, std::string_view encoding, std::string_view bytes) {
-  find_encoding(encoding)->append(json, bytes);
+const MdsEncoding* find_mds_encoding(std::string_view name) {
+  const auto* found = std::ranges::find(kEncodings, name, &MdsEncoding::name);
+  return found == kEncodings.end() ? nullptr : found;
 }
 
 }  // namespace stepforge

@@ -8,14 +8,15 @@
 
 namespace stepforge {
 
-/// Bytes of a number; 0 if the encoding is not one of a number.
-int64_t mds_number_size(std::string_view encoding);
+struct MdsEncoding {
+  std::string_view name;
+  int64_t number_size;  ///< bytes of a number; 0: of variable size
+  /// Appends a value; of a number there must be number_size bytes. Throws FormatError, without a place, if a value of the encoding
+  /// json is not JSON.
+  void (*append)(std::string& json, std::string_view bytes);
+};
 
-/// Whether append_mds_value() knows the encoding: text, JSON and numbers.
-bool is_readable_mds(std::string_view encoding);
-
-/// Appends a value. A number must have the bytes that mds_number_size() says. Throws FormatError, without a place, if
-/// a value of the encoding json is not JSON.
-void append_mds_value(std::string& json, std::string_view encoding, std::string_view bytes);
+/// Null if values of the encoding are neither text, JSON nor numbers.
+const MdsEncoding* find_mds_encoding(std::string_view name);
 
 }  // namespace stepforge

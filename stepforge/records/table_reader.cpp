@@ -55,4 +55,10 @@ void append_json_escaped(std::string& json, std::string_view text) {
   }
 }
 
+void append_json_text(std::string& json, std::string_view text) {
+  json += '"';
+  append_json_escaped(json, text);
+  json += '"';
+}
+
 }  // namespace stepforge

@@ -40,5 +40,7 @@ class TableReader : public ContentReader {
 
 /// Appends `text` as it stands between the quotes of a JSON string.
 void append_json_escaped(std::string& json, std::string_view text);
+/// The same with the quotes.
+void append_json_text(std::string& json, std::string_view text);
 
 }  // namespace stepforge

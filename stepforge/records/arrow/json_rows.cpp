@@ -80,13 +80,6 @@ void require_names(const arrow::FieldVector& fields, const std::string& place) {
   }
 }
 
-/// `text` is valid UTF-8.
-void append_text(std::string_view text, std::string& out) {
-  out += '"';
-  append_json_escaped(out, text);
-  out += '"';
-}
-
 template <typename Number>
 void append_number(Number number, std::string& out) {
   std::array<char, 32> digits{};
@@ -111,7 +104,7 @@ const ArrayType& as(const arrow::Array& array) {
 }
 
 void append_key(std::string_view key, std::string& out) {
-  append_text(key, out);
+  append_json_text(out, key);
   out += ':';
 }
 
@@ -207,11 +200,11 @@ void RowWriter::valid_value(const arrow::Array& array, int64_t i) {
     case Type::DOUBLE:
       return append_double(as<arrow::DoubleArray>(array).Value(i), out_);
     case Type::STRING:
-      return append_text(as<arrow::StringArray>(array).GetView(i), out_);
+      return append_json_text(out_, as<arrow::StringArray>(array).GetView(i));
     case Type::LARGE_STRING:
-      return append_text(as<arrow::LargeStringArray>(array).GetView(i), out_);
+      return append_json_text(out_, as<arrow::LargeStringArray>(array).GetView(i));
     case Type::STRING_VIEW:
-      return append_text(as<arrow::StringViewArray>(array).GetView(i), out_);
+      return append_json_text(out_, as<arrow::StringViewArray>(array).GetView(i));
     case Type::LIST:
       return list(as<arrow::ListArray>(array), i);
     case Type::LARGE_LIST:
@@ -229,7 +222,7 @@ void RowWriter::valid_value(const arrow::Array& array, int64_t i) {
     case Type::EXTENSION:
       return value(*as<arrow::ExtensionArray>(array).storage(), i);
     default:  // dates, times and decimals, by require_json_type()
-      return append_text(array.GetScalar(i).ValueOrDie()->ToString(), out_);
+      return append_json_text(out_, array.GetScalar(i).ValueOrDie()->ToString());
   }
 }
 
