@@ -2,6 +2,7 @@
 // The interface of everything that rows are drawn from.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,7 +15,10 @@
 namespace stepforge {
 
 /// The bytes of the text of `part` tokens, if `whole` tokens have `bytes`; nullopt if these are unknown.
-std::optional<int64_t> bytes_of_part(std::optional<int64_t> bytes, int64_t part, int64_t whole);
+inline std::optional<int64_t> bytes_of_part(std::optional<int64_t> bytes, int64_t part, int64_t whole) {
+  if (!bytes) return std::nullopt;
+  return std::llround(static_cast<double>(*bytes) * static_cast<double>(part) / static_cast<double>(whole));
+}
 
 /// A fixed number of rows with random access. const members may be called from several threads.
 class RowSource {

@@ -35,8 +35,7 @@ class SamplePrinter {
 
  private:
   std::string painted(std::string_view text, std::string_view code) const {
-    return options_.colour ? std::string(code) + std::string(text) + std::string(kResetColour)
-                           : std::string(text);
+    return stepforge::painted(text, code, options_.colour);
   }
   void title(const std::string& text) { text_ += painted(text, kBoldText) + "\n"; }
   void section(const std::string& name) { text_ += painted(format("--- {} ---", name), kDimText) + "\n"; }

@@ -31,8 +31,7 @@ class BatchPrinter {
   };
 
   std::string painted(std::string_view text, std::string_view code) const {
-    if (!options_.colour) return std::string(text);
-    return std::string(code) + std::string(text) + std::string(kResetColour);
+    return stepforge::painted(text, code, options_.colour);
   }
 
   int32_t token(int64_t i) const { return batch_.tokens[static_cast<size_t>(i)]; }

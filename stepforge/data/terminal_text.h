@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Escape codes of the printers in this room.
+// Colours of the printers in this room.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace stepforge {
@@ -10,6 +11,10 @@ inline constexpr std::string_view kDimText = "\033[2m";
 inline constexpr std::string_view kBoldText = "\033[1m";
 inline constexpr std::string_view kEvenColour = "\033[36m";
 inline constexpr std::string_view kOddColour = "\033[33m";
-inline constexpr std::string_view kResetColour = "\033[0m";
+
+/// The text in the colour, if there are colours.
+inline std::string painted(std::string_view text, std::string_view colour, bool has_colours) {
+  return has_colours ? std::string(colour) + std::string(text) + "\033[0m" : std::string(text);
+}
 
 }  // namespace stepforge

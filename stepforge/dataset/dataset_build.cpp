@@ -191,12 +191,9 @@ void delete_folder(const fs::path& folder) {
   fs::remove_all(folder, ignored);
 }
 
+/// An interrupted call may have moved it.
 void move_file(const fs::path& from, const fs::path& to) {
-  std::error_code failure;
-  if (!fs::exists(from)) return;  // an interrupted call has moved it
-  fs::rename(from, to, failure);
-  if (failure)
-    throw Error(format("cannot rename {} to {}: {}", from.string(), to.string(), failure.message()));
+  if (fs::exists(from)) rename_file(from, to);
 }
 
 /// Gives a finished pair its final name. After an interruption it may be called again.

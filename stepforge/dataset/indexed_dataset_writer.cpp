@@ -60,14 +60,14 @@ void for_each_length(const fs::path& path, const std::function<void(int32_t)>& u
   }
 }
 
+}  // namespace
+
 void rename_file(const fs::path& from, const fs::path& to) {
   std::error_code failure;
   fs::rename(from, to, failure);
   if (failure)
     throw Error(format("cannot rename {} to {}: {}", from.string(), to.string(), failure.message()));
 }
-
-}  // namespace
 
 // The process id keeps apart two processes that write the same pair.
 IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, const DatasetContents& contents)

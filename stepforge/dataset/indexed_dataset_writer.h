@@ -13,6 +13,9 @@
 
 namespace stepforge {
 
+/// Throws Error if it cannot be done.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
+
 /// What a dataset stores.
 struct DatasetContents {
   TokenType type = TokenType::u16;

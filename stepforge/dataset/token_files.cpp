@@ -52,15 +52,7 @@ int64_t token_bytes(TokenType type) {
 }
 
 std::string token_type_name(TokenType type) {
-  switch (type) {
-    case TokenType::u8:
-      return "u8";
-    case TokenType::u16:
-      return "u16";
-    case TokenType::i32:
-      return "i32";
-  }
-  throw Error("unknown token type");
+  return type == TokenType::i32 ? "i32" : format("u{}", 8 * token_bytes(type));
 }
 
 TokenFiles::TokenFiles(std::vector<TokenFile> files, TokenType type)

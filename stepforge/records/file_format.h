@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,8 +59,8 @@ struct TextFile {
 
 struct FileFormat {
   std::string_view name;  ///< also in the keys of caches
-  std::string_view
-      option;  ///< the word that chooses it, which formats may share; "": only known by the name of the file
+  /// The word that chooses it, which several may share; "": a file has it by its name only.
+  std::string_view option;
   std::string_view extensions;  ///< with spaces between them, small, of the name without .gz or .zst
   bool is_searched = true;      ///< whether folders are searched for such files
   /// How the contents are cut; none: as the source says.
@@ -75,8 +74,8 @@ struct FileFormat {
   /// malformed. Null: the contents are the bytes of the file.
   std::unique_ptr<ContentReader> (*open)(const TextFile& file,
                                          const std::optional<std::string>& column) = nullptr;
-  bool seeks =
-      false;  ///< whether a file is read at places all over it, so it cannot be compressed as a whole
+  /// Whether a file is read at places all over it, so that it cannot be compressed as a whole.
+  bool seeks = false;
   /// The index of a folder, read; null if the format has none. Throws FormatError if it is missing or malformed.
   std::shared_ptr<const FolderIndex> (*index)(const std::filesystem::path& folder) = nullptr;
   /// Throws UsageError if this build cannot read the file; may be null.
@@ -93,14 +92,11 @@ struct FileFormat {
 extern const FileFormat kJsonArrayFormat;
 extern const FileFormat kJsonLinesFormat;
 
-/// All of them. Of several that may hold a file, the first is meant unless its name says another.
-std::span<const FileFormat* const> file_formats();
-
 /// Whether a file has the name of a format of records, and so is no plain text.
 bool has_name_of_records(const std::filesystem::path& file);
 
-/// Those that the `format` of a source chooses: "auto", all; "records", all but texts; otherwise those with this option. Throws UsageError
-/// for any other word.
+/// Those that the `format` of a source chooses: "auto", all of them; "records", all but texts; otherwise those with this option.
+/// Throws UsageError for any other word.
 std::vector<const FileFormat*> formats_of(std::string_view option);
 
 /// "a", "b" or "c".

@@ -52,10 +52,6 @@ std::string FileFormat::place_of(const fs::path& file, int64_t number) const {
   return format(mode == DocumentMode::file ? "{}: record {}" : "{}:{}", file.string(), number);
 }
 
-std::span<const FileFormat* const> file_formats() {
-  return kFileFormats;
-}
-
 bool has_name_of_records(const fs::path& file) {
   return std::ranges::any_of(kFileFormats,
                              [&](const FileFormat* row) { return row->read != nullptr && row->names(file); });

@@ -16,12 +16,20 @@
 
 #include "stepforge/base/json.h"
 #include "stepforge/records/file_format.h"
-#include "stepforge/records/mds_value.h"
 #include "stepforge/records/table_reader.h"
 
 namespace stepforge {
 
 extern const FileFormat kMdsFormat;
+
+/// How values of a column become JSON.
+struct MdsEncoding {
+  std::string_view name;
+  int64_t number_size;  ///< bytes of a number; 0: of variable size
+  /// Appends a value; of a number there must be number_size bytes. Throws FormatError, without a place, if a value of the encoding
+  /// json is not JSON.
+  void (*append)(std::string& json, std::string_view bytes);
+};
 
 struct MdsColumn {
   std::string name;

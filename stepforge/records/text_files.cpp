@@ -48,15 +48,15 @@ std::string beginning_of(const fs::path& path) {
 }
 
 /// The first of the formats that has such a name, or null.
-const FileFormat* named_format(std::span<const FileFormat* const> formats, const fs::path& path) {
+const FileFormat* named_format(const std::vector<const FileFormat*>& formats, const fs::path& path) {
   const auto found =
       std::ranges::find_if(formats, [&](const FileFormat* format) { return format->names(path); });
   return found == formats.end() ? nullptr : *found;
 }
 
 /// What to do about a file of a type that cannot be read as one of the formats, or "".
-std::string remedy_for(const fs::path& path, std::span<const FileFormat* const> formats) {
-  const FileFormat* known = named_format(file_formats(), unpacked_name(path));
+std::string remedy_for(const fs::path& path, const std::vector<const FileFormat*>& formats) {
+  const FileFormat* known = named_format(formats_of("auto"), unpacked_name(path));
   if (known != nullptr && known->seeks && is_compressed_name(path))
     return "unpack it first: it is read from places all over the file";
   if (known != nullptr && known->option.empty() && std::ranges::find(formats, known) == formats.end())

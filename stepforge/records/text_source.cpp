@@ -56,24 +56,16 @@ void read_paragraphs(std::string_view text, const std::function<void(std::string
 
 }  // namespace
 
-DocumentMode parse_document_mode(std::string_view word) {
-  if (word == "file") return DocumentMode::file;
-  if (word == "line") return DocumentMode::line;
-  if (word == "paragraph") return DocumentMode::paragraph;
-  throw UsageError(
-      format("\"{}\" is not a document mode; expected \"file\", \"line\" or \"paragraph\"", word));
+std::string document_mode_name(DocumentMode mode) {
+  constexpr std::array kNames = {"file", "line", "paragraph"};
+  return kNames.at(static_cast<size_t>(mode));
 }
 
-std::string document_mode_name(DocumentMode mode) {
-  switch (mode) {
-    case DocumentMode::file:
-      return "file";
-    case DocumentMode::line:
-      return "line";
-    case DocumentMode::paragraph:
-      return "paragraph";
-  }
-  return "?";
+DocumentMode parse_document_mode(std::string_view word) {
+  for (const DocumentMode mode : {DocumentMode::file, DocumentMode::line, DocumentMode::paragraph})
+    if (word == document_mode_name(mode)) return mode;
+  throw UsageError(
+      format("\"{}\" is not a document mode; expected \"file\", \"line\" or \"paragraph\"", word));
 }
 
 namespace {
