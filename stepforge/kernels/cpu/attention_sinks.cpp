@@ -37,8 +37,8 @@ void sink_gradient(const at::Tensor& grad_out, const at::Tensor& out, const at::
       for (const AttentionRange& range : ranges) {
         for (int64_t row = range.query_begin; row < range.query_begin + range.queries; ++row) {
           const float share = std::exp(sink[head] - log_sums[row * shape.heads + head]);
-          sum += share * sink_dot(head_of<T>(grad_out, row, head, shape.head_dim),
-                                  head_of<T>(out, row, head, shape.head_dim), shape.head_dim);
+          sum += share * sink_dot(head_of<T>(grad_out, row, head, shape.value_size()),
+                                  head_of<T>(out, row, head, shape.value_size()), shape.value_size());
         }
       }
       target[head] = static_cast<float>(-sum);
