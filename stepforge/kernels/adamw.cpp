@@ -8,7 +8,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -35,35 +35,34 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at:
     throw Error(
         format("adamw: interval [{}, {}) is outside a buffer of {} elements", begin, end, parameter.numel()));
   }
-  if (parameter.is_cpu() && parameter.scalar_type() == at::kFloat) {
-    cpu::adamw_update(parameter, grad, first_moment, second_moment, begin, end, options, scalars);
-  } else {
-    adamw_update_reference(parameter, grad, first_moment, second_moment, begin, end, options, scalars);
-  }
+  pick(&KernelTable::adamw_update, parameter)(parameter, grad, first_moment, second_moment, begin, end,
+                                              options, scalars);
 }
 
-void adamw_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
-                            const at::Tensor& first_moment, const at::Tensor& second_moment, int64_t begin,
-                            int64_t end, const AdamWOptions& options, const UpdateScalars& scalars) {
+void reference::adamw_update(const at::Tensor& parameter, const at::Tensor& grad,
+                             const at::Tensor& first_moment, const at::Tensor& second_moment, int64_t begin,
+                             int64_t end, const AdamWOptions& options, const UpdateScalars& scalars) {
   const at::Tensor lr = scalars.lr_factor * options.lr;
   const at::Tensor correction1 = 1.0 - at::pow(options.beta1, scalars.number);
   const at::Tensor correction2 = 1.0 - at::pow(options.beta2, scalars.number);
-  const at::Tensor p = parameter.slice(0, begin, end);
-  const at::Tensor m = first_moment.slice(0, begin, end);
-  const at::Tensor v = second_moment.slice(0, begin, end);
-  const at::Tensor g = grad.slice(0, begin, end) * scalars.grad_scale;
-  const at::Tensor old_m = m.to(p.scalar_type());
-  const at::Tensor old_v = v.to(p.scalar_type());
-  const at::Tensor new_m = old_m * options.beta1 + g * (1.0 - options.beta1);
-  const at::Tensor new_v = old_v * options.beta2 + g * g * (1.0 - options.beta2);
-  const at::Tensor denominator = new_v.sqrt() / correction2.sqrt() + options.eps;
-  const at::Tensor decayed = p * (1.0 - lr * options.weight_decay);
-  const at::Tensor new_p = decayed - new_m / denominator * (lr / correction1);
   // Selected, not multiplied: 0 times a value that is not finite is not 0.
   const at::Tensor updates = scalars.finite.ne(0.0);
-  p.copy_(at::where(updates, new_p, p));
-  m.copy_(at::where(updates, new_m, old_m));
-  v.copy_(at::where(updates, new_v, old_v));
+  for_each_slice(begin, end, [&](int64_t from, int64_t to) {
+    const at::Tensor p = parameter.slice(0, from, to);
+    const at::Tensor m = first_moment.slice(0, from, to);
+    const at::Tensor v = second_moment.slice(0, from, to);
+    const at::Tensor g = grad.slice(0, from, to) * scalars.grad_scale;
+    const at::Tensor old_m = m.to(p.scalar_type());
+    const at::Tensor old_v = v.to(p.scalar_type());
+    const at::Tensor new_m = old_m * options.beta1 + g * (1.0 - options.beta1);
+    const at::Tensor new_v = old_v * options.beta2 + g * g * (1.0 - options.beta2);
+    const at::Tensor denominator = new_v.sqrt() / correction2.sqrt() + options.eps;
+    const at::Tensor decayed = p * (1.0 - lr * options.weight_decay);
+    const at::Tensor new_p = decayed - new_m / denominator * (lr / correction1);
+    p.copy_(at::where(updates, new_p, p));
+    m.copy_(at::where(updates, new_m, old_m));
+    v.copy_(at::where(updates, new_v, old_v));
+  });
 }
 
 }  // namespace stepforge

@@ -45,9 +45,4 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at:
                   const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWOptions& options,
                   const UpdateScalars& scalars);
 
-/// The same by separate ATen operations, without the checks.
-void adamw_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
-                            const at::Tensor& first_moment, const at::Tensor& second_moment, int64_t begin,
-                            int64_t end, const AdamWOptions& options, const UpdateScalars& scalars);
-
 }  // namespace stepforge

@@ -7,11 +7,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/where.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -40,21 +41,20 @@ void check_moment(const QuantizedMoment& moment, std::string_view name, int64_t 
   check_tensor(moment.scales, format("adamw_8bit {} scales", name), {elements / kQuantizedBlock}, at::kFloat);
 }
 
-at::Tensor code_tensor(bool is_signed) {
+at::Tensor code_tensor(bool is_signed, at::Device device) {
   const at::Tensor code = at::empty({256});
   std::ranges::copy(dynamic_code(is_signed), code.mutable_data_ptr<float>());
-  return code;
+  return code.to(device);
 }
 
-at::Tensor dequantized(const QuantizedMoment& moment, bool is_signed) {
-  const at::Tensor values = code_tensor(is_signed).index({moment.indices.to(at::kLong)});
+at::Tensor dequantized(const QuantizedMoment& moment, const at::Tensor& code) {
+  const at::Tensor values = at::index_select(code, 0, moment.indices.to(at::kInt));
   return (values.view({-1, kQuantizedBlock}) * moment.scales.unsqueeze(1)).view({-1});
 }
 
 /// Writes `values` if `updates`.
-void quantize(const at::Tensor& values, const QuantizedMoment& moment, bool is_signed,
+void quantize(const at::Tensor& values, const QuantizedMoment& moment, const at::Tensor& code, bool is_signed,
               const at::Tensor& updates) {
-  const at::Tensor code = code_tensor(is_signed);
   const at::Tensor middles = (code.slice(0, 0, 255) + code.slice(0, 1, 256)) * 0.5;
   const at::Tensor blocks = values.view({-1, kQuantizedBlock});
   const at::Tensor scales = blocks.abs().amax(1);
@@ -84,22 +84,32 @@ void adamw_8bit_update(const at::Tensor& parameter, const at::Tensor& grad, cons
         format("adamw_8bit: {} elements are not a multiple of blocks of {}", elements, kQuantizedBlock));
   check_moment(first, "first moment", elements);
   check_moment(second, "second moment", elements);
-  if (parameter.is_cpu()) {
-    cpu::adamw_8bit_update(parameter, grad, first, second, options, scalars);
-  } else {
-    adamw_8bit_update_reference(parameter, grad, first, second, options, scalars);
-  }
+  pick(&KernelTable::adamw_8bit_update, parameter)(parameter, grad, first, second, options, scalars);
 }
 
-void adamw_8bit_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
-                                 const QuantizedMoment& first, const QuantizedMoment& second,
-                                 const AdamWOptions& options, const UpdateScalars& scalars) {
-  const at::Tensor m = dequantized(first, true);
-  const at::Tensor v = dequantized(second, false);
-  adamw_update_reference(parameter, grad, m, v, 0, parameter.numel(), options, scalars);
+void reference::adamw_8bit_update(const at::Tensor& parameter, const at::Tensor& grad,
+                                  const QuantizedMoment& first, const QuantizedMoment& second,
+                                  const AdamWOptions& options, const UpdateScalars& scalars) {
+  const at::Tensor signed_code = code_tensor(true, parameter.device());
+  const at::Tensor code = code_tensor(false, parameter.device());
   const at::Tensor updates = scalars.finite.ne(0.0);
-  quantize(m, first, true, updates);
-  quantize(v, second, false, updates);
+  for_each_slice(0, parameter.numel(), [&](int64_t from, int64_t to) {
+    const auto scales = [&](const QuantizedMoment& moment) {
+      return moment.scales.slice(0, from / kQuantizedBlock, to / kQuantizedBlock);
+    };
+    const at::Tensor first_indices = first.indices.slice(0, from, to);
+    const at::Tensor second_indices = second.indices.slice(0, from, to);
+    const at::Tensor first_scales = scales(first);
+    const at::Tensor second_scales = scales(second);
+    const QuantizedMoment own_first{first_indices, first_scales};
+    const QuantizedMoment own_second{second_indices, second_scales};
+    const at::Tensor m = dequantized(own_first, signed_code);
+    const at::Tensor v = dequantized(own_second, code);
+    reference::adamw_update(parameter.slice(0, from, to), grad.slice(0, from, to), m, v, 0, to - from,
+                            options, scalars);
+    quantize(m, own_first, signed_code, true, updates);
+    quantize(v, own_second, code, false, updates);
+  });
 }
 
 }  // namespace stepforge

@@ -35,9 +35,4 @@ void adamw_8bit_update(const at::Tensor& parameter, const at::Tensor& grad, cons
                        const QuantizedMoment& second, const AdamWOptions& options,
                        const UpdateScalars& scalars);
 
-/// The same by separate ATen operations, without the checks.
-void adamw_8bit_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
-                                 const QuantizedMoment& first, const QuantizedMoment& second,
-                                 const AdamWOptions& options, const UpdateScalars& scalars);
-
 }  // namespace stepforge

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/attention.h"
 
+#include <algorithm>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -77,50 +81,70 @@ at::Tensor heads_first(const at::Tensor& rows, int64_t dim) {
   return rows.to(compute_type(rows)).reshape({rows.size(0), -1, dim}).transpose(0, 1);
 }
 
-/// Queries, keys and values of a range, heads first; key-value heads repeated for each query head of their
-/// group.
-QueryKeyValue range_heads(const QueryKeyValue& inputs, const AttentionRange& range,
-                          const AttentionShape& shape) {
-  const auto keys = [&](const at::Tensor& tensor, int64_t dim) {
-    return heads_first(tensor.narrow(0, range.key_begin, range.keys), dim)
-        .repeat_interleave(shape.group(), 0);
-  };
-  return {heads_first(inputs.q.narrow(0, range.query_begin, range.queries), shape.head_dim),
-          keys(inputs.k, shape.head_dim), keys(inputs.v, shape.value_size())};
+/// The reverse.
+at::Tensor rows_first(const at::Tensor& heads) {
+  return heads.transpose(0, 1).reshape({heads.size(1), -1});
 }
 
-/// scale * q k^T [.., queries, keys], before the cap.
-at::Tensor raw_scores(const at::Tensor& q, const at::Tensor& k, const AttentionShape& shape) {
-  return at::matmul(q, k.transpose(-1, -2)) * shape.scale;
+/// [H, queries, n] to [K, queries of all heads of a group, n], which are multiplied with one key-value head.
+at::Tensor by_group(const at::Tensor& heads, const AttentionShape& shape) {
+  return heads.reshape({shape.kv_heads, -1, heads.size(-1)});
 }
 
-at::Tensor capped(const at::Tensor& raw, const AttentionShape& shape) {
-  return shape.cap > 0 ? (raw / shape.cap).tanh() * shape.cap : raw;
+/// a [H, queries, n] times, for each head, that of its group in b [K, n, m].
+at::Tensor group_product(const at::Tensor& a, const at::Tensor& b, const AttentionShape& shape) {
+  return at::matmul(by_group(a, shape), b).view({a.size(0), a.size(1), -1});
 }
 
-/// The derivative of capped().
-at::Tensor slope_of_cap(const at::Tensor& raw, const AttentionShape& shape) {
-  return 1 - (raw / shape.cap).tanh().square();
+/// The scores [H, queries, keys] of some queries: query t is at position past + t.
+struct Scores {
+  at::Tensor capped;  ///< -infinity at keys that a query does not see
+  at::Tensor slope;   ///< the derivative of the cap; undefined without one
+
+  /// q: [H, queries, d]; k: [K, keys, d]. If not `causal`, all queries see all keys.
+  Scores(const at::Tensor& q, const at::Tensor& k, const AttentionShape& shape, int64_t past, bool causal) {
+    capped = group_product(q, k.transpose(1, 2), shape) * shape.scale;
+    if (shape.cap > 0) {
+      const at::Tensor tanh = (capped / shape.cap).tanh();
+      slope = 1 - tanh.square();
+      capped = tanh * shape.cap;
+    }
+    if (!causal) return;
+    const auto options = at::TensorOptions().device(q.device()).dtype(at::kLong);
+    const at::Tensor rows = at::arange(q.size(1), options).add(past).unsqueeze(1);
+    const at::Tensor columns = at::arange(k.size(1), options).unsqueeze(0);
+    at::Tensor hidden = columns.gt(rows);
+    if (shape.window > 0) hidden = hidden.logical_or(columns.le(rows - shape.window));
+    capped.masked_fill_(hidden, -INFINITY);
+  }
+};
+
+/// A range cut into blocks of queries whose scores take 64 MiB each. They have the keys that some query sees: those after the
+/// last query and before the window are left out.
+std::vector<AttentionRange> query_blocks(const AttentionRange& range, const AttentionShape& shape) {
+  constexpr int64_t kScores = int64_t{1} << 24;
+  const int64_t rows = std::max<int64_t>(1, kScores / (shape.heads * range.keys));
+  std::vector<AttentionRange> blocks;
+  for (int64_t begin = 0; begin < range.queries; begin += rows) {
+    AttentionRange block = range;
+    block.query_begin += begin;
+    block.queries = std::min(rows, range.queries - begin);
+    if (range.causal) block.past += begin;
+    const int64_t unseen = shape.window > 0 ? std::max<int64_t>(0, block.past - shape.window + 1) : 0;
+    block.key_begin += unseen;
+    block.past -= unseen;
+    block.keys = block.seen();
+    blocks.push_back(block);
+  }
+  return blocks;
 }
 
-/// Scores [.., queries, keys], -infinity at keys that a query does not see; query t is at position past + t.
-at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionShape& shape,
-                         int64_t past) {
-  const auto options = at::TensorOptions().device(q.device()).dtype(at::kLong);
-  const at::Tensor rows = at::arange(q.size(-2), options).add(past).unsqueeze(1);
-  const at::Tensor columns = at::arange(k.size(-2), options).unsqueeze(0);
-  at::Tensor hidden = columns.gt(rows);
-  if (shape.window > 0) hidden = hidden.logical_or(columns.le(rows - shape.window));
-  return capped(raw_scores(q, k, shape), shape).masked_fill(hidden, -INFINITY);
+/// The parts of tensors that belong to a block.
+at::Tensor queries_of(const at::Tensor& rows, const AttentionRange& block) {
+  return rows.narrow(0, block.query_begin, block.queries);
 }
-
-/// The same for keys that the queries of a range do not see.
-at::Tensor range_scores(const QueryKeyValue& heads, const AttentionShape& shape,
-                        const AttentionRange& range) {
-  if (range.causal) return masked_scores(heads.q, heads.k, shape, range.past);
-  at::Tensor scores = capped(raw_scores(heads.q, heads.k, shape), shape);
-  scores.narrow(-1, range.past, range.keys - range.past).fill_(-INFINITY);
-  return scores;
+at::Tensor keys_of(const at::Tensor& rows, const AttentionRange& block) {
+  return rows.narrow(0, block.key_begin, block.keys);
 }
 
 void check_sinks(const at::Tensor& sinks, const AttentionShape& shape, at::ScalarType type) {
@@ -167,11 +191,7 @@ void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
   check_tensor(out, "attention out", {inputs.q.size(0), shape.out_width()}, inputs.q.scalar_type());
   check_tensor(lse, "attention lse", {inputs.q.size(0), shape.heads}, compute_type(inputs.q));
   check_sinks(sinks, shape, lse.scalar_type());
-  if (has_cpu_kernel(inputs.q)) {
-    cpu::attention_forward(inputs, shape, ranges, out, lse, sinks);
-  } else {
-    attention_forward_reference(inputs, shape, ranges, out, lse, sinks);
-  }
+  pick(&KernelTable::attention_forward, inputs.q)(inputs, shape, ranges, out, lse, sinks);
 }
 
 void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs, const at::Tensor& out,
@@ -184,11 +204,7 @@ void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs,
   check_tensor(grad_out, "attention grad_out", out.sizes(), inputs.q.scalar_type());
   check_tensor(lse, "attention lse", {inputs.q.size(0), shape.heads}, compute_type(inputs.q));
   check_inputs(gradients, "grad_", inputs, shape);
-  if (has_cpu_kernel(inputs.q)) {
-    cpu::attention_backward(grad_out, inputs, out, lse, shape, ranges, gradients);
-  } else {
-    attention_backward_reference(grad_out, inputs, out, lse, shape, ranges, gradients);
-  }
+  pick(&KernelTable::attention_backward, inputs.q)(grad_out, inputs, out, lse, shape, ranges, gradients);
 }
 
 void attention_sink_gradient(const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& lse,
@@ -200,11 +216,7 @@ void attention_sink_gradient(const at::Tensor& grad_out, const at::Tensor& out, 
   check_tensor(lse, "attention lse", {out.size(0), shape.heads}, compute_type(out));
   check_sinks(sinks, shape, lse.scalar_type());
   check_tensor(grad_sinks, "attention grad_sinks", sinks.sizes(), lse.scalar_type());
-  if (has_cpu_kernel(out)) {
-    cpu::attention_sink_gradient(grad_out, out, lse, sinks, shape, ranges, grad_sinks);
-  } else {
-    attention_sink_gradient_reference(grad_out, out, lse, sinks, shape, ranges, grad_sinks);
-  }
+  pick(&KernelTable::attention_sink_gradient, out)(grad_out, out, lse, sinks, shape, ranges, grad_sinks);
 }
 
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
@@ -227,97 +239,90 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
     }
   }
   check_sinks(sinks, shape, compute_type(q));
-  if (has_cpu_kernel(q)) {
-    cpu::attention_cached(q, k_cache, v_cache, past_lengths, shape, out, sinks);
-  } else {
-    attention_cached_reference(q, k_cache, v_cache, past_lengths, shape, out, sinks);
-  }
+  pick(&KernelTable::attention_cached, q)(q, k_cache, v_cache, past_lengths, shape, out, sinks);
 }
 
-void attention_forward_reference(const QueryKeyValue& inputs, const AttentionShape& shape,
-                                 std::span<const AttentionRange> ranges, const at::Tensor& out,
-                                 const at::Tensor& lse, const at::Tensor& sinks) {
+void reference::attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
+                                  std::span<const AttentionRange> ranges, const at::Tensor& out,
+                                  const at::Tensor& lse, const at::Tensor& sinks) {
   for (const AttentionRange& range : ranges) {
-    if (range.queries == 0) continue;
-    const QueryKeyValue heads = range_heads(inputs, range, shape);
-    const at::Tensor scores = range_scores(heads, shape, range);
-    const at::Tensor log_sum = log_sums(scores, sinks);
-    const at::Tensor mixed = at::matmul((scores - log_sum.unsqueeze(-1)).exp(), heads.v);
-    out.narrow(0, range.query_begin, range.queries)
-        .copy_(mixed.transpose(0, 1).reshape({range.queries, shape.out_width()}));
-    lse.narrow(0, range.query_begin, range.queries).copy_(log_sum.transpose(0, 1));
-  }
-}
-
-void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValue& inputs,
-                                  const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
-                                  std::span<const AttentionRange> ranges, const QueryKeyValue& gradients) {
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    const AttentionRange& range = ranges[i];
-    // [H, keys, d] gradients of repeated heads are added to [keys, K d].
-    const auto add_keys = [&](const at::Tensor& to, const at::Tensor& gradient) {
-      to.narrow(0, range.key_begin, range.keys)
-          .add_(gradient.view({shape.kv_heads, shape.group(), range.keys, -1})
-                    .sum(1)
-                    .transpose(0, 1)
-                    .reshape({range.keys, -1}));
-    };
-    if (i == 0 || range.key_begin != ranges[i - 1].key_begin) {
-      gradients.k.narrow(0, range.key_begin, range.keys).zero_();
-      gradients.v.narrow(0, range.key_begin, range.keys).zero_();
+    for (const AttentionRange& block : query_blocks(range, shape)) {
+      const at::Tensor q = heads_first(queries_of(inputs.q, block), shape.head_dim);
+      const at::Tensor k = heads_first(keys_of(inputs.k, block), shape.head_dim);
+      const at::Tensor v = heads_first(keys_of(inputs.v, block), shape.value_size());
+      const Scores scores(q, k, shape, block.past, block.causal);
+      const at::Tensor log_sum = log_sums(scores.capped, sinks);
+      const at::Tensor probability = (scores.capped - log_sum.unsqueeze(-1)).exp();
+      queries_of(out, block).copy_(rows_first(group_product(probability, v, shape)));
+      queries_of(lse, block).copy_(log_sum.transpose(0, 1));
     }
-    if (range.queries == 0) continue;
-    const auto queries = [&](const at::Tensor& tensor) {
-      return tensor.narrow(0, range.query_begin, range.queries);
-    };
-    const QueryKeyValue heads = range_heads(inputs, range, shape);
-    const at::Tensor log_sum = queries(lse).transpose(0, 1).unsqueeze(-1);
-    const at::Tensor probability = (range_scores(heads, shape, range) - log_sum).exp();
-    const at::Tensor grad = heads_first(queries(grad_out), shape.value_size());
-    const at::Tensor delta = (grad * heads_first(queries(out), shape.value_size())).sum(-1, /*keepdim=*/true);
-    at::Tensor grad_scores =
-        probability * (at::matmul(grad, heads.v.transpose(-1, -2)) - delta) * shape.scale;
-    if (shape.cap > 0) grad_scores *= slope_of_cap(raw_scores(heads.q, heads.k, shape), shape);
-    queries(gradients.q)
-        .copy_(at::matmul(grad_scores, heads.k).transpose(0, 1).reshape({range.queries, shape.q_width()}));
-    add_keys(gradients.k, at::matmul(grad_scores.transpose(-1, -2), heads.q));
-    add_keys(gradients.v, at::matmul(probability.transpose(-1, -2), grad));
   }
 }
 
-void attention_sink_gradient_reference(const at::Tensor& grad_out, const at::Tensor& out,
-                                       const at::Tensor& lse, const at::Tensor& sinks,
-                                       const AttentionShape& shape, std::span<const AttentionRange> ranges,
-                                       const at::Tensor& grad_sinks) {
+void reference::attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs,
+                                   const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
+                                   std::span<const AttentionRange> ranges, const QueryKeyValue& gradients) {
+  for (size_t i = 0; i < ranges.size();) {
+    const AttentionRange& document = ranges[i];
+    const auto wide_zeros = [&](const at::Tensor& rows) {
+      return at::zeros_like(keys_of(rows, document), compute_type(rows), at::MemoryFormat::Contiguous);
+    };
+    const at::Tensor grad_k = wide_zeros(gradients.k);
+    const at::Tensor grad_v = wide_zeros(gradients.v);
+    for (; i < ranges.size() && ranges[i].key_begin == document.key_begin; ++i) {
+      for (const AttentionRange& block : query_blocks(ranges[i], shape)) {
+        const at::Tensor q = heads_first(queries_of(inputs.q, block), shape.head_dim);
+        const at::Tensor k = heads_first(keys_of(inputs.k, block), shape.head_dim);
+        const at::Tensor v = heads_first(keys_of(inputs.v, block), shape.value_size());
+        const at::Tensor grad = heads_first(queries_of(grad_out, block), shape.value_size());
+        const at::Tensor result = heads_first(queries_of(out, block), shape.value_size());
+        const Scores scores(q, k, shape, block.past, block.causal);
+        const at::Tensor log_sum = queries_of(lse, block).transpose(0, 1).unsqueeze(-1);
+        const at::Tensor probability = (scores.capped - log_sum).exp();
+        const at::Tensor delta = (grad * result).sum(-1, /*keepdim=*/true);
+        at::Tensor grad_scores =
+            probability * (group_product(grad, v.transpose(1, 2), shape) - delta) * shape.scale;
+        if (shape.cap > 0) grad_scores *= scores.slope;
+        queries_of(gradients.q, block).copy_(rows_first(group_product(grad_scores, k, shape)));
+        const auto add = [&](const at::Tensor& to, const at::Tensor& of_scores, const at::Tensor& heads) {
+          const at::Tensor sum =
+              at::matmul(by_group(of_scores, shape).transpose(1, 2), by_group(heads, shape));
+          to.narrow(0, block.key_begin - document.key_begin, block.keys).add_(rows_first(sum));
+        };
+        add(grad_k, grad_scores, q);
+        add(grad_v, probability, grad);
+      }
+    }
+    keys_of(gradients.k, document).copy_(grad_k);
+    keys_of(gradients.v, document).copy_(grad_v);
+  }
+}
+
+void reference::attention_sink_gradient(const at::Tensor& grad_out, const at::Tensor& out,
+                                        const at::Tensor& lse, const at::Tensor& sinks,
+                                        const AttentionShape& shape, std::span<const AttentionRange> ranges,
+                                        const at::Tensor& grad_sinks) {
   grad_sinks.zero_();
   for (const AttentionRange& range : ranges) {
-    const auto heads = [&](const at::Tensor& tensor) {
-      return heads_first(tensor.narrow(0, range.query_begin, range.queries), shape.value_size());
+    const auto heads = [&](const at::Tensor& rows) {
+      return heads_first(queries_of(rows, range), shape.value_size());
     };
-    const at::Tensor log_sum = lse.narrow(0, range.query_begin, range.queries).transpose(0, 1);
-    const at::Tensor share = (sinks.unsqueeze(-1) - log_sum).exp();
+    const at::Tensor share = (sinks.unsqueeze(-1) - queries_of(lse, range).transpose(0, 1)).exp();
     grad_sinks.sub_((share * (heads(grad_out) * heads(out)).sum(-1)).sum(-1));
   }
 }
 
-void attention_cached_reference(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
-                                std::span<const int64_t> past_lengths, const AttentionShape& shape,
-                                const at::Tensor& out, const at::Tensor& sinks) {
-  const at::ScalarType type = compute_type(q);
+void reference::attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
+                                 std::span<const int64_t> past_lengths, const AttentionShape& shape,
+                                 const at::Tensor& out, const at::Tensor& sinks) {
   for (int64_t row = 0; row < q.size(0); ++row) {
     const int64_t past = past_lengths[static_cast<size_t>(row)];
-    const auto entries = [&](const at::Tensor& cache) {
-      return cache[row]
-          .slice(0, 0, past + q.size(1))
-          .to(type)
-          .transpose(0, 1)
-          .repeat_interleave(shape.group(), 0);
-    };
-    const at::Tensor queries = q[row].to(type).view({q.size(1), shape.heads, shape.head_dim}).transpose(0, 1);
-    const at::Tensor scores = masked_scores(queries, entries(k_cache), shape, past);
-    const at::Tensor probability = (scores - log_sums(scores, sinks).unsqueeze(-1)).exp();
-    const at::Tensor mixed = at::matmul(probability, entries(v_cache));
-    out[row].copy_(mixed.transpose(0, 1).reshape({q.size(1), shape.out_width()}));
+    const int64_t keys = past + q.size(1);
+    const at::Tensor lse = at::empty({q.size(1), shape.heads}, q.options().dtype(compute_type(q)));
+    const AttentionRange range{0, q.size(1), 0, keys, past};
+    reference::attention_forward(
+        {q[row], k_cache[row].slice(0, 0, keys).flatten(1), v_cache[row].slice(0, 0, keys).flatten(1)}, shape,
+        std::span(&range, 1), out[row], lse, sinks);
   }
 }
 

@@ -79,18 +79,4 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
                       const at::Tensor& out, const at::Tensor& sinks = {});
 
-void attention_forward_reference(const QueryKeyValue& inputs, const AttentionShape& shape,
-                                 std::span<const AttentionRange> ranges, const at::Tensor& out,
-                                 const at::Tensor& lse, const at::Tensor& sinks = {});
-void attention_sink_gradient_reference(const at::Tensor& grad_out, const at::Tensor& out,
-                                       const at::Tensor& lse, const at::Tensor& sinks,
-                                       const AttentionShape& shape, std::span<const AttentionRange> ranges,
-                                       const at::Tensor& grad_sinks);
-void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValue& inputs,
-                                  const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
-                                  std::span<const AttentionRange> ranges, const QueryKeyValue& gradients);
-void attention_cached_reference(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
-                                std::span<const int64_t> past_lengths, const AttentionShape& shape,
-                                const at::Tensor& out, const at::Tensor& sinks = {});
-
 }  // namespace stepforge

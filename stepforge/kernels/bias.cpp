@@ -3,7 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -11,29 +11,21 @@ namespace stepforge {
 void bias_forward(const at::Tensor& x, const at::Tensor& bias) {
   check_shape(x, "bias x", {x.size(0), x.size(1)});
   check_shape(bias, "bias", {x.size(1)});
-  if (has_cpu_kernel(x)) {
-    cpu::bias_forward(x, bias);
-  } else {
-    bias_forward_reference(x, bias);
-  }
+  pick(&KernelTable::bias_forward, x)(x, bias);
 }
 
 void bias_backward(const at::Tensor& grad, const at::Tensor& grad_bias) {
   check_shape(grad, "bias grad", {grad.size(0), grad.size(1)});
   check_tensor(grad_bias, "bias grad_bias", {grad.size(1)}, compute_type(grad));
-  if (has_cpu_kernel(grad)) {
-    cpu::bias_backward(grad, grad_bias);
-  } else {
-    bias_backward_reference(grad, grad_bias);
-  }
+  pick(&KernelTable::bias_backward, grad)(grad, grad_bias);
 }
 
-void bias_forward_reference(const at::Tensor& x, const at::Tensor& bias) {
+void reference::bias_forward(const at::Tensor& x, const at::Tensor& bias) {
   const at::ScalarType type = compute_type(x);
   x.copy_(x.to(type) + bias.to(type));
 }
 
-void bias_backward_reference(const at::Tensor& grad, const at::Tensor& grad_bias) {
+void reference::bias_backward(const at::Tensor& grad, const at::Tensor& grad_bias) {
   grad_bias.copy_(grad.to(compute_type(grad)).sum(0));
 }
 

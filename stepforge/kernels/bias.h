@@ -13,7 +13,4 @@ void bias_forward(const at::Tensor& x, const at::Tensor& bias);
 /// the sum over tokens does not depend on the number of threads.
 void bias_backward(const at::Tensor& grad, const at::Tensor& grad_bias);
 
-void bias_forward_reference(const at::Tensor& x, const at::Tensor& bias);
-void bias_backward_reference(const at::Tensor& grad, const at::Tensor& grad_bias);
-
 }  // namespace stepforge

@@ -6,7 +6,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -49,11 +49,7 @@ struct ClampedParts {
 void clamped_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
                             const ClampedSwiglu& activation, const at::Tensor& out) {
   check_clamped_swiglu(gate_up, weights, slots, out);
-  if (has_cpu_kernel(gate_up)) {
-    cpu::clamped_swiglu_forward(gate_up, weights, slots, activation, out);
-  } else {
-    clamped_swiglu_forward_reference(gate_up, weights, slots, activation, out);
-  }
+  pick(&KernelTable::clamped_swiglu_forward, gate_up)(gate_up, weights, slots, activation, out);
 }
 
 void clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
@@ -64,26 +60,21 @@ void clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_
   check_tensor(grad_out, "clamped_swiglu grad_out", out.sizes(), gate_up.scalar_type());
   check_tensor(grad_gate_up, "clamped_swiglu grad_gate_up", gate_up.sizes(), gate_up.scalar_type());
   check_tensor(grad_weights, "clamped_swiglu grad_weights", weights.sizes(), weights.scalar_type());
-  if (has_cpu_kernel(gate_up)) {
-    cpu::clamped_swiglu_backward(grad_out, gate_up, weights, slots, activation, grad_gate_up, grad_weights,
-                                 out);
-  } else {
-    clamped_swiglu_backward_reference(grad_out, gate_up, weights, slots, activation, grad_gate_up,
-                                      grad_weights, out);
-  }
+  pick(&KernelTable::clamped_swiglu_backward, gate_up)(grad_out, gate_up, weights, slots, activation,
+                                                       grad_gate_up, grad_weights, out);
 }
 
-void clamped_swiglu_forward_reference(const at::Tensor& gate_up, const at::Tensor& weights,
-                                      const at::Tensor& slots, const ClampedSwiglu& activation,
-                                      const at::Tensor& out) {
+void reference::clamped_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights,
+                                       const at::Tensor& slots, const ClampedSwiglu& activation,
+                                       const at::Tensor& out) {
   const ClampedParts parts(gate_up, weights, slots, activation);
   out.copy_(parts.hidden() * parts.weight);
 }
 
-void clamped_swiglu_backward_reference(const at::Tensor& grad_out, const at::Tensor& gate_up,
-                                       const at::Tensor& weights, const at::Tensor& slots,
-                                       const ClampedSwiglu& activation, const at::Tensor& grad_gate_up,
-                                       const at::Tensor& grad_weights, const at::Tensor& out) {
+void reference::clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up,
+                                        const at::Tensor& weights, const at::Tensor& slots,
+                                        const ClampedSwiglu& activation, const at::Tensor& grad_gate_up,
+                                        const at::Tensor& grad_weights, const at::Tensor& out) {
   const ClampedParts parts(gate_up, weights, slots, activation);
   const at::Tensor grad = grad_out.to(parts.gate.scalar_type());
   const at::Tensor hidden = parts.hidden();

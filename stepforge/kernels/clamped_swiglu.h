@@ -27,12 +27,4 @@ void clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_
                              const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
                              const at::Tensor& out);
 
-void clamped_swiglu_forward_reference(const at::Tensor& gate_up, const at::Tensor& weights,
-                                      const at::Tensor& slots, const ClampedSwiglu& activation,
-                                      const at::Tensor& out);
-void clamped_swiglu_backward_reference(const at::Tensor& grad_out, const at::Tensor& gate_up,
-                                       const at::Tensor& weights, const at::Tensor& slots,
-                                       const ClampedSwiglu& activation, const at::Tensor& grad_gate_up,
-                                       const at::Tensor& grad_weights, const at::Tensor& out);
-
 }  // namespace stepforge

@@ -17,11 +17,16 @@
 #include <c10/core/Device.h>
 #include <sys/mman.h>
 
+#include "stepforge/kernels/kernel_table.h"
+
 namespace stepforge {
 
 /// Guarded by the allocator's mutex.
 class RankMemory {
  public:
+  RankMemory() = default;
+  explicit RankMemory(const KernelTable& table) : kernels(table) {}
+
   void add(size_t bytes) {
     live_ += static_cast<int64_t>(bytes);
     peak_ = std::max(peak_, live_);
@@ -30,6 +35,8 @@ class RankMemory {
   void reset_peak() { peak_ = live_; }
   int64_t live() const { return live_; }
   int64_t peak() const { return peak_; }
+
+  const KernelTable kernels = {};  ///< constant, so not guarded
 
  private:
   int64_t live_ = 0;
@@ -215,6 +222,10 @@ std::shared_ptr<RankMemory> make_rank_memory() {
   return std::make_shared<RankMemory>();
 }
 
+std::shared_ptr<RankMemory> make_rank_memory(const KernelTable& kernels) {
+  return std::make_shared<RankMemory>(kernels);
+}
+
 ChargeMemory::ChargeMemory(std::shared_ptr<RankMemory> rank)
     : outer_(std::exchange(charged(), std::move(rank))) {}
 
@@ -224,6 +235,12 @@ ChargeMemory::~ChargeMemory() {
 
 std::shared_ptr<RankMemory> charged_memory() {
   return charged();
+}
+
+const KernelTable& kernels_of_rank() {
+  static constexpr KernelTable kBuiltin;
+  const auto& rank = charged();
+  return rank == nullptr ? kBuiltin : rank->kernels;
 }
 
 MemoryStats cpu_memory() {

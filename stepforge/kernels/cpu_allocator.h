@@ -23,12 +23,16 @@ struct MemoryStats {
 /// thread-safe.
 void install_cpu_allocator();
 
-/// The bytes of one rank's tensors. Ranks may be threads of one process, and each has several threads.
-class RankMemory;
-std::shared_ptr<RankMemory> make_rank_memory();
+struct KernelTable;
 
-/// While it exists, tensors that this thread allocates are charged to `rank` (null: to none); freeing them,
-/// on any thread, credits the same rank. Scopes nest.
+/// The bytes of one rank's tensors, and the kernels that the rank uses. Ranks may be threads of one process, and each has
+/// several threads.
+class RankMemory;
+std::shared_ptr<RankMemory> make_rank_memory();  ///< with the kernels of this library
+std::shared_ptr<RankMemory> make_rank_memory(const KernelTable& kernels);
+
+/// While it exists, tensors that this thread allocates are charged to `rank` (null: to none), and operations are those of its
+/// table; freeing tensors, on any thread, credits the same rank. Scopes nest.
 class ChargeMemory {
  public:
   explicit ChargeMemory(std::shared_ptr<RankMemory> rank);
@@ -42,6 +46,9 @@ class ChargeMemory {
 
 /// The rank that this thread's tensors are charged to, to pass on to threads that it starts; null if none.
 std::shared_ptr<RankMemory> charged_memory();
+
+/// The kernels of that rank (kernel_table.h); those of this library if none.
+const KernelTable& kernels_of_rank();
 
 /// Live and peak bytes of this thread's rank; of the whole process if it is charged to none.
 MemoryStats cpu_memory();

@@ -6,14 +6,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -31,12 +30,6 @@ void check_operands(const at::Tensor& logits, const at::Tensor& labels, const at
 
 bool has_valid_label(const at::Tensor& labels) {
   return labels.ne(kIgnoredLabel).any().item<bool>();
-}
-
-cpu::LogitsGradient for_kernel(const LossGradient& gradient) {
-  return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr, gradient.z_weight,
-          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr, gradient.cap,
-          gradient.smoothing};
 }
 
 /// The losses of gradient.loss; `logits` become their gradient.
@@ -66,18 +59,14 @@ void check_gradient(const LossGradient& gradient, const at::Tensor& labels, std:
 void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, const LossGradient& gradient,
                            const at::Tensor& token_loss, const VocabularyPart& part,
                            const TensorExchange& ranks) {
-  if (!has_cpu_kernel(logits)) {
-    throw Error(format("linear_cross_entropy: a divided vocabulary needs fp32 or bf16 on the CPU, not {}",
-                       c10::toString(logits.scalar_type())));
-  }
-  const at::Tensor largest = at::empty({logits.size(0)}, at::kFloat);
-  const at::Tensor terms = at::empty({2, logits.size(0)}, at::kDouble);
+  const at::Tensor largest = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
+  const at::Tensor terms = at::empty({2, logits.size(0)}, logits.options().dtype(at::kDouble));
   const at::Tensor wide_labels = labels.to(at::kLong);  // once for both stages
-  cpu::part_maxima(logits, largest);
+  pick(&KernelTable::part_maxima, logits)(logits, largest);
   ranks.max(largest);
-  cpu::part_terms(logits, wide_labels, part, largest, gradient.smoothing, terms);
+  pick(&KernelTable::part_terms, logits)(logits, wide_labels, part, largest, gradient.smoothing, terms);
   ranks.sum(terms);
-  cpu::part_losses(logits, wide_labels, part, largest, terms, for_kernel(gradient), token_loss);
+  pick(&KernelTable::part_losses, logits)(logits, wide_labels, part, largest, terms, gradient, token_loss);
 }
 
 /// Computes the chunks one after the other; owns the workspace they share.
@@ -211,6 +200,26 @@ void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, c
   }
 }
 
+/// Labels in this part of the vocabulary.
+struct OwnLabels {
+  at::Tensor index;  ///< [N, 1] column of the logits; 0 for others
+  at::Tensor has;    ///< [N, 1] bool
+};
+
+OwnLabels own_labels(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part) {
+  const at::Tensor shifted = labels.unsqueeze(1) - part.begin;
+  const at::Tensor ignored = labels.unsqueeze(1).eq(kIgnoredLabel);
+  // Without other parts a label outside the vocabulary stays, which indexing refuses.
+  const at::Tensor other =
+      part.size == 0 ? ignored : ignored.logical_or(shifted.lt(0)).logical_or(shifted.ge(logits.size(1)));
+  return {shifted.masked_fill(other, 0), other.logical_not()};
+}
+
+/// logits - largest in the compute type.
+at::Tensor centred_logits(const at::Tensor& logits, const at::Tensor& largest) {
+  return logits.to(compute_type(logits)) - largest.unsqueeze(1);
+}
+
 }  // namespace
 
 at::Tensor of_all_parts(const at::Tensor& logits, const VocabularyPart& part, const TensorExchange& ranks) {
@@ -221,31 +230,19 @@ at::Tensor of_all_parts(const at::Tensor& logits, const VocabularyPart& part, co
 }
 
 void cap_logits(const at::Tensor& logits, double cap) {
-  if (has_cpu_kernel(logits)) {
-    cpu::cap_logits(logits, cap);
-  } else {
-    logits.copy_((logits / cap).tanh() * cap);
-  }
+  pick(&KernelTable::cap_logits, logits)(logits, cap);
 }
 
 void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss) {
   check_operands(logits, labels, token_loss);
-  if (has_cpu_kernel(logits)) {
-    cpu::cross_entropy(logits, labels, {}, token_loss);
-  } else {
-    cross_entropy_forward_reference(logits, labels, token_loss);
-  }
+  pick(&KernelTable::cross_entropy, logits)(logits, labels, {}, token_loss);
 }
 
 void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels,
                                     const LossGradient& gradient, const at::Tensor& token_loss) {
   check_operands(logits, labels, token_loss);
   check_gradient(gradient, labels, "cross_entropy");
-  if (has_cpu_kernel(logits)) {
-    cpu::cross_entropy(logits, labels, for_kernel(gradient), token_loss);
-  } else {
-    cross_entropy_forward_backward_reference(logits, labels, gradient, token_loss);
-  }
+  pick(&KernelTable::cross_entropy, logits)(logits, labels, gradient, token_loss);
 }
 
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
@@ -263,48 +260,54 @@ void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, co
   head.finish();
 }
 
-void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor& labels,
-                                     const at::Tensor& token_loss) {
-  const at::Tensor wide = logits.to(compute_type(logits));
-  const at::Tensor valid = labels.ne(kIgnoredLabel);
-  const at::Tensor index = labels.to(at::kLong).masked_fill(valid.logical_not(), 0).unsqueeze(1);
-  const at::Tensor loss = at::logsumexp(wide, {1}) - wide.gather(1, index).squeeze(1);
-  token_loss.copy_(loss.masked_fill(valid.logical_not(), 0));
+void reference::cap_logits(const at::Tensor& logits, double cap) {
+  logits.copy_((logits / cap).tanh() * cap);
 }
 
-void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
-                                              const LossGradient& gradient, const at::Tensor& token_loss) {
-  cross_entropy_forward_reference(logits, labels, token_loss);
-  const at::Tensor ignored = labels.eq(kIgnoredLabel).unsqueeze(1);
-  const at::Tensor index = labels.to(at::kLong).unsqueeze(1).masked_fill(ignored, 0);
-  const at::Tensor wide = logits.to(compute_type(logits));
-  const at::Tensor lse = at::logsumexp(wide, {1}, /*keepdim=*/true);
-  const double smoothing = gradient.smoothing;
-  if (smoothing > 0) {
-    const at::Tensor uniform = (lse - wide.mean(1, /*keepdim=*/true)).masked_fill(ignored, 0).squeeze(1);
-    token_loss.copy_(token_loss * (1.0 - smoothing) + uniform * smoothing);
-  }
-  at::Tensor grad = wide.softmax(1) * (lse * (2.0 * gradient.z_weight) + 1.0);
-  grad.sub_(smoothing / static_cast<double>(wide.size(1)));
-  grad.scatter_add_(1, index, at::full({1, 1}, smoothing - 1.0, grad.options()).expand_as(index));
-  grad = grad * gradient.scale;
-  if (gradient.weights.defined()) grad = grad * gradient.weights.unsqueeze(1);
-  if (gradient.cap > 0) grad = grad * (1 - (wide / gradient.cap).square());
-  logits.copy_(grad.masked_fill(ignored, 0));
+void reference::cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
+                              const LossGradient& gradient, const at::Tensor& token_loss) {
+  const at::Tensor wide_labels = labels.to(at::kLong);
+  const at::Tensor largest = logits.amax(1).to(compute_type(logits));
+  const at::Tensor terms = at::empty({2, logits.size(0)}, logits.options().dtype(at::kDouble));
+  part_terms(logits, wide_labels, {}, largest, gradient.smoothing, terms);
+  part_losses(logits, wide_labels, {}, largest, terms, gradient, token_loss);
 }
 
-void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
-                                    const at::Tensor& labels, const LossGradient& gradient,
-                                    const LinearCrossEntropyOutputs& outputs) {
-  const at::ScalarType type = compute_type(hidden);
-  const at::Tensor logits = at::mm(hidden.to(type), weight.to(type).t());
-  if (gradient.cap > 0) cap_logits(logits, gradient.cap);
-  if (outputs.logits.defined()) outputs.logits.copy_(logits);
-  cross_entropy_forward_backward_reference(logits, labels, gradient, outputs.token_loss);
-  if (outputs.grad_hidden.defined()) outputs.grad_hidden.copy_(at::mm(logits, weight.to(type)));
-  if (outputs.grad_weight.defined()) {
-    write_or_add(outputs.grad_weight, at::mm(logits.t(), hidden.to(type)), outputs.accumulate_weight);
-  }
+void reference::part_maxima(const at::Tensor& logits, const at::Tensor& largest) {
+  largest.copy_(logits.amax(1));
+}
+
+void reference::part_terms(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
+                           const at::Tensor& largest, double smoothing, const at::Tensor& terms) {
+  const at::Tensor centred = centred_logits(logits, largest);
+  const auto [index, has] = own_labels(logits, labels, part);
+  terms.select(0, 0).copy_(centred.exp().sum(1, /*keepdim=*/false, at::kDouble));
+  const at::Tensor of_label = at::where(has, centred.gather(1, index), 0.0).squeeze(1).to(at::kDouble);
+  const double share = smoothing / static_cast<double>(part.tokens(logits.size(1)));
+  terms.select(0, 1).copy_(smoothing > 0 ? of_label * (1.0 - smoothing) +
+                                               centred.sum(1, /*keepdim=*/false, at::kDouble) * share
+                                         : of_label);
+}
+
+void reference::part_losses(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
+                            const at::Tensor& largest, const at::Tensor& terms, const LossGradient& gradient,
+                            const at::Tensor& token_loss) {
+  const at::Tensor ignored = labels.eq(kIgnoredLabel);
+  const at::Tensor log_sum = terms.select(0, 0).log();
+  token_loss.copy_((log_sum - terms.select(0, 1)).masked_fill(ignored, 0));
+  if (!gradient.scale.defined()) return;
+  const auto [index, has] = own_labels(logits, labels, part);
+  const at::Tensor centred = centred_logits(logits, largest);
+  const at::ScalarType type = centred.scalar_type();
+  at::Tensor scale = gradient.scale.expand_as(log_sum);
+  if (gradient.weights.defined()) scale = scale * gradient.weights;
+  const at::Tensor growth = (log_sum + largest) * (2.0 * gradient.z_weight) + 1.0;
+  at::Tensor grad = (centred - log_sum.to(type).unsqueeze(1)).exp() * growth.to(type).unsqueeze(1);
+  grad.sub_(gradient.smoothing / static_cast<double>(part.tokens(logits.size(1))));
+  grad.scatter_add_(1, index, has.to(type) * (gradient.smoothing - 1.0));
+  grad.mul_(scale.to(type).unsqueeze(1));
+  if (gradient.cap > 0) grad.mul_(1 - (logits.to(type) / gradient.cap).square());
+  logits.copy_(grad.masked_fill(ignored.unsqueeze(1), 0));
 }
 
 }  // namespace stepforge

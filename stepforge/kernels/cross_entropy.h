@@ -66,13 +66,4 @@ void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, co
                           const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part = {},
                           const TensorExchange& ranks = {});
 
-void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor& labels,
-                                     const at::Tensor& token_loss);
-void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
-                                              const LossGradient& gradient, const at::Tensor& token_loss);
-/// Computes all logits at once.
-void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
-                                    const at::Tensor& labels, const LossGradient& gradient,
-                                    const LinearCrossEntropyOutputs& outputs);
-
 }  // namespace stepforge

@@ -37,11 +37,4 @@ void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double
 void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenCoords& coords,
                           const at::Tensor& grad_x);
 
-/// The factors 0 or 1 / (1 - p) as an fp32 tensor [N, D] on the CPU.
-at::Tensor dropout_factors_reference(int64_t channels, double p, DropoutKey key, const TokenCoords& coords);
-void dropout_add_forward_reference(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
-                                   const TokenCoords& coords, const at::Tensor& out);
-void dropout_add_backward_reference(const at::Tensor& grad_out, double p, DropoutKey key,
-                                    const TokenCoords& coords, const at::Tensor& grad_x);
-
 }  // namespace stepforge

@@ -3,7 +3,7 @@
 
 #include <ATen/ops/index_select.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -30,11 +30,7 @@ void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const
   check_tensor(tokens, "embedding tokens", {tokens.size(0)}, at::kInt);
   check_shape(weight, "embedding weight", {weight.size(0), weight.size(1)});
   check_tensor(out, "embedding out", {tokens.size(0), weight.size(1)}, weight.scalar_type());
-  if (has_cpu_kernel(weight)) {
-    cpu::embedding_forward(tokens, weight, out, part, factor);
-  } else {
-    embedding_forward_reference(tokens, weight, out, part, factor);
-  }
+  pick(&KernelTable::embedding_forward, weight)(tokens, weight, out, part, factor);
 }
 
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
@@ -43,22 +39,18 @@ void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, co
   check_shape(grad_out, "embedding grad_out", {tokens.size(0), grad_out.size(1)});
   check_tensor(grad_weight, "embedding grad_weight", {grad_weight.size(0), grad_out.size(1)},
                compute_type(grad_out));
-  if (has_cpu_kernel(grad_out)) {
-    cpu::embedding_backward(tokens, grad_out, grad_weight, accumulate, part, factor);
-  } else {
-    embedding_backward_reference(tokens, grad_out, grad_weight, accumulate, part, factor);
-  }
+  pick(&KernelTable::embedding_backward, grad_out)(tokens, grad_out, grad_weight, accumulate, part, factor);
 }
 
-void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
-                                 const VocabularyPart& part, double factor) {
+void reference::embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
+                                  const VocabularyPart& part, double factor) {
   const auto [rows, other] = rows_of_part(tokens, weight.size(0), part);
   out.copy_(at::index_select(weight, 0, rows).masked_fill(other, 0) * factor);
 }
 
-void embedding_backward_reference(const at::Tensor& tokens, const at::Tensor& grad_out,
-                                  const at::Tensor& grad_weight, bool accumulate, const VocabularyPart& part,
-                                  double factor) {
+void reference::embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out,
+                                   const at::Tensor& grad_weight, bool accumulate, const VocabularyPart& part,
+                                   double factor) {
   if (!accumulate) grad_weight.zero_();
   const auto [rows, other] = rows_of_part(tokens, grad_weight.size(0), part);
   grad_weight.index_add_(0, rows, grad_out.to(grad_weight.scalar_type()).masked_fill(other, 0) * factor);

@@ -24,10 +24,4 @@ void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
                         bool accumulate, const VocabularyPart& part = {}, double factor = 1.0);
 
-void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
-                                 const VocabularyPart& part = {}, double factor = 1.0);
-void embedding_backward_reference(const at::Tensor& tokens, const at::Tensor& grad_out,
-                                  const at::Tensor& grad_weight, bool accumulate,
-                                  const VocabularyPart& part = {}, double factor = 1.0);
-
 }  // namespace stepforge

@@ -7,7 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -44,37 +44,25 @@ void add_expert_bias(const at::Tensor& rows, std::span<const int64_t> offsets, c
                      const RowFactors& factors) {
   check_expert_bias(rows, offsets, bias);
   check_factors(rows, factors);
-  if (has_cpu_kernel(rows)) {
-    cpu::add_expert_bias(rows, offsets, bias, factors);
-  } else {
-    add_expert_bias_reference(rows, offsets, bias, factors);
-  }
+  pick(&KernelTable::add_expert_bias, rows)(rows, offsets, bias, factors);
 }
 
 void expert_bias_gradient(const at::Tensor& grad, std::span<const int64_t> offsets, const RowFactors& factors,
                           const at::Tensor& grad_bias) {
   check_expert_bias(grad, offsets, grad_bias);
   check_factors(grad, factors);
-  if (has_cpu_kernel(grad)) {
-    cpu::expert_bias_gradient(grad, offsets, factors, grad_bias);
-  } else {
-    expert_bias_gradient_reference(grad, offsets, factors, grad_bias);
-  }
+  pick(&KernelTable::expert_bias_gradient, grad)(grad, offsets, factors, grad_bias);
 }
 
 void add_factor_gradients(const at::Tensor& grad, std::span<const int64_t> offsets, const at::Tensor& bias,
                           const at::Tensor& slots, const at::Tensor& grad_weights) {
   check_expert_bias(grad, offsets, bias);
   check_factors(grad, {grad_weights, slots});
-  if (has_cpu_kernel(grad)) {
-    cpu::add_factor_gradients(grad, offsets, bias, slots, grad_weights);
-  } else {
-    add_factor_gradients_reference(grad, offsets, bias, slots, grad_weights);
-  }
+  pick(&KernelTable::add_factor_gradients, grad)(grad, offsets, bias, slots, grad_weights);
 }
 
-void add_expert_bias_reference(const at::Tensor& rows, std::span<const int64_t> offsets,
-                               const at::Tensor& bias, const RowFactors& factors) {
+void reference::add_expert_bias(const at::Tensor& rows, std::span<const int64_t> offsets,
+                                const at::Tensor& bias, const RowFactors& factors) {
   const at::Tensor factor = factors_of(rows, factors);
   for (size_t e = 0; e + 1 < offsets.size(); ++e) {
     const at::Tensor own = rows.slice(0, offsets[e], offsets[e + 1]);
@@ -83,16 +71,16 @@ void add_expert_bias_reference(const at::Tensor& rows, std::span<const int64_t> 
   }
 }
 
-void expert_bias_gradient_reference(const at::Tensor& grad, std::span<const int64_t> offsets,
-                                    const RowFactors& factors, const at::Tensor& grad_bias) {
+void reference::expert_bias_gradient(const at::Tensor& grad, std::span<const int64_t> offsets,
+                                     const RowFactors& factors, const at::Tensor& grad_bias) {
   const at::Tensor terms = grad.to(grad_bias.scalar_type()) * factors_of(grad, factors);
   for (size_t e = 0; e + 1 < offsets.size(); ++e)
     grad_bias.select(0, static_cast<int64_t>(e)).copy_(terms.slice(0, offsets[e], offsets[e + 1]).sum(0));
 }
 
-void add_factor_gradients_reference(const at::Tensor& grad, std::span<const int64_t> offsets,
-                                    const at::Tensor& bias, const at::Tensor& slots,
-                                    const at::Tensor& grad_weights) {
+void reference::add_factor_gradients(const at::Tensor& grad, std::span<const int64_t> offsets,
+                                     const at::Tensor& bias, const at::Tensor& slots,
+                                     const at::Tensor& grad_weights) {
   const at::Tensor wide = grad.to(bias.scalar_type());
   for (size_t e = 0; e + 1 < offsets.size(); ++e) {
     const at::Tensor products =

@@ -33,12 +33,4 @@ void expert_bias_gradient(const at::Tensor& grad, std::span<const int64_t> offse
 void add_factor_gradients(const at::Tensor& grad, std::span<const int64_t> offsets, const at::Tensor& bias,
                           const at::Tensor& slots, const at::Tensor& grad_weights);
 
-void add_expert_bias_reference(const at::Tensor& rows, std::span<const int64_t> offsets,
-                               const at::Tensor& bias, const RowFactors& factors);
-void expert_bias_gradient_reference(const at::Tensor& grad, std::span<const int64_t> offsets,
-                                    const RowFactors& factors, const at::Tensor& grad_bias);
-void add_factor_gradients_reference(const at::Tensor& grad, std::span<const int64_t> offsets,
-                                    const at::Tensor& bias, const at::Tensor& slots,
-                                    const at::Tensor& grad_weights);
-
 }  // namespace stepforge

@@ -14,7 +14,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -93,20 +93,12 @@ at::Tensor count_tokens(const at::Tensor& indices, const at::Tensor& token_weigh
 
 void gather_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
   check_rows(rows, x, out, "gather_rows");
-  if (has_cpu_kernel(x)) {
-    cpu::gather_rows(x, rows, out);
-  } else {
-    gather_rows_reference(x, rows, out);
-  }
+  pick(&KernelTable::gather_rows, x)(x, rows, out);
 }
 
 void combine_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
   check_rows(rows, out, x, "combine_rows");
-  if (has_cpu_kernel(x)) {
-    cpu::combine_rows(x, rows, out);
-  } else {
-    combine_rows_reference(x, rows, out);
-  }
+  pick(&KernelTable::combine_rows, x)(x, rows, out);
 }
 
 at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows) {
@@ -121,11 +113,11 @@ at::Tensor combine_rows(const at::Tensor& x, const ExpertRows& rows) {
   return out;
 }
 
-void gather_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
+void reference::gather_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
   out.copy_(at::index_select(x, 0, tokens_of(rows)));
 }
 
-void combine_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
+void reference::combine_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out) {
   const at::Tensor nothing = at::zeros({1, x.size(1)}, x.options());
   const at::Tensor places = at::where(rows.rows.lt(0), at::full_like(rows.rows, rows.count()), rows.rows);
   const at::Tensor sorted = at::index_select(at::cat({x, nothing}), 0, places.flatten()).to(compute_type(x));

@@ -50,7 +50,4 @@ void combine_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor&
 at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows);
 at::Tensor combine_rows(const at::Tensor& x, const ExpertRows& rows);
 
-void gather_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
-void combine_rows_reference(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
-
 }  // namespace stepforge

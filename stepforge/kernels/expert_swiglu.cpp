@@ -6,7 +6,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/sigmoid.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -31,11 +31,7 @@ at::Tensor weights_of_rows(const at::Tensor& weights, const at::Tensor& slots) {
 void expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
                            const at::Tensor& out) {
   check_expert_swiglu(gate_up, weights, slots, out);
-  if (has_cpu_kernel(gate_up)) {
-    cpu::expert_swiglu_forward(gate_up, weights, slots, out);
-  } else {
-    expert_swiglu_forward_reference(gate_up, weights, slots, out);
-  }
+  pick(&KernelTable::expert_swiglu_forward, gate_up)(gate_up, weights, slots, out);
 }
 
 void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
@@ -45,23 +41,20 @@ void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_u
   check_tensor(grad_out, "expert_swiglu grad_out", out.sizes(), gate_up.scalar_type());
   check_tensor(grad_gate_up, "expert_swiglu grad_gate_up", gate_up.sizes(), gate_up.scalar_type());
   check_tensor(grad_weights, "expert_swiglu grad_weights", weights.sizes(), weights.scalar_type());
-  if (has_cpu_kernel(gate_up)) {
-    cpu::expert_swiglu_backward(grad_out, gate_up, weights, slots, grad_gate_up, grad_weights, out);
-  } else {
-    expert_swiglu_backward_reference(grad_out, gate_up, weights, slots, grad_gate_up, grad_weights, out);
-  }
+  pick(&KernelTable::expert_swiglu_backward, gate_up)(grad_out, gate_up, weights, slots, grad_gate_up,
+                                                      grad_weights, out);
 }
 
-void expert_swiglu_forward_reference(const at::Tensor& gate_up, const at::Tensor& weights,
-                                     const at::Tensor& slots, const at::Tensor& out) {
+void reference::expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights,
+                                      const at::Tensor& slots, const at::Tensor& out) {
   const auto halves = gate_up.to(compute_type(gate_up)).chunk(2, -1);
   out.copy_(halves[0] * at::sigmoid(halves[0]) * halves[1] * weights_of_rows(weights, slots));
 }
 
-void expert_swiglu_backward_reference(const at::Tensor& grad_out, const at::Tensor& gate_up,
-                                      const at::Tensor& weights, const at::Tensor& slots,
-                                      const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
-                                      const at::Tensor& out) {
+void reference::expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up,
+                                       const at::Tensor& weights, const at::Tensor& slots,
+                                       const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
+                                       const at::Tensor& out) {
   const auto halves = gate_up.to(compute_type(gate_up)).chunk(2, -1);
   const at::Tensor& gate = halves[0];
   const at::Tensor grad = grad_out.to(gate.scalar_type());

@@ -24,11 +24,4 @@ void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_u
                             const at::Tensor& slots, const at::Tensor& grad_gate_up,
                             const at::Tensor& grad_weights, const at::Tensor& out);
 
-void expert_swiglu_forward_reference(const at::Tensor& gate_up, const at::Tensor& weights,
-                                     const at::Tensor& slots, const at::Tensor& out);
-void expert_swiglu_backward_reference(const at::Tensor& grad_out, const at::Tensor& gate_up,
-                                      const at::Tensor& weights, const at::Tensor& slots,
-                                      const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
-                                      const at::Tensor& out);
-
 }  // namespace stepforge

@@ -4,7 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/sigmoid.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -24,32 +24,24 @@ void check_gated_add(const at::Tensor& x, const at::Tensor& y, const at::Tensor&
 void gated_add_forward(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
                        const at::Tensor& out) {
   check_gated_add(x, y, gate, out);
-  if (has_cpu_kernel(y)) {
-    cpu::gated_add_forward(x, y, gate, out);
-  } else {
-    gated_add_forward_reference(x, y, gate, out);
-  }
+  pick(&KernelTable::gated_add_forward, y)(x, y, gate, out);
 }
 
 void gated_add_backward(const at::Tensor& grad_out, const at::Tensor& y, const at::Tensor& gate,
                         const at::Tensor& grad_y, const at::Tensor& grad_gate) {
   check_gated_add(grad_out, y, gate, grad_y);
   check_tensor(grad_gate, "gated_add grad_gate", gate.sizes(), gate.scalar_type());
-  if (has_cpu_kernel(y)) {
-    cpu::gated_add_backward(grad_out, y, gate, grad_y, grad_gate);
-  } else {
-    gated_add_backward_reference(grad_out, y, gate, grad_y, grad_gate);
-  }
+  pick(&KernelTable::gated_add_backward, y)(grad_out, y, gate, grad_y, grad_gate);
 }
 
-void gated_add_forward_reference(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
-                                 const at::Tensor& out) {
+void reference::gated_add_forward(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
+                                  const at::Tensor& out) {
   const at::ScalarType type = compute_type(y);
   out.copy_(x.to(type) + at::sigmoid(gate).unsqueeze(1) * y.to(type));
 }
 
-void gated_add_backward_reference(const at::Tensor& grad_out, const at::Tensor& y, const at::Tensor& gate,
-                                  const at::Tensor& grad_y, const at::Tensor& grad_gate) {
+void reference::gated_add_backward(const at::Tensor& grad_out, const at::Tensor& y, const at::Tensor& gate,
+                                   const at::Tensor& grad_y, const at::Tensor& grad_gate) {
   const at::Tensor grad = grad_out.to(compute_type(y));
   const at::Tensor open = at::sigmoid(gate);
   grad_gate.copy_((grad * y.to(grad.scalar_type())).sum(1) * open * (1 - open));

@@ -18,9 +18,4 @@ void gated_add_forward(const at::Tensor& x, const at::Tensor& y, const at::Tenso
 void gated_add_backward(const at::Tensor& grad_out, const at::Tensor& y, const at::Tensor& gate,
                         const at::Tensor& grad_y, const at::Tensor& grad_gate);
 
-void gated_add_forward_reference(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
-                                 const at::Tensor& out);
-void gated_add_backward_reference(const at::Tensor& grad_out, const at::Tensor& y, const at::Tensor& gate,
-                                  const at::Tensor& grad_y, const at::Tensor& grad_gate);
-
 }  // namespace stepforge

@@ -7,7 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -45,11 +45,7 @@ void grouped_product(const at::Tensor& x, const at::Tensor& weights, std::span<c
   check_tensor(weights, "grouped_product weights", {experts_of(offsets), out.size(1), x.size(1)},
                x.scalar_type());
   check_tensor(out, "grouped_product out", {x.size(0), out.size(1)}, x.scalar_type());
-  if (has_cpu_kernel(x)) {
-    cpu::grouped_product(x, weights, offsets, out);
-  } else {
-    grouped_product_reference(x, weights, offsets, out);
-  }
+  pick(&KernelTable::grouped_product, x)(x, weights, offsets, out);
 }
 
 void grouped_input_gradient(const at::Tensor& grad_out, const at::Tensor& weights,
@@ -60,11 +56,7 @@ void grouped_input_gradient(const at::Tensor& grad_out, const at::Tensor& weight
                {experts_of(offsets), grad_out.size(1), grad_x.size(1)}, grad_out.scalar_type());
   check_tensor(grad_x, "grouped_input_gradient grad_x", {grad_out.size(0), grad_x.size(1)},
                grad_out.scalar_type());
-  if (has_cpu_kernel(grad_out)) {
-    cpu::grouped_product(grad_out, weights.transpose(1, 2), offsets, grad_x);
-  } else {
-    grouped_input_gradient_reference(grad_out, weights, offsets, grad_x);
-  }
+  pick(&KernelTable::grouped_input_gradient, grad_out)(grad_out, weights, offsets, grad_x);
 }
 
 void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
@@ -75,28 +67,24 @@ void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
   check_tensor(x, "grouped_weight_gradient x", {grad_out.size(0), x.size(1)}, grad_out.scalar_type());
   check_tensor(grad_weights, "grouped_weight_gradient grad_weights",
                {experts_of(offsets), grad_out.size(1), x.size(1)}, compute_type(x));
-  if (has_cpu_kernel(x)) {
-    cpu::grouped_weight_gradient(grad_out, x, offsets, grad_weights, accumulate);
-  } else {
-    grouped_weight_gradient_reference(grad_out, x, offsets, grad_weights, accumulate);
-  }
+  pick(&KernelTable::grouped_weight_gradient, x)(grad_out, x, offsets, grad_weights, accumulate);
 }
 
-void grouped_product_reference(const at::Tensor& x, const at::Tensor& weights,
-                               std::span<const int64_t> offsets, const at::Tensor& out) {
+void reference::grouped_product(const at::Tensor& x, const at::Tensor& weights,
+                                std::span<const int64_t> offsets, const at::Tensor& out) {
   each_expert(offsets, [&](int64_t expert, int64_t begin, int64_t end) {
     out.slice(0, begin, end).copy_(at::matmul(x.slice(0, begin, end), weights.select(0, expert).t()));
   });
 }
 
-void grouped_input_gradient_reference(const at::Tensor& grad_out, const at::Tensor& weights,
-                                      std::span<const int64_t> offsets, const at::Tensor& grad_x) {
-  grouped_product_reference(grad_out, weights.transpose(1, 2), offsets, grad_x);
+void reference::grouped_input_gradient(const at::Tensor& grad_out, const at::Tensor& weights,
+                                       std::span<const int64_t> offsets, const at::Tensor& grad_x) {
+  reference::grouped_product(grad_out, weights.transpose(1, 2), offsets, grad_x);
 }
 
-void grouped_weight_gradient_reference(const at::Tensor& grad_out, const at::Tensor& x,
-                                       std::span<const int64_t> offsets, const at::Tensor& grad_weights,
-                                       bool accumulate) {
+void reference::grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
+                                        std::span<const int64_t> offsets, const at::Tensor& grad_weights,
+                                        bool accumulate) {
   if (!accumulate) grad_weights.zero_();
   each_expert(offsets, [&](int64_t expert, int64_t begin, int64_t end) {
     grad_weights.select(0, expert).add_(

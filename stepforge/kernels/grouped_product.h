@@ -34,12 +34,4 @@ void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
                              std::span<const int64_t> offsets, const at::Tensor& grad_weights,
                              bool accumulate);
 
-void grouped_product_reference(const at::Tensor& x, const at::Tensor& weights,
-                               std::span<const int64_t> offsets, const at::Tensor& out);
-void grouped_input_gradient_reference(const at::Tensor& grad_out, const at::Tensor& weights,
-                                      std::span<const int64_t> offsets, const at::Tensor& grad_x);
-void grouped_weight_gradient_reference(const at::Tensor& grad_out, const at::Tensor& x,
-                                       std::span<const int64_t> offsets, const at::Tensor& grad_weights,
-                                       bool accumulate);
-
 }  // namespace stepforge

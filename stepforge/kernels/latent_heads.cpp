@@ -7,7 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -45,7 +45,7 @@ void check_latent(const at::Tensor& kv, const at::Tensor& k_rotated, const Atten
 at::Tensor rotate_pairs(const at::Tensor& heads, const at::Tensor& positions, const RopeTable& table,
                         double sign) {
   const auto of_tokens = [&](const at::Tensor& rows) {
-    return rows.to(heads.device()).index_select(0, positions).to(heads.scalar_type()).unsqueeze(1);
+    return rows.index_select(0, positions).to(heads.scalar_type()).unsqueeze(1);
   };
   const at::Tensor cos = of_tokens(table.cos);
   const at::Tensor sin = of_tokens(table.sin) * sign;
@@ -66,27 +66,20 @@ void latent_heads_forward(const at::Tensor& q, const at::Tensor& kv, const at::T
                           const at::Tensor& out) {
   check_latent(kv, k_rotated, shape, positions, table, out);
   check_rows(q, "q", out.size(0), shape.q_width(), out.scalar_type());
-  if (has_cpu_kernel(out)) {
-    cpu::latent_heads_forward(q, kv, k_rotated, shape, positions, table, out);
-  } else {
-    latent_heads_forward_reference(q, kv, k_rotated, shape, positions, table, out);
-  }
+  pick(&KernelTable::latent_heads_forward, out)(q, kv, k_rotated, shape, positions, table, out);
 }
 
 void latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& shape,
                            const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_kv,
                            const at::Tensor& grad_k_rotated) {
   check_latent(grad_kv, grad_k_rotated, shape, positions, table, grad_out);
-  if (has_cpu_kernel(grad_out)) {
-    cpu::latent_heads_backward(grad_out, shape, positions, table, grad_kv, grad_k_rotated);
-  } else {
-    latent_heads_backward_reference(grad_out, shape, positions, table, grad_kv, grad_k_rotated);
-  }
+  pick(&KernelTable::latent_heads_backward, grad_out)(grad_out, shape, positions, table, grad_kv,
+                                                      grad_k_rotated);
 }
 
-void latent_heads_forward_reference(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& k_rotated,
-                                    const AttentionShape& shape, const at::Tensor& positions,
-                                    const RopeTable& table, const at::Tensor& out) {
+void reference::latent_heads_forward(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& k_rotated,
+                                     const AttentionShape& shape, const at::Tensor& positions,
+                                     const RopeTable& table, const at::Tensor& out) {
   const int64_t plain = shape.head_dim - k_rotated.size(1);
   const at::Tensor queries = by_head(q, shape.heads);
   const at::Tensor keys = by_head(kv, shape.heads);
@@ -100,9 +93,9 @@ void latent_heads_forward_reference(const at::Tensor& q, const at::Tensor& kv, c
   write(shape.q_width() + shape.k_width(), keys.slice(2, plain));
 }
 
-void latent_heads_backward_reference(const at::Tensor& grad_out, const AttentionShape& shape,
-                                     const at::Tensor& positions, const RopeTable& table,
-                                     const at::Tensor& grad_kv, const at::Tensor& grad_k_rotated) {
+void reference::latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& shape,
+                                      const at::Tensor& positions, const RopeTable& table,
+                                      const at::Tensor& grad_kv, const at::Tensor& grad_k_rotated) {
   const int64_t plain = shape.head_dim - grad_k_rotated.size(1);
   const QueryKeyValue gradients = split_qkv(grad_out, shape);
   const auto back = [&](const at::Tensor& heads) { return rotate_pairs(heads, positions, table, -1.0); };

@@ -31,11 +31,4 @@ void latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& sha
                            const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_kv,
                            const at::Tensor& grad_k_rotated);
 
-void latent_heads_forward_reference(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& k_rotated,
-                                    const AttentionShape& shape, const at::Tensor& positions,
-                                    const RopeTable& table, const at::Tensor& out);
-void latent_heads_backward_reference(const at::Tensor& grad_out, const AttentionShape& shape,
-                                     const at::Tensor& positions, const RopeTable& table,
-                                     const at::Tensor& grad_kv, const at::Tensor& grad_k_rotated);
-
 }  // namespace stepforge

@@ -26,8 +26,4 @@ struct LionOptions {
 void lion_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& momentum,
                  const LionOptions& options, const UpdateScalars& scalars);
 
-/// The same by separate ATen operations, without the checks.
-void lion_update_reference(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& momentum,
-                           const LionOptions& options, const UpdateScalars& scalars);
-
 }  // namespace stepforge

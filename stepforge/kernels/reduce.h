@@ -43,11 +43,4 @@ bool all_finite(const at::Tensor& flat);
 /// sum, a scalar = the sum of a flat fp32 or fp64 tensor in fp64, element by element in order (loss sums).
 void sum_in_order(const at::Tensor& flat, const at::Tensor& sum);
 
-// On devices without a kernel. The order of sums is the device's.
-void join_norm_terms_reference(NormType type, const at::Tensor& terms, const at::Tensor& joined);
-void norm_of_terms_reference(NormType type, const at::Tensor& terms, const at::Tensor& norm);
-void norm_terms_by_chunk_reference(const at::Tensor& flat, NormType type, const at::Tensor& partials);
-bool all_finite_reference(const at::Tensor& flat);
-void sum_in_order_reference(const at::Tensor& flat, const at::Tensor& sum);
-
 }  // namespace stepforge

@@ -4,7 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -34,11 +34,7 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
                       const at::Tensor& rstd, double offset) {
   check_operands(x, weight, rstd);
   check_tensor(out, "rms_norm out", x.sizes(), x.scalar_type());
-  if (has_cpu_kernel(x)) {
-    cpu::rms_norm_forward(x, weight, eps, out, rstd, offset);
-  } else {
-    rms_norm_forward_reference(x, weight, eps, out, rstd, offset);
-  }
+  pick(&KernelTable::rms_norm_forward, x)(x, weight, eps, out, rstd, offset);
 }
 
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
@@ -50,23 +46,20 @@ void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at
     check_tensor(residual_grad, "rms_norm residual_grad", x.sizes(), x.scalar_type());
   check_tensor(grad_x, "rms_norm grad_x", x.sizes(), x.scalar_type());
   check_tensor(grad_weight, "rms_norm grad_weight", weight.sizes(), compute_type(x));
-  if (has_cpu_kernel(x)) {
-    cpu::rms_norm_backward(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight, offset);
-  } else {
-    rms_norm_backward_reference(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight, offset);
-  }
+  pick(&KernelTable::rms_norm_backward, x)(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight,
+                                           offset);
 }
 
-void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
-                                const at::Tensor& out, const at::Tensor& rstd, double offset) {
+void reference::rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
+                                 const at::Tensor& out, const at::Tensor& rstd, double offset) {
   const at::Tensor wide = x.to(compute_type(x));
   rstd.copy_(wide.square().mean(-1).add(eps).rsqrt());
   out.copy_(wide * rstd.unsqueeze(-1) * norm_scale(weight, offset, wide.scalar_type()));
 }
 
-void rms_norm_backward_reference(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
-                                 const at::Tensor& rstd, const at::Tensor& residual_grad,
-                                 const at::Tensor& grad_x, const at::Tensor& grad_weight, double offset) {
+void reference::rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
+                                  const at::Tensor& rstd, const at::Tensor& residual_grad,
+                                  const at::Tensor& grad_x, const at::Tensor& grad_weight, double offset) {
   const at::ScalarType type = compute_type(x);
   const at::Tensor grad = grad_out.to(type);
   const at::Tensor normed = x.to(type) * rstd.unsqueeze(-1);

@@ -28,11 +28,4 @@ void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at
 /// offset + weight in `type`.
 at::Tensor norm_scale(const at::Tensor& weight, double offset, at::ScalarType type);
 
-void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
-                                const at::Tensor& out, const at::Tensor& rstd, double offset = 0.0);
-void rms_norm_backward_reference(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
-                                 const at::Tensor& rstd, const at::Tensor& residual_grad,
-                                 const at::Tensor& grad_x, const at::Tensor& grad_weight,
-                                 double offset = 0.0);
-
 }  // namespace stepforge

@@ -14,7 +14,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/rms_norm.h"
 #include "stepforge/kernels/tensor_check.h"
 
@@ -28,7 +28,7 @@ at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tens
 }
 
 at::Tensor rows_of(const at::Tensor& table, const at::Tensor& positions, at::ScalarType type) {
-  return table.to(positions.device()).index_select(0, positions).to(type).unsqueeze(1);
+  return table.index_select(0, positions).to(type).unsqueeze(1);
 }
 
 /// The norm's factor of each q and k head: [H + K, d].
@@ -173,12 +173,13 @@ at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& s
   return period.reciprocal();
 }
 
-RopeTable make_rope_table(int64_t max_position, int64_t head_dim, double theta, const RopeScaling& scaling) {
+RopeTable make_rope_table(int64_t max_position, int64_t head_dim, double theta, const RopeScaling& scaling,
+                          at::Device device) {
   const at::Tensor positions = at::arange(max_position, at::kLong).to(at::kFloat).unsqueeze(1);
   const at::Tensor angles = positions * rope_frequencies(head_dim, theta, scaling).unsqueeze(0);
   const double factor = table_factor(scaling);
-  if (factor == 1.0) return {angles.cos(), angles.sin()};
-  return {angles.cos() * factor, angles.sin() * factor};
+  if (factor == 1.0) return {angles.cos().to(device), angles.sin().to(device)};
+  return {(angles.cos() * factor).to(device), (angles.sin() * factor).to(device)};
 }
 
 void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
@@ -186,11 +187,7 @@ void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, co
                           const at::Tensor& rstd) {
   check_operands(qkv, shape, positions, table, norm, rstd);
   check_tensor(out, "rope out", qkv.sizes(), qkv.scalar_type());
-  if (has_cpu_kernel(qkv)) {
-    cpu::qk_norm_rope_forward(qkv, shape, positions, table, norm, out, rstd);
-  } else {
-    qk_norm_rope_forward_reference(qkv, shape, positions, table, norm, out, rstd);
-  }
+  pick(&KernelTable::qk_norm_rope_forward, qkv)(qkv, shape, positions, table, norm, out, rstd);
 }
 
 void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
@@ -203,18 +200,13 @@ void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, co
     check_tensor(grad_q_weight, "qk_norm grad_q_weight", norm.q_weight.sizes(), compute_type(grad_qkv));
     check_tensor(grad_k_weight, "qk_norm grad_k_weight", norm.k_weight.sizes(), compute_type(grad_qkv));
   }
-  if (has_cpu_kernel(grad_qkv)) {
-    cpu::qk_norm_rope_backward(grad_qkv, qkv, shape, positions, table, norm, rstd, grad_q_weight,
-                               grad_k_weight);
-  } else {
-    qk_norm_rope_backward_reference(grad_qkv, qkv, shape, positions, table, norm, rstd, grad_q_weight,
-                                    grad_k_weight);
-  }
+  pick(&KernelTable::qk_norm_rope_backward, grad_qkv)(grad_qkv, qkv, shape, positions, table, norm, rstd,
+                                                      grad_q_weight, grad_k_weight);
 }
 
-void qk_norm_rope_forward_reference(const at::Tensor& qkv, const AttentionShape& shape,
-                                    const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
-                                    const at::Tensor& out, const at::Tensor& rstd) {
+void reference::qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape,
+                                     const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
+                                     const at::Tensor& out, const at::Tensor& rstd) {
   const at::ScalarType type = compute_type(qkv);
   const int64_t rotated = shape.heads + shape.kv_heads;
   at::Tensor heads = qkv.view({qkv.size(0), -1, shape.head_dim}).slice(1, 0, rotated).to(type);
@@ -228,10 +220,10 @@ void qk_norm_rope_forward_reference(const at::Tensor& qkv, const AttentionShape&
   out.view({qkv.size(0), -1, shape.head_dim}).slice(1, 0, rotated).copy_(result);
 }
 
-void qk_norm_rope_backward_reference(const at::Tensor& grad_qkv, const at::Tensor& qkv,
-                                     const AttentionShape& shape, const at::Tensor& positions,
-                                     const RopeTable& table, const QkNorm& norm, const at::Tensor& rstd,
-                                     const at::Tensor& grad_q_weight, const at::Tensor& grad_k_weight) {
+void reference::qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv,
+                                      const AttentionShape& shape, const at::Tensor& positions,
+                                      const RopeTable& table, const QkNorm& norm, const at::Tensor& rstd,
+                                      const at::Tensor& grad_q_weight, const at::Tensor& grad_k_weight) {
   const at::ScalarType type = compute_type(grad_qkv);
   const int64_t rotated = shape.heads + shape.kv_heads;
   const at::Tensor target = grad_qkv.view({grad_qkv.size(0), -1, shape.head_dim}).slice(1, 0, rotated);

@@ -43,7 +43,8 @@ struct RopeScaling {
   bool truncate = true;
 };
 
-/// Cosines and sines, with yarn and longrope times the attention factor, both fp32 [max_position, head_dim / 2] on the CPU.
+/// Cosines and sines, with yarn and longrope times the attention factor, both fp32 [max_position, head_dim / 2] on the
+/// device of the activations.
 struct RopeTable {
   at::Tensor cos;
   at::Tensor sin;
@@ -54,8 +55,10 @@ struct RopeTable {
 /// _compute_yarn_parameters, _compute_longrope_parameters), hence the same bits.
 at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling);
 
-/// Angles are fp32(position) * fp32(frequency), as in transformers.
-RopeTable make_rope_table(int64_t max_position, int64_t head_dim, double theta, const RopeScaling& scaling);
+/// Angles are fp32(position) * fp32(frequency), as in transformers; computed on the CPU for every device, so the bits are the
+/// same.
+RopeTable make_rope_table(int64_t max_position, int64_t head_dim, double theta, const RopeScaling& scaling,
+                          at::Device device = at::kCPU);
 
 /// The optional norm of q and k; both weights undefined when the model has none. Weights [head_dim] norm each head,
 /// weights [H d] and [K d] all heads together.
@@ -89,13 +92,5 @@ void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, co
                            const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,
                            const at::Tensor& grad_k_weight);
-
-void qk_norm_rope_forward_reference(const at::Tensor& qkv, const AttentionShape& shape,
-                                    const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
-                                    const at::Tensor& out, const at::Tensor& rstd);
-void qk_norm_rope_backward_reference(const at::Tensor& grad_qkv, const at::Tensor& qkv,
-                                     const AttentionShape& shape, const at::Tensor& positions,
-                                     const RopeTable& table, const QkNorm& norm, const at::Tensor& rstd,
-                                     const at::Tensor& grad_q_weight, const at::Tensor& grad_k_weight);
 
 }  // namespace stepforge

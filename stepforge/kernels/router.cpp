@@ -13,7 +13,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -62,16 +62,15 @@ at::Tensor keys_of(const at::Tensor& logits, const at::Tensor& correction, const
       .view(keys.sizes());
 }
 
-/// d balance / d prob, [rows, E]: E / (k W) load, or 0 for a row of which no token counts.
-at::Tensor balance_factors(const at::Tensor& row_sums, int64_t chosen) {
+}  // namespace
+
+at::Tensor router_balance_factors(const at::Tensor& row_sums, int64_t chosen) {
   const int64_t experts = (row_sums.size(1) - 2) / 2;
   const at::Tensor total = row_sums.narrow(1, 2 * experts, 1);
   const at::Tensor factors =
       row_sums.narrow(1, 0, experts) * (static_cast<double>(experts) / static_cast<double>(chosen)) / total;
   return factors.masked_fill(total.eq(0), 0);
 }
-
-}  // namespace
 
 void check_router(const RouterOptions& options, int64_t experts) {
   if (options.groups < 1 || experts % options.groups != 0)
@@ -95,18 +94,15 @@ void router_forward(const at::Tensor& logits, const at::Tensor& correction, cons
   if (correction.defined())
     check_tensor(correction, "router correction", {logits.size(1)}, logits.scalar_type());
   if (row_sums.defined()) check_sums(logits, token_weights, row_sums);
-  if (has_cpu_kernel(logits)) {
-    cpu::router_forward(logits, correction, token_weights, options, indices, weights, row_sums);
-  } else {
-    router_forward_reference(logits, correction, token_weights, options, indices, weights, row_sums);
-  }
+  pick(&KernelTable::router_forward, logits)(logits, correction, token_weights, options, indices, weights,
+                                             row_sums);
 }
 
 void router_losses(const at::Tensor& row_sums, const RouterOptions& options, const at::Tensor& losses) {
   check_tensor(losses, "router losses", {2}, at::kDouble);
   const int64_t experts = (row_sums.size(1) - 2) / 2;
   const at::Tensor balance =
-      (balance_factors(row_sums, options.chosen) * row_sums.narrow(1, experts, experts)).sum();
+      (router_balance_factors(row_sums, options.chosen) * row_sums.narrow(1, experts, experts)).sum();
   losses.copy_(at::stack({balance, row_sums.select(1, 2 * experts + 1).sum()}));
 }
 
@@ -121,21 +117,14 @@ void router_backward(const at::Tensor& grad_weights, const at::Tensor& logits, c
     check_scalar(gradient.scale, "router scale");
     check_sums(logits, token_weights, row_sums);
   }
-  if (has_cpu_kernel(logits)) {
-    const at::Tensor factors =
-        gradient.scale.defined() ? balance_factors(row_sums, options.chosen).to(at::kFloat) : at::Tensor();
-    cpu::router_backward(grad_weights, logits, indices, token_weights, factors, options, gradient,
-                         grad_logits);
-  } else {
-    router_backward_reference(grad_weights, logits, indices, token_weights, row_sums, options, gradient,
-                              grad_logits);
-  }
+  pick(&KernelTable::router_backward, logits)(grad_weights, logits, indices, token_weights, row_sums, options,
+                                              gradient, grad_logits);
 }
 
-void router_forward_reference(const at::Tensor& logits, const at::Tensor& correction,
-                              const at::Tensor& token_weights, const RouterOptions& options,
-                              const at::Tensor& indices, const at::Tensor& weights,
-                              const at::Tensor& row_sums) {
+void reference::router_forward(const at::Tensor& logits, const at::Tensor& correction,
+                               const at::Tensor& token_weights, const RouterOptions& options,
+                               const at::Tensor& indices, const at::Tensor& weights,
+                               const at::Tensor& row_sums) {
   const at::Tensor chosen = largest(keys_of(logits, correction, options), options.chosen);
   const at::Tensor scores = scores_of(logits, options);
   at::Tensor values = scores.gather(1, chosen);
@@ -151,10 +140,10 @@ void router_forward_reference(const at::Tensor& logits, const at::Tensor& correc
   row_sums.copy_(terms.view({row_sums.size(0), -1, terms.size(1)}).sum(1));
 }
 
-void router_backward_reference(const at::Tensor& grad_weights, const at::Tensor& logits,
-                               const at::Tensor& indices, const at::Tensor& token_weights,
-                               const at::Tensor& row_sums, const RouterOptions& options,
-                               const RouterLossGradient& gradient, const at::Tensor& grad_logits) {
+void reference::router_backward(const at::Tensor& grad_weights, const at::Tensor& logits,
+                                const at::Tensor& indices, const at::Tensor& token_weights,
+                                const at::Tensor& row_sums, const RouterOptions& options,
+                                const RouterLossGradient& gradient, const at::Tensor& grad_logits) {
   const at::Tensor chosen = indices.to(at::kLong);
   const at::Tensor scores = scores_of(logits, options);
   const at::Tensor values = scores.gather(1, chosen);
@@ -167,8 +156,8 @@ void router_backward_reference(const at::Tensor& grad_weights, const at::Tensor&
   at::Tensor from_z = at::zeros_like(scores);
   if (gradient.scale.defined()) {
     const at::Tensor counted = token_weights.unsqueeze(1) * gradient.scale;
-    const at::Tensor factors =
-        balance_factors(row_sums, options.chosen).repeat_interleave(logits.size(0) / row_sums.size(0), 0);
+    const at::Tensor factors = router_balance_factors(row_sums, options.chosen)
+                                   .repeat_interleave(logits.size(0) / row_sums.size(0), 0);
     const at::Tensor to_prob = factors * counted * gradient.balance_weight;
     const at::Tensor sum = scores.sum(1, /*keepdim=*/true);
     const at::Tensor mean = (to_prob * scores).sum(1, /*keepdim=*/true) / sum;

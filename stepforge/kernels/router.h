@@ -69,6 +69,9 @@ void router_forward(const at::Tensor& logits, const at::Tensor& correction, cons
                     const RouterOptions& options, const at::Tensor& indices, const at::Tensor& weights,
                     const at::Tensor& row_sums);
 
+/// d balance / d prob, [rows, E] fp64: E / (k W) load, or 0 for a row of which no token counts.
+at::Tensor router_balance_factors(const at::Tensor& row_sums, int64_t chosen);
+
 /// losses: [2] fp64, written: balance and z, without weights and scale.
 void router_losses(const at::Tensor& row_sums, const RouterOptions& options, const at::Tensor& losses);
 
@@ -78,14 +81,5 @@ void router_backward(const at::Tensor& grad_weights, const at::Tensor& logits, c
                      const at::Tensor& token_weights, const at::Tensor& row_sums,
                      const RouterOptions& options, const RouterLossGradient& gradient,
                      const at::Tensor& grad_logits);
-
-void router_forward_reference(const at::Tensor& logits, const at::Tensor& correction,
-                              const at::Tensor& token_weights, const RouterOptions& options,
-                              const at::Tensor& indices, const at::Tensor& weights,
-                              const at::Tensor& row_sums);
-void router_backward_reference(const at::Tensor& grad_weights, const at::Tensor& logits,
-                               const at::Tensor& indices, const at::Tensor& token_weights,
-                               const at::Tensor& row_sums, const RouterOptions& options,
-                               const RouterLossGradient& gradient, const at::Tensor& grad_logits);
 
 }  // namespace stepforge

@@ -21,9 +21,4 @@ void clip_coefficient(const at::Tensor& norm, double max_norm, const at::Tensor&
 /// flag = 1 if both are finite, else 0.
 void flag_if_finite(const at::Tensor& first, const at::Tensor& second, const at::Tensor& flag);
 
-void reciprocal_or_zero_reference(const at::Tensor& count, const at::Tensor& weight);
-void mean_in_order_reference(const at::Tensor& values, const at::Tensor& count, const at::Tensor& mean);
-void clip_coefficient_reference(const at::Tensor& norm, double max_norm, const at::Tensor& coefficient);
-void flag_if_finite_reference(const at::Tensor& first, const at::Tensor& second, const at::Tensor& flag);
-
 }  // namespace stepforge

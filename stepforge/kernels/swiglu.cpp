@@ -9,7 +9,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -37,11 +37,7 @@ Slope slope_of(const at::Tensor& gate, Activation activation) {
 void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out, Activation activation) {
   check_shape(gate_up, "swiglu gate_up", {gate_up.size(0), gate_up.size(1)});
   check_tensor(out, "swiglu out", {gate_up.size(0), gate_up.size(1) / 2}, gate_up.scalar_type());
-  if (has_cpu_kernel(gate_up)) {
-    cpu::swiglu_forward(gate_up, out, activation);
-  } else {
-    swiglu_forward_reference(gate_up, out, activation);
-  }
+  pick(&KernelTable::swiglu_forward, gate_up)(gate_up, out, activation);
 }
 
 void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up,
@@ -49,20 +45,16 @@ void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, cons
   check_shape(gate_up, "swiglu gate_up", {gate_up.size(0), gate_up.size(1)});
   check_tensor(grad_out, "swiglu grad_out", {gate_up.size(0), gate_up.size(1) / 2}, gate_up.scalar_type());
   check_tensor(grad_gate_up, "swiglu grad_gate_up", gate_up.sizes(), gate_up.scalar_type());
-  if (has_cpu_kernel(gate_up)) {
-    cpu::swiglu_backward(grad_out, gate_up, grad_gate_up, activation);
-  } else {
-    swiglu_backward_reference(grad_out, gate_up, grad_gate_up, activation);
-  }
+  pick(&KernelTable::swiglu_backward, gate_up)(grad_out, gate_up, grad_gate_up, activation);
 }
 
-void swiglu_forward_reference(const at::Tensor& gate_up, const at::Tensor& out, Activation activation) {
+void reference::swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out, Activation activation) {
   const auto halves = gate_up.to(compute_type(gate_up)).chunk(2, -1);
   out.copy_(halves[0] * slope_of(halves[0], activation).s * halves[1]);
 }
 
-void swiglu_backward_reference(const at::Tensor& grad_out, const at::Tensor& gate_up,
-                               const at::Tensor& grad_gate_up, Activation activation) {
+void reference::swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up,
+                                const at::Tensor& grad_gate_up, Activation activation) {
   const auto halves = gate_up.to(compute_type(gate_up)).chunk(2, -1);
   const at::Tensor& gate = halves[0];
   const at::Tensor grad = grad_out.to(gate.scalar_type());

@@ -24,9 +24,4 @@ void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out,
 void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up,
                      Activation activation = Activation::silu);
 
-void swiglu_forward_reference(const at::Tensor& gate_up, const at::Tensor& out,
-                              Activation activation = Activation::silu);
-void swiglu_backward_reference(const at::Tensor& grad_out, const at::Tensor& gate_up,
-                               const at::Tensor& grad_gate_up, Activation activation = Activation::silu);
-
 }  // namespace stepforge

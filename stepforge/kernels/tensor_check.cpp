@@ -32,10 +32,6 @@ void check_scalar(const at::Tensor& scalar, std::string_view name) {
   check_tensor(scalar, name, {}, at::kDouble);
 }
 
-bool has_cpu_kernel(const at::Tensor& tensor) {
-  return tensor.is_cpu() && (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16);
-}
-
 at::ScalarType compute_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }

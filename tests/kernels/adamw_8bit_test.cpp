@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -81,7 +82,7 @@ TEST(AdamW8bit, AgreesWithItsReference) {
     reference.m_scale.copy_(fast.m_scale);
     reference.v_scale.copy_(fast.v_scale);
     fast.step(gradient_of_step(static_cast<uint64_t>(step)), step);
-    reference.step(gradient_of_step(static_cast<uint64_t>(step)), step, adamw_8bit_update_reference);
+    reference.step(gradient_of_step(static_cast<uint64_t>(step)), step, reference::adamw_8bit_update);
     expect_close(fast.p, reference.p, 8 * kEps32, "parameter");
     expect_close(fast.m_scale, reference.m_scale, 8 * kEps32, "first scales");
     expect_close(fast.v_scale, reference.v_scale, 8 * kEps32, "second scales");
@@ -128,7 +129,7 @@ TEST(AdamW8bit, GivesTheSameBitsInPiecesOfWholeBlocksAndForAllThreads) {
 }
 
 TEST(AdamW8bit, ChangesNoBitIfTheFlagIsDown) {
-  for (auto* update : {adamw_8bit_update, adamw_8bit_update_reference}) {
+  for (auto* update : {adamw_8bit_update, reference::adamw_8bit_update}) {
     const EightBit state;
     EightBit before;
     state.step(gradient_of_step(1), 1);
@@ -140,7 +141,7 @@ TEST(AdamW8bit, ChangesNoBitIfTheFlagIsDown) {
 
 /// Otherwise the update after one with a small gradient, such as that of an expert that gets no token, is divided by eps.
 TEST(AdamW8bit, ASecondMomentAboveZeroNeverBecomesZero) {
-  for (auto* update : {adamw_8bit_update, adamw_8bit_update_reference}) {
+  for (auto* update : {adamw_8bit_update, reference::adamw_8bit_update}) {
     const EightBit state;
     at::Tensor g = at::full({kEightBitElements}, 1e-5);
     g[0] = 1.0;  // the square of the others is 1e-10 of it, far below the code

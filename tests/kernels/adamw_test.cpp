@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -68,8 +69,8 @@ TEST(AdamW, MomentsInBf16AreRoundedOnceAfterAnUpdateInFp32) {
   EXPECT_TRUE(at::equal(fast.m, exact.m.to(at::kBFloat16)));
   EXPECT_TRUE(at::equal(fast.v, exact.v.to(at::kBFloat16)));
   const State reference = narrow(3000);
-  adamw_update_reference(reference.p, reference.g, reference.m, reference.v, 0, 3000, kOptions,
-                         some_scalars());
+  reference::adamw_update(reference.p, reference.g, reference.m, reference.v, 0, 3000, kOptions,
+                          some_scalars());
   expect_close(reference.p, fast.p, 8 * kEps32, "parameter of the reference");
   expect_close(reference.v, fast.v, kEps16, "second moment of the reference");
 }

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -16,14 +17,14 @@ TEST(Bias, AgreesWithTheFp64Reference) {
         const at::Tensor x = random_tensor({rows, width}, 1).to(type);
         const at::Tensor bias = random_tensor({width}, 2).to(type);
         const at::Tensor expected = x.to(at::kDouble);
-        bias_forward_reference(expected, bias.to(at::kDouble));
+        reference::bias_forward(expected, bias.to(at::kDouble));
         bias_forward(x, bias);
         expect_close(x, expected, type == at::kFloat ? kEps32 : kEps16, "x");
         const at::Tensor grad = random_tensor({rows, width}, 3).to(type);
         const at::Tensor actual_grad = at::empty({width});
         const at::Tensor expected_grad = at::empty({width}, at::kDouble);
         bias_backward(grad, actual_grad);
-        bias_backward_reference(grad.to(at::kDouble), expected_grad);
+        reference::bias_backward(grad.to(at::kDouble), expected_grad);
         expect_close(actual_grad, expected_grad, 64 * kEps32, "grad_bias");
       }
     }

@@ -12,7 +12,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/reduce.h"
+#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
+#include "tests/support/whole_head.h"
 
 namespace stepforge::testing {
 namespace {
@@ -30,7 +32,7 @@ TEST(CrossEntropy, AgreesWithTheFp64Reference) {
       const at::Tensor labels = some_labels(23, static_cast<int32_t>(vocabulary));
       const at::Tensor wide = logits.to(at::kDouble);
       const at::Tensor expected_loss = at::empty({23}, at::kDouble);
-      cross_entropy_forward_backward_reference(wide, labels, {scalar(0.125)}, expected_loss);
+      reference::cross_entropy(wide, labels, {scalar(0.125)}, expected_loss);
       const at::Tensor loss = at::empty({23});
       cross_entropy_forward(logits, labels, loss);
       expect_close(loss, expected_loss, 16 * kEps32, "loss alone");
@@ -120,7 +122,7 @@ TEST(CrossEntropy, HugeLogitsStayFinite) {
     logits[1] += huge;
     const at::Tensor wide = logits.to(at::kDouble);
     const at::Tensor expected = at::empty({2}, at::kDouble);
-    cross_entropy_forward_backward_reference(wide, int_tensor({7, 5}), {scalar(1)}, expected);
+    reference::cross_entropy(wide, int_tensor({7, 5}), {scalar(1)}, expected);
     const at::Tensor loss = at::empty({2});
     cross_entropy_forward_backward(logits, int_tensor({7, 5}), {scalar(1)}, loss);
     expect_close(loss, expected, 16 * kEps32, "loss");
@@ -164,8 +166,7 @@ TEST(LinearCrossEntropy, ChunksAgreeWithTheWholeInFp64) {
     const at::Tensor hidden = head.hidden.to(type);
     const at::Tensor weight = head.weight.to(type);
     const LinearCrossEntropyOutputs expected = head.outputs(at::kDouble, at::kDouble);
-    linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), head.labels,
-                                   {scalar(0.25)}, expected);
+    whole_head(hidden.to(at::kDouble), weight.to(at::kDouble), head.labels, {scalar(0.25)}, expected);
     for (const int64_t chunk : {1, 8, 29, 100}) {
       const LinearCrossEntropyOutputs actual = head.outputs(type, at::kFloat);
       linear_cross_entropy(hidden, weight, head.labels, {scalar(0.25)}, chunk, actual);
@@ -251,7 +252,7 @@ TEST(LinearCrossEntropy, LabelSmoothingIsThatOfTorch) {
       expect_close(actual.grad_hidden, hidden.grad(), tolerance, "grad_hidden");
       expect_close(actual.grad_weight, weight.grad(), tolerance, "grad_weight");
       const LinearCrossEntropyOutputs reference = head.outputs(at::kDouble, at::kDouble);
-      linear_cross_entropy_reference(hidden.detach(), weight.detach(), head.labels, gradient, reference);
+      whole_head(hidden.detach(), weight.detach(), head.labels, gradient, reference);
       expect_close(reference.token_loss, losses.detach(), 1e-14, "loss of the reference");
       expect_close(reference.grad_hidden, hidden.grad(), 1e-13, "grad_hidden of the reference");
     }
@@ -323,8 +324,7 @@ TEST(LinearCrossEntropy, WeightsOfTokensScaleTheirGradientsAndNotTheirLosses) {
   EXPECT_TRUE(at::equal(weighted.token_loss, plain.token_loss));
   EXPECT_TRUE(at::equal(weighted.grad_hidden, plain.grad_hidden * weights.unsqueeze(1)));
   const LinearCrossEntropyOutputs reference = head.outputs(at::kFloat, at::kFloat);
-  linear_cross_entropy_reference(head.hidden, head.weight, head.labels, {scalar(1), 0.01, weights},
-                                 reference);
+  whole_head(head.hidden, head.weight, head.labels, {scalar(1), 0.01, weights}, reference);
   expect_close(weighted.grad_weight, reference.grad_weight, 64 * kEps32, "grad_weight");
 }
 

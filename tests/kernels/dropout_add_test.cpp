@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -28,12 +29,12 @@ TEST(DropoutAdd, AgreesWithTheReferenceBitForBit) {
       const at::Tensor expected = at::empty_like(x);
       const at::Tensor zero = at::zeros_like(x);
       dropout_add_forward(x, zero, 0.25, kKey, coords, out);
-      dropout_add_forward_reference(x, zero, 0.25, kKey, coords, expected);
+      reference::dropout_add_forward(x, zero, 0.25, kKey, coords, expected);
       EXPECT_TRUE(at::equal(out, expected));
       dropout_add_backward(x, 0.25, kKey, coords, out);
       EXPECT_TRUE(at::equal(out, expected));
       dropout_add_forward(x, residual, 0.25, kKey, coords, out);
-      dropout_add_forward_reference(x, residual, 0.25, kKey, coords, expected);
+      reference::dropout_add_forward(x, residual, 0.25, kKey, coords, expected);
       // One fused multiply-add against a product that is rounded first.
       expect_close(out, expected, type == at::kFloat ? 2 * kEps32 : kEps16, "sum");
     }

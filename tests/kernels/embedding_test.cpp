@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -60,7 +61,7 @@ TEST(Embedding, OfNoTokenIsARowOfZerosWithoutAGradient) {
     const bool whole = part.size == 0;
     for (const bool reference : {false, true}) {
       const at::Tensor out = at::empty({4, 19}).fill_(7);
-      (reference ? embedding_forward_reference : embedding_forward)(tokens, weight, out, part, 1.0);
+      (reference ? reference::embedding_forward : embedding_forward)(tokens, weight, out, part, 1.0);
       EXPECT_TRUE(at::equal(out[0], at::zeros({19})));
       EXPECT_TRUE(at::equal(out[1], weight[whole ? 3 : 1]));
       EXPECT_TRUE(at::equal(out[2], at::zeros({19})));
@@ -69,8 +70,8 @@ TEST(Embedding, OfNoTokenIsARowOfZerosWithoutAGradient) {
       expected[whole ? 3 : 1].copy_(grad_out[1]);
       if (whole) expected[0].copy_(grad_out[3]);
       const at::Tensor gradient = at::empty({5, 19});
-      (reference ? embedding_backward_reference : embedding_backward)(tokens, grad_out, gradient,
-                                                                      /*accumulate=*/false, part, 1.0);
+      (reference ? reference::embedding_backward : embedding_backward)(tokens, grad_out, gradient,
+                                                                       /*accumulate=*/false, part, 1.0);
       EXPECT_TRUE(at::equal(gradient, expected));
     }
   }
@@ -83,7 +84,7 @@ TEST(Embedding, AgreesWithTheReferenceForAnyNumberOfThreads) {
     const at::Tensor grad_out = random_tensor({500, 67}, 2).to(type);
     const at::Tensor start = random_tensor({40, 67}, 3);
     const at::Tensor expected = start.to(at::kDouble);
-    embedding_backward_reference(int_tensor(tokens), grad_out.to(at::kDouble), expected, true);
+    reference::embedding_backward(int_tensor(tokens), grad_out.to(at::kDouble), expected, true, {}, 1.0);
     expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
       const at::Tensor grad_weight = start.clone();
       embedding_backward(int_tensor(tokens), grad_out, grad_weight, true);

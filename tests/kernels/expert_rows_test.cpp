@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -83,10 +84,10 @@ TEST(ExpertRows, GatherAndCombineAgreeWithTheReferenceAndAreTransposes) {
       gather_rows(x, rows, gathered);
       combine_rows(y, rows, combined);
       const at::Tensor expected = at::empty(x.sizes(), at::kDouble);
-      combine_rows_reference(y.to(at::kDouble), rows, expected);
+      reference::combine_rows(y.to(at::kDouble), rows, expected);
       expect_close(combined, expected, type == at::kBFloat16 ? kEps16 : 4 * kEps32, "combined");
       const at::Tensor exact = at::empty_like(y);
-      gather_rows_reference(x, rows, exact);
+      reference::gather_rows(x, rows, exact);
       EXPECT_TRUE(at::equal(gathered, exact));
       if (type != at::kDouble) continue;
       EXPECT_NEAR((gathered * y).sum().item<double>(), (x * combined).sum().item<double>(), 1e-9);

@@ -7,6 +7,7 @@
 
 #include "stepforge/kernels/lion.h"
 #include "stepforge/kernels/muon.h"
+#include "stepforge/kernels/reference.h"
 #include "stepforge/kernels/sgd.h"
 #include "tests/kernels/compare.h"
 
@@ -38,7 +39,7 @@ TEST(Lion, AgreesWithItsDefinition) {
   expect_close(fast.p, p, 4 * kEps32, "parameter");
   expect_close(fast.m, 0.97 * before.m + 0.03 * g, 4 * kEps32, "momentum");
   const State reference = make_state({5000}, at::kDouble);
-  lion_update_reference(reference.p, reference.g, reference.m, kLion, some_scalars());
+  reference::lion_update(reference.p, reference.g, reference.m, kLion, some_scalars());
   expect_close(reference.p, p, 1e-14, "reference");
 }
 

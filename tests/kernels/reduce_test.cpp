@@ -9,6 +9,7 @@
 #include <ATen/ops/arange.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -56,10 +57,10 @@ TEST(Norm, EachTypeAgreesWithTheReferenceAndWithTorch) {
       const double norm = norm_of(flat, kAllTypes.at(i));
       EXPECT_NEAR(norm, expected.at(i).item<double>(), 1e-13 * norm) << i;
       const at::Tensor chunks = at::empty({reduce_chunks(elements)}, at::kDouble);
-      norm_terms_by_chunk_reference(flat, kAllTypes.at(i), chunks);
+      reference::norm_terms_by_chunk(flat, kAllTypes.at(i), chunks);
       const at::Tensor reference = scalar(0);
-      join_norm_terms_reference(kAllTypes.at(i), chunks, reference);
-      norm_of_terms_reference(kAllTypes.at(i), reference, reference);
+      reference::join_norm_terms(kAllTypes.at(i), chunks, reference);
+      reference::norm_of_terms(kAllTypes.at(i), reference, reference);
       EXPECT_NEAR(reference.item<double>(), norm, 1e-13 * norm) << i;
     }
   }
@@ -125,7 +126,7 @@ TEST(AllFinite, SeesNanAndBothInfinitiesAnywhere) {
       EXPECT_TRUE(all_finite(flat));
       flat[index] = bad;
       EXPECT_FALSE(all_finite(flat)) << bad << " at " << index;
-      EXPECT_FALSE(all_finite_reference(flat));
+      EXPECT_FALSE(reference::all_finite(flat));
     }
   }
 }
@@ -141,7 +142,7 @@ TEST(SumInOrder, AddsFirstToLastInFp64) {
     EXPECT_EQ(sum.item<double>(), 1.0);
   }
   const at::Tensor reference = scalar(7);
-  sum_in_order_reference(at::arange(10, at::kFloat), reference);
+  reference::sum_in_order(at::arange(10, at::kFloat), reference);
   EXPECT_EQ(reference.item<double>(), 45.0);
 }
 

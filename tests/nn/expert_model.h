@@ -14,6 +14,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "stepforge/catalog/expert_layers.h"
+#include "stepforge/kernels/reference.h"
 #include "stepforge/nn/expert_layer.h"
 #include "stepforge/nn/router_step.h"
 #include "tests/nn/reference.h"
@@ -130,7 +131,7 @@ class ReferenceExperts {
     const at::Tensor indices = at::empty({logits.size(0), options.chosen}, at::kInt);
     const at::Tensor unused = at::empty(indices.sizes(), at::kDouble);
     const at::Tensor shift = model_.correction.defined() ? model_.correction.to(at::kDouble) : at::Tensor();
-    router_forward_reference(logits.detach(), shift, {}, options, indices, unused, {});
+    reference::router_forward(logits.detach(), shift, {}, options, indices, unused, {});
     chosen_ = at::zeros(logits.sizes(), at::kBool).scatter(1, indices.to(at::kLong), true);
     const at::Tensor scores = options.score == RouterScore::softmax ? logits.softmax(1) : at::sigmoid(logits);
     at::Tensor dense = scores * chosen_;

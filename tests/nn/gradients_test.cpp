@@ -9,6 +9,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/kernels/reference.h"
 #include "stepforge/modelspec/calls/rotary.h"
 #include "stepforge/nn/functions.h"
 #include "stepforge/nn/layers.h"
@@ -309,8 +310,8 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
                                 .group_score = sigmoid ? GroupScore::two_largest : GroupScore::largest};
     const at::Tensor indices = at::empty({logits.size(0), options.chosen}, at::kInt);
     const at::Tensor weights = at::empty(indices.sizes(), at::kDouble);
-    router_forward_reference(logits.detach(), sigmoid ? correction.to(at::kDouble) : correction, {}, options,
-                             indices, weights, {});
+    reference::router_forward(logits.detach(), sigmoid ? correction.to(at::kDouble) : correction, {}, options,
+                              indices, weights, {});
     return indices.to(at::kLong);
   }
 

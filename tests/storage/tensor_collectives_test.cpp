@@ -10,10 +10,12 @@
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/kernels/embedding.h"
+#include "stepforge/kernels/reference.h"
 #include "stepforge/nn/functions.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/throws.h"
+#include "tests/support/whole_head.h"
 
 namespace stepforge::testing {
 namespace {
@@ -80,7 +82,9 @@ TEST(TensorExchange, SlicesAreGatheredAndSummedInOrder) {
       const at::Tensor shares = whole * (tensor.rank + 1);
       EXPECT_TRUE(at::equal(sum_of_slice(shares, ranks), at::full({2, 5}, 6 * (tensor.rank + 1), type)));
     }
-    EXPECT_CONTAINS(message_of<Error>([&] { sum_of_slice(at::zeros({4, 5}), ranks); }),
+    EXPECT_CONTAINS(message_of<Error>([&] {
+                      sum_of_slice(at::zeros({4, 5}), ranks);
+                    }),
                     "4 tokens cannot be divided into 3 equal slices");
   });
 }
@@ -145,7 +149,7 @@ TEST(TensorExchange, EmbeddingsOfPartsAddUpToTheWhole) {
     const at::Tensor out = at::empty({7, 19});
     embedding_forward(tokens, rows, out, part);
     const at::Tensor reference = at::empty_like(out);
-    embedding_forward_reference(tokens, rows, reference, part);
+    reference::embedding_forward(tokens, rows, reference, part, 1.0);
     EXPECT_TRUE(at::equal(out, reference));
     ranks.sum(out);
     EXPECT_TRUE(at::equal(out, whole));
@@ -153,7 +157,7 @@ TEST(TensorExchange, EmbeddingsOfPartsAddUpToTheWhole) {
     embedding_backward(tokens, grad, part_grad, false, part);
     EXPECT_TRUE(at::equal(part_grad, rows_of(whole_grad, tensor)));
     const at::Tensor reference_grad = at::empty_like(rows);
-    embedding_backward_reference(tokens, grad, reference_grad, false, part);
+    reference::embedding_backward(tokens, grad, reference_grad, false, part, 1.0);
     expect_close(part_grad, reference_grad, 8 * kEps32, "gradient");
     EXPECT_THROW(embedding_forward(int_tensor({13, 0, 0, 0, 0, 0, 0}), rows, out, part), Error);
   });
@@ -170,8 +174,7 @@ TEST(TensorExchange, LossAndGradientsOfPartsAreThoseOfTheWhole) {
     const LinearCrossEntropyOutputs whole{.token_loss = at::empty({29}, at::kDouble),
                                           .grad_hidden = at::empty({29, 24}, at::kDouble),
                                           .grad_weight = at::empty({vocabulary, 24}, at::kDouble)};
-    linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), labels,
-                                   {scalar(0.25), 0.01}, whole);
+    whole_head(hidden.to(at::kDouble), weight.to(at::kDouble), labels, {scalar(0.25), 0.01}, whole);
     const double tolerance = type == at::kFloat ? 64 * kEps32 : 4 * kEps16;
     for (const auto& [chunk, whole_logits] : {std::pair<int64_t, bool>{4, false}, {100, false}, {4, true}}) {
       on_parts(4, [&](const TensorExchange& ranks, const TensorParallel& tensor) {

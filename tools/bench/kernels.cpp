@@ -25,6 +25,7 @@
 
 #include "stepforge/kernels/adamw.h"
 #include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/reference.h"
 #include "stepforge/kernels/rms_norm.h"
 #include "stepforge/kernels/swiglu.h"
 
@@ -107,7 +108,7 @@ void element_wise() {
   compare(
       "rms_norm backward 2048x768",
       [&] { rms_norm_backward(grad_out, x, weight, rstd, {}, out, grad_weight); },
-      [&] { rms_norm_backward_reference(grad_out, x, weight, rstd, {}, out, grad_weight); });
+      [&] { reference::rms_norm_backward(grad_out, x, weight, rstd, {}, out, grad_weight, 0.0); });
   const at::Tensor gate_up = at::randn({2048, 4096});
   const at::Tensor mixed = at::empty({2048, 2048});
   const at::Tensor grad_gate_up = at::empty_like(gate_up);

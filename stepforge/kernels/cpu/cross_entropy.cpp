@@ -14,6 +14,21 @@
 namespace stepforge::cpu {
 namespace {
 
+/// LossGradient for a kernel, which reads the scale when it runs; null without gradients.
+struct LogitsGradient {
+  const double* scale = nullptr;
+  double z_weight = 0.0;
+  const float* weights = nullptr;  ///< of each row; null if all are 1
+  double cap = 0.0;                ///< LossGradient::cap
+  double smoothing = 0.0;          ///< LossGradient::smoothing; changes the loss too
+};
+
+LogitsGradient for_kernel(const LossGradient& gradient) {
+  return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr, gradient.z_weight,
+          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr, gradient.cap,
+          gradient.smoothing};
+}
+
 void check_labels(const int64_t* labels, int64_t count, int64_t vocabulary) {
   for (int64_t n = 0; n < count; ++n) {
     if (labels[n] != kIgnoredLabel && (labels[n] < 0 || labels[n] >= vocabulary)) {
@@ -231,8 +246,9 @@ void for_each_row(const at::Tensor& logits, const Visit& visit) {
 
 }  // namespace
 
-void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const LogitsGradient& gradient,
+void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const LossGradient& loss_gradient,
                    const at::Tensor& token_loss) {
+  const LogitsGradient gradient = for_kernel(loss_gradient);
   const at::Tensor wide_labels = labels.to(at::kLong);
   const auto* label_data = wide_labels.const_data_ptr<int64_t>();
   check_labels(label_data, labels.numel(), logits.size(1));
@@ -267,8 +283,9 @@ void part_terms(const at::Tensor& logits, const at::Tensor& labels, const Vocabu
 }
 
 void part_losses(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
-                 const at::Tensor& largest, const at::Tensor& terms, const LogitsGradient& gradient,
+                 const at::Tensor& largest, const at::Tensor& terms, const LossGradient& loss_gradient,
                  const at::Tensor& token_loss) {
+  const LogitsGradient gradient = for_kernel(loss_gradient);
   const auto* label_data = labels.const_data_ptr<int64_t>();
   const auto* largest_data = largest.const_data_ptr<float>();
   const auto* sums = terms.const_data_ptr<double>();

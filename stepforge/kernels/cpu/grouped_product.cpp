@@ -159,6 +159,11 @@ void grouped_product(const at::Tensor& x, const at::Tensor& weights, std::span<c
   });
 }
 
+void grouped_input_gradient(const at::Tensor& grad_out, const at::Tensor& weights,
+                            std::span<const int64_t> offsets, const at::Tensor& grad_x) {
+  grouped_product(grad_out, weights.transpose(1, 2), offsets, grad_x);
+}
+
 void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
                              std::span<const int64_t> offsets, const at::Tensor& grad_weights,
                              bool accumulate) {

@@ -221,7 +221,7 @@ void router_forward(const at::Tensor& logits, const at::Tensor& correction, cons
 }
 
 void router_backward(const at::Tensor& grad_weights, const at::Tensor& logits, const at::Tensor& indices,
-                     const at::Tensor& token_weights, const at::Tensor& balance_factors,
+                     const at::Tensor& token_weights, const at::Tensor& row_sums,
                      const RouterOptions& options, const RouterLossGradient& gradient,
                      const at::Tensor& grad_logits) {
   const int64_t experts = logits.size(1);
@@ -230,6 +230,8 @@ void router_backward(const at::Tensor& grad_weights, const at::Tensor& logits, c
   const double scale = losses ? *gradient.scale.const_data_ptr<double>() : 0.0;
   const auto balance = static_cast<float>(scale * gradient.balance_weight);
   const auto z = static_cast<float>(2.0 * scale * gradient.z_weight);
+  const at::Tensor balance_factors =
+      losses ? router_balance_factors(row_sums, options.chosen).to(at::kFloat) : at::Tensor();
   const int64_t length = losses ? logits.size(0) / balance_factors.size(0) : logits.size(0);
   const float* const factors = losses ? balance_factors.const_data_ptr<float>() : nullptr;
   const float* const counted = losses ? token_weights.const_data_ptr<float>() : nullptr;
