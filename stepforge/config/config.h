@@ -580,6 +580,12 @@ struct MetricsConfig {
   bool operator==(const MetricsConfig&) const = default;
 };
 
+struct KernelsConfig {
+  bool reference = false;
+
+  bool operator==(const KernelsConfig&) const = default;
+};
+
 struct DebugConfig {
   bool print_config = false;
   bool prove_layout = false;
@@ -613,6 +619,7 @@ struct Config {
   ValidationConfig validation;
   SamplingConfig sampling;
   MetricsConfig metrics;
+  KernelsConfig kernels;
   DebugConfig debug;
   ExperimentalConfig experimental;
   Extensions extensions;  ///< the sections of plug-ins

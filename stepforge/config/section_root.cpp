@@ -32,6 +32,7 @@ SchemaOf<Config> make_config_schema() {
       .table("sampling", &Config::sampling, sampling_section(), "Text generation during training.",
              kUnreported)
       .table("metrics", &Config::metrics, metrics_section(), "Logging and metrics.", kUnreported)
+      .table("kernels", &Config::kernels, kernels_section(), "Implementations of fused operations.")
       .table("debug", &Config::debug, debug_section(), "Debugging.", kUnreported)
       .table("experimental", &Config::experimental, experimental_section(), "Plug-ins.", kUnreported);
 }

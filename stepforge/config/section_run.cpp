@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sections [checkpoint], [validation], [sampling], [metrics] and [debug].
+// Sections [checkpoint], [validation], [sampling], [metrics], [kernels] and [debug].
 #include "stepforge/config/sections.h"
 
 namespace stepforge {
@@ -114,6 +114,14 @@ SchemaOf<MetricsConfig> metrics_section() {
       .field("router", &MetricsConfig::router,
              "What is logged about the routers of experts: nothing, the balance of each layer and its "
              "mean, or also the tokens of each expert in metrics.jsonl.");
+}
+
+SchemaOf<KernelsConfig> kernels_section() {
+  return SchemaOf<KernelsConfig>().field(
+      "reference", &KernelsConfig::reference,
+      "Whether training computes each fused operation by its reference, the same mathematics in plain tensor "
+      "operations, which is slower and takes more memory than planned: to find whether a kernel causes a "
+      "result.");
 }
 
 SchemaOf<DebugConfig> debug_section() {

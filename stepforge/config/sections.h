@@ -21,6 +21,7 @@ SchemaOf<CheckpointConfig> checkpoint_section();
 SchemaOf<ValidationConfig> validation_section();
 SchemaOf<SamplingConfig> sampling_section();
 SchemaOf<MetricsConfig> metrics_section();
+SchemaOf<KernelsConfig> kernels_section();
 SchemaOf<DebugConfig> debug_section();
 SchemaOf<ExperimentalConfig> experimental_section();
 

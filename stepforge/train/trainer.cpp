@@ -10,6 +10,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
 #include "stepforge/comm/gather.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "stepforge/plan/unread_options.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/callback_kinds.h"
@@ -28,6 +29,12 @@ double flops_of(const Batch& batch, const ModelSpec& model) {
   return flops;
 }
 
+KernelTable table_of(const KernelsConfig& kernels) {
+  KernelTable table;
+  table.references_only = kernels.reference;
+  return table;
+}
+
 }  // namespace
 
 Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatcher* interrupts, World* world)
@@ -36,7 +43,8 @@ Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatc
       log(logger),
       interrupts_(interrupts),
       world_(world),
-      build_steps_(standard_build_steps()) {
+      build_steps_(standard_build_steps()),
+      memory_(make_rank_memory(table_of(config.kernels))) {
   refuse_unread_options(loaded);
   for (auto& callback : make_callbacks(config)) add_callback(std::move(callback));
 }

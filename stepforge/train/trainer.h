@@ -183,8 +183,8 @@ class Trainer {
   World* world_;
   std::vector<BuildStep> build_steps_;
   int64_t last_validated_step_ = -1;
-  std::exception_ptr data_failure_;  ///< why this rank has no rows for the step
-  std::shared_ptr<RankMemory> memory_ = make_rank_memory();
+  std::exception_ptr data_failure_;     ///< why this rank has no rows for the step
+  std::shared_ptr<RankMemory> memory_;  ///< of this rank, with its kernels
 };
 
 /// The build steps of a new Trainer, in order.
