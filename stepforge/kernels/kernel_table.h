@@ -41,8 +41,8 @@ struct KernelTable {
   BuiltinRow<reference::rms_norm_backward, cpu::rms_norm_backward> rms_norm_backward;
   BuiltinRow<reference::bias_forward, cpu::bias_forward> bias_forward;
   BuiltinRow<reference::bias_backward, cpu::bias_backward> bias_backward;
-  BuiltinRow<reference::swiglu_forward, cpu::swiglu_forward> swiglu_forward;
-  BuiltinRow<reference::swiglu_backward, cpu::swiglu_backward> swiglu_backward;
+  BuiltinRow<reference::gated_forward, cpu::gated_forward> gated_forward;
+  BuiltinRow<reference::gated_backward, cpu::gated_backward> gated_backward;
   BuiltinRow<reference::dropout_add_forward, cpu::dropout_add_forward> dropout_add_forward;
   BuiltinRow<reference::dropout_add_backward, cpu::dropout_add_backward> dropout_add_backward;
   BuiltinRow<reference::qk_norm_rope_forward, cpu::qk_norm_rope_forward> qk_norm_rope_forward;
@@ -67,10 +67,6 @@ struct KernelTable {
   BuiltinRow<reference::router_backward, cpu::router_backward> router_backward;
   BuiltinRow<reference::gather_rows, cpu::gather_rows> gather_rows;
   BuiltinRow<reference::combine_rows, cpu::combine_rows> combine_rows;
-  BuiltinRow<reference::expert_swiglu_forward, cpu::expert_swiglu_forward> expert_swiglu_forward;
-  BuiltinRow<reference::expert_swiglu_backward, cpu::expert_swiglu_backward> expert_swiglu_backward;
-  BuiltinRow<reference::clamped_swiglu_forward, cpu::clamped_swiglu_forward> clamped_swiglu_forward;
-  BuiltinRow<reference::clamped_swiglu_backward, cpu::clamped_swiglu_backward> clamped_swiglu_backward;
   BuiltinRow<reference::add_expert_bias, cpu::add_expert_bias> add_expert_bias;
   BuiltinRow<reference::expert_bias_gradient, cpu::expert_bias_gradient> expert_bias_gradient;
   BuiltinRow<reference::add_factor_gradients, cpu::add_factor_gradients> add_factor_gradients;

@@ -12,14 +12,12 @@
 #include "stepforge/kernels/adamw_8bit.h"
 #include "stepforge/kernels/attention.h"
 #include "stepforge/kernels/bias.h"
-#include "stepforge/kernels/clamped_swiglu.h"
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/dropout_add.h"
 #include "stepforge/kernels/embedding.h"
 #include "stepforge/kernels/expert_bias.h"
 #include "stepforge/kernels/expert_rows.h"
-#include "stepforge/kernels/expert_swiglu.h"
 #include "stepforge/kernels/gated_add.h"
 #include "stepforge/kernels/grouped_product.h"
 #include "stepforge/kernels/latent_heads.h"
@@ -37,8 +35,12 @@ decltype(stepforge::rms_norm_forward) rms_norm_forward;
 decltype(stepforge::rms_norm_backward) rms_norm_backward;
 decltype(stepforge::bias_forward) bias_forward;
 decltype(stepforge::bias_backward) bias_backward;
-decltype(stepforge::swiglu_forward) swiglu_forward;
-decltype(stepforge::swiglu_backward) swiglu_backward;
+
+/// All of swiglu.h. grad_weights and out: undefined without weights.
+void gated_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out);
+void gated_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
+                    const at::Tensor& grad_gate_up, const at::Tensor& grad_weights, const at::Tensor& out);
+
 decltype(stepforge::dropout_add_forward) dropout_add_forward;
 decltype(stepforge::dropout_add_backward) dropout_add_backward;
 decltype(stepforge::qk_norm_rope_forward) qk_norm_rope_forward;
@@ -74,10 +76,6 @@ decltype(stepforge::router_forward) router_forward;
 decltype(stepforge::router_backward) router_backward;
 void gather_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
 void combine_rows(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& out);
-decltype(stepforge::expert_swiglu_forward) expert_swiglu_forward;
-decltype(stepforge::expert_swiglu_backward) expert_swiglu_backward;
-decltype(stepforge::clamped_swiglu_forward) clamped_swiglu_forward;
-decltype(stepforge::clamped_swiglu_backward) clamped_swiglu_backward;
 decltype(stepforge::add_expert_bias) add_expert_bias;
 decltype(stepforge::expert_bias_gradient) expert_bias_gradient;
 decltype(stepforge::add_factor_gradients) add_factor_gradients;

@@ -6,9 +6,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 
+#include "stepforge/base/format.h"
 #include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
@@ -16,51 +20,135 @@ namespace stepforge {
 
 namespace {
 
-/// s(g) and its derivative.
-struct Slope {
-  at::Tensor s;
-  at::Tensor derivative;
-};
-
-Slope slope_of(const at::Tensor& gate, Activation activation) {
-  if (activation == Activation::silu) {
-    const at::Tensor s = at::sigmoid(gate);
-    return {s, s * (1 - s)};
-  }
-  const double root = std::sqrt(2.0 / std::numbers::pi);
-  const at::Tensor s = (at::tanh((gate + gate.pow(3) * 0.044715) * root) + 1) * 0.5;
-  return {s, s * (1 - s) * (gate.square() * (3 * 0.044715) + 1) * (2 * root)};
+void check_gated(const char* name, const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
+  const bool weighted = rows.weights.defined();
+  const int64_t count = weighted ? rows.weights.numel() : gate_up.size(0);
+  check_shape(gate_up, format("{} gate_up", name), {count, gate_up.size(1)});
+  check_tensor(out, format("{} out", name), {count, gate_up.size(1) / 2}, gate_up.scalar_type());
+  if (!weighted) return;
+  check_tensor(rows.weights, format("{} weights", name), {rows.weights.size(0), rows.weights.size(1)},
+               compute_type(gate_up));
+  check_tensor(rows.slots, format("{} slots", name), {count}, at::kInt);
 }
+
+void run_forward(const char* name, const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
+  check_gated(name, gate_up, rows, out);
+  pick(&KernelTable::gated_forward, gate_up)(gate_up, rows, out);
+}
+
+/// grad_weights and out: of rows with weights.
+void run_backward(const char* name, const at::Tensor& grad_out, const at::Tensor& gate_up,
+                  const GatedRows& rows, const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
+                  const at::Tensor& out) {
+  check_gated(name, gate_up, rows, grad_out);
+  check_tensor(grad_gate_up, format("{} grad_gate_up", name), gate_up.sizes(), gate_up.scalar_type());
+  if (rows.weights.defined()) {
+    check_tensor(grad_weights, format("{} grad_weights", name), rows.weights.sizes(),
+                 rows.weights.scalar_type());
+    check_tensor(out, format("{} out", name), grad_out.sizes(), gate_up.scalar_type());
+  }
+  pick(&KernelTable::gated_backward, gate_up)(grad_out, gate_up, rows, grad_gate_up, grad_weights, out);
+}
+
+/// The parts of the activation, [N, F] of the compute type.
+struct GatedParts {
+  at::Tensor gate;
+  at::Tensor up;
+  at::Tensor s;
+  at::Tensor inner;      ///< s' / (s (1 - s)); undefined if 1
+  at::Tensor gate_open;  ///< where no limit holds; undefined without limits
+  at::Tensor up_open;
+  at::Tensor weight;  ///< [N, 1]; undefined if all are 1
+
+  GatedParts(const at::Tensor& gate_up, const GatedRows& rows) {
+    const at::Tensor wide = gate_up.to(compute_type(gate_up));
+    if (rows.weights.defined()) weight = at::index_select(rows.weights.flatten(), 0, rows.slots).unsqueeze(1);
+    const auto parts = rows.clamped ? wide.view({wide.size(0), -1, 2}).unbind(2) : wide.chunk(2, -1);
+    gate = parts[0];
+    up = parts[1];
+    if (rows.clamped) {
+      const auto [limit, alpha] = *rows.clamped;
+      gate_open = gate.le(limit);
+      up_open = up.abs().le(limit);
+      gate = gate.clamp_max(limit);
+      up = up.clamp(-limit, limit) + 1;
+      s = at::sigmoid(gate * alpha);
+      inner = at::full({}, alpha, gate.options());
+    } else if (rows.activation == Activation::silu) {
+      s = at::sigmoid(gate);
+    } else {
+      const double root = std::sqrt(2.0 / std::numbers::pi);
+      s = (at::tanh((gate + gate.pow(3) * 0.044715) * root) + 1) * 0.5;
+      inner = (gate.square() * (3 * 0.044715) + 1) * (2 * root);
+    }
+  }
+
+  at::Tensor weighted(const at::Tensor& values) const { return weight.defined() ? values * weight : values; }
+  at::Tensor hidden() const { return gate * s * up; }
+  at::Tensor derivative() const {
+    const at::Tensor outer = gate * s * (1 - s);
+    return s + (inner.defined() ? outer * inner : outer);
+  }
+};
 
 }  // namespace
 
 void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out, Activation activation) {
-  check_shape(gate_up, "swiglu gate_up", {gate_up.size(0), gate_up.size(1)});
-  check_tensor(out, "swiglu out", {gate_up.size(0), gate_up.size(1) / 2}, gate_up.scalar_type());
-  pick(&KernelTable::swiglu_forward, gate_up)(gate_up, out, activation);
+  run_forward("swiglu", gate_up, {.activation = activation}, out);
 }
 
 void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up,
                      Activation activation) {
-  check_shape(gate_up, "swiglu gate_up", {gate_up.size(0), gate_up.size(1)});
-  check_tensor(grad_out, "swiglu grad_out", {gate_up.size(0), gate_up.size(1) / 2}, gate_up.scalar_type());
-  check_tensor(grad_gate_up, "swiglu grad_gate_up", gate_up.sizes(), gate_up.scalar_type());
-  pick(&KernelTable::swiglu_backward, gate_up)(grad_out, gate_up, grad_gate_up, activation);
+  run_backward("swiglu", grad_out, gate_up, {.activation = activation}, grad_gate_up, {}, {});
 }
 
-void reference::swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out, Activation activation) {
-  const auto halves = gate_up.to(compute_type(gate_up)).chunk(2, -1);
-  out.copy_(halves[0] * slope_of(halves[0], activation).s * halves[1]);
+void expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
+                           const at::Tensor& out) {
+  run_forward("expert_swiglu", gate_up, {.weights = weights, .slots = slots}, out);
 }
 
-void reference::swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up,
-                                const at::Tensor& grad_gate_up, Activation activation) {
-  const auto halves = gate_up.to(compute_type(gate_up)).chunk(2, -1);
-  const at::Tensor& gate = halves[0];
-  const at::Tensor grad = grad_out.to(gate.scalar_type());
-  const auto [s, derivative] = slope_of(gate, activation);
-  const at::Tensor grad_gate = grad * halves[1] * (s + gate * derivative);
-  grad_gate_up.copy_(at::cat({grad_gate, grad * gate * s}, -1));
+void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
+                            const at::Tensor& slots, const at::Tensor& grad_gate_up,
+                            const at::Tensor& grad_weights, const at::Tensor& out) {
+  run_backward("expert_swiglu", grad_out, gate_up, {.weights = weights, .slots = slots}, grad_gate_up,
+               grad_weights, out);
+}
+
+void clamped_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
+                            const ClampedSwiglu& activation, const at::Tensor& out) {
+  run_forward("clamped_swiglu", gate_up, {.clamped = activation, .weights = weights, .slots = slots}, out);
+}
+
+void clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
+                             const at::Tensor& slots, const ClampedSwiglu& activation,
+                             const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
+                             const at::Tensor& out) {
+  run_backward("clamped_swiglu", grad_out, gate_up,
+               {.clamped = activation, .weights = weights, .slots = slots}, grad_gate_up, grad_weights, out);
+}
+
+void reference::gated_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
+  const GatedParts parts(gate_up, rows);
+  out.copy_(parts.weighted(parts.hidden()));
+}
+
+void reference::gated_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
+                               const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
+                               const at::Tensor& out) {
+  const GatedParts parts(gate_up, rows);
+  const at::Tensor grad = grad_out.to(parts.gate.scalar_type());
+  const at::Tensor weighted = parts.weighted(grad);
+  const at::Tensor grad_gate = weighted * parts.up * parts.derivative();
+  const at::Tensor grad_up = weighted * parts.gate * parts.s;
+  if (rows.weights.defined()) {
+    const at::Tensor hidden = parts.hidden();
+    grad_weights.view({-1}).index_copy_(0, rows.slots.to(at::kLong), (grad * hidden).sum(1));
+    out.copy_(parts.weighted(hidden));  // perhaps the memory of grad_out
+  }
+  grad_gate_up.copy_(
+      rows.clamped
+          ? at::stack({grad_gate * parts.gate_open, grad_up * parts.up_open}, 2).view(gate_up.sizes())
+          : at::cat({grad_gate, grad_up}, -1));
 }
 
 }  // namespace stepforge

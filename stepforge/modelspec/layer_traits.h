@@ -59,7 +59,7 @@ struct LayerTraits {
   Activation activation = Activation::silu;
   bool experts = false;  ///< a mixture of experts in place of the MLP
   RouterKind router = RouterKind::softmax;
-  /// Experts and router have biases, and the activation of the experts is kernels/clamped_swiglu.h. The matrices of all
+  /// Experts and router have biases, and the activation of the experts has limits (kernels/swiglu.h). The matrices of all
   /// experts are one tensor.
   bool biased_experts = false;
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "stepforge/kernels/clamped_swiglu.h"
+#include "stepforge/kernels/swiglu.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/expert_functions.h"
 

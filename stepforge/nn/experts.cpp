@@ -8,9 +8,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "stepforge/kernels/expert_rows.h"
-#include "stepforge/kernels/expert_swiglu.h"
 #include "stepforge/kernels/gated_add.h"
 #include "stepforge/kernels/grouped_product.h"
+#include "stepforge/kernels/swiglu.h"
 #include "stepforge/nn/expert_functions.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/wide_linear.h"

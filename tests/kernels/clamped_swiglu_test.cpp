@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/kernels/clamped_swiglu.h"
-
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 
 #include "stepforge/kernels/expert_rows.h"
+#include "stepforge/kernels/swiglu.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {

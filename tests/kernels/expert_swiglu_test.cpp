@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/kernels/expert_swiglu.h"
-
 #include <ATen/ops/empty_like.h>
 
 #include "stepforge/kernels/expert_rows.h"

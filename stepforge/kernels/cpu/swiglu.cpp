@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/swiglu.h"
 
+#include <algorithm>
+
 #include <ATen/Parallel.h>
 
 #include "stepforge/kernels/cpu/kernels.h"
@@ -99,60 +101,218 @@ STEPFORGE_SIMD_CLONES void gelu_backward_row(const BFloat16* grad_out, const BFl
   gelu_backward_row_body(grad_out, gate, up, grad_gate, grad_up, width);
 }
 
+// Rows with a weight.
+
 template <typename T>
-void forward(const at::Tensor& gate_up, const at::Tensor& out, Activation activation) {
-  const int64_t width = out.size(1);
-  const T* in = gate_up.const_data_ptr<T>();
-  T* target = out.mutable_data_ptr<T>();
-  at::parallel_for(0, out.size(0), rows_per_task(width), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const T* gate = in + 2 * n * width;
-      if (activation == Activation::silu) {
-        forward_row(gate, gate + width, target + n * width, width);
-      } else {
-        gelu_forward_row(gate, gate + width, target + n * width, width);
-      }
-    }
+STEPFORGE_INLINE void weighted_row_body(const T* gate, const T* up, float weight, T* out, int64_t width) {
+#pragma omp simd
+  for (int64_t f = 0; f < width; ++f) {
+    const float g = load(gate + f);
+    store(out + f, g / (1.0F + exp_approx(-g)) * load(up + f) * weight);
+  }
+}
+
+/// Returns the gradient of the weight. `out` may be grad_out.
+template <typename T>
+STEPFORGE_INLINE float weighted_row_gradient_body(const T* grad_out, const T* gate, const T* up, float weight,
+                                                  T* grad_gate, T* grad_up, T* out, int64_t width) {
+  float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t f = 0; f < width; ++f) {
+    const float grad = load(grad_out + f);
+    const float g = load(gate + f);
+    const float u = load(up + f);
+    const float inverse = 1.0F + exp_approx(-g);
+    const float sigmoid = 1.0F / inverse;
+    const float silu = g / inverse;  // the bits of the forward
+    sum += grad * silu * u;
+    const float weighted = grad * weight;
+    store(grad_gate + f, weighted * u * (sigmoid + silu * (1.0F - sigmoid)));
+    store(grad_up + f, weighted * silu);
+    store(out + f, silu * u * weight);
+  }
+  return sum;
+}
+
+STEPFORGE_SIMD_CLONES void weighted_row(const float* gate, const float* up, float weight, float* out,
+                                        int64_t width) {
+  weighted_row_body(gate, up, weight, out, width);
+}
+STEPFORGE_SIMD_CLONES void weighted_row(const BFloat16* gate, const BFloat16* up, float weight, BFloat16* out,
+                                        int64_t width) {
+  weighted_row_body(gate, up, weight, out, width);
+}
+STEPFORGE_SIMD_CLONES float weighted_row_gradient(const float* grad_out, const float* gate, const float* up,
+                                                  float weight, float* grad_gate, float* grad_up, float* out,
+                                                  int64_t width) {
+  return weighted_row_gradient_body(grad_out, gate, up, weight, grad_gate, grad_up, out, width);
+}
+STEPFORGE_SIMD_CLONES float weighted_row_gradient(const BFloat16* grad_out, const BFloat16* gate,
+                                                  const BFloat16* up, float weight, BFloat16* grad_gate,
+                                                  BFloat16* grad_up, BFloat16* out, int64_t width) {
+  return weighted_row_gradient_body(grad_out, gate, up, weight, grad_gate, grad_up, out, width);
+}
+
+// Rows with a weight and limits.
+
+struct ClampConstants {
+  float limit;
+  float alpha;
+};
+
+template <typename T>
+STEPFORGE_INLINE void clamped_row_body(const T* in, float weight, ClampConstants c, T* out, int64_t width) {
+#pragma omp simd
+  for (int64_t f = 0; f < width; ++f) {
+    const float raw_gate = load(in + 2 * f);
+    const float raw_up = load(in + 2 * f + 1);
+    const float gate = raw_gate > c.limit ? c.limit : raw_gate;
+    const float below = raw_up > c.limit ? c.limit : raw_up;
+    const float up = below < -c.limit ? -c.limit : below;
+    store(out + f, gate / (1.0F + exp_approx(-c.alpha * gate)) * (up + 1.0F) * weight);
+  }
+}
+
+/// Returns the gradient of the weight. `out` may be grad_out.
+template <typename T>
+STEPFORGE_INLINE float clamped_row_gradient_body(const T* grad_out, const T* in, float weight,
+                                                 ClampConstants c, T* grad_in, T* out, int64_t width) {
+  float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t f = 0; f < width; ++f) {
+    const float grad = load(grad_out + f);
+    const float raw_gate = load(in + 2 * f);
+    const float raw_up = load(in + 2 * f + 1);
+    const float gate = raw_gate > c.limit ? c.limit : raw_gate;
+    const float below = raw_up > c.limit ? c.limit : raw_up;
+    const float up = below < -c.limit ? -c.limit : below;
+    const float inverse = 1.0F + exp_approx(-c.alpha * gate);
+    const float sigmoid = 1.0F / inverse;
+    const float glu = gate / inverse;  // the bits of the forward
+    sum += grad * glu * (up + 1.0F);
+    const float weighted = grad * weight;
+    const float to_gate = weighted * (up + 1.0F) * (sigmoid + c.alpha * glu * (1.0F - sigmoid));
+    const float to_up = weighted * glu;
+    store(grad_in + 2 * f, raw_gate > c.limit ? 0.0F : to_gate);
+    store(grad_in + 2 * f + 1, raw_up > c.limit || raw_up < -c.limit ? 0.0F : to_up);
+    store(out + f, glu * (up + 1.0F) * weight);
+  }
+  return sum;
+}
+
+STEPFORGE_SIMD_CLONES void clamped_row(const float* in, float weight, ClampConstants c, float* out,
+                                       int64_t width) {
+  clamped_row_body(in, weight, c, out, width);
+}
+STEPFORGE_SIMD_CLONES void clamped_row(const BFloat16* in, float weight, ClampConstants c, BFloat16* out,
+                                       int64_t width) {
+  clamped_row_body(in, weight, c, out, width);
+}
+STEPFORGE_SIMD_CLONES float clamped_row_gradient(const float* grad_out, const float* in, float weight,
+                                                 ClampConstants c, float* grad_in, float* out,
+                                                 int64_t width) {
+  return clamped_row_gradient_body(grad_out, in, weight, c, grad_in, out, width);
+}
+STEPFORGE_SIMD_CLONES float clamped_row_gradient(const BFloat16* grad_out, const BFloat16* in, float weight,
+                                                 ClampConstants c, BFloat16* grad_in, BFloat16* out,
+                                                 int64_t width) {
+  return clamped_row_gradient_body(grad_out, in, weight, c, grad_in, out, width);
+}
+
+ClampConstants constants_of(const ClampedSwiglu& activation) {
+  return {static_cast<float>(activation.limit), static_cast<float>(activation.alpha)};
+}
+
+/// The weights of rows, if they have some.
+struct WeightsOfRows {
+  const float* weight;
+  const int32_t* slot;
+
+  explicit WeightsOfRows(const GatedRows& rows)
+      : weight(rows.weights.defined() ? rows.weights.const_data_ptr<float>() : nullptr),
+        slot(rows.weights.defined() ? rows.slots.const_data_ptr<int32_t>() : nullptr) {}
+};
+
+/// visit(n) for all rows, on several threads.
+template <typename Visit>
+void for_each_gated_row(const at::Tensor& rows, const Visit& visit) {
+  at::parallel_for(0, rows.size(0), rows_per_task(rows.size(1)), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) visit(n);
   });
 }
 
 template <typename T>
-void backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up,
-              Activation activation) {
+void forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
+  const int64_t width = out.size(1);
+  const T* const in = gate_up.const_data_ptr<T>();
+  T* const target = out.mutable_data_ptr<T>();
+  const auto [weight, slot] = WeightsOfRows(rows);
+  const auto gate = [&](int64_t n) { return in + 2 * n * width; };
+  const auto up = [&](int64_t n) { return in + (2 * n + 1) * width; };
+  const auto to = [&](int64_t n) { return target + n * width; };
+  if (rows.clamped) {
+    const ClampConstants constants = constants_of(*rows.clamped);
+    for_each_gated_row(out,
+                       [&](int64_t n) { clamped_row(gate(n), weight[slot[n]], constants, to(n), width); });
+  } else if (weight != nullptr) {
+    for_each_gated_row(out, [&](int64_t n) { weighted_row(gate(n), up(n), weight[slot[n]], to(n), width); });
+  } else if (rows.activation == Activation::silu) {
+    for_each_gated_row(out, [&](int64_t n) { forward_row(gate(n), up(n), to(n), width); });
+  } else {
+    for_each_gated_row(out, [&](int64_t n) { gelu_forward_row(gate(n), up(n), to(n), width); });
+  }
+}
+
+template <typename T>
+void backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
+              const at::Tensor& grad_gate_up, const at::Tensor& grad_weights, const at::Tensor& out) {
   const int64_t width = grad_out.size(1);
-  const T* grad = grad_out.const_data_ptr<T>();
-  const T* in = gate_up.const_data_ptr<T>();
-  T* target = grad_gate_up.mutable_data_ptr<T>();
-  at::parallel_for(0, grad_out.size(0), rows_per_task(width), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
+  const T* const grad = grad_out.const_data_ptr<T>();
+  const T* const in = gate_up.const_data_ptr<T>();
+  T* const target = grad_gate_up.mutable_data_ptr<T>();
+  const auto [weight, slot] = WeightsOfRows(rows);
+  if (weight == nullptr) {
+    for_each_gated_row(grad_out, [&](int64_t n) {
       const int64_t gate = 2 * n * width;
-      if (activation == Activation::silu) {
+      if (rows.activation == Activation::silu) {
         backward_row(grad + n * width, in + gate, in + gate + width, target + gate, target + gate + width,
                      width);
       } else {
         gelu_backward_row(grad + n * width, in + gate, in + gate + width, target + gate,
                           target + gate + width, width);
       }
-    }
+    });
+    return;
+  }
+  float* const to_weight = grad_weights.mutable_data_ptr<float>();
+  T* const to = out.mutable_data_ptr<T>();
+  const ClampConstants constants = constants_of(rows.clamped.value_or(ClampedSwiglu{}));
+  for_each_gated_row(grad_out, [&](int64_t n) {
+    const int64_t gate = 2 * n * width;
+    to_weight[slot[n]] =
+        rows.clamped ? clamped_row_gradient(grad + n * width, in + gate, weight[slot[n]], constants,
+                                            target + gate, to + n * width, width)
+                     : weighted_row_gradient(grad + n * width, in + gate, in + gate + width, weight[slot[n]],
+                                             target + gate, target + gate + width, to + n * width, width);
   });
 }
 
 }  // namespace
 
-void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out, Activation activation) {
+void gated_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
   if (gate_up.scalar_type() == at::kFloat) {
-    forward<float>(gate_up, out, activation);
+    forward<float>(gate_up, rows, out);
   } else {
-    forward<BFloat16>(gate_up, out, activation);
+    forward<BFloat16>(gate_up, rows, out);
   }
 }
 
-void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up,
-                     Activation activation) {
+void gated_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
+                    const at::Tensor& grad_gate_up, const at::Tensor& grad_weights, const at::Tensor& out) {
   if (gate_up.scalar_type() == at::kFloat) {
-    backward<float>(grad_out, gate_up, grad_gate_up, activation);
+    backward<float>(grad_out, gate_up, rows, grad_gate_up, grad_weights, out);
   } else {
-    backward<BFloat16>(grad_out, gate_up, grad_gate_up, activation);
+    backward<BFloat16>(grad_out, gate_up, rows, grad_gate_up, grad_weights, out);
   }
 }
 
