@@ -95,7 +95,7 @@ bool has_cpu_kernel(const KernelTable& table, KernelTypes types, const at::Tenso
 
 /// The implementation of an operation for `tensor`, in the table of this thread's rank.
 template <typename Row>
-auto* pick(Row KernelTable::*operation, const at::Tensor& tensor) {
+auto* pick(Row KernelTable::* operation, const at::Tensor& tensor) {
   const KernelTable& table = kernels_of_rank();
   const Row& row = table.*operation;
   const bool fused = row.cpu != nullptr && has_cpu_kernel(table, row.types, tensor);

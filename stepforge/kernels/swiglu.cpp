@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <string_view>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -12,7 +13,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 
-#include "stepforge/base/format.h"
 #include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
@@ -20,32 +20,32 @@ namespace stepforge {
 
 namespace {
 
-void check_gated(const char* name, const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
+/// out: the result or its gradient.
+void check_gated(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out,
+                 std::string_view name_of_out) {
   const bool weighted = rows.weights.defined();
   const int64_t count = weighted ? rows.weights.numel() : gate_up.size(0);
-  check_shape(gate_up, format("{} gate_up", name), {count, gate_up.size(1)});
-  check_tensor(out, format("{} out", name), {count, gate_up.size(1) / 2}, gate_up.scalar_type());
+  check_shape(gate_up, "swiglu gate_up", {count, gate_up.size(1)});
+  check_tensor(out, name_of_out, {count, gate_up.size(1) / 2}, gate_up.scalar_type());
   if (!weighted) return;
-  check_tensor(rows.weights, format("{} weights", name), {rows.weights.size(0), rows.weights.size(1)},
+  check_tensor(rows.weights, "swiglu weights", {rows.weights.size(0), rows.weights.size(1)},
                compute_type(gate_up));
-  check_tensor(rows.slots, format("{} slots", name), {count}, at::kInt);
+  check_tensor(rows.slots, "swiglu slots", {count}, at::kInt);
 }
 
-void run_forward(const char* name, const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
-  check_gated(name, gate_up, rows, out);
+void run_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
+  check_gated(gate_up, rows, out, "swiglu out");
   pick(&KernelTable::gated_forward, gate_up)(gate_up, rows, out);
 }
 
 /// grad_weights and out: of rows with weights.
-void run_backward(const char* name, const at::Tensor& grad_out, const at::Tensor& gate_up,
-                  const GatedRows& rows, const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
-                  const at::Tensor& out) {
-  check_gated(name, gate_up, rows, grad_out);
-  check_tensor(grad_gate_up, format("{} grad_gate_up", name), gate_up.sizes(), gate_up.scalar_type());
+void run_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
+                  const at::Tensor& grad_gate_up, const at::Tensor& grad_weights, const at::Tensor& out) {
+  check_gated(gate_up, rows, grad_out, "swiglu grad_out");
+  check_tensor(grad_gate_up, "swiglu grad_gate_up", gate_up.sizes(), gate_up.scalar_type());
   if (rows.weights.defined()) {
-    check_tensor(grad_weights, format("{} grad_weights", name), rows.weights.sizes(),
-                 rows.weights.scalar_type());
-    check_tensor(out, format("{} out", name), grad_out.sizes(), gate_up.scalar_type());
+    check_tensor(grad_weights, "swiglu grad_weights", rows.weights.sizes(), rows.weights.scalar_type());
+    check_tensor(out, "swiglu out", grad_out.sizes(), gate_up.scalar_type());
   }
   pick(&KernelTable::gated_backward, gate_up)(grad_out, gate_up, rows, grad_gate_up, grad_weights, out);
 }
@@ -94,37 +94,36 @@ struct GatedParts {
 }  // namespace
 
 void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out, Activation activation) {
-  run_forward("swiglu", gate_up, {.activation = activation}, out);
+  run_forward(gate_up, {.activation = activation}, out);
 }
 
 void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up,
                      Activation activation) {
-  run_backward("swiglu", grad_out, gate_up, {.activation = activation}, grad_gate_up, {}, {});
+  run_backward(grad_out, gate_up, {.activation = activation}, grad_gate_up, {}, {});
 }
 
 void expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
                            const at::Tensor& out) {
-  run_forward("expert_swiglu", gate_up, {.weights = weights, .slots = slots}, out);
+  run_forward(gate_up, {.weights = weights, .slots = slots}, out);
 }
 
 void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
                             const at::Tensor& slots, const at::Tensor& grad_gate_up,
                             const at::Tensor& grad_weights, const at::Tensor& out) {
-  run_backward("expert_swiglu", grad_out, gate_up, {.weights = weights, .slots = slots}, grad_gate_up,
-               grad_weights, out);
+  run_backward(grad_out, gate_up, {.weights = weights, .slots = slots}, grad_gate_up, grad_weights, out);
 }
 
 void clamped_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
                             const ClampedSwiglu& activation, const at::Tensor& out) {
-  run_forward("clamped_swiglu", gate_up, {.clamped = activation, .weights = weights, .slots = slots}, out);
+  run_forward(gate_up, {.clamped = activation, .weights = weights, .slots = slots}, out);
 }
 
 void clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
                              const at::Tensor& slots, const ClampedSwiglu& activation,
                              const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
                              const at::Tensor& out) {
-  run_backward("clamped_swiglu", grad_out, gate_up,
-               {.clamped = activation, .weights = weights, .slots = slots}, grad_gate_up, grad_weights, out);
+  run_backward(grad_out, gate_up, {.clamped = activation, .weights = weights, .slots = slots}, grad_gate_up,
+               grad_weights, out);
 }
 
 void reference::gated_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {

@@ -75,6 +75,20 @@ TEST(AdamW, MomentsInBf16AreRoundedOnceAfterAnUpdateInFp32) {
   expect_close(reference.v, fast.v, kEps16, "second moment of the reference");
 }
 
+/// Longer than a slice of the reference.
+TEST(AdamW, TheReferenceOfALongBufferHasTheBitsOfItsParts) {
+  constexpr int64_t kLong = (int64_t{1} << 22) + 3000;
+  const State whole = make_state(kLong, at::kFloat);
+  const State parts{whole.p.clone(), whole.g, whole.m.clone(), whole.v.clone()};
+  const auto run = [&](const State& state, int64_t begin, int64_t end) {
+    reference::adamw_update(state.p, state.g, state.m, state.v, begin, end, kOptions, some_scalars());
+  };
+  run(whole, 0, kLong);
+  run(parts, 0, 1000);
+  run(parts, 1000, kLong);
+  EXPECT_TRUE(same_bits(whole, parts));
+}
+
 TEST(AdamW, TouchesOnlyItsIntervalAndGivesTheSameBitsInPieces) {
   const State whole = make_state(3000, at::kFloat);
   const State pieces = make_state(3000, at::kFloat);

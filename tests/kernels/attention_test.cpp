@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/kernel_table.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -69,6 +70,23 @@ void expect_reference(const AttentionShape& shape, const at::Tensor& sinks = {})
     if (sinks.defined())
       expect_close(actual.grad_sinks, expected.grad_sinks, narrow ? 4 * kEps16 : 128 * kEps32, "grad_sinks");
   }
+}
+
+/// More scores than the reference computes at once.
+TEST(Attention, ReferencesOfLongDocumentsAreInBlocksOfQueries) {
+  AttentionShape shape = make_shape(4, 2, 4);
+  shape.window = 700;
+  const std::vector<int32_t> boundaries = {0, 30, 2130};
+  const at::Tensor qkv = random_tensor({2130, shape.qkv_width()}, 1);
+  const at::Tensor grad_out = random_tensor({2130, shape.out_width()}, 2);
+  KernelTable references;
+  references.references_only = true;
+  const AttentionResults kernel = run(qkv, grad_out, shape, boundaries);
+  const ChargeMemory rank(make_rank_memory(references));
+  const AttentionResults reference = run(qkv, grad_out, shape, boundaries);
+  expect_close(reference.out, kernel.out, 64 * kEps32, "out");
+  expect_close(reference.lse, kernel.lse, 32 * kEps32, "lse");
+  expect_close(reference.grad_qkv, kernel.grad_qkv, 1024 * kEps32, "grad_qkv");
 }
 
 TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {

@@ -66,6 +66,20 @@ TEST(Norm, EachTypeAgreesWithTheReferenceAndWithTorch) {
   }
 }
 
+/// Longer than a slice of the references.
+TEST(Norm, ReferencesOfALongBufferSeeAllOfIt) {
+  constexpr int64_t kLong = (int64_t{1} << 22) + 1500;
+  const at::Tensor flat = random_tensor({kLong}, 7);
+  for (const NormType type : kAllTypes) {
+    const at::Tensor chunks = at::empty({reduce_chunks(kLong)}, at::kDouble);
+    reference::norm_terms_by_chunk(flat, type, chunks);
+    expect_close(chunks, partials_of(flat, type), 1e-14, "terms");
+  }
+  EXPECT_TRUE(reference::all_finite(flat));
+  flat[kLong - 1] = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(reference::all_finite(flat));
+}
+
 TEST(Norm, NanAndInfinityPropagateInEachType) {
   for (const NormType type : kAllTypes) {
     for (const int64_t index : {0, 17, 2999}) {

@@ -82,9 +82,7 @@ TEST(TensorExchange, SlicesAreGatheredAndSummedInOrder) {
       const at::Tensor shares = whole * (tensor.rank + 1);
       EXPECT_TRUE(at::equal(sum_of_slice(shares, ranks), at::full({2, 5}, 6 * (tensor.rank + 1), type)));
     }
-    EXPECT_CONTAINS(message_of<Error>([&] {
-                      sum_of_slice(at::zeros({4, 5}), ranks);
-                    }),
+    EXPECT_CONTAINS(message_of<Error>([&] { sum_of_slice(at::zeros({4, 5}), ranks); }),
                     "4 tokens cannot be divided into 3 equal slices");
   });
 }
