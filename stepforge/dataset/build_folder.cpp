@@ -65,8 +65,8 @@ BuildLock::~BuildLock() {
 
 /// Whether the locked file is still the one of that name.
 bool BuildLock::is_current() const {
-  struct stat locked {};
-  struct stat named {};
+  struct stat locked{};
+  struct stat named{};
   return fstat(descriptor_, &locked) == 0 && stat(path_.c_str(), &named) == 0 &&
          locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
 }

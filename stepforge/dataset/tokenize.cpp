@@ -56,8 +56,7 @@ class RecordReader {
     try {
       FaultHandler on_fault;
       if (skips_ || limit_ < kAllRecords) on_fault = [this](const auto& message) { refuse(message); };
-      source.read(
-          chunk, [this](std::string_view record) { append(record); }, on_fault);
+      source.read(chunk, [this](std::string_view record) { append(record); }, on_fault);
     } catch (const std::bad_alloc&) {
       encoded_ = {};
       encoded_.failure = std::make_exception_ptr(Error(
@@ -267,8 +266,7 @@ class ChunkEncoder {
     if (records_left_ == kAllRecords) return kAllRecords;
     int64_t records = 0;
     try {
-      source_.read(
-          chunk, [&](std::string_view) { ++records; }, [&](const auto&) { ++records; });
+      source_.read(chunk, [&](std::string_view) { ++records; }, [&](const auto&) { ++records; });
     } catch (const FormatError&) {  // who encodes the chunk reports it
       records = records_left_;
     }

@@ -206,8 +206,7 @@ void read_json_array(std::string_view text, const std::optional<std::string>& fi
         document(simdjson::minify(record));
       }
     };
-    read_record(
-        read, [&] { return location(number); }, on_fault);
+    read_record(read, [&] { return location(number); }, on_fault);
   }
 }
 

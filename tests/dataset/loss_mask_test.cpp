@@ -72,9 +72,7 @@ TEST(LossMask, ANewPairWithoutOneRemovesAnOldOne) {
 TEST(LossMask, ADatasetWithoutOneRefusesTokensThatDoNotCount) {
   const TempFolder folder;
   IndexedDatasetWriter writer(folder / "pair", {TokenType::u16});
-  EXPECT_CONTAINS(message_of<Error>([&] {
-                    writer.add_document(std::vector<int32_t>{1, 2}, Flags{1, 0});
-                  }),
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.add_document(std::vector<int32_t>{1, 2}, Flags{1, 0}); }),
                   "document 0 has tokens that do not count in the loss");
 }
 

@@ -91,9 +91,7 @@ TEST(DocumentLimit, DropLeavesOutAndCounts) {
 }
 
 TEST(DocumentLimit, ErrorNamesTheLengthAndTheRemedy) {
-  EXPECT_CONTAINS(message_of<FormatError>([] {
-                    encode(chat({"ab", "cd"}), rule(TooLong::error, 6));
-                  }),
+  EXPECT_CONTAINS(message_of<FormatError>([] { encode(chat({"ab", "cd"}), rule(TooLong::error, 6)); }),
                   "the document has 7 tokens, and a row 6: increase seq_len, or set too_long");
 }
 

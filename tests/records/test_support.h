@@ -40,8 +40,7 @@ inline std::vector<std::string> texts_and_faults_of(const TextSource& source, in
   for (size_t file = 0; file < source.files().size(); ++file) {
     const auto chunks = source.chunks(file, chunk_bytes);
     while (const auto chunk = chunks->next())
-      source.read(
-          *chunk, [&](std::string_view text) { found.emplace_back(text); }, on_fault);
+      source.read(*chunk, [&](std::string_view text) { found.emplace_back(text); }, on_fault);
   }
   return found;
 }
