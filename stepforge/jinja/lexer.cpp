@@ -255,7 +255,9 @@ class Lexer {
     double value = 0;
     if (std::from_chars(digits.data(), digits.data() + digits.size(), value).ec ==
         std::errc::result_out_of_range)
-      value = digits.find("e-") == digits.npos && digits.find("E-") == digits.npos ? HUGE_VAL : 0.0;
+      value = digits.find("e-") == std::string_view::npos && digits.find("E-") == std::string_view::npos
+                  ? HUGE_VAL
+                  : 0.0;
     add(Token::Kind::floating).floating = value;
   }
 

@@ -46,7 +46,7 @@ int append(CallList& list, Call call) {
 }
 
 int ListWriter::call(CallKind kind, std::string name, std::vector<int> operands,
-                     std::vector<const ParameterSpec*> weights, std::any attributes) {
+                     const std::vector<const ParameterSpec*>& weights, std::any attributes) {
   Call made{.kind = kind,
             .name = std::move(name),
             .region = region_,

@@ -96,7 +96,7 @@ class ListWriter {
   int input(LayerValue value);
   /// As append().
   int call(CallKind kind, std::string name, std::vector<int> operands,
-           std::vector<const ParameterSpec*> weights = {}, std::any attributes = {});
+           const std::vector<const ParameterSpec*>& weights = {}, std::any attributes = {});
   /// The finished list.
   CallList finish(std::vector<int> outputs);
 

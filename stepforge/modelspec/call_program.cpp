@@ -111,8 +111,7 @@ class Deriver {
   }
 
   void find_last_uses() {
-    for (std::size_t v = 0; v < values_.size(); ++v)
-      values_[v].pinned = values_[v].saved || values_[v].outside;
+    for (ValueState& value : values_) value.pinned = value.saved || value.outside;
     for (std::size_t c = calls_.size(); c-- > 0;) {
       const Call& call = *calls_[c].call;
       for (const int operand : call.operands)
