@@ -8,7 +8,6 @@
 #include "stepforge/modelspec/call_cost.h"
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/calls/attention.h"
-#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"

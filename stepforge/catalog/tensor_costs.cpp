@@ -40,13 +40,10 @@ void enter_in_slices(CallSpec& enter, CallSpec& linear, int64_t width, const Ten
 }
 
 /// The shares of the result leave while the product is made, and in backward all slices of the gradient arrive.
-void leave_in_slices(CallSpec& linear, CallSpec& leave, int64_t width, const TensorParallel& tensor,
-                     bool own_gradient) {
+void leave_in_slices(CallSpec& linear, CallSpec& leave, int64_t width, const TensorParallel& tensor) {
   pass_slices(leave.forward_exchanges, width, tensor);
   pass_slices(leave.backward_exchanges, width, tensor);
   leave.forward_workspace.token = {.slice_compute = int64_t{2} * (tensor.degree - 1) * width};
-  // Its slice of the gradient, which the other ranks get meanwhile.
-  if (own_gradient) linear.backward_workspace.token.slice_compute += width;
   linear.weights_beside = true;
 }
 
@@ -111,8 +108,7 @@ void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, con
 }
 
 void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
-                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor,
-                      bool own_gradient) {
+                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor) {
   add_linear(calls, name, weight, in, out, keeps_input);
   const bool summed = tensor.sequence && tensor.divided;
   if (summed) calls.back().output = {};  // counted where it is summed
@@ -122,8 +118,7 @@ void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, con
     calls.at(calls.size() - 2).output = {};
     calls.back().forward_workspace.token.compute = out;
   }
-  if (summed && tensor.async)
-    leave_in_slices(calls.at(calls.size() - 2), calls.back(), out, tensor, own_gradient);
+  if (summed && tensor.async) leave_in_slices(calls.at(calls.size() - 2), calls.back(), out, tensor);
 }
 
 void compute_on_slices(RegionSpec& region, const TensorParallel& tensor) {

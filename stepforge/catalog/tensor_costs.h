@@ -31,11 +31,9 @@ void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, con
                       int64_t in, int64_t out, const TensorParallel& tensor, bool keeps_input = true);
 
 /// The same at the end of a layer. Its result is the share of all tokens, of which a slice is summed; in backward
-/// the gradient of all tokens is gathered. Keeps its input unless its producer does. `own_gradient`: whether the
-/// gradient of its result is a tensor of the layer, not the block's.
+/// the gradient of all tokens is gathered. Keeps its input unless its producer does.
 void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
-                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor,
-                      bool own_gradient = false);
+                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor);
 
 /// For a region of weights that are whole on every rank: it computes with this rank's slice of the tokens and exchanges
 /// nothing, since the step sums the gradients of its weights (UnitMesh::slices). Without slices it stays as it is.

@@ -166,7 +166,7 @@ class AttentionRegion {
   }
 
  private:
-  std::shared_ptr<const LayerResources> resources_;
+  std::shared_ptr<const LayerResources> resources_;  ///< whose rotary table latent_ reads
   std::unique_ptr<ListBlock> calls_;
   std::optional<LatentAttentionLayer> latent_;
 };

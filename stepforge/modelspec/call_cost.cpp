@@ -29,7 +29,8 @@ double forward_flops(const CallInfo& info, const CostContext& context) {
     per_row +=
         info.row->flops_per_key(view) * static_cast<double>(window > 0 ? std::min(window, length) : length);
   }
-  const bool slice = info.operands.front().rows == Rows::slice;
+  // A product that gathers its input, or sums slices of its result, is of all tokens.
+  const bool slice = info.operands.front().rows == Rows::slice && info.results.front().rows == Rows::slice;
   return per_row * static_cast<double>(context.tokens) / static_cast<double>(slice ? context.slices : 1);
 }
 
@@ -204,9 +205,10 @@ void add_work(BlockCost& cost, const std::vector<CallInfo>& calls, const BlockPr
     add_sent(cost.backward_exchange, cost.backward_beside,
              again ? exchanges_of(info).forward : exchanges_of(info).backward, context);
     const double flops = forward_flops(info, context);
-    const double weights = again ? 0.0 : weight_flops(info, context);
-    cost.backward_weight_flops += weights;
-    cost.backward_input_flops += again ? flops : 2.0 * flops - weights;
+    if (!again) cost.backward_weight_flops += weight_flops(info, context);
+    // A product has one for the gradient of its input; attention has two for those of its operands.
+    const bool is_product = info.row->queued_operands != nullptr;
+    cost.backward_input_flops += again || is_product ? flops : 2.0 * flops;
   }
   cost.backward_flops = cost.backward_input_flops + cost.backward_weight_flops;
 }
@@ -275,6 +277,10 @@ CallSpec exchange_spec(const char* name, std::vector<Exchange> forward, std::vec
 /// A linear call that keeps a slice of its input, of which backward gathers the whole.
 void keep_slice(CallSpec& linear, int64_t width) {
   linear.saves.slice_compute = width;
+  // The whole is there beside both products, and a queue keeps it.
+  for (Workspace* workspace : {&linear.backward_workspace, &linear.weight_workspace, &linear.queued})
+    workspace->token.compute += width;
+  linear.queued_input = {};
   linear.backward_exchanges.push_back({BlockAxis::tensor, ExchangeKind::gather, {width}});
 }
 

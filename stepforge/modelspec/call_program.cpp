@@ -210,6 +210,7 @@ class Deriver {
   /// Whether nothing else needs the memory of a gradient that has just been taken from its value.
   bool is_own(int gradient) const {
     return gradient != held_ && std::ranges::count(program_.output_gradients, gradient) == 0 &&
+           std::ranges::count(queued_, gradient) == 0 &&
            std::ranges::none_of(values_, [&](const ValueState& v) { return v.gradient == gradient; });
   }
 
@@ -250,6 +251,8 @@ class Deriver {
       made.emplace_back(call.operands[i], step.writes.back());
     }
     if (!made.empty() || call.trains()) program_.backward.push_back(std::move(step));
+    if (info.row->queued_operands != nullptr && call.trains() && info.row->queues_gradient(info.view()))
+      queued_.push_back(gradient);
     for (const auto& [value, buffer] : made) contribute(value, buffer);
     for (std::size_t i = 0; i < passed.size(); ++i) {
       held_ = i + 1 < passed.size() ? gradient : kNoTensor;
@@ -275,7 +278,8 @@ class Deriver {
   std::vector<CallInfo> calls_;
   std::vector<ValueState> values_;
   BlockProgram program_;
-  int held_ = kNoTensor;  ///< a gradient that further operands take
+  int held_ = kNoTensor;     ///< a gradient that further operands take
+  std::vector<int> queued_;  ///< gradients that gradients of weights may be computed from later
 };
 
 }  // namespace

@@ -47,7 +47,7 @@ struct CallInfo {
   std::vector<LayerValue> operands;
   std::vector<LayerValue> results;
 
-  CallView view() const { return {*call, operands, results}; }
+  CallView view() const { return {*call, operands}; }
   CallValues derivative_reads() const;
   bool passes_gradient(std::size_t operand) const;
   /// The operand that the first result is, or may overwrite; kNoOperand if there is none.

@@ -19,7 +19,6 @@ namespace stepforge {
 struct CallView {
   const Call& call;
   std::span<const LayerValue> operands;
-  std::span<const LayerValue> results = {};
 
   template <typename T>
   const T& attributes() const {
@@ -58,7 +57,7 @@ struct CallRow {
   std::vector<LayerValue> (*results)(const CallView&) = nullptr;
   /// The values that its derivative reads.
   CallValues (*derivative_reads)(const CallView&) = nullptr;
-  /// The operand that the first result may overwrite, if nothing else needs it.
+  /// The operand that the first result may overwrite, if both have one shape and nothing else needs it.
   int (*overwrites)(const CallView&) = nullptr;
   /// The operand that the first result is, in the same memory: nothing is computed.
   int (*is_operand)(const CallView&) = nullptr;
@@ -72,7 +71,8 @@ struct CallRow {
   /// the gradient of the first result. What else it keeps is CallWorkspace::queued.
   uint32_t (*queued_operands)(const CallView&) = nullptr;
   bool (*queues_gradient)(const CallView&) = nullptr;
-  double (*flops)(const CallView&) = nullptr;          ///< forward, per row of its first operand
+  double (*flops)(const CallView&) =
+      nullptr;  ///< forward, per row; of all tokens, unless operand and result are slices
   double (*flops_per_key)(const CallView&) = nullptr;  ///< the same for each key that attention sees
   int64_t (*window)(const CallView&) = nullptr;        ///< attention: the most keys that a query sees; 0: all
   CallWorkspace (*workspace)(const CallView&) = nullptr;

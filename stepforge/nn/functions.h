@@ -13,9 +13,7 @@
 
 #include "stepforge/kernels/attention.h"
 #include "stepforge/kernels/divided.h"
-#include "stepforge/kernels/rope.h"
 #include "stepforge/modelspec/layer_traits.h"
-#include "stepforge/nn/attention_sinks.h"
 #include "stepforge/nn/context.h"
 #include "stepforge/nn/parameter.h"
 
@@ -65,10 +63,6 @@ at::Tensor leave_layer(const at::Tensor& x, bool divided, const TensorExchange& 
 at::Tensor leave_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context);
 
-/// x + bias of each row, in place. `bias` [width]. `summed`: the ranks that have the other tokens, over which its gradient is
-/// summed, or null; it must outlive the graph.
-at::Tensor add_bias(const at::Tensor& x, Parameter& bias, const TensorExchange* summed = nullptr);
-
 /// Constants of an RMSNorm: of the mean square, and what is added to its weights (kernels/rms_norm.h).
 struct NormConstants {
   double eps = 1e-6;
@@ -91,12 +85,12 @@ std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weigh
 
 /// Causal attention inside each document of the batch. qkv is the result of latent_qkv(); returns
 /// [N, shape.out_width()].
-at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
-                  const AttentionSinks& sinks = {});
+at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch);
 
-/// Generation: appends the keys and values of the new tokens to context.cache and attends to all of it. No autograd.
-at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
-                         int64_t layer, const AttentionSinks& sinks = {});
+/// Generation: appends the keys and values of the new tokens to context.cache and attends to all of it. `out`
+/// [N, shape.out_width()] is written; sinks as in attention_cached(). No autograd.
+void attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context, int64_t layer,
+                   const at::Tensor& out, const at::Tensor& sinks = {});
 
 /// activation(gate) * up of packed [N, 2 F].
 at::Tensor swiglu(const at::Tensor& gate_up, Activation activation = Activation::silu);

@@ -180,8 +180,13 @@ at::Tensor LatentAttentionLayer::forward(const at::Tensor& x, const Context& con
   const auto [input, residual] = branch_.enter(x, tensor_, context);
   const at::Tensor qkv =
       latent_qkv(enter_layer(input, tensor_, context), weights_, shape_, context.batch->positions, rope_);
-  const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
-                                                       : attend(qkv, shape_, *context.batch);
+  at::Tensor attended;
+  if (context.cache != nullptr) {
+    attended = at::empty({qkv.size(0), shape_.out_width()}, qkv.options());
+    attend_cached(qkv, shape_, context, layer_, attended);
+  } else {
+    attended = attend(qkv, shape_, *context.batch);
+  }
   return branch_.leave(leave_linear(attended, out_, tensor_, context), residual, tensor_, context);
 }
 

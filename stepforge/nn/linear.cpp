@@ -2,10 +2,8 @@
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "stepforge/kernels/bias.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
-#include "stepforge/nn/norm_gradient.h"
 
 namespace stepforge {
 
@@ -32,33 +30,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 };
 
-struct BiasFunction : torch::autograd::Function<BiasFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                            const at::Tensor& bias, Parameter* parameter, const TensorExchange* summed) {
-    ctx->mark_dirty({x});
-    save_pointer(*ctx, "parameter", parameter);
-    save_pointer(*ctx, "summed", summed);
-    bias_forward(x, bias);
-    return x;
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list gradients) {
-    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
-    if (parameter->trained()) {
-      NormGradient gradient(*parameter, saved_pointer<TensorExchange>(*ctx, "summed"));
-      bias_backward(gradients[0], gradient.target());
-      gradient.finish();
-    }
-    return {gradients[0], at::Tensor(), at::Tensor(), at::Tensor()};
-  }
-};
-
 }  // namespace
-
-at::Tensor add_bias(const at::Tensor& x, Parameter& bias, const TensorExchange* summed) {
-  return BiasFunction::apply(x, bias.value(), &bias, summed);
-}
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight) {
   return LinearFunction::apply(x, weight.value(), &weight);

@@ -24,6 +24,7 @@ class ListBlock : public Block {
   ListBlock(const ListBlock&) = delete;
   ListBlock& operator=(const ListBlock&) = delete;
 
+  /// With gradients, at least one input must require a gradient: weights are not arguments of the node.
   Bundle forward(const Bundle& inputs, const Context& context) override;
 
  private:

@@ -20,7 +20,8 @@ std::string call_line(const BlockSpec& block, const Call& call) {
   constexpr std::size_t kColumn = 60;
   line.append(line.size() < kColumn ? kColumn - line.size() : 1, ' ');
   const LayerValue& result = list.value(call.results.front());
-  line += format("{} x {}", result.rows == Rows::slice ? "slice" : "tokens", result.width * result.times);
+  const std::string rows = result.rows == Rows::slice ? "slice" : "tokens";
+  line += format("{} x {}", result.times > 1 ? format("{} {}", result.times, rows) : rows, result.width);
   const CallRow& row = row_of(call.kind);
   const std::vector<LayerValue> operands = list.values_of(call.operands);
   const std::string attributes = row.text != nullptr ? row.text({call, operands}) : "";

@@ -184,6 +184,23 @@ TEST(CallProgram, AGradientThatPassesToTwoOperandsIsNotOverwrittenBetween) {
   expect_sound(program);
 }
 
+// A queue computes the gradient of the weight from it later.
+TEST(CallProgram, AGradientThatAQueueMayKeepIsNotOverwritten) {
+  const ParameterSpec square = weight_of("square", {kWidth, kWidth});
+  ListWriter writer("test");
+  const int x = writer.input({"x", kWidth});
+  const int normed = writer.call(CallKind::rms_norm, "norm", {x}, {&norm_weight()}, NormAttributes{});
+  const int product = writer.call(CallKind::linear, "product", {x}, {&square});
+  const int sum = writer.call(CallKind::residual_add, "sum", {product, normed}, {}, ResidualAttributes{});
+  const CallList list =
+      writer.finish({writer.call(CallKind::rms_norm, "last", {sum}, {&norm_weight()}, NormAttributes{})});
+  const BlockProgram program = derive(list, /*trains=*/true);
+  ASSERT_EQ(names(list, program.backward), (std::vector<std::string>{"d last", "d product", "d norm"}));
+  EXPECT_EQ(program.backward[2].reads[0], program.backward[1].reads[0]);
+  EXPECT_NE(program.backward[2].writes[0], program.backward[1].reads[0]);
+  expect_sound(program);
+}
+
 TEST(CallProgram, RecomputationRunsOnlyWhatDerivativesRead) {
   CallList list = mlp();
   recompute_regions(list, std::vector<std::string>{"mlp"});
@@ -219,6 +236,15 @@ TEST(ListCost, RecomputationCountsTheCallsThatRunAgain) {
   EXPECT_DOUBLE_EQ(list_cost(list, context, {"mlp"}).backward_flops, 2 * (up + down) + up);
   EXPECT_EQ(kept.saved_bytes, 10 * 4 * (kWidth + 1 + 2 * kHidden + kHidden));
   EXPECT_EQ(list_cost(list, context, {"mlp"}).saved_bytes, 0);
+}
+
+TEST(ListCost, AFrozenProductHasOneProductInBackward) {
+  CallList list = mlp();
+  const CostContext context{.tokens = 10, .document_length = 10};
+  const double forward = list_cost(list, context).forward_flops;
+  for (Call& call : list.calls)
+    for (CallWeight& weight : call.weights) weight.trained = false;
+  EXPECT_DOUBLE_EQ(list_cost(list, context).backward_flops, forward);
 }
 
 std::vector<std::string> kinds(const CallList& list) {
@@ -278,6 +304,20 @@ TEST(OverTensor, AsynchronousProductsExchangeByThemselves) {
   EXPECT_EQ(kinds(list), kinds(mlp()));
   EXPECT_TRUE(linear_attributes(list.calls[1]).arriving);
   EXPECT_TRUE(linear_attributes(list.calls[3]).leaving);
+  // The products are the same.
+  const CostContext context{.tokens = 10, .document_length = 10, .slices = 2};
+  const CallList alone = over_tensor(divided_mlp(), {.degree = 2, .sequence = true});
+  EXPECT_DOUBLE_EQ(list_cost(list, context).backward_flops, list_cost(alone, context).backward_flops);
+}
+
+TEST(OverTensor, FrozenNormsSumNoGradients) {
+  CallList list = divided_mlp();
+  list.calls[0].weights[0].trained = false;
+  const CostContext context{.tokens = 10, .document_length = 10, .slices = 2};
+  const auto sent = [&](const CallList& of) {
+    return list_cost(over_tensor(of, {.degree = 2, .sequence = true}), context).backward_exchange[0];
+  };
+  EXPECT_EQ(sent(list), sent(divided_mlp()) - 4 * kWidth);
 }
 
 TEST(OverTensor, LeavesALayerOfOneRankAsItIs) {

@@ -42,7 +42,8 @@ inline Elements elements_of(const LayerValue& value) {
 inline CallExchanges weight_sums(const CallView& view) {
   if (!view.call.sums_weight_gradients) return {};
   int64_t elements = 0;
-  for (const CallWeight& weight : view.call.weights) elements += weight.elements();
+  for (const CallWeight& weight : view.call.weights) elements += weight.trained ? weight.elements() : 0;
+  if (elements == 0) return {};
   return {{}, {{BlockAxis::tensor, ExchangeKind::sum, {}, elements * static_cast<int64_t>(sizeof(float))}}};
 }
 

@@ -7,36 +7,11 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/nn/calls/keys.h"
-#include "stepforge/nn/kv_cache.h"
+#include "stepforge/nn/functions.h"
 
 namespace stepforge::calls {
 
 namespace {
-
-void check_parts(const CallRun& run) {
-  const ContextPart& part = run.context.batch->host.part;
-  const ContextParallel& parallel = attributes_of<AttentionAttributes>(run.call).context;
-  if (parallel.degree == part.degree && parallel.heads() == part.heads) return;
-  throw Error(
-      format("attention: the batch has one of {} parts of its rows, {} of which attend together, but the "
-             "model was made for {} and {}",
-             part.degree, part.heads, parallel.degree, parallel.heads()));
-}
-
-/// Appends the keys and values of the new tokens to the cache and attends to all of it.
-void attend_cached(const CallRun& run) {
-  const auto& [shape, layer, context] = attributes_of<AttentionAttributes>(run.call);
-  const at::Tensor& qkv = run.operands[0];
-  KvCache& cache = *run.context.cache;
-  const int64_t count = qkv.size(0) / cache.rows();
-  cache.append(layer, qkv, count);
-  const at::Tensor queries =
-      qkv.narrow(1, 0, shape.q_width()).contiguous().view({cache.rows(), count, shape.q_width()});
-  const std::vector<int64_t> past(static_cast<size_t>(cache.rows()), cache.length());
-  attention_cached(queries, cache.keys(layer), cache.values(layer), past, shape,
-                   run.written[0].view({cache.rows(), count, shape.out_width()}),
-                   sinks_of(run).values(shape));
-}
 
 /// Keys and values of whole rows.
 at::Tensor gathered_keys(const CallRun& run) {
@@ -50,6 +25,15 @@ at::Tensor gathered_keys(const CallRun& run) {
 
 }  // namespace
 
+void check_parts(const BatchTensors& batch, const ContextParallel& parallel) {
+  const ContextPart& part = batch.host.part;
+  if (parallel.degree == part.degree && parallel.heads() == part.heads) return;
+  throw Error(
+      format("attention: the batch has one of {} parts of its rows, {} of which attend together, but the "
+             "model was made for {} and {}",
+             part.degree, part.heads, parallel.degree, parallel.heads()));
+}
+
 AttentionSinks sinks_of(const CallRun& run) {
   if (run.call.weights.empty()) return {};
   const auto& [shape, layer, context] = attributes_of<AttentionAttributes>(run.call);
@@ -59,9 +43,9 @@ AttentionSinks sinks_of(const CallRun& run) {
 
 void attend_gathered(const CallRun& run) {
   const AttentionShape& shape = attributes_of<AttentionAttributes>(run.call).shape;
-  attention_forward(with_keys(run.operands[0], gathered_keys(run), shape), shape,
-                    run.context.batch->attention_ranges, run.written[0], run.written[1],
-                    sinks_of(run).values(shape));
+  const at::Tensor keys = gathered_keys(run);
+  attention_forward(with_keys(run.operands[0], keys, shape), shape, run.context.batch->attention_ranges,
+                    run.written[0], run.written[1], sinks_of(run).values(shape));
 }
 
 void attend_gathered_backward(const CallRun& run) {
@@ -82,9 +66,11 @@ void attend_gathered_backward(const CallRun& run) {
 }
 
 void attention(const CallRun& run) {
-  if (run.context.cache != nullptr) return attend_cached(run);
-  check_parts(run);
   const auto& [shape, layer, context] = attributes_of<AttentionAttributes>(run.call);
+  if (run.context.cache != nullptr)
+    return attend_cached(run.operands[0], shape, run.context, layer, run.written[0],
+                         sinks_of(run).values(shape));
+  check_parts(*run.context.batch, context);
   if (context.has_ring()) return attend_ring(run);
   if (context.across() > 1) return attend_gathered(run);
   attention_forward(split_qkv(run.operands[0], shape), shape, run.context.batch->attention_ranges,

@@ -3,7 +3,6 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/nn/calls/entries.h"
-#include "stepforge/nn/slices.h"
 
 namespace stepforge::calls {
 

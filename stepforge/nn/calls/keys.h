@@ -8,6 +8,9 @@
 
 namespace stepforge::calls {
 
+/// Throws Error unless the batch has the part of its rows for which the model was made.
+void check_parts(const BatchTensors& batch, const ContextParallel& parallel);
+
 /// The sinks of the heads that attend here.
 AttentionSinks sinks_of(const CallRun& run);
 

@@ -9,8 +9,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "stepforge/modelspec/calls/attention.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/calls/keys.h"
 
 namespace stepforge::calls {
 
@@ -76,17 +75,20 @@ struct HeadsExchange {
     const at::Tensor by_head = gradients.view({gradients.size(0), -1, all.head_dim});
     const bool repeated = by_head.size(1) > count;
     const std::vector<int64_t> shape = {gradients.size(0), count, all.head_dim};
-    const at::Tensor gradient = written[0].view(shape);
-    const at::Tensor sums =
-        repeated ? at::zeros(shape, gradient.options().dtype(at::kFloat)) : gradient.zero_();
-    sums.index_add_(1, heads_of_parts(), by_head.to(sums.scalar_type()));
-    if (repeated) gradient.copy_(sums);
+    if (!repeated) {
+      written[0].view(shape).zero_().index_add_(1, heads_of_parts(), by_head);
+      return;
+    }
+    const at::Tensor sums = at::zeros(shape, gradients.options().dtype(at::kFloat));
+    sums.index_add_(1, heads_of_parts(), by_head.to(at::kFloat));
+    written[0].view(shape).copy_(sums);
   }
 };
 
 }  // namespace
 
 void to_heads(const CallRun& run) {
+  check_parts(*run.context.batch, run.resources.exchange.parallel);
   const HeadsExchange exchange(run);
   const at::Tensor& qkv = run.operands[0];
   const at::Tensor by_head = qkv.view({qkv.size(0), -1, exchange.heads.all.head_dim});
