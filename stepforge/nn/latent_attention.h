@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "stepforge/kernels/rope.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/functions.h"
 #include "stepforge/nn/layers.h"
