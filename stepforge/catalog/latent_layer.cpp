@@ -12,12 +12,12 @@ namespace stepforge {
 
 namespace {
 
-constexpr double kProjectionStd = 0.02;
+constexpr double kLatentProjectionStd = 0.02;
 
 ParameterSpec matrix(const std::string& name, const std::string& hf_name, int64_t rows, int64_t columns) {
   return {name,
           {rows, columns},
-          {{"weight", hf_name, rows, {Initializer::Kind::truncated_normal, kProjectionStd, 3.0}}},
+          {{"weight", hf_name, rows, {Initializer::Kind::truncated_normal, kLatentProjectionStd, 3.0}}},
           ParameterTag::matrix};
 }
 

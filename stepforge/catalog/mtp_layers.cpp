@@ -13,7 +13,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr double kProjectionStd = 0.02;
+constexpr double kMtpProjectionStd = 0.02;
 
 ParameterSpec norm_weight(const std::string& name, const std::string& hf_name, int64_t width) {
   return {name, {width}, {{"weight", hf_name, width, {Initializer::Kind::ones}}}, ParameterTag::norm};
@@ -62,7 +62,7 @@ LayerSpec mtp_layer(const std::string& prefix, const std::string& hf_prefix, con
                        {{"weight",
                          hf_prefix + "eh_proj.weight",
                          width,
-                         {Initializer::Kind::truncated_normal, kProjectionStd, 3.0}}},
+                         {Initializer::Kind::truncated_normal, kMtpProjectionStd, 3.0}}},
                        ParameterTag::matrix}};
   layer.region.name = "mtp";
   std::vector<CallSpec>& calls = layer.region.calls;

@@ -205,10 +205,10 @@ void add_work(BlockCost& cost, const std::vector<CallInfo>& calls, const BlockPr
     add_sent(cost.backward_exchange, cost.backward_beside,
              again ? exchanges_of(info).forward : exchanges_of(info).backward, context);
     const double flops = forward_flops(info, context);
-    if (!again) cost.backward_weight_flops += weight_flops(info, context);
-    // A product has one for the gradient of its input; attention has two for those of its operands.
-    const bool is_product = info.row->queued_operands != nullptr;
-    cost.backward_input_flops += again || is_product ? flops : 2.0 * flops;
+    const double weights = again ? 0.0 : weight_flops(info, context);
+    cost.backward_weight_flops += weights;
+    // Frozen products count as trained ones, so that freezing does not move the cut of a pipeline.
+    cost.backward_input_flops += again ? flops : 2.0 * flops - weights;
   }
   cost.backward_flops = cost.backward_input_flops + cost.backward_weight_flops;
 }

@@ -238,15 +238,6 @@ TEST(ListCost, RecomputationCountsTheCallsThatRunAgain) {
   EXPECT_EQ(list_cost(list, context, {"mlp"}).saved_bytes, 0);
 }
 
-TEST(ListCost, AFrozenProductHasOneProductInBackward) {
-  CallList list = mlp();
-  const CostContext context{.tokens = 10, .document_length = 10};
-  const double forward = list_cost(list, context).forward_flops;
-  for (Call& call : list.calls)
-    for (CallWeight& weight : call.weights) weight.trained = false;
-  EXPECT_DOUBLE_EQ(list_cost(list, context).backward_flops, forward);
-}
-
 std::vector<std::string> kinds(const CallList& list) {
   std::vector<std::string> found;
   for (const Call& call : list.calls) found.push_back(call.name);
