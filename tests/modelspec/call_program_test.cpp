@@ -212,6 +212,43 @@ TEST(CallProgram, RecomputationRunsOnlyWhatDerivativesRead) {
   expect_sound(program);
 }
 
+/// The sum of norms of the results of `biases` calls of a product, which is made again; of the product too if `of_product`.
+CallList biased_product(int biases, bool of_product) {
+  const ParameterSpec square = weight_of("square", {kWidth, kWidth});
+  const ParameterSpec bias = weight_of("bias", {kWidth});
+  ListWriter writer("test");
+  const int product = writer.call(CallKind::linear, "product", {writer.input({"x", kWidth})}, {&square});
+  std::vector<int> values;
+  if (of_product) values.push_back(product);
+  for (int i = 0; i < biases; ++i) values.push_back(writer.call(CallKind::bias, "bias", {product}, {&bias}));
+  int sum = -1;
+  for (const int value : values) {
+    const int normed = writer.call(CallKind::rms_norm, "norm", {value}, {&norm_weight()}, NormAttributes{});
+    sum = sum < 0 ? normed
+                  : writer.call(CallKind::residual_add, "sum", {normed, sum}, {}, ResidualAttributes{});
+  }
+  CallList list = writer.finish({sum});
+  for (Call& call : list.calls) call.again = call.kind == CallKind::linear || call.kind == CallKind::bias;
+  return list;
+}
+
+TEST(CallProgram, ACallIsMadeAgainOnceHoweverManyReadIt) {
+  for (const CallList& list : {biased_product(1, true), biased_product(2, false), biased_product(2, true)}) {
+    const BlockProgram program = derive(list, /*trains=*/true);
+    EXPECT_EQ(std::ranges::count(names(list, program.backward), "product"), 1);
+    expect_sound(program);
+  }
+  // A single reader overwrites it.
+  const CallList list = biased_product(1, false);
+  const BlockProgram program = derive(list, /*trains=*/true);
+  const auto bias = std::ranges::find_if(program.backward, [&](const CallStep& step) {
+    return step.action == CallAction::forward &&
+           list.calls[static_cast<std::size_t>(step.call)].name == "bias";
+  });
+  ASSERT_NE(bias, program.backward.end());
+  EXPECT_EQ(bias->writes, bias->reads);
+}
+
 TEST(CallProgram, WhatLeavesARecomputedRegionIsKept) {
   const ParameterSpec other = weight_of("other", {kWidth});
   ListWriter writer("next");
