@@ -182,13 +182,6 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
     parts.push_back(&part);
     block.regions.push_back(std::move(part.region));
   }
-  if (std::ranges::none_of(layers, [](const LayerSpec& part) { return part.calls.empty(); })) {
-    for (LayerSpec& part : layers) {
-      block.calls = block.calls.empty() ? std::move(part.calls) : joined(std::move(block.calls), part.calls);
-      block.generation = block.generation.empty() ? std::move(part.generation)
-                                                  : joined(std::move(block.generation), part.generation);
-    }
-  }
   if (kind != BlockKind::embedding) block.inputs.push_back(hidden);
   if (kind != BlockKind::head) block.outputs.push_back(hidden);
   block.units = add_units(spec, name, parts);

@@ -10,6 +10,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/biased_experts.h"
 #include "stepforge/catalog/tensor_costs.h"
+#include "stepforge/modelspec/call_region.h"
 
 namespace stepforge {
 
@@ -226,8 +227,8 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
                          const ExpertNames& names, double depth_std, bool dropout,
                          const ExpertParallel& parallel) {
   // Norm and residual are those of the MLP in whose place it is.
-  const LayerSpec mlp =
-      mlp_layer(prefix, hf_prefix, dims.width, /*hidden=*/1, LayerTraits(), depth_std, dropout);
+  LayerSpec mlp = mlp_layer(prefix, hf_prefix, dims.width, /*hidden=*/1, LayerTraits(), depth_std, dropout);
+  add_sizes(mlp.region, /*keeps_input=*/true);
   const bool spread = parallel.degree > 1;
   const bool has_shared = dims.shared_hidden > 0;
   ExpertParts parts;

@@ -167,7 +167,8 @@ void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType ma
   }
   model.units = std::move(units);
   for (BlockSpec& block : model.blocks)
-    for (CallList* list : {&block.calls, &block.generation}) freeze_calls(*list, model.units);
+    for (RegionSpec& region : block.regions)
+      for (CallList* list : {&region.list, &region.generation}) freeze_calls(*list, model.units);
 }
 
 }  // namespace stepforge

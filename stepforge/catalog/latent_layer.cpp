@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 
 namespace stepforge {
@@ -87,7 +88,8 @@ LayerSpec latent_attention_layer(const std::string& prefix, const std::string& h
                                  bool dropout, const TensorParallel& tensor) {
   // Norm, attention, output projection and residual are those of the attention in whose place it is.
   LayerSpec layer = attention_layer(prefix, hf_prefix, dims.attention(), traits, depth_std, dropout, tensor);
-  layer.calls = layer.generation = {};  // which are not written yet
+  add_sizes(layer.region, /*keeps_input=*/false);
+  layer.region.list = layer.region.generation = {};  // its own calls are not written yet
   std::vector<ParameterSpec> parameters = projections(prefix, hf_prefix, dims);
   std::vector<CallSpec>& calls = layer.region.calls;
   const auto qkv = std::ranges::find(calls, "qkv", &CallSpec::name);

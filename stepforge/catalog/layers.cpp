@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "stepforge/catalog/tensor_costs.h"
-#include "stepforge/modelspec/call_cost.h"
 #include "stepforge/modelspec/call_passes.h"
+#include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/calls/attention.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
@@ -160,12 +161,11 @@ CallList mlp_calls(const std::string& prefix, const std::vector<ParameterSpec>& 
   return layer.finish({layer.residual_add(y, x, 1, dropout)});
 }
 
-/// The calls of a rank, and the same in generation.
-void set_calls(LayerSpec& layer, const CallList& whole, TensorParallel tensor,
-               const ContextParallel& context) {
-  layer.calls = over_context(over_tensor(whole, tensor), context);
+/// The calls of a rank, from those of a whole layer.
+RegionSpec region_of_rank(const CallList& whole, TensorParallel tensor, const ContextParallel& context = {}) {
+  CallList training = over_context(over_tensor(whole, tensor), context);
   tensor.sequence = tensor.async = false;
-  layer.generation = over_tensor(whole, tensor);
+  return region_of(std::move(training), over_tensor(whole, tensor));
 }
 
 /// The loss exchanges what it needs of the other parts of the vocabulary.
@@ -281,10 +281,8 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
 
   const AttentionShape shape{dims.heads,    dims.kv_heads,    dims.head_dim, traits.query_scale,
                              traits.window, traits.score_cap, dims.value_dim};
-  set_calls(layer, attention_calls(prefix, layer.parameters, shape, dims.width, traits, dropout), tensor,
-            context);
-  // Of a block this is the first region, whose input belongs to the block.
-  layer.region = regions_of(layer.calls, /*keeps_input=*/false).front();
+  layer.region = region_of_rank(attention_calls(prefix, layer.parameters, shape, dims.width, traits, dropout),
+                                tensor, context);
   return layer;
 }
 
@@ -310,8 +308,7 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
                                           whole_hidden, part, depth_std));
   if (traits.norms_after()) add_norm(".post_norm", "post_feedforward_layernorm.weight");
 
-  set_calls(layer, mlp_calls(prefix, layer.parameters, width, traits, dropout), tensor, {});
-  layer.region = regions_of(layer.calls, /*keeps_input=*/true).front();
+  layer.region = region_of_rank(mlp_calls(prefix, layer.parameters, width, traits, dropout), tensor);
   return layer;
 }
 

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "stepforge/modelspec/call_list.h"
 #include "stepforge/modelspec/context_parallel.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/layer_traits.h"
@@ -23,8 +22,6 @@ namespace stepforge {
 struct LayerSpec {
   std::vector<ParameterSpec> parameters;
   RegionSpec region;
-  CallList calls = {};             ///< what it runs, if it is written as calls
-  CallList generation = {};        ///< the same in generation (BlockSpec::generation)
   UnitMesh mesh = UnitMesh::rows;  ///< of its parameters
 };
 

@@ -116,15 +116,8 @@ struct LayerContext {
   std::shared_ptr<const LayerResources> resources;
 };
 
-/// Attention as a block of calls, for layers that are not written as calls as a whole.
-std::unique_ptr<ListBlock> attention_block(const LayerContext& made_for, const LayerTraits& traits,
-                                           int64_t layer) {
-  const std::string prefix = format("layers.{}.attention", layer);
-  TensorParallel tensor = made_for.options.tensor.parallel;
-  tensor.divided = made_for.parameters(prefix + ".qkv").spec().is_sliced();
-  LayerSpec spec = attention_layer(prefix, "", attention_dims(made_for.config), traits, residual_std(layer),
-                                   made_for.config.dropout > 0.0, tensor, made_for.options.exchange.parallel);
-  return std::make_unique<ListBlock>(std::move(spec.calls), std::move(spec.generation), made_for.parameters,
+std::unique_ptr<ListBlock> list_block(const LayerContext& made_for, CallList training, CallList generation) {
+  return std::make_unique<ListBlock>(std::move(training), std::move(generation), made_for.parameters,
                                      made_for.resources);
 }
 
@@ -148,12 +141,13 @@ LatentAttentionLayer latent_attention(const LayerContext& made_for, const LayerT
 /// The attention of a layer, a region that may be recomputed.
 class AttentionRegion {
  public:
-  AttentionRegion(const LayerContext& made_for, const LayerTraits& traits, int64_t layer)
+  AttentionRegion(const LayerContext& made_for, const LayerTraits& traits, const BlockSpec& block)
       : resources_(made_for.resources) {
-    if (traits.latent())
-      latent_.emplace(latent_attention(made_for, traits, layer));
+    const RegionSpec& region = block.regions.front();
+    if (region.list.empty())
+      latent_.emplace(latent_attention(made_for, traits, block.layer));
     else
-      calls_ = attention_block(made_for, traits, layer);
+      calls_ = list_block(made_for, region.list, region.generation);
   }
 
   at::Tensor forward(const at::Tensor& x, const Context& context) {
@@ -171,27 +165,17 @@ class AttentionRegion {
   std::optional<LatentAttentionLayer> latent_;
 };
 
-/// A dense MLP as a block of calls, after attention that is not written as calls.
-std::unique_ptr<ListBlock> mlp_block(const LayerContext& made_for, const LayerTraits& traits, int64_t layer) {
-  const std::string prefix = mlp_prefix(layer);
-  TensorParallel tensor = made_for.options.tensor.parallel;
-  tensor.divided = made_for.parameters(prefix + ".gate_up").spec().is_sliced();
-  LayerSpec spec = mlp_layer(prefix, "", made_for.config.dim, made_for.config.ffn_dim, traits,
-                             residual_std(layer), made_for.config.dropout > 0.0, tensor);
-  return std::make_unique<ListBlock>(std::move(spec.calls), std::move(spec.generation), made_for.parameters,
-                                     made_for.resources);
-}
-
 /// Attention, and MLP or experts, each a region that may be recomputed.
 class DecoderLayer : public Block {
  public:
-  DecoderLayer(const LayerContext& made_for, const LayerTraits& traits, int64_t layer)
-      : attention_(made_for, traits, layer) {
-    if (traits.experts)
-      experts_.emplace(expert_layer_of(made_for.config, traits, made_for.parameters, mlp_prefix(layer), layer,
-                                       made_for.options.tensor));
+  DecoderLayer(const LayerContext& made_for, const LayerTraits& traits, const BlockSpec& block)
+      : attention_(made_for, traits, block) {
+    const RegionSpec& mlp = block.regions.at(1);
+    if (mlp.list.empty())
+      experts_.emplace(expert_layer_of(made_for.config, traits, made_for.parameters, mlp_prefix(block.layer),
+                                       block.layer, made_for.options.tensor));
     else
-      mlp_ = mlp_block(made_for, traits, layer);
+      mlp_ = list_block(made_for, mlp.list, mlp.generation);
   }
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
@@ -211,11 +195,11 @@ class DecoderLayer : public Block {
 
 class RouterBlock : public Block {
  public:
-  RouterBlock(const LayerContext& made_for, const LayerTraits& traits, int64_t layer)
-      : attention_(made_for, traits, layer),
-        router_(made_for.parameters, mlp_prefix(layer), router_of(made_for.config, traits),
-                made_for.config.norm_eps, layer,
-                correction_of(traits, made_for.parameters, mlp_prefix(layer))) {}
+  RouterBlock(const LayerContext& made_for, const LayerTraits& traits, const BlockSpec& block)
+      : attention_(made_for, traits, block),
+        router_(made_for.parameters, mlp_prefix(block.layer), router_of(made_for.config, traits),
+                made_for.config.norm_eps, block.layer,
+                correction_of(traits, made_for.parameters, mlp_prefix(block.layer))) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     ExpertTokens made = router_.forward(attention_.forward(inputs.at(0), context), context);
@@ -298,15 +282,14 @@ HeadTraits head_traits(const ModelConfig& model, const ForwardOptions& options) 
 }
 
 std::unique_ptr<Block> layer_block(const LayerContext& made_for, const BlockSpec& block) {
-  if (!block.calls.empty())
-    return std::make_unique<ListBlock>(block.calls, block.generation, made_for.parameters,
-                                       made_for.resources);
+  if (CallList calls = block.calls(); !calls.empty())
+    return list_block(made_for, std::move(calls), block.generation());
   const LayerTraits traits = layer_traits(made_for.config, block.layer);
   switch (block.part) {
     case LayerPart::whole:
-      return std::make_unique<DecoderLayer>(made_for, traits, block.layer);
+      return std::make_unique<DecoderLayer>(made_for, traits, block);
     case LayerPart::router:
-      return std::make_unique<RouterBlock>(made_for, traits, block.layer);
+      return std::make_unique<RouterBlock>(made_for, traits, block);
     case LayerPart::shared:
       return std::make_unique<SharedExpertBlock>(made_for.parameters, block.layer,
                                                  expert_dims(made_for.config).shared_gate);

@@ -14,8 +14,4 @@ namespace stepforge {
 BlockCost list_cost(const CallList& list, const CostContext& context,
                     const std::vector<std::string>& recomputed = {});
 
-/// The list as the rules of value types (value_types.h) see it: a chain of calls in regions. Sizes are those of a region in a
-/// block of tensor operations. `keeps_input`: the region saves its input; false if the block does.
-std::vector<RegionSpec> regions_of(const CallList& list, bool keeps_input);
-
 }  // namespace stepforge

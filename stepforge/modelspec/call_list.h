@@ -21,7 +21,7 @@ enum class Rows : uint8_t {
 };
 
 /// The element type of a value.
-enum class Number : uint8_t {
+enum class ElementType : uint8_t {
   compute,  ///< the compute dtype
   fp32,     ///< statistics, whatever the compute dtype is
 };
@@ -31,12 +31,12 @@ struct LayerValue {
   std::string name;
   int64_t width = 0;
   Rows rows = Rows::tokens;
-  Number number = Number::compute;
+  ElementType type = ElementType::compute;
   int64_t times = 1;           ///< multiplies the rows: of tokens that neighbours join
   bool differentiable = true;  ///< false for statistics and integers
 
   bool has_shape_of(const LayerValue& other) const {
-    return width == other.width && rows == other.rows && number == other.number && times == other.times;
+    return width == other.width && rows == other.rows && type == other.type && times == other.times;
   }
 };
 
@@ -59,7 +59,7 @@ struct Call {
   std::vector<int> results = {};
   std::vector<CallWeight> weights = {};
   std::any attributes = {};            ///< a struct of the row's header, such as NormAttributes
-  bool again = false;                  ///< backward makes its results again instead of keeping them
+  bool recompute = false;              ///< backward makes its results again instead of keeping them
   bool sums_weight_gradients = false;  ///< over the tensor-parallel ranks, which have other tokens or heads
 
   bool trains() const;

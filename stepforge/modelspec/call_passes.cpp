@@ -103,7 +103,7 @@ CallList over_tensor(const CallList& list, const TensorParallel& tensor) {
       moved.attributes = LinearAttributes{tensor.degree, call == first, call == last};
     } else if (call == first) {
       Call enter = exchange_call("enter", *call, moved.operands.front(), enter_attributes(tensor));
-      enter.again = tensor.sequence && tensor.divided;  // a rank keeps its slice only
+      enter.recompute = tensor.sequence && tensor.divided;  // a rank keeps its slice only
       moved.operands.front() = rewriter.add(std::move(enter));
     }
     const bool whole = std::ranges::all_of(
@@ -163,7 +163,7 @@ void recompute_regions(CallList& list, std::span<const std::string> regions) {
         return reader.region != call.region && std::ranges::count(reader.operands, result) > 0;
       });
     });
-    if (is_recomputed(call) && !leaves) call.again = true;
+    if (is_recomputed(call) && !leaves) call.recompute = true;
   }
 }
 

@@ -98,7 +98,7 @@ class Deriver {
     ValueState& state = at(values_, value);
     if (state.maker < 0 || state.saved) return;
     const CallInfo& maker = at(calls_, state.maker);
-    if (!maker.call->again) {
+    if (!maker.call->recompute) {
       state.saved = true;
       return;
     }
@@ -116,13 +116,27 @@ class Deriver {
       const Call& call = *calls_[c].call;
       for (const int operand : call.operands)
         at(values_, operand).last_use = std::max(at(values_, operand).last_use, static_cast<int>(c));
-      if (const int same = calls_[c].is_operand(); same != kNoOperand) {
-        ValueState& operand = at(values_, at(call.operands, same));
+      if (ValueState* operand = aliased(calls_[c])) {
         const ValueState& result = at(values_, call.results.front());
-        operand.last_use = std::max(operand.last_use, result.last_use);
-        operand.pinned = operand.pinned || result.pinned;
+        operand->last_use = std::max(operand->last_use, result.last_use);
+        operand->pinned = operand->pinned || result.pinned;
       }
     }
+    // Nor may what overwrites a result that has an operand's memory.
+    for (const CallInfo& info : calls_) {
+      const ValueState* operand = aliased(info);
+      if (operand == nullptr) continue;
+      ValueState& result = at(values_, info.call->results.front());
+      result.last_use = operand->last_use;
+      result.pinned = operand->pinned;
+      result.read_back = result.read_back || operand->read_back || operand->pinned || operand->again_uses > 1;
+    }
+  }
+
+  /// The operand whose memory the first result has; null if there is none.
+  ValueState* aliased(const CallInfo& info) {
+    const int operand = info.aliases_operand();
+    return operand == kNoOperand ? nullptr : &at(values_, at(info.call->operands, operand));
   }
 
   int new_buffer(int value) {
@@ -141,7 +155,7 @@ class Deriver {
   void compute(std::vector<CallStep>& steps, int index, const Predicate& may_overwrite) {
     const CallInfo& info = at(calls_, index);
     const Call& call = *info.call;
-    if (const int same = info.is_operand(); same != kNoOperand) {
+    if (const int same = info.aliases_operand(); same != kNoOperand) {
       at(values_, call.results.front()).buffer = at(values_, at(call.operands, same)).buffer;
       return;
     }
@@ -192,10 +206,12 @@ class Deriver {
   void backward() {
     for (ValueState& value : values_)
       if (value.maker >= 0 && !value.saved) value.buffer = kNoTensor;
-    for (const int output : list_.outputs) {
-      at(values_, output).gradient = list_.value(output).differentiable ? new_buffer(output) : kNoTensor;
-      program_.output_gradients.push_back(at(values_, output).gradient);
-    }
+    for (const int output : list_.outputs)
+      program_.output_gradients.push_back(list_.value(output).differentiable ? new_buffer(output)
+                                                                             : kNoTensor);
+    for (std::size_t i = 0; i < list_.outputs.size(); ++i)
+      if (program_.output_gradients[i] != kNoTensor)
+        contribute(list_.outputs[i], program_.output_gradients[i]);
     for (int c = static_cast<int>(calls_.size()) - 1; c >= 0; --c)
       if (is_active(at(calls_, c))) differentiate(c);
     for (const int input : list_.inputs) program_.input_gradients.push_back(at(values_, input).gradient);
@@ -284,6 +300,14 @@ class Deriver {
 
 }  // namespace
 
+CallWorkspace CallInfo::workspace() const {
+  return row->workspace != nullptr ? row->workspace(view()) : CallWorkspace();
+}
+
+CallExchanges CallInfo::exchanges() const {
+  return row->exchanges != nullptr ? row->exchanges(view()) : CallExchanges();
+}
+
 CallValues CallInfo::derivative_reads() const {
   return row->derivative_reads != nullptr ? row->derivative_reads(view()) : CallValues();
 }
@@ -292,8 +316,8 @@ bool CallInfo::passes_gradient(std::size_t operand) const {
   return row->passes_gradient != nullptr && has_bit(row->passes_gradient(view()), operand);
 }
 
-int CallInfo::is_operand() const {
-  return row->is_operand != nullptr ? row->is_operand(view()) : kNoOperand;
+int CallInfo::aliases_operand() const {
+  return row->aliases_operand != nullptr ? row->aliases_operand(view()) : kNoOperand;
 }
 
 int CallInfo::overwrites() const {

@@ -48,10 +48,12 @@ struct CallInfo {
   std::vector<LayerValue> results;
 
   CallView view() const { return {*call, operands}; }
+  CallWorkspace workspace() const;
+  CallExchanges exchanges() const;
   CallValues derivative_reads() const;
   bool passes_gradient(std::size_t operand) const;
   /// The operand that the first result is, or may overwrite; kNoOperand if there is none.
-  int is_operand() const;
+  int aliases_operand() const;
   int overwrites() const;
 };
 

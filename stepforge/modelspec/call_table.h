@@ -60,7 +60,7 @@ struct CallRow {
   /// The operand that the first result may overwrite, if both have one shape and nothing else needs it.
   int (*overwrites)(const CallView&) = nullptr;
   /// The operand that the first result is, in the same memory: nothing is computed.
-  int (*is_operand)(const CallView&) = nullptr;
+  int (*aliases_operand)(const CallView&) = nullptr;
   /// Operands whose gradient is that of the first result, in the same memory.
   uint32_t (*passes_gradient)(const CallView&) = nullptr;
   /// The operand whose gradient may overwrite that of the first result.

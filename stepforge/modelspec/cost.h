@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stepforge/base/dtype.h"
+#include "stepforge/modelspec/call_list.h"
 
 namespace stepforge {
 
@@ -139,6 +140,11 @@ struct RegionSpec {
   std::vector<CallSpec> calls = {};
   /// Its input is added to its result, so the incoming gradient lives until the end of its backward.
   bool residual = false;
+  /// What it runs, of which `calls` is the view of value types (region_of()); empty: tensor operations, of which `calls` has
+  /// the sizes too.
+  CallList list = {};
+  CallList generation =
+      {};  ///< the list in generation, where no rank has slices of the tokens or parts of rows
 };
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.

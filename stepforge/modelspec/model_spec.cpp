@@ -2,8 +2,10 @@
 #include "stepforge/modelspec/model_spec.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "stepforge/modelspec/call_cost.h"
+#include "stepforge/modelspec/call_region.h"
 
 namespace stepforge {
 
@@ -17,10 +19,22 @@ bool BlockSpec::exchanges_over(BlockAxis axis) const {
   });
 }
 
+CallList BlockSpec::joined_lists(CallList RegionSpec::* list) const {
+  CallList all;
+  for (const RegionSpec& region : regions) {
+    if ((region.*list).empty()) return {};
+    all = all.empty() ? region.*list : joined(std::move(all), region.*list);
+  }
+  return all;
+}
+
 BlockCost block_cost(const BlockSpec& block, const CostContext& context,
                      const std::vector<std::string>& recomputed) {
-  return block.calls.empty() ? block_cost(block.regions, context, recomputed)
-                             : list_cost(block.calls, context, recomputed);
+  if (const CallList calls = block.calls(); !calls.empty()) return list_cost(calls, context, recomputed);
+  std::vector<RegionSpec> regions = block.regions;
+  for (std::size_t i = 0; i < regions.size(); ++i)
+    if (!regions[i].list.empty()) add_sizes(regions[i], /*keeps_input=*/i > 0);
+  return block_cost(regions, context, recomputed);
 }
 
 int64_t ModelSpec::parameter_count() const {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "stepforge/base/dtype.h"
-#include "stepforge/modelspec/call_list.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/dispatch_method.h"
 #include "stepforge/modelspec/parameter.h"
@@ -75,10 +74,6 @@ struct BlockSpec {
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
   std::vector<RegionSpec> regions;
-  CallList calls =
-      {};  ///< what it runs; empty: a block of tensor operations, of which only `regions` is known
-  CallList generation =
-      {};  ///< the same in generation, where no rank has slices of the tokens or parts of rows
   LayerPart part = LayerPart::whole;
   std::optional<DispatchSpec> dispatch = {};  ///< of its inputs, and of its outputs back
   std::vector<std::string> kept = {};         ///< outputs that its backward needs
@@ -92,6 +87,9 @@ struct BlockSpec {
   std::vector<BundleEntry> arriving = {};  ///< what the stage receives, if this is its first block
   std::vector<BundleEntry> leaving = {};   ///< what it sends, if this is its last one
 
+  /// The lists of its regions, one after the other; empty if one is of tensor operations.
+  CallList calls() const { return joined_lists(&RegionSpec::list); }
+  CallList generation() const { return joined_lists(&RegionSpec::generation); }
   /// False for the other parts of a layer that is cut into blocks.
   bool begins_layer() const { return part == LayerPart::whole || part == LayerPart::router; }
   /// What it takes from blocks before it and makes for those after it, dispatch included.
@@ -99,6 +97,9 @@ struct BlockSpec {
   const std::vector<BundleEntry>& makes() const { return dispatch ? dispatch->returned : outputs; }
   /// Whether it exchanges something with the ranks of this axis while it computes.
   bool exchanges_over(BlockAxis axis) const;
+
+ private:
+  CallList joined_lists(CallList RegionSpec::* list) const;
 };
 
 /// list_cost() of its calls, or block_cost() of its regions.

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slots of layers whose matrices are divided over ranks, and linear layers that begin or end with one.
-#include <optional>
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -55,8 +53,11 @@ struct LinearOfSliceFunction : torch::autograd::Function<LinearOfSliceFunction> 
     if (parameter->trained()) ctx->save_for_backward({x});
     save_pointer(*ctx, "parameter", parameter);
     save_pointer(*ctx, "exchange", exchange);
-    return exchange->parallel.async ? product_of_slices(x, weight, *exchange)
-                                    : at::mm(all_slices(x, *exchange), weight.t());
+    if (!exchange->parallel.async) return at::mm(all_slices(x, *exchange), weight.t());
+    const at::Tensor product =
+        at::empty({exchange->parallel.degree * x.size(0), weight.size(0)}, x.options());
+    product_of_slices(x, weight, *exchange, product);
+    return product;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
@@ -64,46 +65,18 @@ struct LinearOfSliceFunction : torch::autograd::Function<LinearOfSliceFunction> 
     const auto& exchange = *saved_pointer<TensorExchange>(*ctx, "exchange");
     const at::Tensor x = parameter->trained() ? ctx->get_saved_variables()[0] : at::Tensor();
     const at::NoGradGuard no_grad;
-    const auto in_backward = exchange.parallel.async ? backward_beside : backward_alone;
-    return {in_backward(gradients[0], x, *parameter, exchange, ctx->needs_input_grad(0)), at::Tensor(),
-            at::Tensor(), at::Tensor()};
-  }
-
- private:
-  static at::Tensor product_of_slices(const at::Tensor& x, const at::Tensor& weight,
-                                      const TensorExchange& exchange) {
-    at::Tensor product = at::empty({exchange.parallel.degree * x.size(0), weight.size(0)}, x.options());
-    ArrivingSlices(x, exchange).each([&](const at::Tensor& slice, int64_t begin) {
-      at::Tensor rows = product.narrow(0, begin, slice.size(0));
-      at::mm_out(rows, slice, weight.t());
-    });
-    return product;
-  }
-
-  static at::Tensor backward_alone(const at::Tensor& gradient, const at::Tensor& x, Parameter& weight,
-                                   const TensorExchange& exchange, bool needs_input_gradient) {
-    if (weight.trained()) weight.add_product(gradient, all_slices(x, exchange));
-    if (!needs_input_gradient) return {};
-    return sum_of_slice(at::mm(gradient, weight.value()), exchange);
-  }
-
-  /// The input arrives beside the product for its gradient, and that leaves beside the product for the weight's.
-  static at::Tensor backward_beside(const at::Tensor& gradient, const at::Tensor& x, Parameter& weight,
-                                    const TensorExchange& exchange, bool needs_input_gradient) {
-    std::optional<ArrivingSlices> input;
-    if (weight.trained()) input.emplace(x, exchange);
-    at::Tensor of_slice;
-    if (needs_input_gradient)
-      of_slice =
-          at::empty({slice_size(gradient.size(0), exchange), weight.value().size(1)}, gradient.options());
-    SumOfSlices sum(of_slice, exchange);
-    if (needs_input_gradient)
-      sum.start([&](int64_t begin, at::Tensor share) {
-        at::mm_out(share, gradient.narrow(0, begin, share.size(0)), weight.value());
-      });
-    if (weight.trained()) weight.add_product(gradient, input->all());
-    if (needs_input_gradient) sum.finish();
-    return of_slice;
+    at::Tensor input_gradient;
+    if (exchange.parallel.async) {
+      if (ctx->needs_input_grad(0))
+        input_gradient = at::empty({slice_size(gradients[0].size(0), exchange), parameter->value().size(1)},
+                                   gradients[0].options());
+      product_of_slices_backward(gradients[0], x, *parameter, exchange, input_gradient);
+    } else {
+      if (parameter->trained()) parameter->add_product(gradients[0], all_slices(x, exchange));
+      if (ctx->needs_input_grad(0))
+        input_gradient = sum_of_slice(at::mm(gradients[0], parameter->value()), exchange);
+    }
+    return {input_gradient, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -115,29 +88,22 @@ struct LinearToSliceFunction : torch::autograd::Function<LinearToSliceFunction> 
     if (parameter->trained()) ctx->save_for_backward({x});
     save_pointer(*ctx, "parameter", parameter);
     save_pointer(*ctx, "exchange", exchange);
-    at::Tensor of_slice = at::empty({slice_size(x.size(0), *exchange), weight.size(0)}, x.options());
-    SumOfSlices sum(of_slice, *exchange);
-    sum.start([&](int64_t begin, at::Tensor share) {
-      at::mm_out(share, x.narrow(0, begin, share.size(0)), weight.t());
-    });
-    sum.finish();
+    const at::Tensor of_slice = at::empty({slice_size(x.size(0), *exchange), weight.size(0)}, x.options());
+    product_to_slice(x, weight, *exchange, of_slice);
     return of_slice;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
+    const auto& exchange = *saved_pointer<TensorExchange>(*ctx, "exchange");
     const at::NoGradGuard no_grad;
-    ArrivingSlices gradient(gradients[0].contiguous(), *saved_pointer<TensorExchange>(*ctx, "exchange"));
     at::Tensor input_gradient;
-    if (ctx->needs_input_grad(0)) {
-      const at::Tensor weight = parameter->value();
-      input_gradient = at::empty({gradient.tokens(), weight.size(1)}, weight.options());
-      gradient.each([&](const at::Tensor& slice, int64_t begin) {
-        at::Tensor rows = input_gradient.narrow(0, begin, slice.size(0));
-        at::mm_out(rows, slice, weight);
-      });
-    }
-    if (parameter->trained()) parameter->add_product(gradient.all(), ctx->get_saved_variables()[0]);
+    if (ctx->needs_input_grad(0))
+      input_gradient =
+          at::empty({exchange.parallel.degree * gradients[0].size(0), parameter->value().size(1)},
+                    gradients[0].options());
+    const at::Tensor x = parameter->trained() ? ctx->get_saved_variables()[0] : at::Tensor();
+    product_to_slice_backward(gradients[0].contiguous(), x, *parameter, exchange, input_gradient);
     return {input_gradient, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

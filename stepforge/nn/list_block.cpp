@@ -39,7 +39,7 @@ class ListBlock::Buffers {
     if (!tensor.defined()) {
       const LayerValue& value = list_.value(program_.buffers[static_cast<std::size_t>(buffer)]);
       const int64_t rows = value.times * (value.rows == Rows::slice ? tokens_ / slices_ : tokens_);
-      tensor = at::empty({rows, value.width}, value.number == Number::fp32 ? statistics_ : options_);
+      tensor = at::empty({rows, value.width}, value.type == ElementType::fp32 ? statistics_ : options_);
     }
     return tensor;
   }
@@ -145,7 +145,7 @@ struct ListBlock::Kept {
   Bundle backward(const std::vector<at::Tensor>& gradients) {
     const BlockProgram& program = steps->program;
     for (std::size_t i = 0; i < gradients.size(); ++i)
-      if (program.output_gradients[i] != kNoTensor && gradients[i].defined())
+      if (program.output_gradients[i] != kNoTensor)
         buffers->at(program.output_gradients[i]) = gradients[i].contiguous();
     steps->run(program.backward, *buffers, *resources, context);
     Bundle of_inputs;
@@ -159,7 +159,6 @@ struct ListBlock::Node : torch::autograd::Function<Node> {
                                                 ListBlock* block, const Context* context) {
     auto kept = std::make_shared<Kept>();
     Bundle outputs = block->run(block->steps(*context, /*trains=*/true), inputs.vec(), *context, kept.get());
-    ctx->set_materialize_grads(false);
     save_value(*ctx, "kept", std::move(kept));
     return outputs;
   }
@@ -229,7 +228,8 @@ Bundle ListBlock::run(std::shared_ptr<const Steps> steps, const Bundle& inputs, 
   for (std::size_t i = 0; i < inputs.size(); ++i) buffers->at(program.inputs[i]) = inputs[i].detach();
   steps->run(program.forward, *buffers, *resources_, context);
   Bundle outputs;
-  for (const int output : program.outputs) outputs.push_back(buffers->at(output));
+  // Tensors of their own: two outputs, or an input, may have the same memory.
+  for (const int output : program.outputs) outputs.push_back(buffers->at(output).detach());
   if (kept == nullptr) return outputs;
   std::vector<int> lives = program.saved;
   lives.insert(lives.end(), program.inputs.begin(), program.inputs.end());

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/nn/slices.h"
 
+#include <optional>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -78,6 +81,53 @@ void SumOfSlices::start(const std::function<void(int64_t begin, const at::Tensor
 void SumOfSlices::finish() {
   for (std::size_t i = 0; i < outgoing_.size(); ++i) passes_.wait_next();
   exchange_.add(shares_, sum_);
+}
+
+namespace {
+
+void product(at::Tensor out, const at::Tensor& left, const at::Tensor& right) {
+  at::mm_out(out, left, right);
+}
+
+}  // namespace
+
+void product_of_slices(const at::Tensor& x, const at::Tensor& weight, const TensorExchange& exchange,
+                       const at::Tensor& out) {
+  ArrivingSlices(x, exchange).each([&](const at::Tensor& slice, int64_t begin) {
+    product(out.narrow(0, begin, slice.size(0)), slice, weight.t());
+  });
+}
+
+void product_of_slices_backward(const at::Tensor& gradient, const at::Tensor& x, Parameter& weight,
+                                const TensorExchange& exchange, const at::Tensor& out) {
+  std::optional<ArrivingSlices> input;
+  if (weight.trained()) input.emplace(x, exchange);
+  SumOfSlices sum(out, exchange);
+  if (out.defined())
+    sum.start([&](int64_t begin, const at::Tensor& share) {
+      product(share, gradient.narrow(0, begin, share.size(0)), weight.value());
+    });
+  if (weight.trained()) weight.add_product(gradient, input->all());
+  if (out.defined()) sum.finish();
+}
+
+void product_to_slice(const at::Tensor& x, const at::Tensor& weight, const TensorExchange& exchange,
+                      const at::Tensor& out) {
+  SumOfSlices sum(out, exchange);
+  sum.start([&](int64_t begin, const at::Tensor& share) {
+    product(share, x.narrow(0, begin, share.size(0)), weight.t());
+  });
+  sum.finish();
+}
+
+void product_to_slice_backward(const at::Tensor& gradient, const at::Tensor& x, Parameter& weight,
+                               const TensorExchange& exchange, const at::Tensor& out) {
+  ArrivingSlices slices(gradient, exchange);
+  if (out.defined())
+    slices.each([&](const at::Tensor& slice, int64_t begin) {
+      product(out.narrow(0, begin, slice.size(0)), slice, weight.value());
+    });
+  if (weight.trained()) weight.add_product(slices.all(), x);
 }
 
 }  // namespace stepforge

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/kernels/divided.h"
+#include "stepforge/nn/parameter.h"
 
 namespace stepforge {
 
@@ -72,5 +73,21 @@ class SumOfSlices {
   std::vector<at::Tensor> shares_;  ///< of this rank's slice, by rank
   Passes passes_;
 };
+
+// Products of a linear layer whose slices pass meanwhile; `out` is written, or not wanted if it is undefined.
+
+/// x weight^T of all tokens; x is this rank's slice.
+void product_of_slices(const at::Tensor& x, const at::Tensor& weight, const TensorExchange& exchange,
+                       const at::Tensor& out);
+/// Its backward: x arrives beside the product for its gradient, the sum of which leaves beside that for the weight's.
+void product_of_slices_backward(const at::Tensor& gradient, const at::Tensor& x, Parameter& weight,
+                                const TensorExchange& exchange, const at::Tensor& out);
+
+/// This rank's slice of the sum of x weight^T over the ranks.
+void product_to_slice(const at::Tensor& x, const at::Tensor& weight, const TensorExchange& exchange,
+                      const at::Tensor& out);
+/// Its backward; `gradient` is that of the slice.
+void product_to_slice_backward(const at::Tensor& gradient, const at::Tensor& x, Parameter& weight,
+                               const TensorExchange& exchange, const at::Tensor& out);
 
 }  // namespace stepforge

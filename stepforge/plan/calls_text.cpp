@@ -11,8 +11,7 @@ namespace stepforge {
 namespace {
 
 /// A call without what all calls of the block and region have in common: the begin of the names of their weights.
-std::string call_line(const BlockSpec& block, const Call& call) {
-  const CallList& list = block.calls;
+std::string call_line(const BlockSpec& block, const CallList& list, const Call& call) {
   std::string line = "    " + text_of(list, call);
   const std::string prefix = block.name + "." + call.region + ".";
   for (std::size_t at = line.find(prefix); at != std::string::npos; at = line.find(prefix, at))
@@ -26,13 +25,14 @@ std::string call_line(const BlockSpec& block, const Call& call) {
   const std::vector<LayerValue> operands = list.values_of(call.operands);
   const std::string attributes = row.text != nullptr ? row.text({call, operands}) : "";
   if (!attributes.empty()) line += ", " + attributes;
-  if (call.again) line += ", made again in backward";
+  if (call.recompute) line += ", recomputed in backward";
   return line + "\n";
 }
 
 std::string block_text(const BlockSpec& block) {
   std::string text;
-  if (block.calls.empty()) {
+  const CallList list = block.calls();
+  if (list.empty()) {
     for (const RegionSpec& region : block.regions) {
       text += format("  {}\n", region.name);
       for (const CallSpec& call : region.calls) text += format("    {}\n", call.name);
@@ -40,10 +40,10 @@ std::string block_text(const BlockSpec& block) {
     return text;
   }
   std::string region;
-  for (const Call& call : block.calls.calls) {
+  for (const Call& call : list.calls) {
     if (call.region != region) text += format("  {}\n", call.region);
     region = call.region;
-    text += call_line(block, call);
+    text += call_line(block, list, call);
   }
   return text;
 }

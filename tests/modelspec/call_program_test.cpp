@@ -201,6 +201,33 @@ TEST(CallProgram, AGradientThatAQueueMayKeepIsNotOverwritten) {
   expect_sound(program);
 }
 
+TEST(CallProgram, AValueWithTheMemoryOfASavedOneIsNotOverwritten) {
+  const ParameterSpec square = weight_of("square", {kWidth, kWidth});
+  const ParameterSpec bias = weight_of("bias", {kWidth});
+  ListWriter writer("test");
+  int x = writer.input({"x", kWidth});
+  x = writer.call(CallKind::linear, "first", {x}, {&square});
+  const int read_later = writer.call(CallKind::linear, "reader", {x}, {&square});
+  const int alias = writer.call(CallKind::exchange, "alias", {x}, {}, ExchangeAttributes{});
+  const int biased = writer.call(CallKind::bias, "bias", {alias}, {&bias});
+  const CallList list = writer.finish(
+      {writer.call(CallKind::residual_add, "sum", {biased, read_later}, {}, ResidualAttributes{})});
+  const BlockProgram program = derive(list, /*trains=*/true);
+  const CallStep& step = program.forward[2];
+  ASSERT_EQ(list.calls[static_cast<std::size_t>(step.call)].name, "bias");
+  EXPECT_NE(step.writes, step.reads);
+  expect_sound(program);
+}
+
+TEST(CallProgram, AnOutputThatIsGivenTwiceHasTheSumOfItsGradients) {
+  const ParameterSpec square = weight_of("square", {kWidth, kWidth});
+  ListWriter writer("test");
+  const int y = writer.call(CallKind::linear, "product", {writer.input({"x", kWidth})}, {&square});
+  const CallList list = writer.finish({y, y});
+  EXPECT_EQ(names(list, derive(list, /*trains=*/true).backward),
+            (std::vector<std::string>{"add", "d product"}));
+}
+
 TEST(CallProgram, RecomputationRunsOnlyWhatDerivativesRead) {
   CallList list = mlp();
   recompute_regions(list, std::vector<std::string>{"mlp"});
@@ -228,7 +255,7 @@ CallList biased_product(int biases, bool of_product) {
                   : writer.call(CallKind::residual_add, "sum", {normed, sum}, {}, ResidualAttributes{});
   }
   CallList list = writer.finish({sum});
-  for (Call& call : list.calls) call.again = call.kind == CallKind::linear || call.kind == CallKind::bias;
+  for (Call& call : list.calls) call.recompute = call.kind == CallKind::linear || call.kind == CallKind::bias;
   return list;
 }
 
@@ -332,14 +359,14 @@ TEST(OverTensor, ALayerThatIsNotDividedGathersAndTakesItsSlice) {
   const CallList list = over_tensor(mlp(), {.degree = 2, .sequence = true, .divided = false});
   EXPECT_EQ(attributes_of<ExchangeAttributes>(list.calls[1]).backward, ExchangeKind::slice);
   EXPECT_EQ(attributes_of<ExchangeAttributes>(list.calls[5]).forward, ExchangeKind::slice);
-  EXPECT_FALSE(list.calls[1].again);
+  EXPECT_FALSE(list.calls[1].recompute);
 }
 
 TEST(OverTensor, AsynchronousProductsExchangeByThemselves) {
   const CallList list = over_tensor(divided_mlp(), {.degree = 2, .sequence = true, .async = true});
   EXPECT_EQ(kinds(list), kinds(mlp()));
-  EXPECT_TRUE(linear_attributes(list.calls[1]).arriving);
-  EXPECT_TRUE(linear_attributes(list.calls[3]).leaving);
+  EXPECT_TRUE(linear_attributes(list.calls[1]).gathers_input);
+  EXPECT_TRUE(linear_attributes(list.calls[3]).scatters_result);
   // The products are the same.
   const CostContext context{.tokens = 10, .document_length = 10, .slices = 2};
   const CallList alone = over_tensor(divided_mlp(), {.degree = 2, .sequence = true});

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/base/format.h"
+#include "stepforge/modelspec/calls/exchange.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
@@ -111,7 +112,7 @@ class Derivative {
 
   std::string text() const {
     std::string lines;
-    for (const Call& call : list_.calls) lines += text_of(list_, call) + (call.again ? " again\n" : "\n");
+    for (const Call& call : list_.calls) lines += text_of(list_, call) + (call.recompute ? " again\n" : "\n");
     return lines;
   }
 
@@ -232,7 +233,7 @@ CallList drawn_list(Draw& draw, Weights& weights) {
   for (int64_t c = 0; c < calls; ++c) {
     const auto any = [&] { return values[static_cast<std::size_t>(draw.below(std::ssize(values)))]; };
     const std::string name = format("call{}", c);
-    switch (draw.below(5)) {
+    switch (draw.below(6)) {
       case 0:
         values.push_back(writer.call(CallKind::rms_norm, name, {any()}, {weights.add(name, {kWidth})},
                                      NormAttributes{1e-5, static_cast<double>(draw.below(2))}));
@@ -249,6 +250,9 @@ CallList drawn_list(Draw& draw, Weights& weights) {
         values.push_back(writer.call(CallKind::swiglu, name, {wide}, {}, SwigluAttributes{}));
         break;
       }
+      case 4:  // another name for the same memory
+        values.push_back(writer.call(CallKind::exchange, name, {any()}, {}, ExchangeAttributes{}));
+        break;
       default:
         values.push_back(writer.call(CallKind::residual_add, name, {any(), any()}, {}, ResidualAttributes{}));
     }
@@ -256,7 +260,7 @@ CallList drawn_list(Draw& draw, Weights& weights) {
   std::vector<int> outputs = {values.back()};
   if (draw.below(3) == 0 && values.size() > 3) outputs.push_back(values[values.size() - 2]);
   CallList list = writer.finish(outputs);
-  for (Call& call : list.calls) call.again = draw.below(3) == 0;
+  for (Call& call : list.calls) call.recompute = draw.below(3) == 0;
   return list;
 }
 

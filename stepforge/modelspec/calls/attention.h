@@ -115,7 +115,7 @@ inline constexpr CallRow kAttentionRow = {
           out.width = shape.out_width();
           LayerValue lse = out;
           lse.width = shape.heads;
-          lse.number = Number::fp32;
+          lse.type = ElementType::fp32;
           lse.differentiable = false;
           return std::vector<LayerValue>{out, lse};
         },

@@ -35,7 +35,7 @@ inline constexpr CallRow kExchangeRow = {
           return std::vector<LayerValue>{made};
         },
     .overwrites = [](const CallView&) { return 0; },
-    .is_operand =
+    .aliases_operand =
         [](const CallView& view) { return view.attributes<ExchangeAttributes>().forward ? kNoOperand : 0; },
     .passes_gradient =
         [](const CallView& view) { return view.attributes<ExchangeAttributes>().backward ? 0U : 1U; },

@@ -8,9 +8,9 @@ namespace stepforge {
 
 /// With asynchronous tensor parallelism (TensorParallel::async) slices of the tokens pass beside the product.
 struct LinearAttributes {
-  int slices = 1;         ///< ranks that have a slice each
-  bool arriving = false;  ///< x is a slice, the result is of all tokens
-  bool leaving = false;   ///< the result is the sum over the ranks, of this rank's slice
+  int slices = 1;                ///< ranks that have a slice each
+  bool gathers_input = false;    ///< x is a slice, the result is of all tokens
+  bool scatters_result = false;  ///< the result is the sum over the ranks, of this rank's slice
 };
 
 inline LinearAttributes linear_attributes(const Call& call) {
@@ -39,13 +39,13 @@ inline CallWorkspace workspace(const CallView& view) {
   };
   CallWorkspace made;
   if (trained) made.weights.narrow = in * out;
-  if (attributes.arriving) {
+  if (attributes.gathers_input) {
     made.forward.token.compute = in;
     made.backward.token = shares(in);
     if (trained) made.weights.token.compute = in;  // all tokens
     made.beside = true;
   }
-  if (attributes.leaving) {
+  if (attributes.scatters_result) {
     made.forward.token = shares(out);
     (trained ? made.weights : made.backward).token.compute = out;  // the gradient of all tokens
     made.beside = true;
@@ -59,12 +59,12 @@ inline CallExchanges exchanges(const CallView& view) {
   const int64_t in = view.call.weights[0].shape[1];
   const int64_t out = view.call.weights[0].shape[0];
   CallExchanges made;
-  if (attributes.arriving) {
+  if (attributes.gathers_input) {
     made.forward = {beside(view, ExchangeKind::gather, in)};
     made.backward = {beside(view, ExchangeKind::sum_slice, in)};
     if (view.call.trains()) made.backward.push_back(beside(view, ExchangeKind::gather, in));
   }
-  if (attributes.leaving) {
+  if (attributes.scatters_result) {
     made.forward.push_back(beside(view, ExchangeKind::sum_slice, out));
     made.backward.push_back(beside(view, ExchangeKind::gather, out));
   }
@@ -83,14 +83,15 @@ inline constexpr CallRow kLinearRow = {
           require_width(view, 0, view.call.weights.at(0).shape.at(1));
           made.width = view.call.weights[0].shape[0];
           const LinearAttributes attributes = linear_attributes(view.call);
-          if (attributes.arriving) made.rows = Rows::tokens;
-          if (attributes.leaving) made.rows = Rows::slice;
+          if (attributes.gathers_input) made.rows = Rows::tokens;
+          if (attributes.scatters_result) made.rows = Rows::slice;
           return std::vector<LayerValue>{made};
         },
     .derivative_reads =
         [](const CallView& view) { return CallValues{.operands = view.call.trains() ? 1U : 0U}; },
-    .queued_operands = [](const CallView& view) { return linear_attributes(view.call).arriving ? 0U : 1U; },
-    .queues_gradient = [](const CallView& view) { return !linear_attributes(view.call).leaving; },
+    .queued_operands =
+        [](const CallView& view) { return linear_attributes(view.call).gathers_input ? 0U : 1U; },
+    .queues_gradient = [](const CallView& view) { return !linear_attributes(view.call).scatters_result; },
     .flops = [](const CallView& view) { return 2.0 * static_cast<double>(view.call.weights[0].elements()); },
     .workspace = linear_row::workspace,
     .exchanges = linear_row::exchanges,

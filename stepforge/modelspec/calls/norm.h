@@ -21,7 +21,7 @@ inline constexpr CallRow kRmsNormRow = {
           require_elements(view, 0, normed.width);
           LayerValue rstd = normed;
           rstd.width = 1;
-          rstd.number = Number::fp32;
+          rstd.type = ElementType::fp32;
           rstd.differentiable = false;
           return std::vector<LayerValue>{normed, rstd};
         },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // rotary(qkv; q_norm, k_norm) -> qkv, rstd: the rotary embedding of packed queries and keys, after an optional norm of them
-// (kernels/rope.h). Without a norm it works in place.
+// (kernels/rope.h). In place, unless backward reads qkv.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ inline constexpr CallRow kRotaryRow = {
           if (!rotary_row::normed(view)) return made;
           LayerValue rstd = view.operands[0];
           rstd.width = shape.heads / rotary_row::span(view, 0) + shape.kv_heads / rotary_row::span(view, 1);
-          rstd.number = Number::fp32;
+          rstd.type = ElementType::fp32;
           rstd.differentiable = false;
           made.push_back(rstd);
           return made;
@@ -51,7 +51,7 @@ inline constexpr CallRow kRotaryRow = {
         [](const CallView& view) {
           return rotary_row::normed(view) ? CallValues{.operands = 1, .results = 2} : CallValues();
         },
-    .overwrites = [](const CallView& view) { return rotary_row::normed(view) ? kNoOperand : 0; },
+    .overwrites = [](const CallView&) { return 0; },
     .gradient_overwrites = 0,
     .workspace =
         [](const CallView& view) {

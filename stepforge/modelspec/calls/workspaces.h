@@ -34,7 +34,7 @@ inline CallWorkspace vector_gradient(int64_t elements, const Workspace& backward
 inline Elements elements_of(const LayerValue& value) {
   const int64_t elements = value.width * value.times;
   Elements all;
-  (value.number == Number::compute ? all.compute : all.fp32) = elements;
+  (value.type == ElementType::compute ? all.compute : all.fp32) = elements;
   return value.rows == Rows::slice ? all.of_slice() : all;
 }
 
