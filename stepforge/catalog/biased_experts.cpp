@@ -30,18 +30,6 @@ ParameterSpec stacked(const std::string& name, const std::string& hf_name, std::
   return made;
 }
 
-/// Adds the biases among `parameters` to the call that reads them; their gradients are made whole by `computes`.
-void add_biases(const std::vector<ParameterSpec>& parameters, CallSpec& reads, CallSpec& computes,
-                bool beside_weights) {
-  for (const ParameterSpec& parameter : parameters) {
-    if (parameter.tag != ParameterTag::bias) continue;
-    reads.weights.push_back(parameter.name);
-    computes.queued.fixed_fp32 += parameter.elements();
-    computes.backward_workspace.fixed_fp32 += parameter.elements();
-    if (beside_weights) computes.weight_workspace.fixed_fp32 += parameter.elements();
-  }
-}
-
 }  // namespace
 
 ParameterSpec router_bias(const std::string& prefix, const std::string& hf_name, int64_t experts) {
@@ -68,13 +56,6 @@ std::vector<ParameterSpec> stacked_parameters(const std::string& prefix, const s
   for (ParameterSpec& parameter : parameters)
     parameter.used_share = static_cast<double>(dims.chosen) / static_cast<double>(dims.experts);
   return parameters;
-}
-
-void add_bias_costs(ExpertParts& parts) {
-  CallSpec& route = parts.router.region.calls.back();
-  add_biases(parts.router.parameters, route, route, /*beside_weights=*/false);
-  std::vector<CallSpec>& experts = parts.experts.region.calls;
-  add_biases(parts.experts.parameters, experts.back(), experts.front(), /*beside_weights=*/true);
 }
 
 }  // namespace stepforge

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and cost of what experts with biases have besides (nn/biased_experts.h). What a token keeps is what expert_layers.h
-// states; the biases need fp32 memory for their gradients, whatever the number of tokens.
+// Parameters of experts with biases, whose matrices are in one tensor for all experts (gpt-oss).
 #pragma once
 
 #include <string>
@@ -20,8 +19,5 @@ ParameterSpec router_bias(const std::string& prefix, const std::string& hf_name,
 std::vector<ParameterSpec> stacked_parameters(const std::string& prefix, const std::string& hf_prefix,
                                               const ExpertDims& dims, const ExpertNames& names,
                                               double depth_std, const ExpertParallel& parallel);
-
-/// Adds the biases of router and experts to the calls of these parts, if they have some.
-void add_bias_costs(ExpertParts& parts);
 
 }  // namespace stepforge

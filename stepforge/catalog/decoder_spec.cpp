@@ -188,6 +188,18 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
   spec.blocks.push_back(std::move(block));
 }
 
+HeadDims head_dims(const ModelConfig& model, int64_t chunk, const std::string& output,
+                   const std::string& hf_norm = HeadDims().hf_norm) {
+  return {.width = model.dim,
+          .vocab = model.vocab_size,
+          .chunk = chunk,
+          .output = output,
+          .norm_eps = model.norm_eps,
+          .norm_offset = family_of(model).traits.norm_offset,
+          .logit_cap = model.logit_softcap,
+          .hf_norm = hf_norm};
+}
+
 /// Gives the norm of the head a unit of its own, unless it has one: other blocks read it, and not the output projection.
 /// Returns the index of the unit.
 int separate_norm(ModelSpec& spec, BlockSpec& head) {
@@ -214,14 +226,16 @@ void add_mtp(ModelSpec& spec, const ModelConfig& model, const BundleEntry& hidde
     const auto layer = static_cast<int>(model.n_layers + depth - 1);
     const size_t first = spec.blocks.size();
     add_block(spec, hidden, name + ".mtp", BlockKind::mtp, layer,
-              {mtp_layer(name + ".mtp", hf_prefix, mtp_norm(model, depth - 1), model.dim, tensor)});
+              {mtp_layer(name + ".mtp", hf_prefix, mtp_norm(model, depth - 1), model.dim,
+                         layer_traits(model, layer), tensor)});
     spec.blocks.back().inputs.push_back(mtp_embedded(hidden, depth));
     spec.blocks.front().outputs.push_back(mtp_embedded(hidden, depth));
     spec.blocks.back().units.push_back(norm_unit);
     add_layer(layer);
-    add_block(spec, hidden, name + ".head", BlockKind::head, -1,
-              {mtp_head_layer(name + ".head", hf_prefix, output, model.dim, model.vocab_size, loss_chunk,
-                              head_part)});
+    add_block(
+        spec, hidden, name + ".head", BlockKind::head, -1,
+        {head_layer(name + ".head",
+                    head_dims(model, loss_chunk, output, hf_prefix + "shared_head.norm.weight"), head_part)});
     norm_unit = spec.blocks.back().units.front();
     spec.blocks.back().units.push_back(output_unit);
     spec.blocks.back().loss_weight = model.mtp_loss_weight / static_cast<double>(model.n_mtp_layers);
@@ -284,7 +298,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   const BundleEntry hidden{"hidden", model.dim, tensor.sequence};
   add_block(spec, hidden, "embedding", BlockKind::embedding, -1,
             {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim,
-                             parts.embedding, model.n_mtp_layers)});
+                             parts.embedding, model.n_mtp_layers, embedding_factor(model))});
   const auto add_layer = [&](int64_t layer) {
     const std::string name = format("layers.{}", layer);
     const std::string hf_prefix = format("model.layers.{}.", layer);
@@ -297,26 +311,25 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
             : attention_layer(name + ".attention", hf_prefix, dims, traits, depth_std, dropout,
                               parts.attention.at(static_cast<size_t>(layer)), context);
     if (traits.experts && experts.degree > 1) {
-      ExpertParts of_experts = expert_parts(name + ".mlp", hf_prefix, expert_dims(model),
-                                            family_of(model).expert_names(), depth_std, dropout, experts);
-      for (LayerSpec* part : {&of_experts.router, &of_experts.experts, &of_experts.shared, &of_experts.join})
-        compute_on_slices(*part, tensor);
-      add_expert_blocks(spec, hidden, static_cast<int>(layer), std::move(attention), std::move(of_experts),
-                        expert_dims(model), experts);
+      add_expert_blocks(
+          spec, hidden, static_cast<int>(layer), std::move(attention),
+          expert_parts(name + ".mlp", hf_prefix, expert_dims(model), family_of(model).expert_names(),
+                       depth_std, dropout, traits, router_settings(model, traits), experts, tensor),
+          expert_dims(model), experts);
       return;
     }
     LayerSpec mlp = traits.experts ? expert_layer(name + ".mlp", hf_prefix, expert_dims(model),
-                                                  family_of(model).expert_names(), depth_std, dropout)
+                                                  family_of(model).expert_names(), depth_std, dropout, traits,
+                                                  router_settings(model, traits), tensor)
                                    : mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, traits,
                                                depth_std, dropout, parts.mlp.at(static_cast<size_t>(layer)));
-    if (traits.experts) compute_on_slices(mlp, tensor);
     add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
               {std::move(attention), std::move(mlp)});
   };
   for (int64_t layer = 0; layer < model.n_layers; ++layer) add_layer(layer);
   add_block(spec, hidden, "head", BlockKind::head, -1,
-            {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head,
-                        family_of(model).traits.norm_offset)});
+            {head_layer("head", head_dims(model, loss_chunk, model.tie_embeddings ? "embedding.weight" : ""),
+                        parts.head)});
   if (model.tie_embeddings) {
     // The head reads the unit of the embedding: one copy, one summed gradient.
     spec.blocks.back().units.push_back(0);
@@ -326,6 +339,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   add_corrections(spec, model);
   plan.check_rules(spec);
   freeze_units(spec, model.freeze, model.frozen_dtype);
+  for (BlockSpec& block : spec.blocks) block.kept = kept_outputs(block);
   return spec;
 }
 

@@ -41,10 +41,8 @@ void add_expert_blocks(ModelSpec& spec, const BundleEntry& hidden, int layer, La
     return spec.blocks.emplace_back(
         layer_part(layer, part, std::move(units), std::move(inputs), std::move(outputs), std::move(regions)));
   };
-  // Norm and router keep what they have made of the hidden state, and passed on.
   add(LayerPart::router, units, {hidden}, {hidden, values.tokens, values.weights, values.experts},
-      {std::move(attention.region), std::move(parts.router.region)})
-      .kept = {hidden.name, values.tokens.name, values.experts.name};
+      {std::move(attention.region), std::move(parts.router.region)});
   std::vector<BundleEntry> joined = {hidden, values.combined()};
   if (dims.shared_hidden > 0) {
     std::vector<BundleEntry> made = {{"shared", hidden.width, hidden.slice}};

@@ -9,24 +9,18 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/biased_experts.h"
-#include "stepforge/catalog/tensor_costs.h"
+#include "stepforge/catalog/layer_writer.h"
 #include "stepforge/modelspec/call_region.h"
+#include "stepforge/modelspec/calls/experts.h"
+#include "stepforge/modelspec/calls/router.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr double kProjectionStd = 0.02;
-
 SubTensor matrix(const std::string& name, const std::string& hf_name, int64_t rows, double std) {
   if (hf_name.empty()) throw Error(format("experts: this family has no Hugging Face name for '{}'", name));
-  return {name, hf_name, rows, {Initializer::Kind::truncated_normal, std, 3.0}};
-}
-
-ParameterSpec parameter(const std::string& name, int64_t columns, std::vector<SubTensor> sub_tensors) {
-  int64_t rows = 0;
-  for (const SubTensor& sub_tensor : sub_tensors) rows += sub_tensor.rows;
-  return {name, {rows, columns}, std::move(sub_tensors), ParameterTag::matrix};
+  return {name, hf_name, rows, truncated_normal(std)};
 }
 
 /// `part`: the rows and columns of the matrix `whole` [rows, columns] that this rank has.
@@ -62,8 +56,8 @@ std::vector<ParameterSpec> expert_parameters(const std::string& prefix, const st
     add(down, "down", names.down, dims.width, dims.hidden, all, units, depth_std);
   }
   std::vector<ParameterSpec> parameters = {
-      parameter(prefix + ".expert_gate_up", dims.width, std::move(gate_up)),
-      parameter(prefix + ".expert_down", units.size(), std::move(down))};
+      packed_matrix(prefix + ".expert_gate_up", dims.width, std::move(gate_up)),
+      packed_matrix(prefix + ".expert_down", units.size(), std::move(down))};
   for (ParameterSpec& parameter : parameters)
     parameter.used_share = static_cast<double>(dims.chosen) / static_cast<double>(dims.experts);
   return parameters;
@@ -78,113 +72,116 @@ void add_shared(std::vector<ParameterSpec>& parameters, const std::string& prefi
                 double depth_std) {
   const auto hf_name = [&](const char* name) { return shared_name(hf_prefix, names, name); };
   parameters.push_back(
-      parameter(prefix + ".shared_gate_up", dims.width,
-                {matrix("gate", hf_name("gate_proj.weight"), dims.shared_hidden, kProjectionStd),
-                 matrix("up", hf_name("up_proj.weight"), dims.shared_hidden, depth_std)}));
-  parameters.push_back(parameter(prefix + ".shared_down", dims.shared_hidden,
-                                 {matrix("weight", hf_name("down_proj.weight"), dims.width, depth_std)}));
+      packed_matrix(prefix + ".shared_gate_up", dims.width,
+                    {matrix("gate", hf_name("gate_proj.weight"), dims.shared_hidden, kProjectionStd),
+                     matrix("up", hf_name("up_proj.weight"), dims.shared_hidden, depth_std)}));
+  parameters.push_back(packed_matrix(prefix + ".shared_down", dims.shared_hidden,
+                                     {matrix("weight", hf_name("down_proj.weight"), dims.width, depth_std)}));
   if (!dims.shared_gate) return;
   const std::string gate = names.shared_gate.empty() ? "" : hf_prefix + names.shared_gate;
   parameters.push_back(
-      parameter(prefix + ".shared_gate", dims.width, {matrix("weight", gate, 1, kProjectionStd)}));
+      packed_matrix(prefix + ".shared_gate", dims.width, {matrix("weight", gate, 1, kProjectionStd)}));
 }
 
-/// A product in fp32 by a small weight [out, width], such as the router.
-CallSpec wide_linear(const std::string& name, const std::string& weight, int64_t width, int64_t out) {
-  CallSpec call;
-  call.name = name;
-  call.weights = {weight};
-  call.flops = 2.0 * static_cast<double>(width) * static_cast<double>(out);
-  return call;
-}
+/// What a token takes of its router: values of a list.
+struct Routed {
+  int weights;
+  int experts;
+};
 
-CallSpec route_call(const std::string& prefix, const ExpertDims& dims) {
-  CallSpec call = wide_linear("route", prefix + ".router", dims.width, dims.experts);
-  call.output.fp32 = 2 * dims.chosen;  // weights and indices
-  call.extra.fp32 = dims.experts;      // logits
-  call.saves = {dims.width, dims.experts + dims.chosen};
-  call.queued_saves.compute = dims.width;
-  // The gradient of the logits, and that of the input, which is added to that of the experts.
-  call.backward_workspace.token = {dims.width, dims.experts};
-  call.queued.token.fp32 = dims.experts;
-  return call;
-}
+/// The result of the expert that all tokens take, and its gate; -1 if there is none.
+struct Shared {
+  int result = -1;
+  int gate = -1;
+};
 
-/// At the end of a block: the gradient of its input is new, since that of its result is the block's.
-void end_block(CallSpec& route, const ExpertDims& dims) {
-  route.gradient.compute = dims.width;
-  // The block passes its input on.
-  route.queued_saves = {};
-  route.queued_input.compute = dims.width;
-}
+/// Writes the calls of the parts of a layer.
+class ExpertWriter : public LayerWriter {
+ public:
+  ExpertWriter(const char* region, const std::string& prefix, const std::vector<ParameterSpec>& parameters,
+               const LayerTraits& traits, const ExpertDims& dims)
+      : LayerWriter(region, prefix, parameters, traits), prefix_(prefix), dims_(dims) {}
 
-/// All of nn's run_experts() as one linear call.
-CallSpec experts_call(const std::string& prefix, const ExpertDims& dims) {
-  const int64_t rows = dims.chosen;
-  const int64_t hidden = rows * dims.hidden;
-  CallSpec call{.name = "experts", .rule = TypeRule::linear, .weights = {prefix + ".expert_gate_up"}};
-  call.flops = 6.0 * static_cast<double>(hidden) * static_cast<double>(dims.width);
-  call.output.compute = dims.width;
-  call.extra = {2 * hidden, 2 * rows};  // gate and up; where rows are
-  call.saves = {2 * hidden, 3 * rows};  // and the weights; the router keeps the input
-  call.queued_saves.fp32 = 2 * rows;
-  call.forward_workspace.token.compute =  // the result is made when `hidden` is free again
-      rows * dims.width + std::max<int64_t>(hidden - dims.width, 0);
-  call.gradient = {dims.width, rows};  // and that of the weights
-  call.weight_workspace.token = {3 * hidden + rows * dims.width, rows};
-  call.backward_workspace.token = {2 * hidden + rows * dims.width, 0};
-  call.queued.token.compute = 3 * hidden;  // the gradient of gate and up, and what goes into down
-  return call;
-}
-
-/// The same of `rows` for each token, which ranks have sent: each is a token with one expert, and an input of the block.
-CallSpec dispatched_experts_call(const std::string& prefix, const ExpertDims& dims, int64_t rows) {
-  ExpertDims of_row = dims;
-  of_row.chosen = 1;
-  CallSpec call = experts_call(prefix, of_row);
-  call.saves.fp32 -= 1;  // the weight of the row, which the block has
-  call.queued_input.compute = dims.width;
-  for (Elements* elements : {&call.output, &call.extra, &call.saves, &call.queued_saves, &call.queued_input,
-                             &call.forward_workspace.token, &call.gradient, &call.weight_workspace.token,
-                             &call.backward_workspace.token, &call.queued.token}) {
-    elements->compute *= rows;
-    elements->fp32 *= rows;
+  Routed route(int tokens, const RouterSettings& settings) {
+    std::vector<CallWeight> weights = {call_weight(*weight("router"))};
+    if (dims_.biased) weights.push_back(call_weight(*weight("router_bias")));
+    if (traits().corrected())
+      weights.push_back({.name = prefix_ + ".correction", .shape = {dims_.experts}, .trained = false});
+    add({.kind = CallKind::route,
+         .name = "route",
+         .operands = {tokens},
+         .weights = std::move(weights),
+         .attributes = RouteAttributes{settings, traits().layer, dims_.biased, traits().corrected()}});
+    return {results()[0], results()[1]};
   }
-  call.flops *= static_cast<double>(rows);
-  return call;
-}
 
-/// `own_block`: otherwise the router keeps the input, also in a queue.
-void add_shared_calls(std::vector<CallSpec>& calls, const std::string& prefix, const ExpertDims& dims,
-                      bool own_block) {
-  if (dims.shared_gate) {
-    CallSpec gate = wide_linear("gate", prefix + ".shared_gate", dims.width, 1);
-    gate.output.fp32 = 1;
-    gate.backward_workspace.token = {dims.width, 0};
-    gate.queued.token.fp32 = 1;
-    calls.push_back(std::move(gate));
+  /// `held`: experts of this rank. Of each token, or of rows with one expert each.
+  int experts(int tokens, const Routed& routed, int64_t held, int64_t chosen) {
+    const ExpertsAttributes attributes{held, chosen, dims_.biased};
+    const auto product = [&](CallKind kind, const char* name, std::vector<int> operands) {
+      std::vector<const ParameterSpec*> weights = {weight(name)};
+      if (dims_.biased) weights.push_back(weight((std::string(name) + "_bias").c_str()));
+      return call(kind, name, std::move(operands), weights, attributes);
+    };
+    const int slots = call(CallKind::sort_rows, "slots", {routed.experts}, {}, attributes);
+    const int rows = results()[1];
+    const int gate_up = product(CallKind::expert_in, "expert_gate_up", {tokens, routed.experts, slots, rows});
+    const int hidden =
+        call(CallKind::swiglu, "expert_swiglu", {gate_up, routed.weights, slots}, {}, swiglu_attributes());
+    recompute_last();  // cheap beside the products
+    std::vector<int> taken = {hidden, routed.experts, slots, rows};
+    if (dims_.biased) taken.push_back(routed.weights);  // which multiply the bias
+    return product(CallKind::expert_out, "expert_down", std::move(taken));
   }
-  add_enter_linear(calls, "shared_gate_up", prefix + ".shared_gate_up", dims.width, 2 * dims.shared_hidden,
-                   {}, /*keeps_input=*/false);
-  if (!own_block) calls.back().queued_input = {};
-  CallSpec swiglu;
-  swiglu.name = "swiglu";
-  swiglu.output.compute = dims.shared_hidden;
-  swiglu.saves.compute = 2 * dims.shared_hidden;
-  swiglu.gradient.compute = 2 * dims.shared_hidden;
-  calls.push_back(std::move(swiglu));
-  add_leave_linear(calls, "shared_down", prefix + ".shared_down", dims.shared_hidden, dims.width,
-                   /*keeps_input=*/true, {});
-}
 
-/// The sum of the results. A gate needs those of the shared expert again, which `keeps` says whether the call keeps.
-CallSpec add_shared_call(const ExpertDims& dims, bool keeps) {
-  CallSpec sum{.name = dims.shared_gate ? "add_gated" : "add"};
-  sum.output.compute = dims.width;
-  if (!dims.shared_gate) return sum;
-  if (keeps) sum.saves = {dims.width, 1};
-  sum.gradient = {dims.width, 1};
-  return sum;
+  Shared shared(int tokens) {
+    if (dims_.shared_hidden == 0) return {};
+    Shared made;
+    if (dims_.shared_gate)
+      made.gate = call(CallKind::wide_linear, "shared_gate", {tokens}, {weight("shared_gate")});
+    const int gate_up = linear("shared_gate_up", tokens);
+    const int hidden = call(CallKind::swiglu, "shared_swiglu", {gate_up}, {}, SwigluAttributes());
+    made.result = linear("shared_down", hidden);
+    return made;
+  }
+
+  int join(int results, const Shared& shared, int residual, bool dropout) {
+    int branch = results;
+    if (shared.gate >= 0)
+      branch = call(CallKind::gated_add, "add_gated", {results, shared.result, shared.gate});
+    else if (shared.result >= 0)
+      branch = call(CallKind::add, "add", {results, shared.result});
+    return residual_add(branch, residual, 1, dropout);
+  }
+
+ private:
+  SwigluAttributes swiglu_attributes() const {
+    SwigluAttributes attributes;
+    if (dims_.biased) attributes.clamped = ClampedSwiglu();
+    return attributes;
+  }
+
+  std::string prefix_;
+  ExpertDims dims_;
+};
+
+/// The parameters of the parts of a layer.
+ExpertParts parts_of_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
+                           const ExpertNames& names, double depth_std, const LayerTraits& traits,
+                           const ExpertParallel& parallel) {
+  ExpertParts parts;
+  parts.router.parameters = {
+      norm_weight(prefix + ".norm", hf_prefix + "post_attention_layernorm.weight", dims.width,
+                  traits.norm_offset),
+      packed_matrix(prefix + ".router", dims.width,
+                    {matrix("weight", hf_prefix + names.router, dims.experts, kProjectionStd)})};
+  if (dims.biased)
+    parts.router.parameters.push_back(router_bias(prefix, hf_prefix + names.router_bias, dims.experts));
+  parts.experts.parameters =
+      dims.biased ? stacked_parameters(prefix, hf_prefix + names.experts, dims, names, depth_std, parallel)
+                  : expert_parameters(prefix, hf_prefix, dims, names, depth_std, parallel);
+  if (dims.shared_hidden > 0) add_shared(parts.shared.parameters, prefix, hf_prefix, dims, names, depth_std);
+  return parts;
 }
 
 }  // namespace
@@ -224,58 +221,72 @@ ExpertNames gpt_oss_expert_names() {
 }
 
 ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
-                         const ExpertNames& names, double depth_std, bool dropout,
-                         const ExpertParallel& parallel) {
-  // Norm and residual are those of the MLP in whose place it is.
-  LayerSpec mlp = mlp_layer(prefix, hf_prefix, dims.width, /*hidden=*/1, LayerTraits(), depth_std, dropout);
-  add_sizes(mlp.region, /*keeps_input=*/true);
-  const bool spread = parallel.degree > 1;
-  const bool has_shared = dims.shared_hidden > 0;
-  ExpertParts parts;
-  parts.router.parameters = {
-      mlp.parameters.front(),
-      parameter(prefix + ".router", dims.width,
-                {matrix("weight", hf_prefix + names.router, dims.experts, kProjectionStd)})};
-  if (dims.biased)
-    parts.router.parameters.push_back(router_bias(prefix, hf_prefix + names.router_bias, dims.experts));
-  parts.router.region = {.name = "router", .calls = {mlp.region.calls.front(), route_call(prefix, dims)}};
-  if (spread) end_block(parts.router.region.calls.back(), dims);
-
-  parts.experts.parameters =
-      dims.biased ? stacked_parameters(prefix, hf_prefix + names.experts, dims, names, depth_std, parallel)
-                  : expert_parameters(prefix, hf_prefix, dims, names, depth_std, parallel);
-  parts.experts.region.name = mlp.region.name;
-  ExpertDims held = dims;
-  held.hidden = parallel.units_of(dims.hidden).size();
-  parts.experts.region.calls = {
-      spread ? dispatched_experts_call(prefix, held, parallel.rows_per_token(dims.experts, dims.chosen))
-             : experts_call(prefix, dims),
-      {.name = "experts_down", .rule = TypeRule::memory, .weights = {prefix + ".expert_down"}}};
-  add_bias_costs(parts);
-
-  parts.shared.region.name = mlp.region.name;
-  if (has_shared) {
-    add_shared(parts.shared.parameters, prefix, hf_prefix, dims, names, depth_std);
-    add_shared_calls(parts.shared.region.calls, prefix, dims, /*own_block=*/spread);
+                         const ExpertNames& names, double depth_std, bool dropout, const LayerTraits& traits,
+                         const RouterSettings& router, const ExpertParallel& parallel,
+                         const TensorParallel& tensor) {
+  ExpertParts parts = parts_of_layer(prefix, hf_prefix, dims, names, depth_std, traits, parallel);
+  const auto writer = [&](const char* region, const LayerSpec& part) {
+    return ExpertWriter(region, prefix, part.parameters, traits, dims);
+  };
+  const auto hidden = [&](ExpertWriter& layer, const char* name) { return layer.input({name, dims.width}); };
+  const LayerValue gate{.name = "gate", .width = 1, .type = ElementType::fp32};
+  {
+    ExpertWriter layer = writer("router", parts.router);
+    const int x = hidden(layer, "hidden");
+    const int tokens = layer.norm("norm", x);
+    const Routed routed = layer.route(tokens, router);
+    parts.router.region =
+        region_on_slices("router", layer.finish({x, tokens, routed.weights, routed.experts}), tensor);
   }
-
-  parts.join.region.name = "join";
-  auto& calls = parts.join.region.calls;
-  if (has_shared) calls.push_back(add_shared_call(dims, /*keeps=*/!spread));
-  calls.push_back(mlp.region.calls.back());
-  if (!has_shared) calls.back().output.compute = dims.width;
+  {
+    // Of rows that ranks have sent, each with one expert.
+    ExpertWriter layer = writer("mlp", parts.experts);
+    const int rows = hidden(layer, "rows");
+    const int weights = layer.input({.name = "weights", .width = 1, .type = ElementType::fp32});
+    const int experts =
+        layer.input({.name = "experts", .width = 1, .type = ElementType::int32, .differentiable = false});
+    const int64_t held = parallel.part_of(dims.experts).size();
+    const CallList calls = layer.finish({layer.experts(rows, {weights, experts}, held, 1)});
+    parts.experts.region = region_of("mlp", calls, calls);
+  }
+  if (dims.shared_hidden > 0) {
+    ExpertWriter layer = writer("mlp", parts.shared);
+    const Shared made = layer.shared(hidden(layer, "tokens"));
+    std::vector<int> outputs = {made.result};
+    if (made.gate >= 0) outputs.push_back(made.gate);
+    parts.shared.region = region_on_slices("mlp", layer.finish(std::move(outputs)), tensor);
+  }
+  {
+    ExpertWriter layer = writer("join", parts.join);
+    const int residual = hidden(layer, "hidden");
+    const int combined = hidden(layer, "combined");
+    Shared shared;
+    if (dims.shared_hidden > 0) shared.result = hidden(layer, "shared");
+    if (dims.shared_gate) shared.gate = layer.input(gate);
+    parts.join.region =
+        region_on_slices("join", layer.finish({layer.join(combined, shared, residual, dropout)}), tensor);
+  }
+  if (tensor.sequence)
+    for (LayerSpec* part : {&parts.router, &parts.experts, &parts.shared, &parts.join})
+      part->mesh = UnitMesh::slices;
   return parts;
 }
 
 LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
-                       const ExpertNames& names, double depth_std, bool dropout) {
-  ExpertParts parts = expert_parts(prefix, hf_prefix, dims, names, depth_std, dropout);
+                       const ExpertNames& names, double depth_std, bool dropout, const LayerTraits& traits,
+                       const RouterSettings& router, const TensorParallel& tensor) {
+  ExpertParts parts = parts_of_layer(prefix, hf_prefix, dims, names, depth_std, traits, {});
   LayerSpec layer;
-  layer.region = {.name = parts.experts.region.name, .residual = true};
-  for (LayerSpec* part : {&parts.router, &parts.experts, &parts.shared, &parts.join}) {
+  for (LayerSpec* part : {&parts.router, &parts.experts, &parts.shared})
     std::ranges::move(part->parameters, std::back_inserter(layer.parameters));
-    std::ranges::move(part->region.calls, std::back_inserter(layer.region.calls));
-  }
+  ExpertWriter calls("mlp", prefix, layer.parameters, traits, dims);
+  const int x = calls.input({"hidden", dims.width});
+  const int tokens = calls.norm("norm", x);
+  const Routed routed = calls.route(tokens, router);
+  const int results = calls.experts(tokens, routed, dims.experts, dims.chosen);
+  const Shared shared = calls.shared(tokens);
+  layer.region = region_on_slices("mlp", calls.finish({calls.join(results, shared, x, dropout)}), tensor);
+  if (tensor.sequence) layer.mesh = UnitMesh::slices;
   return layer;
 }
 

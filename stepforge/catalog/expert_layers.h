@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and cost of a mixture of experts (nn/expert_layer.h), which takes the place of an MLP.
+// Parameters and calls of a mixture of experts, which takes the place of an MLP.
 //
 // With expert parallelism a rank has an equal part of the experts of each layer. The rows of its tokens pass to the ranks
 // that have their experts, and the results back, between blocks (expert_blocks.h). How many rows come depends on the choice;
@@ -12,7 +12,6 @@
 //   4 bytes each:  rstd (1), logits (E), and of each slot its expert, its weight, its row, and of each row its slot (4 k)
 //   shared expert of hidden size S: 3 S, and if it is gated its result and gate: D and 4 bytes
 //
-// Saved bytes are exact; peaks are upper bounds, since the experts are one call for two products.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +19,7 @@
 
 #include "stepforge/catalog/layers.h"
 #include "stepforge/modelspec/expert_parallel.h"
+#include "stepforge/modelspec/router_options.h"
 
 namespace stepforge {
 
@@ -55,10 +55,11 @@ ExpertNames gpt_oss_expert_names();
 
 /// norm, router, expert_gate_up [experts * 2 hidden, width] and expert_down [experts * width, hidden], each expert's
 /// matrices sub-tensors of their own), shared expert, residual add. `prefix` is "layers.3.mlp", `hf_prefix`
-/// "model.layers.3."; `depth_std` initialises what ends in the residual. The region is "mlp". Throws Error if the
-/// family has no names for what `dims` has.
+/// "model.layers.3."; `depth_std` initialises what ends in the residual. The region is "mlp". With sequence parallelism it is of
+/// slices of the tokens. Throws Error if the family has no names for what `dims` has.
 LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
-                       const ExpertNames& names, double depth_std, bool dropout);
+                       const ExpertNames& names, double depth_std, bool dropout, const LayerTraits& traits,
+                       const RouterSettings& router, const TensorParallel& tensor = {});
 
 /// The parts of which it consists, each with its own parameters: norm and router ("router"), experts ("mlp"), shared expert
 /// ("mlp"; empty if there is none), and the sum of their results and the residual ("join").
@@ -69,12 +70,13 @@ struct ExpertParts {
   LayerSpec join;
 };
 
-/// If the experts are spread over ranks, each part is that of a block of its own: what another one makes it does not keep.
+/// If the experts are spread over ranks, each part is that of a block of its own (modelspec/expert_values.h).
 /// Of the experts the parameters list all, those of other ranks as empty slices, so that every rank knows the names, or have
 /// this rank's as a slice of a tensor of all; if experts are divided, their hidden units are those of this rank.
 ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix, const ExpertDims& dims,
-                         const ExpertNames& names, double depth_std, bool dropout,
-                         const ExpertParallel& parallel = {});
+                         const ExpertNames& names, double depth_std, bool dropout, const LayerTraits& traits,
+                         const RouterSettings& router, const ExpertParallel& parallel,
+                         const TensorParallel& tensor = {});
 
 /// The correction of the router, [experts] fp32, which no gradient changes: state beside the parameters.
 ParameterSpec router_correction(const std::string& prefix, const std::string& hf_prefix, int64_t experts,

@@ -258,6 +258,25 @@ bool normalizes_experts(const ModelConfig& model) {
   return model.norm_topk_prob || family_of(model).normalized_experts;
 }
 
+RouterSettings router_settings(const ModelConfig& model, const LayerTraits& traits) {
+  constexpr double kLeastSum = 1e-20;  // as in transformers
+  const bool sigmoid = traits.router == RouterKind::sigmoid_groups;
+  return {.options = {.score = sigmoid ? RouterScore::sigmoid : RouterScore::softmax,
+                      .chosen = model.experts_per_token,
+                      .groups = model.n_expert_groups,
+                      .chosen_groups = model.groups_per_token,
+                      .group_score = sigmoid ? GroupScore::two_largest : GroupScore::largest,
+                      .normalize = normalizes_experts(model),
+                      .epsilon = sigmoid ? kLeastSum : 0.0,
+                      .factor = model.routed_scaling_factor},
+          .balance_weight = model.router_aux_loss_weight,
+          .z_weight = model.router_z_loss_weight};
+}
+
+double embedding_factor(const ModelConfig& model) {
+  return family_of(model).scaled_embedding ? std::sqrt(static_cast<double>(model.dim)) : 1.0;
+}
+
 bool has_router_losses(const ModelConfig& model) {
   return model.router_aux_loss_weight > 0.0 || model.router_z_loss_weight > 0.0;
 }

@@ -75,6 +75,12 @@ ExpertDims expert_dims(const ModelConfig& model);
 /// Whether the weights of a token's experts are divided by their sum.
 bool normalizes_experts(const ModelConfig& model);
 
+/// Of a layer with experts.
+RouterSettings router_settings(const ModelConfig& model, const LayerTraits& traits);
+
+/// What the rows of the embedding are multiplied by.
+double embedding_factor(const ModelConfig& model);
+
 /// Whether its routers have losses in training.
 bool has_router_losses(const ModelConfig& model);
 

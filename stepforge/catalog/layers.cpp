@@ -5,30 +5,16 @@
 #include <cmath>
 #include <utility>
 
-#include "stepforge/catalog/tensor_costs.h"
+#include "stepforge/base/format.h"
+#include "stepforge/catalog/layer_writer.h"
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/call_region.h"
-#include "stepforge/modelspec/calls/attention.h"
-#include "stepforge/modelspec/calls/norm.h"
-#include "stepforge/modelspec/calls/residual.h"
-#include "stepforge/modelspec/calls/rotary.h"
-#include "stepforge/modelspec/calls/swiglu.h"
+#include "stepforge/modelspec/calls/lookup.h"
+#include "stepforge/modelspec/calls/loss.h"
 
 namespace stepforge {
 
 namespace {
-
-constexpr double kInitialStd = 0.02;
-
-Initializer truncated(double std) {
-  return {Initializer::Kind::truncated_normal, std, 3.0};
-}
-
-/// A norm's weight, which is added to `offset` and begins where both are 1.
-ParameterSpec norm_weight(const std::string& name, const std::string& hf_name, int64_t width, double offset) {
-  const auto start = offset == 0.0 ? Initializer::Kind::ones : Initializer::Kind::zeros;
-  return {name, {width}, {{"weight", hf_name, width, {start}}}, ParameterTag::norm};
-}
 
 /// Elements [begin, end) of the vector that `whole` describes.
 SubTensor slice_of_vector(SubTensor whole, const ShardRange& part) {
@@ -48,14 +34,6 @@ SubTensor row_slice(SubTensor whole, int64_t columns, const ShardRange& part) {
   return whole;
 }
 
-/// A matrix [*, width] of rows of several tensors, such as gate and up.
-ParameterSpec packed(const std::string& name, int64_t width, std::vector<SubTensor> sub_tensors,
-                     ParameterTag tag = ParameterTag::matrix) {
-  int64_t rows = 0;
-  for (const SubTensor& sub_tensor : sub_tensors) rows += sub_tensor.rows;
-  return {name, {rows, width}, std::move(sub_tensors), tag};
-}
-
 /// A vector of the elements of several biases.
 ParameterSpec packed_bias(const std::string& name, std::vector<SubTensor> sub_tensors) {
   int64_t elements = 0;
@@ -66,72 +44,13 @@ ParameterSpec packed_bias(const std::string& name, std::vector<SubTensor> sub_te
 /// The columns `part` of a matrix [width, columns].
 ParameterSpec column_slice(const std::string& name, const std::string& hf_name, int64_t width,
                            int64_t columns, const ShardRange& part, double std) {
-  SubTensor slice{"weight", hf_name, width, truncated(std)};
+  SubTensor slice{"weight", hf_name, width, truncated_normal(std)};
   if (part.size() != columns) {
     slice.offsets = {0, part.begin};
     slice.tensor_shape = {width, columns};
   }
   return {name, {width, part.size()}, {std::move(slice)}, ParameterTag::matrix};
 }
-
-constexpr int64_t gradient_bytes(int64_t elements) {
-  return elements * static_cast<int64_t>(sizeof(float));
-}
-
-/// The gradient of a weight of `elements` is summed over the ranks.
-Exchange weight_sum(int64_t elements) {
-  return {BlockAxis::tensor, ExchangeKind::sum, {}, gradient_bytes(elements)};
-}
-
-/// Offset and weight of a norm are added while it runs.
-void add_offset(CallSpec& call, int64_t elements, double offset) {
-  if (offset == 0.0) return;
-  call.forward_workspace.fixed_fp32 = elements;
-  call.backward_workspace.fixed_fp32 = elements;
-}
-
-/// Writes the calls of a layer whose parameters are prefix.name.
-class LayerWriter : public ListWriter {
- public:
-  LayerWriter(const char* region, const std::string& prefix, const std::vector<ParameterSpec>& parameters,
-              const LayerTraits& traits)
-      : ListWriter(region), prefix_(prefix + "."), parameters_(parameters), traits_(traits) {}
-
-  int norm(const char* name, int x) {
-    return call(CallKind::rms_norm, name, {x}, {weight(name)},
-                NormAttributes{traits_.norm_eps, traits_.norm_offset});
-  }
-  int linear(const char* name, int x) { return call(CallKind::linear, name, {x}, {weight(name)}); }
-  int bias(const char* name, int x) { return call(CallKind::bias, name, {x}, {weight(name)}); }
-  int rotary(int qkv, const AttentionShape& shape) {
-    std::vector<const ParameterSpec*> norms;
-    if (traits_.qk_norm != QkNormScope::none) norms = {weight("q_norm"), weight("k_norm")};
-    return call(CallKind::rotary, "rotary", {qkv}, norms,
-                RotaryAttributes{shape, traits_.norm_eps, traits_.norm_offset, traits_.window > 0});
-  }
-  int attention(int qkv, const AttentionShape& shape) {
-    std::vector<const ParameterSpec*> sinks;
-    if (traits_.sinks) sinks = {weight("sinks")};
-    return call(CallKind::attention, "attention", {qkv}, sinks, AttentionAttributes{shape, traits_.layer});
-  }
-  int swiglu(int gate_up) {
-    return call(CallKind::swiglu, "swiglu", {gate_up}, {}, SwigluAttributes{traits_.activation});
-  }
-  /// `site`: a layer has two dropouts, that of attention and then that of the MLP.
-  int residual_add(int branch, int x, int site, bool dropout) {
-    return call(CallKind::residual_add, "residual_add", {branch, x}, {},
-                ResidualAttributes{static_cast<uint64_t>(2 * traits_.layer + site), dropout});
-  }
-
- private:
-  const ParameterSpec* weight(const char* name) const {
-    return &*std::ranges::find(parameters_, prefix_ + name, &ParameterSpec::name);
-  }
-
-  std::string prefix_;
-  const std::vector<ParameterSpec>& parameters_;
-  const LayerTraits& traits_;
-};
 
 CallList attention_calls(const std::string& prefix, const std::vector<ParameterSpec>& parameters,
                          const AttentionShape& shape, int64_t width, const LayerTraits& traits,
@@ -161,46 +80,45 @@ CallList mlp_calls(const std::string& prefix, const std::vector<ParameterSpec>& 
   return layer.finish({layer.residual_add(y, x, 1, dropout)});
 }
 
-/// The calls of a rank, from those of a whole layer.
-RegionSpec region_of_rank(const CallList& whole, TensorParallel tensor, const ContextParallel& context = {}) {
-  CallList training = over_context(over_tensor(whole, tensor), context);
-  tensor.sequence = tensor.async = false;
-  return region_of(std::move(training), over_tensor(whole, tensor));
+CallList embedding_calls(const ParameterSpec& table, int64_t ahead, double factor) {
+  ListWriter layer("embedding");
+  std::vector<int> outputs;
+  for (int64_t i = 0; i <= ahead; ++i)
+    outputs.push_back(layer.call(CallKind::lookup, i == 0 ? "embedding" : format("embedding {}", i), {},
+                                 {&table}, LookupAttributes{factor, i}));
+  return layer.finish(std::move(outputs));
 }
 
-/// The loss exchanges what it needs of the other parts of the vocabulary.
-void divide_loss(CallSpec& loss, int64_t vocab, const TensorParallel& tensor) {
-  if (tensor.whole_logits) {
-    loss.forward_exchanges = {over_tensor(ExchangeKind::gather, {vocab})};
-    loss.forward_workspace.chunk_token.compute += vocab;
-  } else {
-    // The largest logit of each rank, and two sums in fp64.
-    loss.forward_exchanges = {over_tensor(ExchangeKind::max, {0, tensor.degree}),
-                              over_tensor(ExchangeKind::sum, {0, 4})};
-    loss.forward_workspace.chunk_token.fp32 = 4 + tensor.degree;
-  }
-}
-
-/// The final norm and the loss work on slices of the tokens, between which all are gathered.
-void take_slices(CallSpec& norm, CallSpec& loss, int64_t width, bool divided) {
-  norm.output = norm.output.of_slice();
-  norm.extra = norm.extra.of_slice();
-  norm.backward_exchanges = {weight_sum(width)};
-  if (!divided) return;  // counted where all tokens are gathered
-  loss.forward_workspace.token.compute = width;
-  loss.gradient = loss.gradient.of_slice();
-  loss.backward_workspace.token.compute = width;
+CallList head_calls(const ParameterSpec& norm, const CallWeight& output, const HeadDims& head,
+                    const TensorParallel& tensor) {
+  ListWriter layer("head");
+  const int x = layer.input({"hidden", head.width});
+  const int y =
+      layer.call(CallKind::rms_norm, "norm", {x}, {&norm}, NormAttributes{head.norm_eps, head.norm_offset});
+  const LossAttributes loss{.chunk = head.chunk,
+                            .vocabulary = head.vocab,
+                            .parts = tensor.divided ? tensor.degree : 1,
+                            .whole_logits = tensor.whole_logits,
+                            .logit_cap = head.logit_cap};
+  return layer.finish({layer.add(
+      {.kind = CallKind::loss, .name = "loss", .operands = {y}, .weights = {output}, .attributes = loss})});
 }
 
 }  // namespace
 
-void compute_on_slices(LayerSpec& layer, const TensorParallel& tensor) {
-  compute_on_slices(layer.region, tensor);
-  if (tensor.sequence) layer.mesh = UnitMesh::slices;
+RegionSpec region_of_rank(const std::string& name, const CallList& whole, TensorParallel tensor,
+                          const ContextParallel& context) {
+  CallList training = over_context(over_tensor(whole, tensor), context);
+  tensor.sequence = tensor.async = false;
+  return region_of(name, std::move(training), over_tensor(whole, tensor));
+}
+
+RegionSpec region_on_slices(const std::string& name, const CallList& whole, const TensorParallel& tensor) {
+  return region_of(name, on_slices(whole, tensor), whole);
 }
 
 double residual_std(int64_t layer) {
-  return kInitialStd / std::sqrt(2.0 * static_cast<double>(layer + 1));
+  return kProjectionStd / std::sqrt(2.0 * static_cast<double>(layer + 1));
 }
 
 int64_t automatic_loss_chunk(int64_t vocab) {
@@ -209,20 +127,13 @@ int64_t automatic_loss_chunk(int64_t vocab) {
 }
 
 LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab, int64_t width,
-                          const TensorParallel& tensor, int64_t ahead) {
+                          const TensorParallel& tensor, int64_t ahead, double factor) {
   LayerSpec layer;
-  const SubTensor table{"weight", hf_name, vocab, {Initializer::Kind::normal, kInitialStd}};
-  layer.parameters.push_back(packed(
+  const SubTensor table{"weight", hf_name, vocab, {Initializer::Kind::normal, kProjectionStd}};
+  layer.parameters.push_back(packed_matrix(
       prefix + ".weight", width, {row_slice(table, width, tensor.part_of(vocab))}, ParameterTag::embedding));
-  layer.region.name = "embedding";
-  CallSpec lookup{.name = "embedding", .rule = TypeRule::lookup, .weights = {prefix + ".weight"}};
-  const int64_t rows = 1 + ahead;
-  if (!tensor.sequence || !tensor.divided) lookup.output.compute = rows * width;
-  lookup.queued.token.fp32 = rows;  // the tokens
-  layer.region.calls.push_back(std::move(lookup));
-  add_leave(layer.region.calls, rows * width, tensor);
-  if (layer.region.calls.back().forward_workspace.token.compute > 0)  // summed one after the other
-    layer.region.calls.back().forward_workspace.token.compute = width;
+  layer.region =
+      region_of_rank("embedding", embedding_calls(layer.parameters.front(), ahead, factor), tensor);
   return layer;
 }
 
@@ -234,8 +145,8 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
     return ShardRange{part.begin * head_dim, part.end * head_dim};
   };
   const auto projection = [&](const char* name, const std::string& hf_name, int64_t heads, int64_t head_dim) {
-    return row_slice({name, hf_prefix + hf_name, heads * head_dim, truncated(kInitialStd)}, whole.width,
-                     rows_of_heads(heads, head_dim));
+    return row_slice({name, hf_prefix + hf_name, heads * head_dim, truncated_normal(kProjectionStd)},
+                     whole.width, rows_of_heads(heads, head_dim));
   };
   const auto bias = [&](const char* name, const std::string& hf_name, int64_t heads) {
     return slice_of_vector({name, hf_prefix + hf_name, heads * whole.head_dim, {Initializer::Kind::zeros}},
@@ -250,10 +161,10 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   };
   if (traits.norms_before()) add_norm(".norm", "input_layernorm.weight", dims.width);
   layer.parameters.push_back(
-      packed(prefix + ".qkv", dims.width,
-             {projection("q", "self_attn.q_proj.weight", whole.heads, whole.head_dim),
-              projection("k", "self_attn.k_proj.weight", whole.kv_heads, whole.head_dim),
-              projection("v", "self_attn.v_proj.weight", whole.kv_heads, whole.value_size())}));
+      packed_matrix(prefix + ".qkv", dims.width,
+                    {projection("q", "self_attn.q_proj.weight", whole.heads, whole.head_dim),
+                     projection("k", "self_attn.k_proj.weight", whole.kv_heads, whole.head_dim),
+                     projection("v", "self_attn.v_proj.weight", whole.kv_heads, whole.value_size())}));
   if (traits.qkv_bias) {
     layer.parameters.push_back(packed_bias(
         prefix + ".qkv_bias",
@@ -281,7 +192,8 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
 
   const AttentionShape shape{dims.heads,    dims.kv_heads,    dims.head_dim, traits.query_scale,
                              traits.window, traits.score_cap, dims.value_dim};
-  layer.region = region_of_rank(attention_calls(prefix, layer.parameters, shape, dims.width, traits, dropout),
+  layer.region = region_of_rank("attention",
+                                attention_calls(prefix, layer.parameters, shape, dims.width, traits, dropout),
                                 tensor, context);
   return layer;
 }
@@ -291,7 +203,7 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
                     const TensorParallel& tensor) {
   const ShardRange part = tensor.part_of(whole_hidden);
   const auto projection = [&](const char* name, const std::string& hf_name, double std) {
-    return row_slice({name, hf_prefix + hf_name, whole_hidden, truncated(std)}, width, part);
+    return row_slice({name, hf_prefix + hf_name, whole_hidden, truncated_normal(std)}, width, part);
   };
   LayerSpec layer;
   const auto add_norm = [&](const char* name, const char* hf_name) {
@@ -301,50 +213,31 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
   if (traits.norms_before())
     add_norm(".norm",
              traits.norms_after() ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight");
-  layer.parameters.push_back(packed(prefix + ".gate_up", width,
-                                    {projection("gate", "mlp.gate_proj.weight", kInitialStd),
-                                     projection("up", "mlp.up_proj.weight", depth_std)}));
+  layer.parameters.push_back(packed_matrix(prefix + ".gate_up", width,
+                                           {projection("gate", "mlp.gate_proj.weight", kProjectionStd),
+                                            projection("up", "mlp.up_proj.weight", depth_std)}));
   layer.parameters.push_back(column_slice(prefix + ".down", hf_prefix + "mlp.down_proj.weight", width,
                                           whole_hidden, part, depth_std));
   if (traits.norms_after()) add_norm(".post_norm", "post_feedforward_layernorm.weight");
 
-  layer.region = region_of_rank(mlp_calls(prefix, layer.parameters, width, traits, dropout), tensor);
+  layer.region = region_of_rank("mlp", mlp_calls(prefix, layer.parameters, width, traits, dropout), tensor);
   return layer;
 }
 
-LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_vocab, bool tied, int64_t chunk,
-                     const TensorParallel& tensor, double norm_offset) {
-  const ShardRange part = tensor.part_of(whole_vocab);
-  const int64_t vocab = part.size();
+LayerSpec head_layer(const std::string& prefix, const HeadDims& head, const TensorParallel& tensor) {
+  const ShardRange part = tensor.part_of(head.vocab);
   LayerSpec layer;
-  layer.parameters.push_back(norm_weight(prefix + ".norm", "model.norm.weight", width, norm_offset));
-  if (!tied) {
-    const SubTensor output{"weight", "lm_head.weight", whole_vocab,
-                           truncated(1.0 / std::sqrt(static_cast<double>(width)))};
+  layer.parameters.push_back(norm_weight(prefix + ".norm", head.hf_norm, head.width, head.norm_offset));
+  CallWeight output{
+      head.output, {part.size(), head.width}, part.size() < head.vocab ? Division::rows : Division::whole};
+  if (head.output.empty()) {
+    const SubTensor weight{"weight", "lm_head.weight", head.vocab,
+                           truncated_normal(1.0 / std::sqrt(static_cast<double>(head.width)))};
+    output.name = prefix + ".weight";
     layer.parameters.push_back(
-        packed(prefix + ".weight", width, {row_slice(output, width, part)}, ParameterTag::head));
+        packed_matrix(output.name, head.width, {row_slice(weight, head.width, part)}, ParameterTag::head));
   }
-  layer.region.name = "head";
-  auto& calls = layer.region.calls;
-  CallSpec norm;
-  norm.name = "rms_norm";
-  norm.weights = {prefix + ".norm"};
-  norm.output.compute = width;
-  norm.extra.fp32 = 1;
-  add_offset(norm, width, norm_offset);
-  CallSpec loss{.name = "linear_cross_entropy", .rule = TypeRule::loss};
-  loss.weights = {tied ? "embedding.weight" : prefix + ".weight"};
-  loss.flops = 2.0 * static_cast<double>(width) * static_cast<double>(vocab);
-  loss.output.fp32 = 1;
-  loss.forward_workspace.chunk_token.compute = vocab;
-  loss.forward_workspace.chunk = chunk;
-  loss.gradient.compute = width;
-  loss.backward_workspace.narrow = vocab * width;
-  if (tensor.degree > 1 && tensor.divided) divide_loss(loss, whole_vocab, tensor);
-  if (tensor.sequence) take_slices(norm, loss, width, tensor.divided);
-  calls.push_back(std::move(norm));
-  add_enter(calls, width, tensor);
-  calls.push_back(std::move(loss));
+  layer.region = region_of_rank("head", head_calls(layer.parameters.front(), output, head, tensor), tensor);
   return layer;
 }
 

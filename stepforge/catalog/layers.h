@@ -38,10 +38,10 @@ struct AttentionDims {
   int64_t qkv_width() const { return query_width() + kv_heads * (head_dim + value_size()); }
 };
 
-/// Token embedding: [vocab, width]. `prefix` is Stepforge's name, `hf_name` the tensor's name in Hugging Face
-/// files. `ahead`: how many further rows it looks up for each token, of tokens further ahead.
+/// Token embedding: [vocab, width], whose rows are multiplied by `factor`. `prefix` is Stepforge's name, `hf_name` the tensor's
+/// name in Hugging Face files. `ahead`: how many further rows it looks up for each token, of tokens further ahead.
 LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab, int64_t width,
-                          const TensorParallel& tensor = {}, int64_t ahead = 0);
+                          const TensorParallel& tensor = {}, int64_t ahead = 0, double factor = 1.0);
 
 /// norm, packed q/k/v projection with an optional bias, optional q/k norm, rope, packed causal attention, output
 /// projection, norm, residual add; the traits say which norms there are. `hf_prefix` is "model.layers.3.";
@@ -55,13 +55,20 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
                     const LayerTraits& traits, double depth_std, bool dropout,
                     const TensorParallel& tensor = {});
 
-/// Final norm, whose weights are added to `norm_offset`, and the output projection unless it is tied to the embedding. Head and loss are one operation
-/// over chunks of `chunk` tokens, so the logits of all tokens never exist at once.
-LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk,
-                     const TensorParallel& tensor = {}, double norm_offset = 0.0);
+struct HeadDims {
+  int64_t width = 0;
+  int64_t vocab = 0;
+  int64_t chunk = 0;        ///< tokens whose logits exist at once
+  std::string output = {};  ///< the output projection [vocab, width] of another unit; empty: its own
+  double norm_eps = 1e-6;
+  double norm_offset = 0.0;  ///< added to the weights of the norm
+  double logit_cap = 0.0;    ///< logits are cap * tanh(x / cap); 0: not capped
+  std::string hf_norm = "model.norm.weight";
+};
 
-/// compute_on_slices() of its region; its parameters are sharded over the ranks of the slices too.
-void compute_on_slices(LayerSpec& layer, const TensorParallel& tensor);
+/// Final norm and output projection. Head and loss are one operation over chunks of tokens, so the logits of all tokens never
+/// exist at once.
+LayerSpec head_layer(const std::string& prefix, const HeadDims& head, const TensorParallel& tensor = {});
 
 /// Initial standard deviation of the output projections of layer `layer`, as in torchtitan: 0.02 / sqrt(2
 /// (layer + 1)).

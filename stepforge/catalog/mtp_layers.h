@@ -39,10 +39,6 @@ std::string mtp_norm(const ModelConfig& model, int64_t depth);
 /// embedding_norm, hidden_norm, and projection [width, 2 width], which takes the embedding first. `prefix` is "layers.3.mtp",
 /// `hf_prefix` "model.layers.3."; `last_norm` names the norm of the depth before.
 LayerSpec mtp_layer(const std::string& prefix, const std::string& hf_prefix, const std::string& last_norm,
-                    int64_t width, const TensorParallel& tensor = {});
-
-/// head_layer() with its norm only; `output` names the output projection [vocab, width] of another unit.
-LayerSpec mtp_head_layer(const std::string& prefix, const std::string& hf_prefix, const std::string& output,
-                         int64_t width, int64_t vocab, int64_t chunk, const TensorParallel& tensor);
+                    int64_t width, const LayerTraits& traits, const TensorParallel& tensor = {});
 
 }  // namespace stepforge

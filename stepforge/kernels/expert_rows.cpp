@@ -71,6 +71,16 @@ void require_experts(const at::Tensor& indices, int64_t experts) {
       throw Error(format("token {} takes expert {} of {}", slot / indices.size(1), expert[slot], experts));
 }
 
+std::vector<int64_t> expert_offsets(const at::Tensor& indices, int64_t experts) {
+  require_experts(indices, experts);
+  const at::Tensor host = indices.cpu();
+  const int32_t* const expert = host.const_data_ptr<int32_t>();
+  std::vector<int64_t> offsets(static_cast<size_t>(experts) + 1, 0);
+  for (int64_t slot = 0; slot < host.numel(); ++slot) ++offsets[static_cast<size_t>(expert[slot]) + 1];
+  for (size_t e = 1; e < offsets.size(); ++e) offsets[e] += offsets[e - 1];
+  return offsets;
+}
+
 ExpertRows sort_by_expert(const at::Tensor& indices, int64_t experts) {
   require_experts(indices, experts);
   return sort_slots(indices, experts, [](int64_t, int32_t expert) { return expert; });

@@ -29,6 +29,9 @@ struct ExpertRows {
 /// indices: [N, k] int32, the experts of each token. Throws Error on one outside [0, experts).
 void require_experts(const at::Tensor& indices, int64_t experts);
 
+/// ExpertRows::offsets of these choices: [experts + 1]. Throws as require_experts().
+std::vector<int64_t> expert_offsets(const at::Tensor& indices, int64_t experts);
+
 /// Throws as require_experts().
 ExpertRows sort_by_expert(const at::Tensor& indices, int64_t experts);
 

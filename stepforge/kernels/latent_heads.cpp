@@ -70,10 +70,11 @@ void latent_heads_forward(const at::Tensor& q, const at::Tensor& kv, const at::T
 }
 
 void latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& shape,
-                           const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_kv,
-                           const at::Tensor& grad_k_rotated) {
+                           const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_q,
+                           const at::Tensor& grad_kv, const at::Tensor& grad_k_rotated) {
   check_latent(grad_kv, grad_k_rotated, shape, positions, table, grad_out);
-  pick(&KernelTable::latent_heads_backward, grad_out)(grad_out, shape, positions, table, grad_kv,
+  check_rows(grad_q, "grad_q", grad_out.size(0), shape.q_width(), grad_out.scalar_type());
+  pick(&KernelTable::latent_heads_backward, grad_out)(grad_out, shape, positions, table, grad_q, grad_kv,
                                                       grad_k_rotated);
 }
 
@@ -95,15 +96,16 @@ void reference::latent_heads_forward(const at::Tensor& q, const at::Tensor& kv, 
 
 void reference::latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& shape,
                                       const at::Tensor& positions, const RopeTable& table,
-                                      const at::Tensor& grad_kv, const at::Tensor& grad_k_rotated) {
+                                      const at::Tensor& grad_q, const at::Tensor& grad_kv,
+                                      const at::Tensor& grad_k_rotated) {
   const int64_t plain = shape.head_dim - grad_k_rotated.size(1);
   const QueryKeyValue gradients = split_qkv(grad_out, shape);
   const auto back = [&](const at::Tensor& heads) { return rotate_pairs(heads, positions, table, -1.0); };
   const at::Tensor queries = by_head(gradients.q, shape.heads);
   const at::Tensor keys = by_head(gradients.k, shape.heads);
   const at::Tensor values = by_head(gradients.v, shape.heads);
-  gradients.q.copy_(at::cat({queries.slice(2, 0, plain), back(queries.slice(2, plain))}, 2)
-                        .reshape({grad_out.size(0), -1}));
+  grad_q.copy_(at::cat({queries.slice(2, 0, plain), back(queries.slice(2, plain))}, 2)
+                   .reshape({grad_out.size(0), -1}));
   grad_kv.copy_(at::cat({keys.slice(2, 0, plain), values}, 2).reshape({grad_out.size(0), -1}));
   grad_k_rotated.copy_(back(keys.slice(2, plain).sum(1, /*keepdim=*/true)).squeeze(1));
 }

@@ -25,10 +25,10 @@ void latent_heads_forward(const at::Tensor& q, const at::Tensor& kv, const at::T
                           const AttentionShape& shape, const at::Tensor& positions, const RopeTable& table,
                           const at::Tensor& out);
 
-/// grad_out: [N, shape.qkv_width()], of which the first H d columns become the gradient of q. grad_kv, grad_k_rotated: shaped
-/// like kv and k_rotated, written; the latter is summed over heads, in their order.
+/// grad_out: [N, shape.qkv_width()]. grad_q, grad_kv, grad_k_rotated: shaped like q, kv and k_rotated, written; the last is summed
+/// over heads, in their order.
 void latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& shape,
-                           const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_kv,
-                           const at::Tensor& grad_k_rotated);
+                           const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_q,
+                           const at::Tensor& grad_kv, const at::Tensor& grad_k_rotated);
 
 }  // namespace stepforge

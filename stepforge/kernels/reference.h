@@ -39,7 +39,7 @@ decltype(stepforge::bias_backward) bias_backward;
 /// All of swiglu.h. grad_weights and out: undefined without weights.
 void gated_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out);
 void gated_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
-                    const at::Tensor& grad_gate_up, const at::Tensor& grad_weights, const at::Tensor& out);
+                    const at::Tensor& grad_gate_up, const at::Tensor& grad_weights);
 
 decltype(stepforge::dropout_add_forward) dropout_add_forward;
 decltype(stepforge::dropout_add_backward) dropout_add_backward;

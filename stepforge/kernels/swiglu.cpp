@@ -38,16 +38,14 @@ void run_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Ten
   pick(&KernelTable::gated_forward, gate_up)(gate_up, rows, out);
 }
 
-/// grad_weights and out: of rows with weights.
+/// grad_weights: of rows with weights.
 void run_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
-                  const at::Tensor& grad_gate_up, const at::Tensor& grad_weights, const at::Tensor& out) {
+                  const at::Tensor& grad_gate_up, const at::Tensor& grad_weights) {
   check_gated(gate_up, rows, grad_out, "swiglu grad_out");
   check_tensor(grad_gate_up, "swiglu grad_gate_up", gate_up.sizes(), gate_up.scalar_type());
-  if (rows.weights.defined()) {
+  if (rows.weights.defined())
     check_tensor(grad_weights, "swiglu grad_weights", rows.weights.sizes(), rows.weights.scalar_type());
-    check_tensor(out, "swiglu out", grad_out.sizes(), gate_up.scalar_type());
-  }
-  pick(&KernelTable::gated_backward, gate_up)(grad_out, gate_up, rows, grad_gate_up, grad_weights, out);
+  pick(&KernelTable::gated_backward, gate_up)(grad_out, gate_up, rows, grad_gate_up, grad_weights);
 }
 
 /// The parts of the activation, [N, F] of the compute type.
@@ -99,7 +97,7 @@ void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out, Activation
 
 void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up,
                      Activation activation) {
-  run_backward(grad_out, gate_up, {.activation = activation}, grad_gate_up, {}, {});
+  run_backward(grad_out, gate_up, {.activation = activation}, grad_gate_up, {});
 }
 
 void expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
@@ -109,8 +107,8 @@ void expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights,
 
 void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
                             const at::Tensor& slots, const at::Tensor& grad_gate_up,
-                            const at::Tensor& grad_weights, const at::Tensor& out) {
-  run_backward(grad_out, gate_up, {.weights = weights, .slots = slots}, grad_gate_up, grad_weights, out);
+                            const at::Tensor& grad_weights) {
+  run_backward(grad_out, gate_up, {.weights = weights, .slots = slots}, grad_gate_up, grad_weights);
 }
 
 void clamped_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
@@ -120,10 +118,9 @@ void clamped_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights
 
 void clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
                              const at::Tensor& slots, const ClampedSwiglu& activation,
-                             const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
-                             const at::Tensor& out) {
+                             const at::Tensor& grad_gate_up, const at::Tensor& grad_weights) {
   run_backward(grad_out, gate_up, {.clamped = activation, .weights = weights, .slots = slots}, grad_gate_up,
-               grad_weights, out);
+               grad_weights);
 }
 
 void reference::gated_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor& out) {
@@ -132,18 +129,14 @@ void reference::gated_forward(const at::Tensor& gate_up, const GatedRows& rows, 
 }
 
 void reference::gated_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
-                               const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
-                               const at::Tensor& out) {
+                               const at::Tensor& grad_gate_up, const at::Tensor& grad_weights) {
   const GatedParts parts(gate_up, rows);
   const at::Tensor grad = grad_out.to(parts.gate.scalar_type());
   const at::Tensor weighted = parts.weighted(grad);
   const at::Tensor grad_gate = weighted * parts.up * parts.derivative();
   const at::Tensor grad_up = weighted * parts.gate * parts.s;
-  if (rows.weights.defined()) {
-    const at::Tensor hidden = parts.hidden();
-    grad_weights.view({-1}).index_copy_(0, rows.slots.to(at::kLong), (grad * hidden).sum(1));
-    out.copy_(parts.weighted(hidden));  // perhaps the memory of grad_out
-  }
+  if (rows.weights.defined())
+    grad_weights.view({-1}).index_copy_(0, rows.slots.to(at::kLong), (grad * parts.hidden()).sum(1));
   grad_gate_up.copy_(
       rows.clamped
           ? at::stack({grad_gate * parts.gate_open, grad_up * parts.up_open}, 2).view(gate_up.sizes())

@@ -38,24 +38,17 @@ void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, cons
 void expert_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
                            const at::Tensor& out);
 
-/// grad_gate_up: [R, 2F], grad_weights: [N, k], out: [R, F], all written; out is the forward's result, and may be the same
-/// memory as grad_out.
+/// grad_gate_up: [R, 2F], grad_weights: [N, k], both written.
 void expert_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
                             const at::Tensor& slots, const at::Tensor& grad_gate_up,
-                            const at::Tensor& grad_weights, const at::Tensor& out);
-
-struct ClampedSwiglu {
-  double limit = 7.0;
-  double alpha = 1.702;
-};
+                            const at::Tensor& grad_weights);
 
 /// The same with limits.
 void clamped_swiglu_forward(const at::Tensor& gate_up, const at::Tensor& weights, const at::Tensor& slots,
                             const ClampedSwiglu& activation, const at::Tensor& out);
 void clamped_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& weights,
                              const at::Tensor& slots, const ClampedSwiglu& activation,
-                             const at::Tensor& grad_gate_up, const at::Tensor& grad_weights,
-                             const at::Tensor& out);
+                             const at::Tensor& grad_gate_up, const at::Tensor& grad_weights);
 
 /// What these have in common, as implementations get it (kernel_table.h).
 struct GatedRows {

@@ -8,9 +8,8 @@
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/nn/block.h"
+#include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/context_exchange.h"
-#include "stepforge/nn/functions.h"
-#include "stepforge/nn/layers.h"
 
 namespace stepforge {
 

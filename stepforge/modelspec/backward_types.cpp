@@ -18,8 +18,8 @@ ValueType exchange_gradient(const TypePlace& place, ValueType gradient,
 
 /// A layer that was given all tokens, but keeps only its slice of them, must gather them again.
 void check_kept_slice(const TypePlace& place, ValueType x, const std::vector<Exchange>& exchanges) {
-  const bool keeps_slice =
-      place.axis.axis == BlockAxis::tensor && x == replicated && place.call->saves.slice_compute > 0;
+  const bool keeps_slice = place.axis.axis == BlockAxis::tensor && x == replicated &&
+                           (place.call->keeps_slice || place.call->saves.slice_compute > 0);
   if (!keeps_slice) return place.require_no_exchange(exchanges);
   place.require(exchanges.size() == 1 && exchanges.front().kind == ExchangeKind::gather,
                 "keeps a slice of its input and does not gather it once in backward");
@@ -47,10 +47,11 @@ ValueType through_weight(const TypePlace& place, ValueType x, ValueType gradient
       return channels;
     case Division::experts:
       place.require_type(gradient, channels, "the gradient of the rows of experts");
-      add_weight(place, weights, weight, channels);
+      for (const std::string& part : place.call->weights) add_weight(place, weights, part, channels);
       return channels;
     case Division::whole:
-      add_weight(place, weights, weight, of_other_tokens(x) || gradient == partial ? partial : replicated);
+      for (const std::string& part : place.call->weights)
+        add_weight(place, weights, part, of_other_tokens(x) || gradient == partial ? partial : replicated);
       return gradient;
   }
   return gradient;

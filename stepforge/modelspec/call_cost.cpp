@@ -30,13 +30,15 @@ double forward_flops(const CallInfo& info, const CostContext& context) {
         info.row->flops_per_key(view) * static_cast<double>(window > 0 ? std::min(window, length) : length);
   }
   // A product that gathers its input, or sums slices of its result, is of all tokens.
-  const bool slice = info.operands.front().rows == Rows::slice && info.results.front().rows == Rows::slice;
+  const bool slice = !info.operands.empty() && info.operands.front().rows == Rows::slice &&
+                     info.results.front().rows == Rows::slice;
   return per_row * static_cast<double>(context.tokens) / static_cast<double>(slice ? context.slices : 1);
 }
 
-/// Linear calls compute each gradient of weights by another product of the size of the forward one.
+/// Each gradient of weights is another product of the size of the forward one.
 double weight_flops(const CallInfo& info, const CostContext& context) {
-  return info.row->queued_operands != nullptr && info.call->trains() ? forward_flops(info, context) : 0.0;
+  const bool product = info.row->queued_operands != nullptr || info.row->rule == TypeRule::loss;
+  return product && info.call->trains() ? forward_flops(info, context) : 0.0;
 }
 
 /// What lives while the steps of a list run. `live` counts from 0 at the beginning, so it falls below 0 when memory that

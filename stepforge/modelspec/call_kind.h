@@ -18,7 +18,19 @@ enum class CallKind : uint8_t {
   to_tokens,     ///< calls/attention.h
   swiglu,        ///< calls/swiglu.h
   residual_add,  ///< calls/residual.h
+  add,           ///< calls/residual.h
+  gated_add,     ///< calls/residual.h
+  lookup,        ///< calls/lookup.h
+  split,         ///< calls/columns.h
+  concat,        ///< calls/columns.h
+  latent_heads,  ///< calls/latent_heads.h
+  wide_linear,   ///< calls/router.h
+  route,         ///< calls/router.h
+  sort_rows,     ///< calls/experts.h
+  expert_in,     ///< calls/experts.h
+  expert_out,    ///< calls/experts.h
+  loss           ///< calls/loss.h
 };
-inline constexpr std::size_t kCallKinds = 10;
+inline constexpr std::size_t kCallKinds = 22;
 
 }  // namespace stepforge

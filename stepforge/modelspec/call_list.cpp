@@ -16,6 +16,10 @@ int64_t CallWeight::elements() const {
   return product;
 }
 
+CallWeight call_weight(const ParameterSpec& parameter) {
+  return {parameter.name, parameter.shape, parameter.division()};
+}
+
 bool Call::trains() const {
   return std::ranges::any_of(weights, &CallWeight::trained);
 }
@@ -49,12 +53,15 @@ int ListWriter::call(CallKind kind, std::string name, std::vector<int> operands,
                      const std::vector<const ParameterSpec*>& weights, std::any attributes) {
   Call made{.kind = kind,
             .name = std::move(name),
-            .region = region_,
             .operands = std::move(operands),
             .attributes = std::move(attributes)};
-  for (const ParameterSpec* weight : weights)
-    made.weights.push_back({weight->name, weight->shape, weight->division()});
-  return append(list_, std::move(made));
+  for (const ParameterSpec* weight : weights) made.weights.push_back(call_weight(*weight));
+  return add(std::move(made));
+}
+
+int ListWriter::add(Call call) {
+  call.region = region_;
+  return append(list_, std::move(call));
 }
 
 CallList ListWriter::finish(std::vector<int> outputs) {

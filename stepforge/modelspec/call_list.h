@@ -24,6 +24,7 @@ enum class Rows : uint8_t {
 enum class ElementType : uint8_t {
   compute,  ///< the compute dtype
   fp32,     ///< statistics, whatever the compute dtype is
+  int32     ///< indices
 };
 
 /// A tensor [rows, width] inside a layer.
@@ -32,7 +33,8 @@ struct LayerValue {
   int64_t width = 0;
   Rows rows = Rows::tokens;
   ElementType type = ElementType::compute;
-  int64_t times = 1;           ///< multiplies the rows: of tokens that neighbours join
+  int64_t times =
+      1;  ///< multiplies the rows: of tokens that neighbours join, or of the experts of each token
   bool differentiable = true;  ///< false for statistics and integers
 
   bool has_shape_of(const LayerValue& other) const {
@@ -49,6 +51,9 @@ struct CallWeight {
 
   int64_t elements() const;
 };
+
+/// Of a trained parameter.
+CallWeight call_weight(const ParameterSpec& parameter);
 
 /// One call: a row of the call table with its operands.
 struct Call {
@@ -96,6 +101,12 @@ class ListWriter {
   /// As append().
   int call(CallKind kind, std::string name, std::vector<int> operands,
            const std::vector<const ParameterSpec*>& weights = {}, std::any attributes = {});
+  /// As append(), in the writer's region.
+  int add(Call call);
+  /// The results of the last call.
+  const std::vector<int>& results() const { return list_.calls.back().results; }
+  /// Backward makes the results of the last call again instead of keeping them.
+  void recompute_last() { list_.calls.back().recompute = true; }
   /// The finished list.
   CallList finish(std::vector<int> outputs);
 

@@ -8,6 +8,7 @@
 #include "stepforge/modelspec/calls/attention.h"
 #include "stepforge/modelspec/calls/exchange.h"
 #include "stepforge/modelspec/calls/linear.h"
+#include "stepforge/modelspec/calls/lookup.h"
 
 namespace stepforge {
 
@@ -89,36 +90,98 @@ ExchangeAttributes leave_attributes(const TensorParallel& tensor) {
 
 }  // namespace
 
+namespace {
+
+bool is_linear(const Call& call) {
+  return call.kind == CallKind::linear;
+}
+
+bool is_product(const Call& call) {
+  return is_linear(call) || call.kind == CallKind::loss;
+}
+
+/// What enters the products of a layer, gathered once for all of them.
+class Entrance {
+ public:
+  Entrance(const CallList& list, const TensorParallel& tensor, Rewriter& rewriter)
+      : tensor_(tensor), rewriter_(rewriter) {
+    const auto first = std::ranges::find_if(list.calls, is_product);
+    if (first != list.calls.end()) value_ = first->operands.front();
+  }
+
+  /// `old`: the call before the pass.
+  void enter(const Call& old, Call& moved) {
+    if (!is_product(old) || old.operands.front() != value_) return;
+    if (entered_ < 0) {
+      Call enter = exchange_call("enter", old, moved.operands.front(), enter_attributes(tensor_));
+      enter.recompute = is_linear(old) && tensor_.sequence && tensor_.divided;  // a rank keeps its slice only
+      entered_ = rewriter_.add(std::move(enter));
+    }
+    moved.operands.front() = entered_;
+  }
+
+ private:
+  const TensorParallel& tensor_;
+  Rewriter& rewriter_;
+  int value_ = -1;
+  int entered_ = -1;
+};
+
+}  // namespace
+
 CallList over_tensor(const CallList& list, const TensorParallel& tensor) {
   if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return list;
-  const auto is_linear = [](const Call& call) { return call.kind == CallKind::linear; };
-  const auto first = std::ranges::find_if(list.calls, is_linear);
-  const auto last = std::find_if(list.calls.rbegin(), list.calls.rend(), is_linear).base() - 1;
-  const bool beside = tensor.async && tensor.sequence && tensor.divided;
+  const auto first = std::ranges::find_if(list.calls, is_product);
+  const auto after_last = std::find_if(list.calls.rbegin(), list.calls.rend(), is_linear).base();
+  const bool slices_beside = tensor.async && tensor.sequence && tensor.divided;
   Rewriter rewriter(list);
   rewriter.take_inputs(tensor.sequence ? Rows::slice : Rows::tokens);
+  Entrance entrance(list, tensor, rewriter);
   for (auto call = list.calls.begin(); call != list.calls.end(); ++call) {
     Call moved = rewriter.moved(*call);
-    if (beside && (call == first || call == last)) {
-      moved.attributes = LinearAttributes{tensor.degree, call == first, call == last};
-    } else if (call == first) {
-      Call enter = exchange_call("enter", *call, moved.operands.front(), enter_attributes(tensor));
-      enter.recompute = tensor.sequence && tensor.divided;  // a rank keeps its slice only
-      moved.operands.front() = rewriter.add(std::move(enter));
-    }
+    const bool last = is_linear(*call) && call + 1 == after_last;
+    const bool beside = slices_beside && is_linear(*call) && (call == first || last);
+    if (beside)
+      moved.attributes = LinearAttributes{tensor.degree, call == first, last};
+    else
+      entrance.enter(*call, moved);
     const bool whole = std::ranges::all_of(
         moved.weights, [](const CallWeight& weight) { return weight.division == Division::whole; });
-    const bool slice = rewriter.value(moved.operands.front()).rows == Rows::slice;
-    const bool inside = call > first && call < last;
+    const bool slice = !moved.operands.empty() && rewriter.value(moved.operands.front()).rows == Rows::slice;
+    const bool inside = call > first && call + 1 < after_last;
     moved.sums_weight_gradients =
-        !moved.weights.empty() && whole && !is_linear(*call) && (slice || (inside && tensor.divided));
+        !moved.weights.empty() && whole && !is_product(*call) && (slice || (inside && tensor.divided));
     rewriter.replace(*call, std::move(moved));
-    if (call == last && !beside) {
+    if ((last && !beside) || call->kind == CallKind::lookup) {
       int& result = rewriter.place(call->results.front());
       result = rewriter.add(exchange_call("leave", *call, result, leave_attributes(tensor)));
     }
   }
   return rewriter.finish();
+}
+
+CallList on_slices(const CallList& list, const TensorParallel& tensor) {
+  if (!tensor.sequence) return list;
+  Rewriter rewriter(list);
+  rewriter.take_inputs(Rows::slice);
+  for (const Call& call : list.calls) rewriter.replace(call, rewriter.moved(call));
+  return rewriter.finish();
+}
+
+CallList without_ahead(const CallList& list, int64_t ahead) {
+  CallList made = list;
+  std::vector<bool> missing(list.values.size());
+  std::erase_if(made.calls, [&](const Call& call) {
+    const auto is_missing = [&](int value) { return bool{missing[static_cast<std::size_t>(value)]}; };
+    const bool drop =
+        (call.kind == CallKind::lookup && attributes_of<LookupAttributes>(call).ahead > ahead) ||
+        std::ranges::any_of(call.operands, is_missing);
+    if (drop)
+      for (const int result : call.results) missing[static_cast<std::size_t>(result)] = true;
+    return drop;
+  });
+  std::erase_if(made.outputs, [&](int output) { return missing[static_cast<std::size_t>(output)]; });
+  return made;
 }
 
 CallList over_context(const CallList& list, const ContextParallel& context) {

@@ -259,11 +259,14 @@ class Deriver {
       ValueState& operand = at(values_, call.operands[i]);
       step.writes.push_back(kNoTensor);
       if (!operand.active || info.passes_gradient(i)) continue;
-      if (i == 0 && info.row->adds_gradient && operand.gradient != kNoTensor)
-        step.reads.back() = std::exchange(operand.gradient, kNoTensor);
+      int summand = kNoTensor;
+      if (i == 0 && info.adds_gradient()) summand = std::exchange(operand.gradient, kNoTensor);
+      if (summand != kNoTensor) step.reads.back() = summand;
       const bool overwrites = info.row->gradient_overwrites == static_cast<int>(i) && passed.empty() &&
                               is_own(gradient) && info.operands[i].has_shape_of(info.results[0]);
-      step.writes.back() = overwrites ? gradient : new_buffer(call.operands[i]);
+      step.writes.back() = overwrites                                ? gradient
+                           : summand != kNoTensor && is_own(summand) ? summand
+                                                                     : new_buffer(call.operands[i]);
       made.emplace_back(call.operands[i], step.writes.back());
     }
     if (!made.empty() || call.trains()) program_.backward.push_back(std::move(step));
@@ -314,6 +317,10 @@ CallValues CallInfo::derivative_reads() const {
 
 bool CallInfo::passes_gradient(std::size_t operand) const {
   return row->passes_gradient != nullptr && has_bit(row->passes_gradient(view()), operand);
+}
+
+bool CallInfo::adds_gradient() const {
+  return row->adds_gradient != nullptr && row->adds_gradient(view());
 }
 
 int CallInfo::aliases_operand() const {

@@ -52,6 +52,7 @@ struct CallInfo {
   CallExchanges exchanges() const;
   CallValues derivative_reads() const;
   bool passes_gradient(std::size_t operand) const;
+  bool adds_gradient() const;
   /// The operand that the first result is, or may overwrite; kNoOperand if there is none.
   int aliases_operand() const;
   int overwrites() const;

@@ -6,20 +6,28 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/calls/attention.h"
+#include "stepforge/modelspec/calls/columns.h"
 #include "stepforge/modelspec/calls/exchange.h"
+#include "stepforge/modelspec/calls/experts.h"
+#include "stepforge/modelspec/calls/latent_heads.h"
 #include "stepforge/modelspec/calls/linear.h"
+#include "stepforge/modelspec/calls/lookup.h"
+#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
+#include "stepforge/modelspec/calls/router.h"
 #include "stepforge/modelspec/calls/swiglu.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr std::array<CallRow, kCallKinds> kRows = {kRmsNormRow, kLinearRow,     kBiasRow,    kExchangeRow,
-                                                   kRotaryRow,  kAttentionRow,  kToHeadsRow, kToTokensRow,
-                                                   kSwigluRow,  kResidualAddRow};
+constexpr std::array<CallRow, kCallKinds> kRows = {
+    kRmsNormRow,  kLinearRow,   kBiasRow,      kExchangeRow,    kRotaryRow,     kAttentionRow,
+    kToHeadsRow,  kToTokensRow, kSwigluRow,    kResidualAddRow, kAddRow,        kGatedAddRow,
+    kLookupRow,   kSplitRow,    kConcatRow,    kLatentHeadsRow, kWideLinearRow, kRouteRow,
+    kSortRowsRow, kExpertInRow, kExpertOutRow, kLossRow};
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < kRows.size(); ++i)

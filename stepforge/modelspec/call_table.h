@@ -65,8 +65,8 @@ struct CallRow {
   uint32_t (*passes_gradient)(const CallView&) = nullptr;
   /// The operand whose gradient may overwrite that of the first result.
   int gradient_overwrites = kNoOperand;
-  /// Whether the derivative can add what other uses of the first operand contribute to its gradient.
-  bool adds_gradient = false;
+  /// Whether the derivative can add what other uses of the first operand contribute to its gradient, in the memory of either.
+  bool (*adds_gradient)(const CallView&) = nullptr;
   /// For calls whose weight gradients may be computed later: the operands that a queue keeps until then, and whether it keeps
   /// the gradient of the first result. What else it keeps is CallWorkspace::queued.
   uint32_t (*queued_operands)(const CallView&) = nullptr;

@@ -127,6 +127,11 @@ struct CallSpec {
   Workspace queued = {};       ///< what such a queue keeps of what the backward allocates, besides gradients
   std::vector<Exchange> forward_exchanges = {};
   std::vector<Exchange> backward_exchanges = {};
+  /// Numbers of the values of the region's list that it takes and makes, those of gradients and indices left out; if there is
+  /// no list, it takes what the call before it makes.
+  std::vector<int> operands = {};
+  std::vector<int> results = {};
+  bool keeps_slice = false;  ///< of an input that is gathered: backward gathers it again
 
   /// Of a document's, how many a query sees without the causal mask.
   int64_t keys(int64_t document_length) const {

@@ -27,6 +27,12 @@ enum class Activation : uint8_t {
   gelu_tanh  ///< 0.5 g (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3)))
 };
 
+/// Limits of gate and up, and the factor of the gate in its sigmoid (gpt-oss; kernels/swiglu.h).
+struct ClampedSwiglu {
+  double limit = 7.0;
+  double alpha = 1.702;
+};
+
 /// How the input of attention becomes queries, keys and values.
 enum class AttentionProjection : uint8_t {
   direct,

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "stepforge/modelspec/call_cost.h"
-#include "stepforge/modelspec/call_region.h"
+#include "stepforge/modelspec/call_program.h"
 
 namespace stepforge {
 
@@ -30,11 +30,24 @@ CallList BlockSpec::joined_lists(CallList RegionSpec::* list) const {
 
 BlockCost block_cost(const BlockSpec& block, const CostContext& context,
                      const std::vector<std::string>& recomputed) {
-  if (const CallList calls = block.calls(); !calls.empty()) return list_cost(calls, context, recomputed);
-  std::vector<RegionSpec> regions = block.regions;
-  for (std::size_t i = 0; i < regions.size(); ++i)
-    if (!regions[i].list.empty()) add_sizes(regions[i], /*keeps_input=*/i > 0);
-  return block_cost(regions, context, recomputed);
+  const CallList calls = block.calls();
+  if (calls.empty()) return block_cost(block.regions, context, recomputed);
+  CostContext of_block = context;
+  if (!block.inputs.empty() && block.inputs.front().dispatched > 0) {
+    if (block.inputs.front().slice) of_block.tokens /= std::exchange(of_block.slices, 1);
+    of_block.tokens *= block.inputs.front().dispatched;
+  }
+  return list_cost(calls, of_block, recomputed);
+}
+
+std::vector<std::string> kept_outputs(const BlockSpec& block) {
+  const CallList calls = block.calls();
+  if (calls.empty()) return block.kept;
+  const BlockProgram program = derive(calls, /*trains=*/true);
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < block.outputs.size(); ++i)
+    if (std::ranges::binary_search(program.saved, program.outputs[i])) kept.push_back(block.outputs[i].name);
+  return kept;
 }
 
 int64_t ModelSpec::parameter_count() const {

@@ -106,6 +106,9 @@ struct BlockSpec {
 BlockCost block_cost(const BlockSpec& block, const CostContext& context,
                      const std::vector<std::string>& recomputed = {});
 
+/// The outputs that its backward needs, if it is a list of calls.
+std::vector<std::string> kept_outputs(const BlockSpec& block);
+
 /// A parameter that two blocks use. The unit of the first block owns it. Gradients of both are summed; norm,
 /// update and checkpoint count it once. If the blocks are on different ranks, each holds a copy of the unit.
 struct TieSpec {

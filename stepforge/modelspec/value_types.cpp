@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "stepforge/base/format.h"
@@ -30,10 +31,23 @@ class BlockTypes {
   }
 
  private:
+  /// A value between calls.
+  struct Value {
+    std::optional<ValueType> type = {};      ///< nothing for indices
+    std::optional<ValueType> gradient = {};  ///< nothing until a call has contributed to it
+  };
+
   struct TypedCall {
     CallTypes types;
-    ValueType input;
+    std::vector<int> operands;
+    int result = -1;
   };
+
+  int add_value(std::optional<ValueType> type) {
+    values_.push_back({type});
+    return static_cast<int>(values_.size()) - 1;
+  }
+  Value& at(int value) { return values_[static_cast<std::size_t>(value)]; }
 
   /// Of the values that a block takes or makes, which all have one type.
   ValueType passed(const std::vector<BundleEntry>& bundle) const {
@@ -91,52 +105,127 @@ class BlockTypes {
   void forward() {
     const BlockSpec& block = place_.block;
     check_dispatch();
-    ValueType type = block.inputs.empty() ? place_.axis.tokens : passed(block.inputs);
+    for (std::size_t i = 0; i < block.inputs.size(); ++i) inputs_.push_back(add_value(passed(block.inputs)));
+    std::vector<int> passing = inputs_;
     for (const RegionSpec& region : block.regions) {
       place_.region = &region;
-      const ValueType into = type;
-      for (const CallSpec& call : region.calls) {
-        if (call.rule == TypeRule::memory) continue;
-        place_.call = &call;
-        const ValueType input = type;
-        type = result_type(place_, input);
-        calls_.push_back({{&region, &call, type, type}, input});
-      }
+      passing = region.list.empty() ? chain(region, passing) : listed(region, passing);
       place_.call = nullptr;
-      if (region.residual) place_.require_type(type, into, "the result that is added to its input");
     }
     place_.region = nullptr;
-    if (!block.outputs.empty())
-      place_.require_type(type, passed(block.outputs), "what passes to the next block");
-    else
-      place_.require_type(type, place_.axis.summed_by_step ? partial : replicated, "the loss");
+    outputs_ = passing;
+    for (const int value : outputs_) {
+      const std::optional<ValueType> type = at(value).type;
+      if (!type) continue;
+      if (!block.outputs.empty())
+        place_.require_type(*type, passed(block.outputs), "what passes to the next block");
+      else
+        place_.require_type(*type, place_.axis.summed_by_step ? partial : replicated, "the loss");
+    }
+  }
+
+  /// The calls of a region, each of which takes what the one before it makes.
+  std::vector<int> chain(const RegionSpec& region, const std::vector<int>& passing) {
+    const int into = passing.empty() ? add_value(place_.axis.tokens) : passing.front();
+    int last = into;
+    for (const CallSpec& call : region.calls)
+      if (call.rule != TypeRule::memory) last = infer(call, {last});
+    place_.call = nullptr;
+    if (region.residual)
+      place_.require_type(*at(last).type, *at(into).type, "the result that is added to its input");
+    return {last};
+  }
+
+  /// Those of a list, whose inputs are `passing`.
+  std::vector<int> listed(const RegionSpec& region, const std::vector<int>& passing) {
+    std::map<int, int> numbers;  // of the list's values
+    for (std::size_t i = 0; i < region.list.inputs.size(); ++i)
+      numbers[region.list.inputs[i]] = passing.at(i);
+    for (const CallSpec& call : region.calls) {
+      place_.call = &call;
+      std::vector<int> operands;
+      for (const int operand : call.operands) {
+        const auto known = numbers.find(operand);
+        if (known == numbers.end()) place_.fail("takes a value that no call makes");
+        operands.push_back(known->second);
+      }
+      const int made = infer(call, std::move(operands));
+      for (const int result : call.results) numbers[result] = made;
+    }
+    std::vector<int> outputs;
+    for (const int output : region.list.outputs) {
+      const auto known = numbers.find(output);
+      outputs.push_back(known != numbers.end() ? known->second : add_value({}));
+    }
+    return outputs;
+  }
+
+  /// Returns the number of the call's result.
+  int infer(const CallSpec& call, std::vector<int> operands) {
+    place_.call = &call;
+    if (operands.empty()) operands.push_back(add_value(place_.axis.tokens));  // the tokens of the batch
+    const ValueType input = *at(operands.front()).type;
+    for (const int operand : operands)
+      place_.require_type(*at(operand).type, input, "what is combined with its first input");
+    const ValueType type = result_type(place_, input);
+    const int result = add_value(type);
+    calls_.push_back({{place_.region, &call, type, type}, std::move(operands), result});
+    return result;
   }
 
   void backward() {
-    const BlockSpec& block = place_.block;
     // Of the loss the gradient is 1 on every rank; of what passes between blocks it is complete.
-    ValueType gradient = calls_.empty() ? replicated : calls_.back().types.value;
-    if (gradient == partial) gradient = replicated;
-    auto typed = calls_.rbegin();
-    for (auto region = block.regions.rbegin(); region != block.regions.rend(); ++region) {
-      place_.region = &*region;
-      const ValueType into = gradient;
-      for (; typed != calls_.rend() && typed->types.region == place_.region; ++typed) {
-        place_.call = typed->types.call;
-        typed->types.gradient = gradient;
-        gradient = input_gradient_type(place_, typed->input, gradient, weights_);
-        check_gradient(typed->input, gradient);
-      }
+    for (const int output : outputs_) {
+      Value& value = at(output);
+      if (value.type) value.gradient = *value.type == partial ? replicated : *value.type;
+    }
+    for (auto typed = calls_.rbegin(); typed != calls_.rend(); ++typed) differentiate(*typed);
+    check_residuals();
+    place_.region = nullptr;
+    place_.call = nullptr;
+    for (const int input : inputs_)
+      if (at(input).gradient)
+        place_.require_type(*at(input).gradient, passed(place_.block.inputs), "the gradient of its input");
+  }
+
+  void differentiate(TypedCall& typed) {
+    place_.region = typed.types.region;
+    place_.call = typed.types.call;
+    const std::optional<ValueType> gradient = at(typed.result).gradient;
+    if (!gradient) return;
+    typed.types.gradient = *gradient;
+    const ValueType input = *at(typed.operands.front()).type;
+    const ValueType made = input_gradient_type(place_, input, *gradient, weights_);
+    check_gradient(input, made);
+    for (const int operand : typed.operands) contribute(at(operand), made);
+  }
+
+  /// Where a value is used more than once the gradients are added.
+  void contribute(Value& value, ValueType gradient) const {
+    if (value.gradient && *value.gradient != gradient)
+      place_.fail(
+          format("the gradient of its input is {}, and that of its other use {}: they cannot be added",
+                 type_name(gradient), type_name(*value.gradient)));
+    value.gradient = gradient;
+  }
+
+  /// The gradient of a region's result is added to that of its input.
+  void check_residuals() {
+    for (const RegionSpec& region : place_.block.regions) {
+      if (!region.residual || !region.list.empty()) continue;
+      const auto of_region = [&](const TypedCall& typed) { return typed.types.region == &region; };
+      const auto first = std::ranges::find_if(calls_, of_region);
+      const auto last = std::find_if(calls_.rbegin(), calls_.rend(), of_region);
+      if (first == calls_.end()) continue;
+      place_.region = &region;
       place_.call = nullptr;
-      if (region->residual && gradient != into) {
+      const ValueType gradient = *at(first->operands.front()).gradient;
+      const ValueType into = *at(last->result).gradient;
+      if (gradient != into)
         place_.fail(
             format("the gradient of its input is {}, and that of the residual {}: they cannot be added",
                    type_name(gradient), type_name(into)));
-      }
     }
-    place_.region = nullptr;
-    if (!block.inputs.empty())
-      place_.require_type(gradient, passed(block.inputs), "the gradient of its input");
   }
 
   void check_gradient(ValueType value, ValueType gradient) const {
@@ -169,6 +258,9 @@ class BlockTypes {
   }
 
   TypePlace place_;
+  std::vector<Value> values_;
+  std::vector<int> inputs_;
+  std::vector<int> outputs_;
   std::vector<TypedCall> calls_;
   WeightTypes weights_;
 };

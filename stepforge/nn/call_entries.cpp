@@ -20,6 +20,18 @@ constexpr std::array<CallEntry, kCallKinds> kEntries = {{
     {CallKind::to_tokens, calls::to_tokens, calls::to_tokens_backward},
     {CallKind::swiglu, calls::swiglu, calls::swiglu_backward},
     {CallKind::residual_add, calls::residual_add, calls::residual_add_backward},
+    {CallKind::add, calls::add, calls::add_backward},
+    {CallKind::gated_add, calls::gated_add, calls::gated_add_backward},
+    {CallKind::lookup, calls::lookup, calls::lookup_backward},
+    {CallKind::split, calls::split, calls::split_backward},
+    {CallKind::concat, calls::concat, calls::concat_backward},
+    {CallKind::latent_heads, calls::latent_heads, calls::latent_heads_backward},
+    {CallKind::wide_linear, calls::wide_linear, calls::wide_linear_backward},
+    {CallKind::route, calls::route, calls::route_backward},
+    {CallKind::sort_rows, calls::sort_rows, calls::sort_rows_backward},
+    {CallKind::expert_in, calls::expert_in, calls::expert_in_backward},
+    {CallKind::expert_out, calls::expert_out, calls::expert_out_backward},
+    {CallKind::loss, calls::loss, calls::loss_backward},
 }};
 
 constexpr bool follows_kinds() {

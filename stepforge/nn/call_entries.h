@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/kernels/divided.h"
+#include "stepforge/kernels/loss_chunk.h"
 #include "stepforge/kernels/rope.h"
 #include "stepforge/modelspec/call_list.h"
 #include "stepforge/nn/context.h"
@@ -16,12 +17,20 @@
 
 namespace stepforge {
 
+/// Of the losses in training, as in LossGradient (kernels/cross_entropy.h).
+struct LossOptions {
+  double z_weight = 0.0;
+  double smoothing = 0.0;
+  LossFunction function = {};
+};
+
 /// What calls use besides their operands and the batch.
 struct LayerResources {
   std::shared_ptr<const RopeTable> rope;
   std::shared_ptr<const RopeTable> local_rope;  ///< of layers with a window
   TensorExchange tensor = {};
   ContextExchange exchange = {};
+  LossOptions loss = {};
 };
 
 /// Tensors that a call writes, each allocated when it is first asked for: what a call does before needs no memory beside it.
@@ -40,6 +49,7 @@ struct CallRun {
   std::span<Parameter* const> weights;
   const LayerResources& resources;
   const Context& context;
+  bool trains;  ///< whether a backward pass follows
   std::span<const at::Tensor> operands;
   const Written& written;                    ///< results; in backward the gradients of operands
   std::span<const at::Tensor> results = {};  ///< in backward, as are the following

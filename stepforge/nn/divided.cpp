@@ -134,11 +134,6 @@ struct GatherSlicesFunction : torch::autograd::Function<GatherSlicesFunction> {
 
 }  // namespace
 
-VocabularyPart vocabulary_part(const ParameterSpec& table) {
-  if (!table.is_sliced()) return {};
-  return {table.slice_of(0).offsets.at(0), table.tensor_shape(0).at(0)};
-}
-
 bool takes_slice(const TensorExchange& exchange, const Context& context) {
   return exchange.several() && exchange.parallel.sequence && context.cache == nullptr;
 }

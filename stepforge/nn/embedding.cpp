@@ -6,11 +6,8 @@
 
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
-#include "stepforge/nn/layers.h"
 
 namespace stepforge {
-
-static_assert(kNoToken == kNoEmbedding);
 
 namespace {
 
@@ -51,21 +48,6 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
 at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPart& part, double factor) {
   const EmbedArguments arguments{&table, part, factor};
   return EmbeddingFunction::apply(tokens, table.value(), &arguments);
-}
-
-at::Tensor EmbeddingBlock::embedded(const at::Tensor& tokens, const Context& context) {
-  // transformers rounds the factor to the type of the activations.
-  const double factor =
-      table_.value().scalar_type() == at::kBFloat16
-          ? static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(factor_))))
-          : factor_;
-  return leave_layer(embed(tokens, table_, part_, factor), is_divided(table_), tensor_, context);
-}
-
-Bundle EmbeddingBlock::forward(const Bundle& inputs, const Context& context) {
-  Bundle made = {embedded(context.batch->tokens, context)};
-  for (const at::Tensor& later : context.batch->tokens_ahead) made.push_back(embedded(later, context));
-  return made;
 }
 
 }  // namespace stepforge

@@ -16,6 +16,7 @@
 #include "stepforge/modelspec/layer_traits.h"
 #include "stepforge/nn/context.h"
 #include "stepforge/nn/parameter.h"
+#include "stepforge/nn/vocabulary_part.h"
 
 namespace stepforge {
 
@@ -23,9 +24,6 @@ namespace stepforge {
 /// vocabulary, rows of other tokens are 0.
 at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPart& part = {},
                  double factor = 1.0);
-
-/// The tokens of an embedding or of an output projection.
-VocabularyPart vocabulary_part(const ParameterSpec& table);
 
 /// Whether there is a slice of the tokens between the divided matrices of a layer (sequence parallelism).
 /// Generation, whose number of tokens is any, has all tokens there.
@@ -63,37 +61,10 @@ at::Tensor leave_layer(const at::Tensor& x, bool divided, const TensorExchange& 
 at::Tensor leave_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context);
 
-/// Constants of an RMSNorm: of the mean square, and what is added to its weights (kernels/rms_norm.h).
-struct NormConstants {
-  double eps = 1e-6;
-  double offset = 0.0;
-};
-
-/// The start of a residual branch without a norm: {x, x}, whose gradients are added in place of the first.
-std::pair<at::Tensor, at::Tensor> start_residual(const at::Tensor& x);
-
-/// norm(x), at the end of a residual branch.
-at::Tensor post_norm(const at::Tensor& x, Parameter& weight, const NormConstants& constants,
-                     const TensorExchange* summed = nullptr);
-
-/// The start of a residual branch: {norm(x), x}. The second result is x for the residual path; its
-/// gradient and the norm's are added in one pass. `summed`: the ranks that have the other tokens, over which the
-/// gradient of the weight is summed, or null; it must outlive the graph.
-std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight,
-                                           const NormConstants& constants,
-                                           const TensorExchange* summed = nullptr);
-
-/// Causal attention inside each document of the batch. qkv is the result of latent_qkv(); returns
-/// [N, shape.out_width()].
-at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch);
-
 /// Generation: appends the keys and values of the new tokens to context.cache and attends to all of it. `out`
 /// [N, shape.out_width()] is written; sinks as in attention_cached(). No autograd.
 void attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context, int64_t layer,
                    const at::Tensor& out, const at::Tensor& sinks = {});
-
-/// activation(gate) * up of packed [N, 2 F].
-at::Tensor swiglu(const at::Tensor& gate_up, Activation activation = Activation::silu);
 
 /// residual + dropout(branch), in place on `branch`. `site`: the number of this dropout in the model. With
 /// sequence parallelism (takes_slice()) both are this rank's slice.

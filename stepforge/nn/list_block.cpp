@@ -39,12 +39,16 @@ class ListBlock::Buffers {
     if (!tensor.defined()) {
       const LayerValue& value = list_.value(program_.buffers[static_cast<std::size_t>(buffer)]);
       const int64_t rows = value.times * (value.rows == Rows::slice ? tokens_ / slices_ : tokens_);
-      tensor = at::empty({rows, value.width}, value.type == ElementType::fp32 ? statistics_ : options_);
+      tensor = at::empty({rows, value.width}, options_of(value.type));
     }
     return tensor;
   }
   void free(const std::vector<int>& buffers) {
     for (const int buffer : buffers) at(buffer).reset();
+  }
+  at::TensorOptions options_of(ElementType type) const {
+    if (type == ElementType::int32) return options_.dtype(at::kInt);
+    return type == ElementType::fp32 ? statistics_ : options_;
   }
   /// Keeps only these.
   void keep(const std::vector<int>& buffers) {
@@ -67,6 +71,7 @@ struct ListBlock::Steps {
   std::vector<std::string> recomputed;
   bool trains = false;
   bool generates = false;
+  int64_t ahead = 0;
   CallList list;
   BlockProgram program;
   std::vector<std::vector<Parameter*>> weights;  ///< of each call
@@ -111,7 +116,7 @@ struct ListBlock::Steps {
     const Call& call = list.calls[index];
     const std::vector<at::Tensor> operands = read(buffers, step.reads, 0, step.reads.size());
     entry_of(call.kind).forward(
-        {call, weights[index], resources, context, operands, Writes(step.writes, buffers)});
+        {call, weights[index], resources, context, trains, operands, Writes(step.writes, buffers)});
   }
 
   void differentiate(const CallStep& step, Buffers& buffers, const LayerResources& resources,
@@ -123,7 +128,7 @@ struct ListBlock::Steps {
     const std::vector<at::Tensor> gradients = read(buffers, step.reads, 0, results);
     const std::vector<at::Tensor> taken = read(buffers, step.reads, results, operands);
     const std::vector<at::Tensor> made = read(buffers, step.reads, results + operands, results);
-    entry_of(call.kind).backward({call, weights[index], resources, context, taken,
+    entry_of(call.kind).backward({call, weights[index], resources, context, trains, taken,
                                   Writes(step.writes, buffers), made, gradients,
                                   buffers.read(step.reads.back())});
   }
@@ -156,9 +161,14 @@ struct ListBlock::Kept {
 
 struct ListBlock::Node : torch::autograd::Function<Node> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList inputs,
-                                                ListBlock* block, const Context* context) {
+                                                const at::Tensor& /*anchor*/, ListBlock* block,
+                                                const Context* context) {
     auto kept = std::make_shared<Kept>();
     Bundle outputs = block->run(block->steps(*context, /*trains=*/true), inputs.vec(), *context, kept.get());
+    torch::autograd::variable_list indices;
+    for (const at::Tensor& output : outputs)
+      if (!output.is_floating_point()) indices.push_back(output);
+    ctx->mark_non_differentiable(indices);
     save_value(*ctx, "kept", std::move(kept));
     return outputs;
   }
@@ -169,17 +179,17 @@ struct ListBlock::Node : torch::autograd::Function<Node> {
     // Taken, so that nothing else holds what backward frees.
     const auto kept = std::exchange(saved_value<std::shared_ptr<Kept>>(*ctx, "kept"), nullptr);
     torch::autograd::variable_list of_inputs = kept->backward(gradients);
-    of_inputs.resize(of_inputs.size() + 2);  // of the block and the context
+    of_inputs.resize(of_inputs.size() + 3);  // of the anchor, the block and the context
     return of_inputs;
   }
 };
 
-ListBlock::BoundList::BoundList(CallList calls, const ParameterLookup& parameters) : list(std::move(calls)) {
+ListBlock::BoundList::BoundList(CallList calls, const ParameterLookup& lookup) : list(std::move(calls)) {
   for (Call& call : list.calls) {
-    std::vector<Parameter*>& of_call = weights.emplace_back();
     for (CallWeight& weight : call.weights) {
-      of_call.push_back(&parameters(weight.name));
-      weight.trained = of_call.back()->trained();
+      Parameter& parameter = lookup(weight.name);
+      parameters[weight.name] = &parameter;
+      weight.trained = parameter.trained();
     }
   }
 }
@@ -194,26 +204,48 @@ ListBlock::~ListBlock() = default;
 
 std::shared_ptr<const ListBlock::Steps> ListBlock::steps(const Context& context, bool trains) {
   const bool generates = context.cache != nullptr;
+  const auto ahead = static_cast<int64_t>(context.batch->tokens_ahead.size());
   for (const auto& known : steps_)
-    if (known->trains == trains && known->generates == generates &&
+    if (known->trains == trains && known->generates == generates && known->ahead == ahead &&
         std::ranges::equal(known->recomputed, context.recomputed_regions))
       return known;
+  const BoundList& bound = generates ? generation_ : training_;
   auto made = std::make_shared<Steps>();
   made->recomputed.assign(context.recomputed_regions.begin(), context.recomputed_regions.end());
   made->trains = trains;
   made->generates = generates;
-  made->list = (generates ? generation_ : training_).list;
-  made->weights = (generates ? generation_ : training_).weights;
+  made->ahead = ahead;
+  made->list = without_ahead(bound.list, ahead);
   made->slices = generates ? 1 : resources_->tensor.parallel.degree;
+  for (const Call& call : made->list.calls) {
+    std::vector<Parameter*>& of_call = made->weights.emplace_back();
+    for (const CallWeight& weight : call.weights) of_call.push_back(bound.parameters.at(weight.name));
+  }
   recompute_regions(made->list, made->recomputed);
   made->program = derive(made->list, trains);
   steps_.push_back(made);
   return made;
 }
 
+at::Tensor ListBlock::anchor(const Bundle& inputs) const {
+  if (std::ranges::none_of(inputs, &at::Tensor::requires_grad))
+    for (const auto& [name, parameter] : training_.parameters)
+      if (parameter->trained()) return parameter->value();
+  return inputs.empty() ? training_.parameters.begin()->second->value() : inputs.front().detach();
+}
+
 Bundle ListBlock::forward(const Bundle& inputs, const Context& context) {
-  if (at::GradMode::is_enabled()) return Node::apply(at::TensorList(inputs), this, &context);
+  if (at::GradMode::is_enabled()) return Node::apply(at::TensorList(inputs), anchor(inputs), this, &context);
   return run(steps(context, /*trains=*/false), inputs, context, nullptr);
+}
+
+ListBlock::Gradients ListBlock::forward_backward(const Bundle& inputs, const Context& context,
+                                                 const Bundle& output_gradients) {
+  const at::NoGradGuard no_grad;
+  Kept kept;
+  Gradients made{.outputs = run(steps(context, /*trains=*/true), inputs, context, &kept)};
+  made.inputs = kept.backward(output_gradients);
+  return made;
 }
 
 Bundle ListBlock::run(std::shared_ptr<const Steps> steps, const Bundle& inputs, const Context& context,
@@ -221,10 +253,12 @@ Bundle ListBlock::run(std::shared_ptr<const Steps> steps, const Bundle& inputs, 
   const BlockProgram& program = steps->program;
   if (inputs.size() != program.inputs.size())
     throw Error(format("a block takes {} values, but was given {}", program.inputs.size(), inputs.size()));
-  const bool slice = steps->list.value(steps->list.inputs.front()).rows == Rows::slice;
-  auto buffers =
-      std::make_unique<Buffers>(steps->list, program, inputs[0].size(0) * (slice ? steps->slices : 1),
-                                steps->slices, inputs[0].options().requires_grad(false));
+  const bool slice = !inputs.empty() && steps->list.value(steps->list.inputs.front()).rows == Rows::slice;
+  const int64_t tokens =
+      inputs.empty() ? context.batch->token_count() : inputs[0].size(0) * (slice ? steps->slices : 1);
+  const at::Tensor& like = inputs.empty() ? steps->weights.front().front()->value() : inputs[0];
+  auto buffers = std::make_unique<Buffers>(steps->list, program, tokens, steps->slices,
+                                           like.options().requires_grad(false));
   for (std::size_t i = 0; i < inputs.size(); ++i) buffers->at(program.inputs[i]) = inputs[i].detach();
   steps->run(program.forward, *buffers, *resources_, context);
   Bundle outputs;

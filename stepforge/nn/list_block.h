@@ -2,6 +2,7 @@
 // The interpreter of lists of calls: runs a block forward, and backward by the derived steps (modelspec/call_program.h).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 
 namespace stepforge {
 
-/// A block that runs a list of calls. To autograd it is one node: neither forward nor backward builds a graph inside, memory
+/// A block that runs a list of calls, perhaps without inputs. To autograd it is one node: neither forward nor backward builds a graph inside, memory
 /// is freed where the steps say so, and only values that backward reads are kept.
 class ListBlock : public Block {
  public:
@@ -24,8 +25,14 @@ class ListBlock : public Block {
   ListBlock(const ListBlock&) = delete;
   ListBlock& operator=(const ListBlock&) = delete;
 
-  /// With gradients, at least one input must require a gradient: weights are not arguments of the node.
   Bundle forward(const Bundle& inputs, const Context& context) override;
+
+  /// Outputs, and the gradients of inputs for these of outputs, without autograd.
+  struct Gradients {
+    Bundle outputs;
+    Bundle inputs;
+  };
+  Gradients forward_backward(const Bundle& inputs, const Context& context, const Bundle& output_gradients);
 
  private:
   class Buffers;
@@ -33,7 +40,7 @@ class ListBlock : public Block {
   struct Kept;
   struct Node;
 
-  /// The steps for the regions that the context recomputes; derived when they are first asked for.
+  /// The steps for the context, its recomputed regions and tokens further ahead; derived when they are first asked for.
   std::shared_ptr<const Steps> steps(const Context& context, bool trains);
   /// Fills `kept` if it is not null.
   Bundle run(std::shared_ptr<const Steps> steps, const Bundle& inputs, const Context& context,
@@ -43,8 +50,11 @@ class ListBlock : public Block {
   struct BoundList {
     BoundList(CallList calls, const ParameterLookup& parameters);
     CallList list;
-    std::vector<std::vector<Parameter*>> weights;
+    std::map<std::string, Parameter*> parameters;
   };
+
+  /// A tensor that makes autograd differentiate the block although no input has a gradient: a weight.
+  at::Tensor anchor(const Bundle& inputs) const;
 
   BoundList training_;
   BoundList generation_;

@@ -30,22 +30,4 @@ at::Tensor join_later(const at::Tensor& later, const at::Tensor& own) {
   return JoinFunction::apply(later, own);
 }
 
-MtpBlock::MtpBlock(const ParameterLookup& parameters, const std::string& prefix, const std::string& last_norm,
-                   const NormConstants& constants, TensorExchange tensor)
-    : embedding_norm_(parameters(prefix + ".embedding_norm")),
-      last_norm_(parameters(last_norm)),
-      hidden_norm_(parameters(prefix + ".hidden_norm")),
-      projection_(parameters(prefix + ".projection")),
-      constants_(constants),
-      tensor_(std::move(tensor)) {}
-
-Bundle MtpBlock::forward(const Bundle& inputs, const Context& context) {
-  // Over slices the step sums the gradients of the block's own weights, but that of a head's norm is summed at each use.
-  const TensorExchange* summed = takes_slice(tensor_, context) ? &tensor_ : nullptr;
-  const at::Tensor embedded = post_norm(inputs.at(1), embedding_norm_, constants_);
-  const at::Tensor last = post_norm(inputs.at(0), last_norm_, constants_, summed);
-  const at::Tensor hidden = post_norm(last, hidden_norm_, constants_);
-  return {linear(join_later(embedded, hidden), projection_)};
-}
-
 }  // namespace stepforge

@@ -5,7 +5,6 @@
 #include "stepforge/kernels/dropout_add.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
-#include "stepforge/nn/layers.h"
 
 namespace stepforge {
 
@@ -66,27 +65,6 @@ at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, co
 at::Tensor residual_sum(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
                         uint64_t site, const TensorExchange& exchange) {
   return add_residual(branch, residual, context, site, exchange, /*in_place=*/false);
-}
-
-ResidualBranch::ResidualBranch(const ParameterLookup& parameters, const std::string& prefix,
-                               const LayerTraits& traits, double eps, uint64_t site)
-    : norm_(traits.norms_before() ? &parameters(prefix + ".norm") : nullptr),
-      post_norm_(traits.norms_after() ? &parameters(prefix + ".post_norm") : nullptr),
-      constants_{eps, traits.norm_offset},
-      site_(site) {}
-
-std::pair<at::Tensor, at::Tensor> ResidualBranch::enter(const at::Tensor& x, const TensorExchange& tensor,
-                                                        const Context& context) const {
-  if (norm_ == nullptr) return start_residual(x);
-  return pre_norm(x, *norm_, constants_, takes_slice(tensor, context) ? &tensor : nullptr);
-}
-
-at::Tensor ResidualBranch::leave(const at::Tensor& result, const at::Tensor& residual,
-                                 const TensorExchange& tensor, const Context& context) const {
-  if (post_norm_ == nullptr) return residual_add(result, residual, context, site_, tensor);
-  const at::Tensor normed =
-      post_norm(result, *post_norm_, constants_, takes_slice(tensor, context) ? &tensor : nullptr);
-  return residual_add(normed, residual, context, site_, tensor);
 }
 
 }  // namespace stepforge

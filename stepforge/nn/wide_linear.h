@@ -19,20 +19,18 @@ inline at::Tensor widen(const at::Tensor& x) {
   return x.detach().to(compute_type(x));
 }
 
-/// x [N, D] weight^T [D, out], fp32.
-inline at::Tensor wide_product(const at::Tensor& x, const at::Tensor& weight) {
-  const at::Tensor wide = widen(x);
-  const at::Tensor out = at::empty({x.size(0), weight.size(0)}, wide.options());
-  grouped_product(wide, widen(weight).unsqueeze(0), std::array<int64_t, 2>{0, x.size(0)}, out);
-  return out;
+/// out [N, out] fp32 = x [N, D] weight^T.
+inline void wide_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
+  grouped_product(widen(x), widen(weight).unsqueeze(0), std::array<int64_t, 2>{0, x.size(0)}, out);
 }
 
-/// The gradient of x, in its type, for `gradient` [N, out] fp32.
-inline at::Tensor wide_input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
-  const at::Tensor out = at::empty({gradient.size(0), weight.size(1)}, gradient.options());
+/// out [N, D], the gradient of x in its type, for `gradient` [N, out] fp32.
+inline void wide_input_gradient(const at::Tensor& gradient, const at::Tensor& weight, const at::Tensor& out) {
+  const bool wide = out.scalar_type() == gradient.scalar_type();
+  const at::Tensor product = wide ? out : at::empty(out.sizes(), gradient.options());
   grouped_input_gradient(gradient, widen(weight).unsqueeze(0), std::array<int64_t, 2>{0, gradient.size(0)},
-                         out);
-  return out.to(weight.scalar_type());
+                         product);
+  if (!wide) out.copy_(product);
 }
 
 /// Contributes the gradient of the weight.

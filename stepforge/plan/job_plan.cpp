@@ -14,6 +14,7 @@
 #include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/catalog/optimizer_kinds.h"
 #include "stepforge/catalog/parallel_plans.h"
+#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/pass_kind.h"
 #include "stepforge/plan/stage_names.h"
@@ -397,15 +398,11 @@ namespace {
 /// Adds what a loss of a plug-in allocates for each logit of a chunk: its gradient in fp32, and what the loss declares.
 ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
   if (loss.compute == nullptr) return model;
-  for (BlockSpec& block : model.blocks) {
-    for (RegionSpec& region : block.regions) {
-      for (CallSpec& call : region.calls) {
-        if (call.rule != TypeRule::loss) continue;
-        call.backward_workspace.chunk = call.forward_workspace.chunk;
-        call.backward_workspace.chunk_token.fp32 += (1 + loss.workspace_per_logit) * model.vocab_size;
-      }
-    }
-  }
+  for (BlockSpec& block : model.blocks)
+    for (RegionSpec& region : block.regions)
+      for (Call& call : region.list.calls)
+        if (call.kind == CallKind::loss)
+          std::any_cast<LossAttributes&>(call.attributes).numbers_per_logit = 1 + loss.workspace_per_logit;
   return model;
 }
 

@@ -134,7 +134,8 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
     for (const int unit : block.units) bytes += state_bytes(optimizer, element(whole.units, unit));
     memory.state.push_back(bytes / static_cast<double>(shards * parts));
     const BlockCost cost = block_cost(block, context, policy.regions);
-    const int64_t saved = recomputed[b] ? 0 : cost.saved_bytes;
+    // A head runs forward and backward at once.
+    const int64_t saved = recomputed[b] || block.kind == BlockKind::head ? 0 : cost.saved_bytes;
     memory.activations.push_back(static_cast<double>(saved + cost.output_bytes));
   }
   memory.alive = alive_micro_batches(schedule);

@@ -12,6 +12,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/modelspec/call_cost.h"
 #include "stepforge/modelspec/value_types.h"
 #include "tests/catalog/small_model.h"
 #include "tests/support/throws.h"
@@ -22,7 +23,8 @@ namespace {
 constexpr ExpertDims kExpertDims{.width = 32, .hidden = 12, .experts = 6, .chosen = 2};
 
 LayerSpec expert_layer_of(const ExpertDims& dims, const ExpertNames& names) {
-  return expert_layer("layers.3.mlp", "model.layers.3.", dims, names, 0.01, false);
+  return expert_layer("layers.3.mlp", "model.layers.3.", dims, names, 0.01, false,
+                      {.layer = 3, .experts = true}, {.options = {.chosen = dims.chosen}});
 }
 
 const ParameterSpec& parameter_of(const LayerSpec& layer, const std::string& name) {
@@ -154,8 +156,13 @@ TEST(ExpertLayer, EachElementOfTensorsOfAllExpertsIsOnOneRank) {
 TEST(ExpertLayer, CostsOfAllRowsAreThoseOfTheRowsThatCanCome) {
   const CostContext context{.tokens = 40, .document_length = 40};
   const auto cost = [&](const ExpertDims& dims, const ExpertParallel& parallel) {
-    return block_cost(
-        {expert_parts("mlp", "", dims, qwen_expert_names(), 0.02, false, parallel).experts.region}, context);
+    const ExpertParts parts = expert_parts("mlp", "", dims, qwen_expert_names(), 0.02, false,
+                                           {.experts = true}, {.options = {.chosen = dims.chosen}}, parallel);
+    BlockSpec block{.name = "experts", .regions = {parts.experts.region}};
+    block.inputs = {{.name = "rows",
+                     .width = dims.width,
+                     .dispatched = parallel.rows_per_token(dims.experts, dims.chosen)}};
+    return block_cost(block, context);
   };
   const BlockCost even = cost(kExpertDims, {0, 3});
   const BlockCost most = cost(kExpertDims, {0, 3, true});
@@ -236,13 +243,13 @@ TEST(ExpertLayer, FlopsAreThoseOfTheChosenExpertsTheRouterAndTheSharedExpert) {
   dims.shared_hidden = 20;
   dims.shared_gate = true;
   const CostContext context{.tokens = 10, .document_length = 10};
-  const BlockCost cost = block_cost({expert_layer_of(dims, qwen_expert_names()).region}, context);
+  const BlockCost cost = list_cost(expert_layer_of(dims, qwen_expert_names()).region.list, context);
   const double experts = 2 * 3 * 2.0 * 32 * 12;
   const double shared = 3 * 2.0 * 32 * 20;
   const double router = 2.0 * 32 * 6 + 2.0 * 32;
   EXPECT_DOUBLE_EQ(cost.forward_flops, 10 * (experts + shared + router));
   EXPECT_DOUBLE_EQ(cost.backward_flops, 2 * cost.forward_flops);
-  EXPECT_DOUBLE_EQ(cost.backward_weight_flops, 10 * (experts + shared));
+  EXPECT_DOUBLE_EQ(cost.backward_weight_flops, cost.forward_flops);
 }
 
 /// More experts of the same size cost no more memory, but for the logits of the router.
@@ -251,7 +258,7 @@ TEST(ExpertLayer, SavedBytesDependOnTheChosenExpertsOnly) {
   many.experts = 60;
   const CostContext context{.tokens = 10, .document_length = 10};
   const auto saved = [&](const ExpertDims& dims) {
-    return block_cost({expert_layer_of(dims, qwen_expert_names()).region}, context).saved_bytes;
+    return list_cost(expert_layer_of(dims, qwen_expert_names()).region.list, context).saved_bytes;
   };
   EXPECT_EQ(saved(many) - saved(kExpertDims), 10 * 4 * 54);
 }

@@ -42,11 +42,13 @@ TEST(Layers, PackedParametersHaveTheirPartsAsSubTensorsInOrder) {
 }
 
 TEST(Layers, NormsStartAtOneAndDoNotDecay) {
-  const LayerSpec head = head_layer("head", 32, 100, /*tied=*/false, 64);
+  const LayerSpec head = head_layer("head", {.width = 32, .vocab = 100, .chunk = 64});
   EXPECT_EQ(head.parameters.at(0).sub_tensors.at(0).init.kind, Initializer::Kind::ones);
   EXPECT_FALSE(head.parameters.at(0).decays());
   EXPECT_EQ(head.parameters.at(1).tag, ParameterTag::head);
-  EXPECT_EQ(head_layer("head", 32, 100, /*tied=*/true, 64).parameters.size(), 1U);
+  EXPECT_EQ(head_layer("head", {.width = 32, .vocab = 100, .chunk = 64, .output = "embedding.weight"})
+                .parameters.size(),
+            1U);
 }
 
 }  // namespace

@@ -98,8 +98,7 @@ TEST(ValueTypes, AreInferredThroughALayerOfSlices) {
 
 TEST(ValueTypes, AreInferredThroughTheHeadOfADividedVocabulary) {
   const ModelSpec spec = model_spec(small_model("llama", 8, 4), 64, {0, 2});
-  EXPECT_EQ(types_of(spec, 3, 1),
-            (std::vector<std::string>{"rms_norm: R, R", "enter: R, P", "linear_cross_entropy: R, R"}));
+  EXPECT_EQ(types_of(spec, 3, 1), (std::vector<std::string>{"norm: R, R", "enter: R, P", "loss: R, R"}));
 }
 
 TEST(ValueTypes, AreInferredWhereTokensAreExchangedForHeads) {
@@ -131,9 +130,15 @@ CallSpec& find_call(ModelSpec& spec, size_t block, size_t region, const std::str
   return *std::ranges::find(calls, name, &CallSpec::name);
 }
 
+/// What reads the result of the call reads its operand instead.
 void erase_call(ModelSpec& spec, size_t block, size_t region, const std::string& name) {
-  std::vector<CallSpec>& calls = spec.blocks.at(block).regions.at(region).calls;
-  calls.erase(std::ranges::find(calls, name, &CallSpec::name));
+  RegionSpec& of = spec.blocks.at(block).regions.at(region);
+  const auto erased = std::ranges::find(of.calls, name, &CallSpec::name);
+  const int made = erased->results.front();
+  const int taken = erased->operands.front();
+  of.calls.erase(erased);
+  for (CallSpec& call : of.calls) std::ranges::replace(call.operands, made, taken);
+  std::ranges::replace(of.list.outputs, made, taken);
 }
 
 /// Makes the whole parameter of a part of one.
@@ -155,13 +160,13 @@ std::vector<TypeFault> type_faults() {
       {"OnlyTheLargestLogitIsOfTheWholeVocabulary",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 3, 0, "linear_cross_entropy").forward_exchanges.pop_back(); },
+       [](ModelSpec& s) { find_call(s, 3, 0, "loss").forward_exchanges.pop_back(); },
        "the loss of a part of the vocabulary is not that of all of it"},
       {"TheSumsOfTheLossAreMadeTwice",
        kSums,
        {},
        [](ModelSpec& s) {
-         auto& exchanges = find_call(s, 3, 0, "linear_cross_entropy").forward_exchanges;
+         auto& exchanges = find_call(s, 3, 0, "loss").forward_exchanges;
          exchanges.push_back(exchanges.back());
        },
        "the parts of the vocabulary are combined twice"},
@@ -190,7 +195,7 @@ std::vector<TypeFault> type_faults() {
        kSums,
        {},
        [](ModelSpec& s) { erase_call(s, 1, 0, "leave"); },
-       "layers.0, attention, residual_add, over tensor: uses a partial sum (P), which must be summed first"},
+       "layers.0, attention, residual_add, over tensor: what is combined with its first input is R, but must be P"},
       {"ASumAfterTheMlpIsMadeTwice",
        kSums,
        {},
@@ -203,7 +208,7 @@ std::vector<TypeFault> type_faults() {
        kSums,
        {},
        [](ModelSpec& s) { erase_call(s, 1, 0, "enter"); },
-       "layers.0, attention, over tensor: the gradient of its input is P, and that of the residual R"},
+       "layers.0, attention, norm, over tensor: the gradient of its input is P, and that of its other use R"},
       {"TheGradientBeforeTheMlpIsSummedTwice",
        kSums,
        {},
@@ -221,7 +226,8 @@ std::vector<TypeFault> type_faults() {
        kSlices,
        {},
        [](ModelSpec& s) { find_call(s, 1, 0, "leave").forward_exchanges[0].kind = ExchangeKind::sum; },
-       "layers.0, attention, over tensor: the result that is added to its input is R, but must be S(tokens)"},
+       "layers.0, attention, residual_add, over tensor: what is combined with its first input is S(tokens), but "
+       "must be R"},
       {"TheGradientOfASliceIsNotGathered",
        kSlices,
        {},
@@ -258,7 +264,7 @@ std::vector<TypeFault> type_faults() {
       {"TheGradientOfTheFinalNormIsNotSummed",
        kSlices,
        {},
-       [](ModelSpec& s) { find_call(s, 3, 0, "rms_norm").backward_exchanges.clear(); },
+       [](ModelSpec& s) { find_call(s, 3, 0, "norm").backward_exchanges.clear(); },
        "head, over tensor: the gradient of head.norm is a partial sum (P) that nothing sums"},
       {"TheEmbeddingsOfOtherTokensAreMissing",
        kSums,
@@ -268,7 +274,7 @@ std::vector<TypeFault> type_faults() {
       {"TheLossIsOfOnePartOfTheVocabulary",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 3, 0, "linear_cross_entropy").forward_exchanges.clear(); },
+       [](ModelSpec& s) { find_call(s, 3, 0, "loss").forward_exchanges.clear(); },
        "the loss of a part of the vocabulary is not that of all of it"},
       {"TheGradientOfTheLossIsNotSummed",
        kSums,
@@ -279,7 +285,7 @@ std::vector<TypeFault> type_faults() {
        kSums,
        {},
        [](ModelSpec& s) { make_whole(s, "head.weight"); },
-       "linear_cross_entropy, over tensor: a max where nothing must be exchanged"},
+       "loss, over tensor: a max where nothing must be exchanged"},
       {"AProjectionIsNotDivided",
        kSums,
        {},
@@ -397,10 +403,10 @@ TEST(ValueTypes, FaultsOfSpreadExpertsAreRefused) {
        "rows are dispatched to experts that one rank has"},
       {"experts are exchanged inside a block",
        [](ModelSpec& s) {
-         find_call(s, kExperts, 0, "experts").forward_exchanges = {
+         find_call(s, kExperts, 0, "expert_gate_up").forward_exchanges = {
              {BlockAxis::experts, ExchangeKind::all_to_all, {1}}};
        },
-       "layers.0.experts, mlp, experts, over experts: a all-to-all where nothing must be exchanged"},
+       "layers.0.experts, mlp, expert_gate_up, over experts: a all-to-all where nothing must be exchanged"},
       {"experts are one unit with the layer", [](ModelSpec& s) { s.units.at(2).mesh = UnitMesh::rows; },
        "a part of the channels (S(channels)) meets a weight that is not divided"},
       {"the gradient of the router is summed in the block too",
@@ -410,7 +416,7 @@ TEST(ValueTypes, FaultsOfSpreadExpertsAreRefused) {
        "the gradient of layers.0.mlp.router, which the step sums, is R, but must be P"},
       {"gradients of experts are summed over their ranks",
        [](ModelSpec& s) {
-         find_call(s, kExperts, 0, "experts").backward_exchanges = {
+         find_call(s, kExperts, 0, "expert_gate_up").backward_exchanges = {
              {BlockAxis::experts, ExchangeKind::sum, {}, 96}};
        },
        "the gradient of layers.0.mlp.expert_gate_up is S(channels): a sum needs a partial sum (P)"},
@@ -442,14 +448,14 @@ TEST(ValueTypes, FaultsOfExpertsThatTakeSlicesAreRefused) {
        "layers.0, over tensor: the gradient of layers.0.mlp.norm is a partial sum (P) that nothing sums"},
       {"the gradient of the router is summed twice", sum_over_tensor(1, 1, "route"),
        "the gradient of layers.0.mlp.router, which the step sums, is R, but must be P"},
-      {"the gradient of the shared expert is summed twice", sum_over_tensor(kShared, 0, "gate"),
+      {"the gradient of the shared expert is summed twice", sum_over_tensor(kShared, 0, "shared_gate"),
        "the gradient of layers.0.mlp.shared_gate, which the step sums, is R, but must be P"},
       {"gradients of experts are not summed",
        [](ModelSpec& s) { s.units.at(kExpertUnit).mesh = UnitMesh::rows; },
-       "layers.0.experts, mlp, experts, over tensor: the input of a weight that is divided by rows is "
+       "layers.0.experts, mlp, expert_gate_up, over tensor: the input of a weight that is divided by rows is "
        "S(tokens)"},
-      {"gradients of experts are summed over tensor and by the step", sum_over_tensor(kExperts, 0, "experts"),
-       "the gradient of layers.0.mlp.expert_gate_up"},
+      {"gradients of experts are summed over tensor and by the step",
+       sum_over_tensor(kExperts, 0, "expert_gate_up"), "the gradient of layers.0.mlp.expert_gate_up"},
       {"each rank sends all tokens",
        [](ModelSpec& s) { s.blocks.at(kExperts).dispatch->sent[0].slice = false; },
        "of what is dispatched and returned, only some is of slices of the tokens"},

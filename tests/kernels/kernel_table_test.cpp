@@ -73,15 +73,15 @@ Tensors call_expert_swiglu(at::ScalarType type) {
   for (const bool clamped : {false, true}) {
     const ClampedSwiglu limits = {.limit = 2.5, .alpha = 1.3};
     const at::Tensor out = unwritten({kN, 20}, type);
-    const Tensors back = {unwritten({kN, 40}, type), unwritten({kN / 2, 2}), unwritten({kN, 20}, type)};
+    const Tensors back = {unwritten({kN, 40}, type), unwritten({kN / 2, 2})};
     if (clamped) {
       clamped_swiglu_forward(gate_up, weights, slots, limits, out);
-      clamped_swiglu_backward(grad, gate_up, weights, slots, limits, back[0], back[1], back[2]);
+      clamped_swiglu_backward(grad, gate_up, weights, slots, limits, back[0], back[1]);
     } else {
       expert_swiglu_forward(gate_up, weights, slots, out);
-      expert_swiglu_backward(grad, gate_up, weights, slots, back[0], back[1], back[2]);
+      expert_swiglu_backward(grad, gate_up, weights, slots, back[0], back[1]);
     }
-    r.insert(r.end(), {out, back[0], back[1], back[2]});
+    r.insert(r.end(), {out, back[0], back[1]});
   }
   return r;
 }
@@ -128,10 +128,10 @@ Tensors call_latent_heads(at::ScalarType type) {
   const AttentionShape shape{.heads = 3, .kv_heads = 3, .head_dim = 10, .value_dim = 7};
   const RopeTable table = make_rope_table(8, 4, 100.0, {});
   Tensors r = {unwritten({kN, shape.qkv_width()}, type), some({kN, shape.qkv_width()}, 4, type),
-               unwritten({kN, 39}, type), unwritten({kN, 4}, type)};
+               unwritten({kN, 30}, type), unwritten({kN, 39}, type), unwritten({kN, 4}, type)};
   latent_heads_forward(some({kN, 30}, 1, type), some({kN, 39}, 2, type), some({kN, 4}, 3, type), shape,
                        table_positions(), table, r[0]);
-  latent_heads_backward(r[1], shape, table_positions(), table, r[2], r[3]);
+  latent_heads_backward(r[1], shape, table_positions(), table, r[2], r[3], r[4]);
   return r;
 }
 

@@ -154,6 +154,18 @@ TEST(CallProgram, DropoutMakesAGradientOfItsOwn) {
 
 TEST(CallProgram, AValueThatIsUsedTwiceHasTheSumOfItsGradients) {
   ListWriter writer("test");
+  const int x = writer.input({"x", 2 * kWidth});
+  const int a = writer.call(CallKind::swiglu, "a", {x}, {}, SwigluAttributes{});
+  const int b = writer.call(CallKind::swiglu, "b", {x}, {}, SwigluAttributes{});
+  const CallList list =
+      writer.finish({writer.call(CallKind::residual_add, "sum", {a, b}, {}, ResidualAttributes{})});
+  const BlockProgram program = derive(list, /*trains=*/true);
+  EXPECT_EQ(names(list, program.backward), (std::vector<std::string>{"d b", "d a", "add"}));
+  expect_sound(program);
+}
+
+TEST(CallProgram, ALinearCallAddsItsGradientToThatOfAnotherUseInTheSameMemory) {
+  ListWriter writer("test");
   const int x = writer.input({"x", kWidth});
   const ParameterSpec square = weight_of("square", {kWidth, kWidth});
   const int a = writer.call(CallKind::linear, "a", {x}, {&square});
@@ -161,7 +173,9 @@ TEST(CallProgram, AValueThatIsUsedTwiceHasTheSumOfItsGradients) {
   const CallList list =
       writer.finish({writer.call(CallKind::residual_add, "sum", {a, b}, {}, ResidualAttributes{})});
   const BlockProgram program = derive(list, /*trains=*/true);
-  EXPECT_EQ(names(list, program.backward), (std::vector<std::string>{"d b", "d a", "add"}));
+  ASSERT_EQ(names(list, program.backward), (std::vector<std::string>{"d b", "d a"}));
+  EXPECT_EQ(program.backward[1].reads.back(), program.backward[0].writes[0]);
+  EXPECT_EQ(program.backward[1].writes[0], program.backward[0].writes[0]);
   expect_sound(program);
 }
 

@@ -12,6 +12,8 @@
 #include "stepforge/base/format.h"
 #include "stepforge/data/context_part.h"
 #include "stepforge/data/tokens_ahead.h"
+#include "stepforge/modelspec/call_cost.h"
+#include "stepforge/nn/list_block.h"
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/equal_ranks.h"
 #include "tests/nn/tiny_model.h"
@@ -276,16 +278,18 @@ TEST(EmbeddingCost, QueuedBytesAreTheTokensAndTheGradientOfTheirRows) {
     GradientQueue pending;
     const std::vector<int> units = {0};
     const int64_t before = cpu_memory().live_bytes;
+    const LayerSpec layer =
+        embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, ahead);
+    ListBlock block(layer.region.list, layer.region.list, tiny.store.lookup(),
+                    std::make_shared<const LayerResources>());
     queued_backward(tiny.store, units, pending, [&] {
-      const Bundle made = tiny.model.blocks.at(0)->forward({}, context);
+      const Bundle made = block.forward({}, context);
       Bundle gradients;
       for (size_t i = 0; i < made.size(); ++i)
         gradients.push_back(random_tensor({kTokens, tiny.config.dim}, static_cast<int>(i)));
       torch::autograd::backward(made, gradients);
     });
-    const LayerSpec layer =
-        embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, ahead);
-    const BlockCost cost = block_cost({layer.region}, {.tokens = kTokens});
+    const BlockCost cost = list_cost(layer.region.list, {.tokens = kTokens});
     EXPECT_EQ(cpu_memory().live_bytes - before, cost.queued_bytes);
     EXPECT_EQ(cost.queued_bytes, (1 + ahead) * kTokens * (4 + tiny.config.dim * 4));
   }

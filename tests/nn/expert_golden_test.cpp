@@ -61,7 +61,10 @@ TEST_P(RecordedExperts, OutputsAndGradientsMatchTransformers) {
     model.correction.copy_(packed(correction, ""));
   }
   const at::Tensor x = read("x").set_requires_grad(true);
-  const at::Tensor out = model.layer.forward(x, Context());
+  const BatchTensors batch(made_up_batch(1, x.size(0), 96));
+  Context context;
+  context.batch = &batch;
+  const at::Tensor out = model.forward(x, context);
   torch::autograd::backward({out}, {read("cotangent")});
   expect_near(out, read("out"), kRecordedTolerance, "out");
   expect_near(x.grad(), read("x.grad"), kRecordedTolerance, "x");

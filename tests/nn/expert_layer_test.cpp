@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixtures of experts: outputs, gradients and reports against plain fp64 tensor operations under libtorch's autograd.
-#include "stepforge/nn/expert_layer.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -9,7 +8,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/nn/functions.h"
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/expert_model.h"
 
@@ -58,7 +56,7 @@ class Experts : public ::testing::Test {
     with_step.routers = &own;
     of.store.unit(0).start_gradient();
     const at::Tensor x = leaf_copy(input());
-    const at::Tensor out = of.layer.forward(x, with_step);
+    const at::Tensor out = of.forward(x, with_step);
     torch::autograd::backward({out}, {cotangent()});
     return {out.detach().clone(), x.grad(), of.store.unit(0).gradient().clone()};
   }
@@ -86,7 +84,7 @@ TEST_P(EachExpertLayer, MatchesAutogradWithTheLossesOfItsRouter) {
   at::Tensor losses = at::zeros({}, at::kDouble);
   const at::Tensor expected = reference.forward(x64, step, losses);
   torch::autograd::backward({(expected * cotangent().to(at::kDouble)).sum() + losses * kLossScale});
-  const at::Tensor out = model.layer.forward(x, context);
+  const at::Tensor out = model.forward(x, context);
   torch::autograd::backward({out}, {cotangent()});
   expect_near(out, expected, kExpertTolerance, "out");
   expect_near(x.grad(), x64.grad(), kExpertTolerance, "x");
@@ -109,7 +107,7 @@ TEST_P(EachExpertLayer, MatchesAutogradWithTheLossesOfItsRouter) {
 TEST_P(EachExpertLayer, LossesOfTheRouterReachItsWeight) {
   const RouterSettings& settings = layer_case.router;
   if (settings.balance_weight == 0.0) return;
-  torch::autograd::backward({model.layer.forward(leaf_copy(input()), context)}, {at::zeros_like(input())});
+  torch::autograd::backward({model.forward(leaf_copy(input()), context)}, {at::zeros_like(input())});
   ReferenceExperts reference(layer_case, model);
   at::Tensor losses = at::zeros({}, at::kDouble);
   reference.forward(leaf64(input()), step, losses);
@@ -122,7 +120,7 @@ TEST_P(EachExpertLayer, InBf16StaysNearTheFp64Layer) {
   ExpertModel narrow(layer_case, DType::bf16);
   const at::Tensor x = leaf_copy(input().to(at::kBFloat16));
   // The choice may differ where logits are nearly equal, so only the mean difference is bounded.
-  const at::Tensor out = narrow.layer.forward(x, context);
+  const at::Tensor out = narrow.forward(x, context);
   torch::autograd::backward({out}, {cotangent().to(at::kBFloat16)});
   ReferenceExperts reference(layer_case, narrow);
   at::Tensor losses = at::zeros({}, at::kDouble);
@@ -144,7 +142,7 @@ TEST_P(EachExpertLayer, GradientsWrittenLaterHaveTheSameBits) {
   model.store.unit(0).start_gradient();
   GradientQueue queue;
   const at::Tensor x = leaf_copy(input());
-  const at::Tensor out = model.layer.forward(x, context);
+  const at::Tensor out = model.forward(x, context);
   const std::vector<int> units = {0};
   queued_backward(model.store, units, queue, [&] { torch::autograd::backward({out}, {cotangent()}); });
   EXPECT_TRUE(at::equal(x.grad(), expected.x_gradient));
@@ -155,7 +153,7 @@ TEST_P(EachExpertLayer, GradientsWrittenLaterHaveTheSameBits) {
 TEST_P(EachExpertLayer, ASecondBackwardAdds) {
   const Run once = run(model);
   const at::Tensor x = leaf_copy(input());
-  torch::autograd::backward({model.layer.forward(x, context)}, {cotangent()});
+  torch::autograd::backward({model.forward(x, context)}, {cotangent()});
   expect_near(model.store.unit(0).gradient(), once.gradient * 2, kExpertTolerance, "gradient");
 }
 
@@ -168,8 +166,7 @@ TEST_P(EachExpertLayer, RecomputedGivesTheSameBitsAndReportsOnce) {
   const std::vector<std::string> recomputed = {"mlp"};
   context.recomputed_regions = recomputed;
   const at::Tensor x = leaf_copy(input());
-  const auto body = [this](const at::Tensor& in) { return model.layer.forward(in, context); };
-  const at::Tensor out = recompute_region(context, "mlp", body, x);
+  const at::Tensor out = model.forward(x, context);
   const at::Tensor tokens = counting.report_of(0).tokens_per_expert.clone();
   torch::autograd::backward({out}, {cotangent()});
   expect_same(
@@ -216,13 +213,13 @@ TEST_F(Experts, EvaluationReportsNothing) {
   const Run training = run(model);
   const at::NoGradGuard no_grad;
   context.routers = nullptr;
-  EXPECT_TRUE(at::equal(model.layer.forward(input(), context), training.out));
+  EXPECT_TRUE(at::equal(model.forward(input(), context), training.out));
   EXPECT_TRUE(step.reports().empty());
 }
 
 TEST_F(Experts, RefuseTrainingThatWouldLeaveOutTheLosses) {
   context.routers = nullptr;
-  EXPECT_THROW(model.layer.forward(leaf_copy(input()), context), Error);
+  EXPECT_THROW(model.forward(leaf_copy(input()), context), Error);
 }
 
 /// A correction sends all tokens to one expert.
@@ -238,7 +235,7 @@ TEST_F(Experts, OneMayHaveAllTokensAndTheOthersNone) {
   at::Tensor losses = at::zeros({}, at::kDouble);
   const at::Tensor expected = reference.forward(x64, step, losses);
   torch::autograd::backward({(expected * cotangent().to(at::kDouble)).sum() + losses * kLossScale});
-  const at::Tensor out = lopsided.layer.forward(x, context);
+  const at::Tensor out = lopsided.forward(x, context);
   torch::autograd::backward({out}, {cotangent()});
   expect_near(out, expected, kExpertTolerance, "out");
   expect_near(x.grad(), x64.grad(), kExpertTolerance, "x");
@@ -259,10 +256,10 @@ TEST_F(Experts, FrozenWeightsPassGradientsOn) {
   const ParameterLookup lookup = [&](std::string_view name) -> Parameter& {
     return frozen.at(std::string(name));
   };
-  ExpertLayer layer(lookup, "layers.0.mlp", layer_case.router, swiglu_experts(lookup, "layers.0.mlp"),
-                    layer_case.shared(), 1e-5, 0);
+  const CallList& calls = model.spec.region.list;
+  ListBlock block(calls, calls, lookup, std::make_shared<const LayerResources>());
   const at::Tensor x = leaf_copy(input());
-  torch::autograd::backward({layer.forward(x, context)}, {cotangent()});
+  torch::autograd::backward(block.forward({x}, context), {cotangent()});
   EXPECT_TRUE(at::equal(x.grad(), expected.x_gradient));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -15,7 +16,7 @@
 
 #include "stepforge/catalog/expert_layers.h"
 #include "stepforge/kernels/reference.h"
-#include "stepforge/nn/expert_layer.h"
+#include "stepforge/nn/list_block.h"
 #include "stepforge/nn/router_step.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
@@ -29,10 +30,13 @@ struct ExpertCase {
   ExpertNames names = qwen_expert_names();
   bool correction = false;
 
-  ExpertLayer::Shared shared() const {
-    return dims.shared_hidden == 0 ? ExpertLayer::Shared::none
-           : dims.shared_gate      ? ExpertLayer::Shared::gated
-                                   : ExpertLayer::Shared::plain;
+  LayerTraits traits() const {
+    return {.norm_eps = 1e-5,
+            .experts = true,
+            .router = correction ? RouterKind::sigmoid_groups : RouterKind::softmax};
+  }
+  LayerSpec layer() const {
+    return expert_layer("layers.0.mlp", "model.layers.0.", dims, names, 0.02, false, traits(), router);
   }
 };
 
@@ -62,12 +66,13 @@ inline std::vector<ExpertCase> expert_cases() {
 /// The layer of a case with storage; its parameters are gathered.
 struct ExpertModel {
   explicit ExpertModel(const ExpertCase& layer_case, DType compute = DType::f32)
-      : spec(expert_layer("layers.0.mlp", "model.layers.0.", layer_case.dims, layer_case.names, 0.02, false)),
+      : spec(layer_case.layer()),
         units({{"layers.0", spec.parameters}}),
         store(units, rank_layout(units, {.gather = compute})),
         correction(layer_case.correction ? random_tensor({layer_case.dims.experts}, 50) * 0.3 : at::Tensor()),
-        layer(store.lookup(), "layers.0.mlp", layer_case.router,
-              swiglu_experts(store.lookup(), "layers.0.mlp"), layer_case.shared(), 1e-5, 0, correction) {
+        correction_spec{"layers.0.mlp.correction", {layer_case.dims.experts}, {}},
+        correction_parameter(&correction_spec, correction, at::Tensor()),
+        block(spec.region.list, spec.region.list, lookup(), std::make_shared<const LayerResources>()) {
     UnitStore& unit = store.unit(0);
     for (size_t i = 0; i < unit.parameters().size(); ++i) {
       at::Tensor master = unit.master_view(i);
@@ -82,12 +87,22 @@ struct ExpertModel {
   ExpertModel& operator=(const ExpertModel&) = delete;
 
   Parameter& parameter(const std::string& name) { return store.parameter("layers.0.mlp." + name); }
+  ParameterLookup lookup() {
+    return [this](std::string_view name) -> Parameter& {
+      return name == correction_spec.name ? correction_parameter : store.lookup()(name);
+    };
+  }
+  at::Tensor forward(const at::Tensor& x, const Context& context) {
+    return block.forward({x}, context).front();
+  }
 
   LayerSpec spec;
   std::vector<UnitSpec> units;
   ModelStore store;
   at::Tensor correction;
-  ExpertLayer layer;
+  ParameterSpec correction_spec;
+  Parameter correction_parameter;
+  ListBlock block;
 };
 
 /// The layer and the losses of its router, by a loop over all experts.

@@ -2,12 +2,11 @@
 #include "stepforge/nn/gradient_queue.h"
 
 #include <ATen/Functions.h>
-#include <c10/util/intrusive_ptr.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/function.h>
 
-#include "stepforge/nn/functions.h"
+#include "stepforge/modelspec/calls/swiglu.h"
+#include "stepforge/nn/list_block.h"
 #include "tests/nn/tiny_model.h"
 
 namespace stepforge::testing {
@@ -57,23 +56,27 @@ TEST_F(GradientQueueTest, AProductIsThatOfTheGradientAndTheInput) {
   }
 }
 
-TEST_F(GradientQueueTest, KeepsTheInputOfALinearLayerAndItsGradientButNotTheGraph) {
+TEST_F(GradientQueueTest, KeepsTheInputOfALinearCallAndItsGradientOnly) {
   TinyModel tiny(tiny_config());
   Parameter& down = tiny.parameter("layers.0.mlp.down");
+  ListWriter writer("test");
+  const int gate_up = writer.input({"x", 2 * tiny.config.ffn_dim});
+  const int hidden = writer.call(CallKind::swiglu, "swiglu", {gate_up}, {}, SwigluAttributes());
+  const CallList calls = writer.finish({writer.call(CallKind::linear, "down", {hidden}, {&down.spec()})});
+  ListBlock block(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>());
+  const BatchTensors batch(made_up_batch(1, 24, tiny.config.vocab_size));
+  Context context;
+  context.batch = &batch;
   install_cpu_allocator();
   const int64_t before = cpu_memory().live_bytes;
-  constexpr int64_t kTokens = 24;
-  const int64_t kept = kTokens * (tiny.config.ffn_dim + tiny.config.dim) * 4;
-  std::weak_ptr<torch::autograd::Node> producer;
+  const int64_t kept = 24 * (tiny.config.ffn_dim + tiny.config.dim) * 4;
   {
-    at::Tensor source = random_tensor({kTokens, 2 * tiny.config.ffn_dim}, 3);
-    const at::Tensor x = swiglu(source.set_requires_grad(true));
-    producer = x.grad_fn();
+    at::Tensor source = random_tensor({24, 2 * tiny.config.ffn_dim}, 3);
+    const Bundle made = block.forward({source.set_requires_grad(true)}, context);
     down.defer_to(&queue);
-    torch::autograd::backward({linear(x, down)}, {random_tensor({kTokens, tiny.config.dim}, 4)});
+    torch::autograd::backward(made, {random_tensor({24, tiny.config.dim}, 4)});
     down.defer_to(nullptr);
   }
-  EXPECT_TRUE(producer.expired());
   EXPECT_EQ(cpu_memory().live_bytes - before, kept);
   queue.run();
   EXPECT_EQ(cpu_memory().live_bytes, before);

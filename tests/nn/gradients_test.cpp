@@ -9,10 +9,13 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/catalog/layers.h"
 #include "stepforge/kernels/reference.h"
+#include "stepforge/modelspec/calls/norm.h"
+#include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
-#include "stepforge/nn/functions.h"
-#include "stepforge/nn/layers.h"
+#include "stepforge/modelspec/calls/swiglu.h"
+#include "stepforge/nn/list_head.h"
 #include "tests/nn/one_call.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
@@ -59,6 +62,23 @@ class Gradients : public ::testing::Test {
 
   int64_t tokens() const { return batch.token_count(); }
   Parameter& parameter(const std::string& name) { return tiny.parameter(name); }
+  std::unique_ptr<ListBlock> block(const CallList& list) {
+    return std::make_unique<ListBlock>(list, list, tiny.store.lookup(),
+                                       std::make_shared<const LayerResources>());
+  }
+  /// The result of one call.
+  at::Tensor call(CallKind kind, const Bundle& operands, std::any attributes = {},
+                  const std::vector<const ParameterSpec*>& weights = {}) {
+    std::vector<int64_t> widths;
+    for (const at::Tensor& operand : operands) widths.push_back(operand.size(1));
+    return block(one_call(kind, widths, std::move(attributes), weights))->forward(operands, context).front();
+  }
+  at::Tensor linear(const at::Tensor& x, const Parameter& weight) {
+    return call(CallKind::linear, {x}, {}, {&weight.spec()});
+  }
+  at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& x, uint64_t site) {
+    return call(CallKind::residual_add, {branch, x}, ResidualAttributes{site, true});
+  }
 
   TinyModel tiny;
   BatchTensors batch;
@@ -71,7 +91,7 @@ TEST_F(Gradients, EmbeddingMatchesAutograd) {
   Parameter& table = parameter("embedding.weight");
   const at::Tensor expected_table = leaf64(table.value());
   const at::Tensor cotangent = random_tensor({tokens(), tiny.config.dim}, 1);
-  const at::Tensor out = embed(batch.tokens, table);
+  const at::Tensor out = tiny.model.blocks.front()->forward({}, context).front();
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = at::embedding(expected_table, batch.tokens.to(at::kLong));
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
@@ -92,17 +112,6 @@ TEST_F(Gradients, LinearMatchesAutograd) {
   expect_near(out, expected, kTolerance, "out");
   expect_near(x.grad(), x64.grad(), kTolerance, "x");
   expect_near(weight.gradient(), weight64.grad(), kTolerance, "weight");
-}
-
-TEST_F(Gradients, OnlyATrainedWeightKeepsTheInputOfALinearLayer) {
-  Parameter& trained = parameter("layers.0.attention.out");
-  Parameter frozen(&trained.spec(), trained.value().detach(), at::Tensor());
-  for (Parameter* weight : {&trained, &frozen}) {
-    const at::Tensor x = leaf(random_tensor({5, weight->value().size(1)}, 1)) * 1.0;
-    const at::Tensor y = linear(x, *weight);
-    EXPECT_EQ(x.use_count() > 1, weight == &trained);
-    torch::autograd::backward({y.sum()}, {});
-  }
 }
 
 TEST_F(Gradients, ASecondBackwardAddsUntilStartGradient) {
@@ -126,7 +135,12 @@ TEST_F(Gradients, NormAndItsResidualPathMatchAutograd) {
   const at::Tensor to_residual = random_tensor(x.sizes(), 6);
   const at::Tensor x64 = leaf64(x);
   const at::Tensor weight64 = leaf64(weight.value());
-  const auto [normed, residual] = pre_norm(x, weight, {1e-5});
+  ListWriter writer("test");
+  const int in = writer.input({"x", tiny.config.dim});
+  const int out = writer.call(CallKind::rms_norm, "norm", {in}, {&weight.spec()}, NormAttributes{1e-5});
+  const Bundle made = block(writer.finish({out, in}))->forward({x}, context);
+  const at::Tensor& normed = made[0];
+  const at::Tensor& residual = made[1];
   EXPECT_TRUE(at::equal(residual, x));
   // backward() overwrites its gradients: pass copies.
   torch::autograd::backward({normed, residual}, {to_normed.clone(), to_residual.clone()});
@@ -156,7 +170,7 @@ TEST_F(Gradients, AttentionWithinDocumentsMatchesAutograd) {
   const at::Tensor qkv = leaf(random_tensor({tokens(), shape.qkv_width()}, 9));
   const at::Tensor qkv64 = leaf64(qkv);
   const at::Tensor cotangent = random_tensor({tokens(), shape.out_width()}, 10);
-  const at::Tensor out = attend(qkv, shape, batch);
+  const at::Tensor out = attend_by_calls(qkv, shape, batch);
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = reference_attention(qkv64, shape, batch.host.cu_seqlens);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
@@ -168,7 +182,7 @@ TEST_F(Gradients, SwigluMatchesAutograd) {
   const at::Tensor gate_up = leaf(random_tensor({tokens(), 2 * tiny.config.ffn_dim}, 11));
   const at::Tensor gate_up64 = leaf64(gate_up);
   const at::Tensor cotangent = random_tensor({tokens(), tiny.config.ffn_dim}, 12);
-  const at::Tensor out = swiglu(gate_up);
+  const at::Tensor out = call(CallKind::swiglu, {gate_up}, SwigluAttributes());
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = reference_swiglu(gate_up64);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
@@ -182,15 +196,15 @@ TEST_F(Gradients, ResidualDropoutUsesOneMaskInForwardAndBackward) {
   const at::Tensor branch = leaf(random_tensor({tokens(), tiny.config.dim}, 13));
   const at::Tensor residual = leaf(random_tensor(branch.sizes(), 14));
   const at::Tensor cotangent = random_tensor(branch.sizes(), 15);
-  const at::Tensor mask = residual_add(at::ones_like(branch), at::zeros_like(residual), context, 5);
+  const at::Tensor mask = residual_add(at::ones_like(branch), at::zeros_like(residual), 5);
   EXPECT_NEAR(mask.eq(0).to(at::kDouble).mean().item<double>(), 0.25, 0.03);
   EXPECT_NEAR(mask.mean().item<double>(), 1.0, 0.04);
-  const at::Tensor out = residual_add(branch * 1.0F, residual, context, 5);
+  const at::Tensor out = residual_add(branch, residual, 5);
   torch::autograd::backward({out}, {cotangent});
   expect_near(out, branch * mask + residual, kTolerance, "out");
   EXPECT_TRUE(at::equal(residual.grad(), cotangent));
   expect_near(branch.grad(), cotangent * mask, kTolerance, "branch");
-  const at::Tensor elsewhere = residual_add(at::ones_like(branch), at::zeros_like(residual), context, 6);
+  const at::Tensor elsewhere = residual_add(at::ones_like(branch), at::zeros_like(residual), 6);
   EXPECT_FALSE(at::equal(elsewhere, mask));
 }
 
@@ -205,7 +219,12 @@ TEST_F(Gradients, HeadAndLossAreScaledAndSkipMaskedLabels) {
   const at::Tensor loss = reference_loss(logits, batch.labels);
   torch::autograd::backward({loss * 0.125});
   for (const int64_t chunk : {int64_t{64}, int64_t{48}, int64_t{7}, int64_t{1}}) {  // 48 tokens
-    LinearCrossEntropyHead head(norm, weight, {.norm = {1e-5}}, chunk);
+    const CallList calls =
+        head_layer(
+            "head",
+            {.width = tiny.config.dim, .vocab = tiny.config.vocab_size, .chunk = chunk, .norm_eps = 1e-5})
+            .region.list;
+    ListHead head(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>());
     tiny.start_gradients();
     const LossResult result = head.loss_with_gradients({hidden}, context, scalar(0.125));
     EXPECT_NEAR(result.token_loss.to(at::kDouble).sum().item<double>(), loss.item<double>(),

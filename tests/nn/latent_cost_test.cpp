@@ -8,7 +8,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/catalog/latent_layer.h"
-#include "stepforge/nn/latent_attention.h"
+#include "stepforge/modelspec/call_cost.h"
+#include "stepforge/nn/list_block.h"
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/tiny_model.h"
 
@@ -41,24 +42,24 @@ struct LatentModel {
                                     layer_case.dropout)),
         units({{.name = "a", .parameters = spec.parameters}}),
         store(units, rank_layout(units, {.gather = compute})),
-        rope(make_rope_table(kLatentLength, layer_case.dims.rotated, 1e4, {})),
-        layer(store.lookup(), "a",
-              {.heads = layer_case.dims.heads,
-               .kv_heads = layer_case.dims.heads,
-               .head_dim = layer_case.dims.head_dim(),
-               .value_dim = layer_case.dims.value},
-              latent_traits(layer_case.dims), 1e-5, rope, 0) {
+        block(spec.region.list, spec.region.list, store.lookup(), resources(layer_case)) {
     store.initialize(7);
     UnitStore& unit = store.unit(0);
     if (!unit.resident()) unit.gather(at::empty({unit.gathered_size()}, scalar_type(compute)));
     unit.start_gradient();
   }
 
+  static std::shared_ptr<const LayerResources> resources(const LatentCase& layer_case) {
+    LayerResources made;
+    made.rope =
+        std::make_shared<const RopeTable>(make_rope_table(kLatentLength, layer_case.dims.rotated, 1e4, {}));
+    return std::make_shared<const LayerResources>(made);
+  }
+
   LayerSpec spec;
   std::vector<UnitSpec> units;
   ModelStore store;
-  RopeTable rope;
-  LatentAttentionLayer layer;
+  ListBlock block;
 };
 
 struct MeasuredLatents {
@@ -82,7 +83,7 @@ MeasuredLatents measure_latents(const LatentCase& layer_case, DType compute, boo
     at::Tensor gradient = random_tensor(x.sizes(), 4).to(scalar_type(compute));
     reset_cpu_peak();
     const int64_t before = cpu_memory().live_bytes;
-    at::Tensor out = model.layer.forward(x, context);
+    at::Tensor out = model.block.forward({x}, context).front();
     measured.output = static_cast<int64_t>(out.nbytes());
     measured.forward_peak = cpu_memory().peak_bytes - before;
     measured.saved = cpu_memory().live_bytes - before - measured.output;
@@ -107,10 +108,10 @@ MeasuredLatents measure_latents(const LatentCase& layer_case, DType compute, boo
 BlockCost predicted_latents(const LatentCase& layer_case, DType compute) {
   const LayerSpec spec = latent_attention_layer("a", "", layer_case.dims, latent_traits(layer_case.dims),
                                                 0.02, layer_case.dropout);
-  return block_cost({spec.region}, {.tokens = kLatentTokens,
-                                    .document_length = kLatentLength,
-                                    .compute = compute,
-                                    .threads = at::get_num_threads()});
+  return list_cost(spec.region.list, {.tokens = kLatentTokens,
+                                      .document_length = kLatentLength,
+                                      .compute = compute,
+                                      .threads = at::get_num_threads()});
 }
 
 class LatentCost : public ::testing::TestWithParam<LatentCase> {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What layers of multi-token prediction take, against plain fp64 operations; its cost against the allocator.
-#include "stepforge/nn/mtp.h"
-
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
@@ -9,7 +7,8 @@
 
 #include "stepforge/catalog/mtp_layers.h"
 #include "stepforge/data/tokens_ahead.h"
-#include "stepforge/nn/layers.h"
+#include "stepforge/modelspec/call_cost.h"
+#include "stepforge/nn/list_block.h"
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
@@ -44,6 +43,12 @@ at::Tensor later_rows(const at::Tensor& x, const Batch& batch, int64_t ahead) {
   return at::stack(rows);
 }
 
+ListBlock mtp_block(TinyModel& tiny, const std::string& prefix, const std::string& last_norm) {
+  const CallList calls =
+      mtp_layer(prefix, "", last_norm, tiny.config.dim, {.norm_eps = tiny.config.norm_eps}).region.list;
+  return {calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>()};
+}
+
 class Mtp : public ::testing::TestWithParam<int64_t> {
  protected:
   Mtp() : tiny(two_depths()), batch(ragged_batch(tiny.config.vocab_size)) {
@@ -68,7 +73,10 @@ TEST_P(Mtp, EmbeddingsOfLaterTokensAreOfTheSameDocumentInForwardAndBackward) {
   Parameter& table = tiny.parameter("embedding.weight");
   const at::Tensor table64 = leaf64(table.value());
   const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 3);
-  const Bundle made = EmbeddingBlock(table).forward({}, context);
+  const CallList calls =
+      embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, /*ahead=*/60).region.list;
+  const Bundle made = ListBlock(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>())
+                          .forward({}, context);
   ASSERT_EQ(made.size(), 61U);
   const at::Tensor expected =
       later_rows(at::embedding(table64, batch.tokens.to(at::kLong)), batch.host, ahead);
@@ -90,7 +98,7 @@ TEST_F(Mtp, EachDepthNormsWhatItTakesByTheHeadOfTheDepthBefore) {
     const std::string prefix = mtp_name(tiny.config, depth) + ".mtp";
     const std::vector<std::string> names = {prefix + ".embedding_norm", mtp_norm(tiny.config, depth - 1),
                                             prefix + ".hidden_norm", prefix + ".projection"};
-    MtpBlock block(tiny.store.lookup(), prefix, names[1], {.eps = eps});
+    ListBlock block = mtp_block(tiny, prefix, names[1]);
     const at::Tensor hidden = random_tensor({2 * kSeqLen, tiny.config.dim}, 4).set_requires_grad(true);
     const at::Tensor embedded = random_tensor({2 * kSeqLen, tiny.config.dim}, 5).set_requires_grad(true);
     const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 6);
@@ -125,7 +133,7 @@ MeasuredMtp measure_mtp(TinyModel& tiny, const BatchTensors& batch, DType comput
   Context context;
   context.batch = &batch;
   const std::string prefix = mtp_name(tiny.config, 1) + ".mtp";
-  MtpBlock block(tiny.store.lookup(), prefix, "head.norm", {.eps = tiny.config.norm_eps});
+  ListBlock block = mtp_block(tiny, prefix, "head.norm");
   MeasuredMtp measured;
   for (int round = 0; round < 2; ++round) {  // libtorch allocates more in its first call
     const auto input = [&](int seed) {
@@ -168,8 +176,8 @@ TEST(MtpCost, SavedBytesAreThoseOfTheAllocatorAndPeaksAreBounds) {
     tiny.start_gradients();
     const BatchTensors batch(made_up_batch(4, 128, tiny.config.vocab_size));
     const int64_t width = tiny.config.dim;
-    const LayerSpec layer = mtp_layer("mtp", "", "norm", width);
-    const BlockCost cost = block_cost({layer.region}, {.tokens = batch.token_count(), .compute = compute});
+    const LayerSpec layer = mtp_layer("mtp", "", "norm", width, {});
+    const BlockCost cost = list_cost(layer.region.list, {.tokens = batch.token_count(), .compute = compute});
     const MeasuredMtp measured = measure_mtp(tiny, batch, compute, /*queue=*/false);
     EXPECT_EQ(cost.saved_bytes, measured.saved);
     EXPECT_EQ(cost.saved_bytes, batch.token_count() * (3 * width * dtype_bytes(compute) + 3 * 4));

@@ -17,10 +17,10 @@ namespace {
 /// One token. Gradients have the layout of what they are of.
 template <typename T>
 struct Token {
-  T* q;          ///< of all heads; not used in backward
+  T* q;          ///< of all heads
   T* kv;         ///< of all heads
   T* k_rotated;  ///< of the token
-  T* out;        ///< q heads, k heads, v heads; backward overwrites those of q
+  T* out;        ///< q heads, k heads, v heads
   int64_t heads;
   int64_t plain;    ///< elements of a head before those that are rotated
   int64_t rotated;  ///< elements that are
@@ -75,8 +75,9 @@ STEPFORGE_INLINE void backward_body(const Token<T>& token) {
   const T* values = keys + t.heads * t.dim();
   std::fill(t.sum, t.sum + t.rotated, 0.0F);
   for (int64_t h = 0; h < t.heads; ++h) {
-    T* q = t.out + h * t.dim() + t.plain;
-    rotate(static_cast<const T*>(q), t, -1.0F, q);
+    const T* query = t.out + h * t.dim();
+    copy(query, t.plain, t.q + h * t.dim());
+    rotate(query + t.plain, t, -1.0F, t.q + h * t.dim() + t.plain);
     T* kv = t.kv + h * (t.plain + t.value);
     copy(keys + h * t.dim(), t.plain, kv);
     copy(values + h * t.value, t.value, kv + t.plain);
@@ -106,7 +107,7 @@ STEPFORGE_SIMD_CLONES void backward_token(const Token<BFloat16>& token) {
 }
 
 struct Operands {
-  at::Tensor q;  ///< undefined in backward
+  const at::Tensor& q;
   const at::Tensor& kv;
   const at::Tensor& k_rotated;
   const at::Tensor& out;
@@ -135,7 +136,7 @@ void for_each_token(const Operands& o, const Body& body) {
     std::vector<float> sum(static_cast<size_t>(rotated));
     for (int64_t n = begin; n < end; ++n) {
       const int64_t row = table_row(o, n);
-      body(Token<T>{.q = o.q.defined() ? row_of<T>(o.q, n) : nullptr,
+      body(Token<T>{.q = row_of<T>(o.q, n),
                     .kv = row_of<T>(o.kv, n),
                     .k_rotated = row_of<T>(o.k_rotated, n),
                     .out = row_of<T>(o.out, n),
@@ -164,9 +165,9 @@ void latent_heads_forward(const at::Tensor& q, const at::Tensor& kv, const at::T
 }
 
 void latent_heads_backward(const at::Tensor& grad_out, const AttentionShape& shape,
-                           const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_kv,
-                           const at::Tensor& grad_k_rotated) {
-  const Operands operands{{}, grad_kv, grad_k_rotated, grad_out, shape, positions, table};
+                           const at::Tensor& positions, const RopeTable& table, const at::Tensor& grad_q,
+                           const at::Tensor& grad_kv, const at::Tensor& grad_k_rotated) {
+  const Operands operands{grad_q, grad_kv, grad_k_rotated, grad_out, shape, positions, table};
   if (grad_out.scalar_type() == at::kFloat) {
     for_each_token<float>(operands, [](const Token<float>& token) { backward_token(token); });
   } else {

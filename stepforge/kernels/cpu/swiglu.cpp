@@ -112,10 +112,10 @@ STEPFORGE_INLINE void weighted_row_body(const T* gate, const T* up, float weight
   }
 }
 
-/// Returns the gradient of the weight. `out` may be grad_out.
+/// Returns the gradient of the weight.
 template <typename T>
 STEPFORGE_INLINE float weighted_row_gradient_body(const T* grad_out, const T* gate, const T* up, float weight,
-                                                  T* grad_gate, T* grad_up, T* out, int64_t width) {
+                                                  T* grad_gate, T* grad_up, int64_t width) {
   float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
   for (int64_t f = 0; f < width; ++f) {
@@ -129,7 +129,6 @@ STEPFORGE_INLINE float weighted_row_gradient_body(const T* grad_out, const T* ga
     const float weighted = grad * weight;
     store(grad_gate + f, weighted * u * (sigmoid + silu * (1.0F - sigmoid)));
     store(grad_up + f, weighted * silu);
-    store(out + f, silu * u * weight);
   }
   return sum;
 }
@@ -143,14 +142,14 @@ STEPFORGE_SIMD_CLONES void weighted_row(const BFloat16* gate, const BFloat16* up
   weighted_row_body(gate, up, weight, out, width);
 }
 STEPFORGE_SIMD_CLONES float weighted_row_gradient(const float* grad_out, const float* gate, const float* up,
-                                                  float weight, float* grad_gate, float* grad_up, float* out,
+                                                  float weight, float* grad_gate, float* grad_up,
                                                   int64_t width) {
-  return weighted_row_gradient_body(grad_out, gate, up, weight, grad_gate, grad_up, out, width);
+  return weighted_row_gradient_body(grad_out, gate, up, weight, grad_gate, grad_up, width);
 }
 STEPFORGE_SIMD_CLONES float weighted_row_gradient(const BFloat16* grad_out, const BFloat16* gate,
                                                   const BFloat16* up, float weight, BFloat16* grad_gate,
-                                                  BFloat16* grad_up, BFloat16* out, int64_t width) {
-  return weighted_row_gradient_body(grad_out, gate, up, weight, grad_gate, grad_up, out, width);
+                                                  BFloat16* grad_up, int64_t width) {
+  return weighted_row_gradient_body(grad_out, gate, up, weight, grad_gate, grad_up, width);
 }
 
 // Rows with a weight and limits.
@@ -173,10 +172,10 @@ STEPFORGE_INLINE void clamped_row_body(const T* in, float weight, ClampConstants
   }
 }
 
-/// Returns the gradient of the weight. `out` may be grad_out.
+/// Returns the gradient of the weight.
 template <typename T>
 STEPFORGE_INLINE float clamped_row_gradient_body(const T* grad_out, const T* in, float weight,
-                                                 ClampConstants c, T* grad_in, T* out, int64_t width) {
+                                                 ClampConstants c, T* grad_in, int64_t width) {
   float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
   for (int64_t f = 0; f < width; ++f) {
@@ -195,7 +194,6 @@ STEPFORGE_INLINE float clamped_row_gradient_body(const T* grad_out, const T* in,
     const float to_up = weighted * glu;
     store(grad_in + 2 * f, raw_gate > c.limit ? 0.0F : to_gate);
     store(grad_in + 2 * f + 1, raw_up > c.limit || raw_up < -c.limit ? 0.0F : to_up);
-    store(out + f, glu * (up + 1.0F) * weight);
   }
   return sum;
 }
@@ -209,14 +207,12 @@ STEPFORGE_SIMD_CLONES void clamped_row(const BFloat16* in, float weight, ClampCo
   clamped_row_body(in, weight, c, out, width);
 }
 STEPFORGE_SIMD_CLONES float clamped_row_gradient(const float* grad_out, const float* in, float weight,
-                                                 ClampConstants c, float* grad_in, float* out,
-                                                 int64_t width) {
-  return clamped_row_gradient_body(grad_out, in, weight, c, grad_in, out, width);
+                                                 ClampConstants c, float* grad_in, int64_t width) {
+  return clamped_row_gradient_body(grad_out, in, weight, c, grad_in, width);
 }
 STEPFORGE_SIMD_CLONES float clamped_row_gradient(const BFloat16* grad_out, const BFloat16* in, float weight,
-                                                 ClampConstants c, BFloat16* grad_in, BFloat16* out,
-                                                 int64_t width) {
-  return clamped_row_gradient_body(grad_out, in, weight, c, grad_in, out, width);
+                                                 ClampConstants c, BFloat16* grad_in, int64_t width) {
+  return clamped_row_gradient_body(grad_out, in, weight, c, grad_in, width);
 }
 
 ClampConstants constants_of(const ClampedSwiglu& activation) {
@@ -265,7 +261,7 @@ void forward(const at::Tensor& gate_up, const GatedRows& rows, const at::Tensor&
 
 template <typename T>
 void backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
-              const at::Tensor& grad_gate_up, const at::Tensor& grad_weights, const at::Tensor& out) {
+              const at::Tensor& grad_gate_up, const at::Tensor& grad_weights) {
   const int64_t width = grad_out.size(1);
   const T* const grad = grad_out.const_data_ptr<T>();
   const T* const in = gate_up.const_data_ptr<T>();
@@ -285,15 +281,14 @@ void backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const Gated
     return;
   }
   float* const to_weight = grad_weights.mutable_data_ptr<float>();
-  T* const to = out.mutable_data_ptr<T>();
   const ClampConstants constants = constants_of(rows.clamped.value_or(ClampedSwiglu{}));
   for_each_gated_row(grad_out, [&](int64_t n) {
     const int64_t gate = 2 * n * width;
     to_weight[slot[n]] =
         rows.clamped ? clamped_row_gradient(grad + n * width, in + gate, weight[slot[n]], constants,
-                                            target + gate, to + n * width, width)
+                                            target + gate, width)
                      : weighted_row_gradient(grad + n * width, in + gate, in + gate + width, weight[slot[n]],
-                                             target + gate, target + gate + width, to + n * width, width);
+                                             target + gate, target + gate + width, width);
   });
 }
 
@@ -308,11 +303,11 @@ void gated_forward(const at::Tensor& gate_up, const GatedRows& rows, const at::T
 }
 
 void gated_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const GatedRows& rows,
-                    const at::Tensor& grad_gate_up, const at::Tensor& grad_weights, const at::Tensor& out) {
+                    const at::Tensor& grad_gate_up, const at::Tensor& grad_weights) {
   if (gate_up.scalar_type() == at::kFloat) {
-    backward<float>(grad_out, gate_up, rows, grad_gate_up, grad_weights, out);
+    backward<float>(grad_out, gate_up, rows, grad_gate_up, grad_weights);
   } else {
-    backward<BFloat16>(grad_out, gate_up, rows, grad_gate_up, grad_weights, out);
+    backward<BFloat16>(grad_out, gate_up, rows, grad_gate_up, grad_weights);
   }
 }
 

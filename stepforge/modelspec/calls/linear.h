@@ -89,6 +89,11 @@ inline constexpr CallRow kLinearRow = {
         },
     .derivative_reads =
         [](const CallView& view) { return CallValues{.operands = view.call.trains() ? 1U : 0U}; },
+    .adds_gradient =
+        [](const CallView& view) {
+          const LinearAttributes attributes = linear_attributes(view.call);
+          return !attributes.gathers_input && !attributes.scatters_result;
+        },
     .queued_operands =
         [](const CallView& view) { return linear_attributes(view.call).gathers_input ? 0U : 1U; },
     .queues_gradient = [](const CallView& view) { return !linear_attributes(view.call).scatters_result; },

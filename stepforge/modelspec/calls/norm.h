@@ -27,7 +27,7 @@ inline constexpr CallRow kRmsNormRow = {
         },
     .derivative_reads = [](const CallView&) { return CallValues{.operands = 1, .results = 2}; },
     .gradient_overwrites = 0,
-    .adds_gradient = true,
+    .adds_gradient = [](const CallView&) { return true; },
     .workspace =
         [](const CallView& view) {
           const int64_t width = view.operands[0].width;

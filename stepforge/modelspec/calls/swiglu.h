@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// swiglu(gate_up) -> activation(gate) * up: kernels/swiglu.h.
+// swiglu(gate_up) -> activation(gate) * up, and swiglu(gate_up, weights, slots), each row times the weight of its slot:
+// kernels/swiglu.h.
 #pragma once
 
+#include <optional>
+
+#include "stepforge/base/format.h"
 #include "stepforge/modelspec/calls/workspaces.h"
 #include "stepforge/modelspec/layer_traits.h"
 
@@ -9,6 +13,7 @@ namespace stepforge {
 
 struct SwigluAttributes {
   Activation activation = Activation::silu;
+  std::optional<ClampedSwiglu> clamped = {};  ///< of rows with weights
 };
 
 inline constexpr CallRow kSwigluRow = {
@@ -20,11 +25,13 @@ inline constexpr CallRow kSwigluRow = {
           made.width /= 2;
           return std::vector<LayerValue>{made};
         },
-    .derivative_reads = [](const CallView&) { return CallValues{.operands = 1}; },
+    .derivative_reads =
+        [](const CallView& view) { return CallValues{.operands = (1U << view.operands.size()) - 1}; },
     .text =
         [](const CallView& view) {
-          return std::string(
-              view.attributes<SwigluAttributes>().activation == Activation::silu ? "silu" : "gelu_tanh");
+          const auto& attributes = view.attributes<SwigluAttributes>();
+          if (attributes.clamped) return format("silu, limit {}", attributes.clamped->limit);
+          return std::string(attributes.activation == Activation::silu ? "silu" : "gelu_tanh");
         },
 };
 

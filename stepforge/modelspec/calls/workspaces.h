@@ -30,12 +30,26 @@ inline CallWorkspace vector_gradient(int64_t elements, const Workspace& backward
   return made;
 }
 
-/// Elements in the rows of a value, for each token: of the slice, if it has those only.
+/// Elements in the rows of a value, for each token: of the slice, if it has those only. Those of indices count as fp32.
 inline Elements elements_of(const LayerValue& value) {
   const int64_t elements = value.width * value.times;
   Elements all;
   (value.type == ElementType::compute ? all.compute : all.fp32) = elements;
   return value.rows == Rows::slice ? all.of_slice() : all;
+}
+
+/// For each token that `value` has: of the slice, if it has those only.
+inline Elements for_rows_of(const LayerValue& value, const Elements& elements) {
+  return value.rows == Rows::slice ? elements.of_slice() : elements;
+}
+
+/// A value of the same rows that no gradient flows to.
+inline LayerValue beside(const LayerValue& value, int64_t width, ElementType type) {
+  LayerValue made = value;
+  made.width = width;
+  made.type = type;
+  made.differentiable = false;
+  return made;
 }
 
 /// The gradients of the call's weights, summed over the tensor-parallel ranks if they have shares of them.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/linear.h"
 
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 
 #include "stepforge/kernels/bias.h"
@@ -33,7 +34,10 @@ void linear_backward(const CallRun& run) {
   if (weight.trained()) weight.add_product(run.gradients[0], run.operands[0]);
   if (!run.written.wanted(0)) return;
   at::Tensor out = run.written[0];
-  at::mm_out(out, run.gradients[0], weight.value());
+  if (run.summand.defined())
+    at::addmm_out(out, run.summand, run.gradients[0], weight.value());
+  else
+    at::mm_out(out, run.gradients[0], weight.value());
 }
 
 void bias(const CallRun& run) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/residual.h"
 
+#include <ATen/ops/add.h>
+
 #include "stepforge/kernels/dropout_add.h"
+#include "stepforge/kernels/gated_add.h"
 #include "stepforge/nn/calls/entries.h"
 
 namespace stepforge::calls {
@@ -35,6 +38,22 @@ void residual_add(const CallRun& run) {
 void residual_add_backward(const CallRun& run) {
   const Dropout dropout(run, run.gradients[0].size(0));
   dropout_add_backward(run.gradients[0], run.context.dropout, dropout.key, dropout.coords, run.written[0]);
+}
+
+void add(const CallRun& run) {
+  at::Tensor sum = run.written[0];
+  at::add_out(sum, run.operands[0], run.operands[1]);
+}
+
+void add_backward(const CallRun&) {}  // both gradients are that of the result
+
+void gated_add(const CallRun& run) {
+  gated_add_forward(run.operands[0], run.operands[1], run.operands[2].squeeze(1), run.written[0]);
+}
+
+void gated_add_backward(const CallRun& run) {
+  stepforge::gated_add_backward(run.gradients[0], run.operands[1], run.operands[2].squeeze(1), run.written[1],
+                                run.written[2].squeeze(1));
 }
 
 }  // namespace stepforge::calls

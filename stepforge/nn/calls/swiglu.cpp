@@ -7,12 +7,28 @@
 namespace stepforge::calls {
 
 void swiglu(const CallRun& run) {
-  swiglu_forward(run.operands[0], run.written[0], attributes_of<SwigluAttributes>(run.call).activation);
+  const auto& [activation, clamped] = attributes_of<SwigluAttributes>(run.call);
+  const at::Tensor& gate_up = run.operands[0];
+  if (run.operands.size() == 1) return swiglu_forward(gate_up, run.written[0], activation);
+  const at::Tensor slots = run.operands[2].view({-1});
+  if (clamped)
+    clamped_swiglu_forward(gate_up, run.operands[1], slots, *clamped, run.written[0]);
+  else
+    expert_swiglu_forward(gate_up, run.operands[1], slots, run.written[0]);
 }
 
 void swiglu_backward(const CallRun& run) {
-  stepforge::swiglu_backward(run.gradients[0], run.operands[0], run.written[0],
-                             attributes_of<SwigluAttributes>(run.call).activation);
+  const auto& [activation, clamped] = attributes_of<SwigluAttributes>(run.call);
+  const at::Tensor& gradient = run.gradients[0];
+  const at::Tensor& gate_up = run.operands[0];
+  if (run.operands.size() == 1)
+    return stepforge::swiglu_backward(gradient, gate_up, run.written[0], activation);
+  const at::Tensor slots = run.operands[2].view({-1});
+  if (clamped)
+    clamped_swiglu_backward(gradient, gate_up, run.operands[1], slots, *clamped, run.written[0],
+                            run.written[1]);
+  else
+    expert_swiglu_backward(gradient, gate_up, run.operands[1], slots, run.written[0], run.written[1]);
 }
 
 }  // namespace stepforge::calls

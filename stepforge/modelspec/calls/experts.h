@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of experts, of rows that are sorted by expert (kernels/expert_rows.h, grouped_product.h):
+//
+//   sort_rows(experts) -> slots, rows                            where the rows of each token are
+//   expert_in(x, experts, slots, rows; matrices, bias)           -> of each row of a token its expert's product
+//   expert_out(h, experts, slots, rows, weights; matrices, bias) -> of each token the sum of the products of its rows
+//
+// The rows that go in, and those that come out, exist only while a call runs.
+#pragma once
+
+#include "stepforge/base/format.h"
+#include "stepforge/modelspec/calls/workspaces.h"
+
+namespace stepforge {
+
+struct ExpertsAttributes {
+  int64_t experts = 0;   ///< of this rank
+  int64_t chosen = 1;    ///< rows of each token
+  bool stacked = false;  ///< the matrices are one tensor [experts, in, out]; otherwise [experts * out, in]
+};
+
+namespace experts_row {
+
+/// Columns of the result.
+inline int64_t out_width(const CallView& view) {
+  const auto& [experts, chosen, stacked] = view.attributes<ExpertsAttributes>();
+  const std::vector<int64_t>& shape = view.call.weights.at(0).shape;
+  return stacked ? shape.at(2) : shape.at(0) / experts;
+}
+
+inline double flops(const CallView& view) {
+  const int64_t chosen = view.attributes<ExpertsAttributes>().chosen;
+  return 2.0 * static_cast<double>(chosen * view.operands[0].width * out_width(view));
+}
+
+/// Of rows of `width` elements, beside the gradient of the bias.
+inline CallWorkspace workspace(const CallView& view, int64_t width) {
+  const int64_t chosen = view.attributes<ExpertsAttributes>().chosen;
+  CallWorkspace made;
+  made.forward.token = for_rows_of(view.operands[0], {chosen * width});
+  made.backward = made.forward;
+  if (view.call.weights.size() > 1 && view.call.weights[1].trained)
+    made.backward.fixed_fp32 = made.queued.fixed_fp32 = view.call.weights[1].elements();
+  made.weights = made.backward;
+  return made;
+}
+
+/// The operand is read for the gradient of the matrices.
+inline uint32_t queued(const CallView& view) {
+  return view.call.weights[0].trained ? 0b1101U : 0U;
+}
+
+inline std::string text(const CallView& view) {
+  const auto& [experts, chosen, stacked] = view.attributes<ExpertsAttributes>();
+  return format("{} experts, {} for each token", experts, chosen);
+}
+
+}  // namespace experts_row
+
+inline constexpr CallRow kSortRowsRow = {
+    .kind = CallKind::sort_rows,
+    .name = "sort_rows",
+    .results =
+        [](const CallView& view) {
+          LayerValue slots = beside(view.operands[0], 1, ElementType::int32);
+          slots.times *= view.operands[0].width;
+          return std::vector<LayerValue>{
+              slots, beside(view.operands[0], view.operands[0].width, ElementType::int32)};
+        },
+};
+
+inline constexpr CallRow kExpertInRow = {
+    .kind = CallKind::expert_in,
+    .name = "expert_in",
+    .rule = TypeRule::linear,
+    .results =
+        [](const CallView& view) {
+          LayerValue made = view.operands[0];
+          made.width = experts_row::out_width(view);
+          made.times = view.attributes<ExpertsAttributes>().chosen;
+          return std::vector<LayerValue>{made};
+        },
+    .derivative_reads =
+        [](const CallView& view) {
+          return CallValues{.operands = view.call.weights[0].trained ? 0b1111U : 0b1110U};
+        },
+    .queued_operands = experts_row::queued,
+    .queues_gradient = [](const CallView& view) { return view.call.weights[0].trained; },
+    .flops = experts_row::flops,
+    .workspace = [](const CallView& view) { return experts_row::workspace(view, view.operands[0].width); },
+    .text = experts_row::text,
+};
+
+inline constexpr CallRow kExpertOutRow = {
+    .kind = CallKind::expert_out,
+    .name = "expert_out",
+    .rule = TypeRule::linear,
+    .results =
+        [](const CallView& view) {
+          LayerValue made = view.operands[0];
+          made.width = experts_row::out_width(view);
+          made.times = 1;
+          return std::vector<LayerValue>{made};
+        },
+    .derivative_reads =
+        [](const CallView& view) {
+          const uint32_t weights = view.operands.size() > 4 ? 0b10000U : 0U;
+          return CallValues{.operands = weights | (view.call.weights[0].trained ? 0b1111U : 0b1110U)};
+        },
+    .queued_operands = experts_row::queued,
+    .queues_gradient = [](const CallView& view) { return view.call.weights[0].trained; },
+    .flops = experts_row::flops,
+    .workspace =
+        [](const CallView& view) { return experts_row::workspace(view, experts_row::out_width(view)); },
+    .text = experts_row::text,
+};
+
+}  // namespace stepforge

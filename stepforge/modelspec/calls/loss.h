@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// loss(x; weight) -> token_loss: the output projection and the cross-entropy, in chunks of tokens (kernels/cross_entropy.h). In
+// training backward computes the losses too, so that the logits of a chunk are made once.
+#pragma once
+
+#include "stepforge/base/format.h"
+#include "stepforge/modelspec/calls/workspaces.h"
+
+namespace stepforge {
+
+struct LossAttributes {
+  int64_t chunk = 0;              ///< tokens whose logits are in memory at once
+  int64_t vocabulary = 0;         ///< of all ranks
+  int64_t parts = 1;              ///< ranks that have a part of it
+  bool whole_logits = false;      ///< these gather the logits
+  double logit_cap = 0.0;         ///< logits are cap * tanh(x / cap); 0: not capped
+  int64_t numbers_per_logit = 0;  ///< fp32 numbers that a loss of a plug-in allocates, with its gradient
+};
+
+inline constexpr CallRow kLossRow = {
+    .kind = CallKind::loss,
+    .name = "loss",
+    .rule = TypeRule::loss,
+    .results =
+        [](const CallView& view) {
+          require_width(view, 0, view.call.weights.at(0).shape.at(1));
+          return std::vector<LayerValue>{
+              {.name = "", .width = 1, .rows = view.operands[0].rows, .type = ElementType::fp32}};
+        },
+    .derivative_reads = [](const CallView&) { return CallValues{.operands = 1, .results = 1}; },
+    .flops = [](const CallView& view) { return 2.0 * static_cast<double>(view.call.weights[0].elements()); },
+    .workspace =
+        [](const CallView& view) {
+          const auto& loss = view.attributes<LossAttributes>();
+          const CallWeight& weight = view.call.weights[0];
+          CallWorkspace made;
+          made.forward.chunk = made.backward.chunk = loss.chunk;
+          made.forward.chunk_token.compute = weight.shape[0];
+          if (loss.parts > 1 && loss.whole_logits) made.forward.chunk_token.compute += loss.vocabulary;
+          if (loss.parts > 1 && !loss.whole_logits) made.forward.chunk_token.fp32 = 4 + loss.parts;
+          made.backward.chunk_token.fp32 = loss.numbers_per_logit * loss.vocabulary;
+          made.backward.narrow = weight.elements();
+          return made;
+        },
+    .exchanges =
+        [](const CallView& view) {
+          const auto& loss = view.attributes<LossAttributes>();
+          const auto exchange = [](ExchangeKind kind, Elements elements) {
+            return Exchange{BlockAxis::tensor, kind, elements};
+          };
+          if (loss.parts == 1) return CallExchanges();
+          if (loss.whole_logits)
+            return CallExchanges{{exchange(ExchangeKind::gather, {loss.vocabulary})}, {}};
+          // The largest logit of each rank, and two sums in fp64.
+          return CallExchanges{
+              {exchange(ExchangeKind::max, {0, loss.parts}), exchange(ExchangeKind::sum, {0, 4})}, {}};
+        },
+    .text =
+        [](const CallView& view) {
+          const auto& loss = view.attributes<LossAttributes>();
+          return format("{} tokens at once{}", loss.chunk,
+                        loss.logit_cap > 0 ? format(", cap {}", loss.logit_cap) : "");
+        },
+};
+
+}  // namespace stepforge

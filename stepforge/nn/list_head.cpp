@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/nn/list_head.h"
+
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/kernels/cross_entropy.h"
+#include "stepforge/modelspec/calls/loss.h"
+#include "stepforge/nn/vocabulary_part.h"
+
+namespace stepforge {
+
+namespace {
+
+const Call& loss_of(const CallList& list) {
+  if (list.empty() || list.calls.back().kind != CallKind::loss)
+    throw Error("the calls of a head must end with a loss");
+  return list.calls.back();
+}
+
+CallList before_loss(CallList list) {
+  list.outputs = loss_of(list).operands;
+  list.calls.pop_back();
+  return list;
+}
+
+}  // namespace
+
+ListHead::ListHead(const CallList& training, const CallList& generation, const ParameterLookup& parameters,
+                   std::shared_ptr<const LayerResources> resources)
+    : call_(loss_of(training)),
+      weight_(parameters(call_.weights.front().name)),
+      resources_(resources),
+      block_(training, generation, parameters, resources),
+      states_(before_loss(training), before_loss(generation), parameters, std::move(resources)) {}
+
+LossResult ListHead::loss_with_gradients(const Bundle& inputs, const Context& context,
+                                         const at::Tensor& scale) {
+  ListBlock::Gradients made = block_.forward_backward({inputs.at(0)}, context, {scale});
+  return {made.outputs.front().view({-1}), at::Tensor(), std::move(made.inputs)};
+}
+
+LossResult ListHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
+  const at::NoGradGuard no_grad;
+  LossResult result{block_.forward({inputs.at(0)}, context).front().view({-1}), {}, {}};
+  if (with_logits) result.logits = logits_of(states_.forward({inputs.at(0)}, context).front());
+  return result;
+}
+
+at::Tensor ListHead::last_logits(const Bundle& inputs, const Context& context) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& hidden = inputs.at(0);
+  const int64_t rows = context.batch->host.rows;
+  const int64_t count = hidden.size(0) / rows;
+  const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
+  return logits_of(states_.forward({last}, context).front());
+}
+
+at::Tensor ListHead::logits_of(const at::Tensor& hidden) const {
+  const auto& attributes = attributes_of<LossAttributes>(call_);
+  at::Tensor logits = at::mm(hidden, weight_.value().detach().t());
+  if (attributes.logit_cap > 0) cap_logits(logits, attributes.logit_cap);
+  logits = logits.to(at::kFloat);
+  return attributes.parts > 1 ? of_all_parts(logits, vocabulary_part(weight_.spec()), resources_->tensor)
+                              : logits;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The head of a model as a list of calls.
+#pragma once
+
+#include <memory>
+
+#include "stepforge/nn/list_block.h"
+
+namespace stepforge {
+
+/// Runs a list whose last call is a loss (modelspec/calls/loss.h).
+class ListHead : public Head {
+ public:
+  /// As ListBlock. Throws Error unless both lists end with a loss.
+  ListHead(const CallList& training, const CallList& generation, const ParameterLookup& parameters,
+           std::shared_ptr<const LayerResources> resources);
+  LossResult loss_with_gradients(const Bundle& inputs, const Context& context,
+                                 const at::Tensor& scale) override;
+  LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) override;
+  at::Tensor last_logits(const Bundle& inputs, const Context& context) override;
+
+ private:
+  /// [N, vocabulary] fp32, of what goes into the loss.
+  at::Tensor logits_of(const at::Tensor& hidden) const;
+
+  Call call_;  ///< the loss
+  Parameter& weight_;
+  std::shared_ptr<const LayerResources> resources_;
+  ListBlock block_;
+  ListBlock states_;  ///< the calls before the loss
+};
+
+}  // namespace stepforge
