@@ -20,25 +20,10 @@ const T& item(const std::vector<T>& list, int index) {
   return list[static_cast<std::size_t>(index)];
 }
 
-double forward_flops(const CallInfo& info, const CostContext& context) {
-  const CallView view = info.view();
-  double per_row = info.row->flops != nullptr ? info.row->flops(view) : 0.0;
-  if (info.row->flops_per_key != nullptr) {
-    const int64_t window = info.row->window(view);
-    const int64_t length = context.document_length;
-    per_row +=
-        info.row->flops_per_key(view) * static_cast<double>(window > 0 ? std::min(window, length) : length);
-  }
-  // A product that gathers its input, or sums slices of its result, is of all tokens.
-  const bool slice = !info.operands.empty() && info.operands.front().rows == Rows::slice &&
-                     info.results.front().rows == Rows::slice;
-  return per_row * static_cast<double>(context.tokens) / static_cast<double>(slice ? context.slices : 1);
-}
-
 /// Each gradient of weights is another product of the size of the forward one.
 double weight_flops(const CallInfo& info, const CostContext& context) {
   const bool product = info.row->queued_operands != nullptr || info.row->rule == TypeRule::loss;
-  return product && info.call->trains() ? forward_flops(info, context) : 0.0;
+  return product && info.call->trains() ? call_flops(info, context) : 0.0;
 }
 
 /// What lives while the steps of a list run. `live` counts from 0 at the beginning, so it falls below 0 when memory that
@@ -189,7 +174,7 @@ void add_sent(std::array<int64_t, kBlockAxes>& sums, int64_t& beside, const std:
 void add_work(BlockCost& cost, const std::vector<CallInfo>& calls, const BlockProgram& program,
               const CostContext& context) {
   for (const CallInfo& info : calls) {
-    cost.forward_flops += forward_flops(info, context);
+    cost.forward_flops += call_flops(info, context);
     add_sent(cost.forward_exchange, cost.forward_beside, info.exchanges().forward, context);
   }
   for (const CallStep& step : program.backward) {
@@ -198,7 +183,7 @@ void add_work(BlockCost& cost, const std::vector<CallInfo>& calls, const BlockPr
     const bool again = step.action == CallAction::forward;
     add_sent(cost.backward_exchange, cost.backward_beside,
              again ? info.exchanges().forward : info.exchanges().backward, context);
-    const double flops = forward_flops(info, context);
+    const double flops = call_flops(info, context);
     const double weights = again ? 0.0 : weight_flops(info, context);
     cost.backward_weight_flops += weights;
     // Frozen products count as trained ones, so that freezing does not move the cut of a pipeline.
@@ -209,10 +194,24 @@ void add_work(BlockCost& cost, const std::vector<CallInfo>& calls, const BlockPr
 
 }  // namespace
 
+double call_flops(const CallInfo& info, const CostContext& context) {
+  const CallView view = info.view();
+  double per_row = info.row->flops != nullptr ? info.row->flops(view) : 0.0;
+  if (info.row->flops_per_key != nullptr) {
+    const int64_t window = info.row->window(view);
+    const int64_t length = context.document_length;
+    per_row +=
+        info.row->flops_per_key(view) * static_cast<double>(window > 0 ? std::min(window, length) : length);
+  }
+  // A product that gathers its input, or sums slices of its result, is of all tokens.
+  const bool slice = info.operands.front().rows == Rows::slice && info.results.front().rows == Rows::slice;
+  return per_row * static_cast<double>(context.tokens) / static_cast<double>(slice ? context.slices : 1);
+}
+
 BlockCost list_cost(const CallList& list, const CostContext& context,
                     const std::vector<std::string>& recomputed) {
   CallList kept = list;
-  recompute_regions(kept, recomputed);
+  recompute_calls(kept, recomputed);
   const std::vector<CallInfo> calls = call_infos(kept);
   const BlockProgram program = derive(kept, /*trains=*/true);
   const BlockProgram inference = derive(kept, /*trains=*/false);

@@ -6,11 +6,15 @@
 #include <vector>
 
 #include "stepforge/modelspec/call_list.h"
+#include "stepforge/modelspec/call_program.h"
 #include "stepforge/modelspec/cost.h"
 
 namespace stepforge {
 
-/// `recomputed` names regions that backward runs again (call_passes.h).
+/// FLOPs of a call in forward.
+double call_flops(const CallInfo& info, const CostContext& context);
+
+/// `recomputed` names regions and calls that backward runs again (call_passes.h).
 BlockCost list_cost(const CallList& list, const CostContext& context,
                     const std::vector<std::string>& recomputed = {});
 

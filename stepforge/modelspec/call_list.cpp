@@ -24,6 +24,10 @@ bool Call::trains() const {
   return std::ranges::any_of(weights, &CallWeight::trained);
 }
 
+std::string Call::full_name() const {
+  return format("{}.{}", region, name);
+}
+
 std::vector<LayerValue> CallList::values_of(std::span<const int> indices) const {
   std::vector<LayerValue> found;
   found.reserve(indices.size());

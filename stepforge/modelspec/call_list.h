@@ -68,6 +68,8 @@ struct Call {
   bool sums_weight_gradients = false;  ///< over the tensor-parallel ranks, which have other tokens or heads
 
   bool trains() const;
+  /// "mlp.swiglu": what activation_checkpoint.calls names.
+  std::string full_name() const;
 };
 
 /// Attributes of the type that the row of the call has. Throws std::bad_any_cast for another type.

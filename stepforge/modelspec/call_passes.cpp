@@ -216,9 +216,9 @@ CallList over_context(const CallList& list, const ContextParallel& context) {
   return rewriter.finish();
 }
 
-void recompute_regions(CallList& list, std::span<const std::string> regions) {
-  const auto is_recomputed = [&](const Call& call) {
-    return std::ranges::find(regions, call.region) != regions.end();
+void recompute_calls(CallList& list, std::span<const std::string> names) {
+  const auto is_named = [&](const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
   };
   for (Call& call : list.calls) {
     const bool leaves = std::ranges::any_of(call.results, [&](int result) {
@@ -226,7 +226,8 @@ void recompute_regions(CallList& list, std::span<const std::string> regions) {
         return reader.region != call.region && std::ranges::count(reader.operands, result) > 0;
       });
     });
-    if (is_recomputed(call) && !leaves) call.recompute = true;
+    if (is_named(call.region) && !leaves) call.recompute = true;
+    if (is_named(call.full_name())) call.recompute = true;
   }
 }
 

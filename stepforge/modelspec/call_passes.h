@@ -29,7 +29,8 @@ CallList over_context(const CallList& list, const ContextParallel& context);
 /// Without the lookups of tokens more than `ahead` further ahead, and the outputs that they are.
 CallList without_ahead(const CallList& list, int64_t ahead);
 
-/// Backward makes the results of these regions again, from what enters them.
-void recompute_regions(CallList& list, std::span<const std::string> regions);
+/// Backward makes the results of these calls again. A name is that of a region ("mlp"), whose calls are all made again from
+/// what enters it, except what leaves it, or of one call of a region ("mlp.swiglu").
+void recompute_calls(CallList& list, std::span<const std::string> names);
 
 }  // namespace stepforge

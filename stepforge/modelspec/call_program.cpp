@@ -50,6 +50,13 @@ class Deriver {
     return std::move(program_);
   }
 
+  std::vector<bool> values_read() const {
+    std::vector<bool> read(values_.size());
+    for (const CallInfo& info : calls_)
+      if (is_active(info)) for_each_read(info, [&](int value) { at(read, value) = true; });
+    return read;
+  }
+
  private:
   struct ValueState {
     int maker = -1;          ///< the call that makes it; -1: an input
@@ -340,6 +347,10 @@ std::vector<CallInfo> call_infos(const CallList& list) {
 
 BlockProgram derive(const CallList& list, bool trains) {
   return Deriver(list, trains).derive(trains);
+}
+
+std::vector<bool> values_read_by_derivatives(const CallList& list) {
+  return Deriver(list, /*trains=*/true).values_read();
 }
 
 }  // namespace stepforge

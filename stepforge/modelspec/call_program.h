@@ -64,4 +64,7 @@ std::vector<CallInfo> call_infos(const CallList& list);
 /// `trains`: with a backward pass, for the gradients of all inputs and trained weights.
 BlockProgram derive(const CallList& list, bool trains);
 
+/// Which values the derivatives of the calls read: they are kept, or made again from others that are.
+std::vector<bool> values_read_by_derivatives(const CallList& list);
+
 }  // namespace stepforge

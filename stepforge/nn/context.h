@@ -55,7 +55,7 @@ struct Context {
   DropoutKey dropout_key;         ///< of the step; each site derives its own
   KvCache* cache = nullptr;       ///< set during generation only
   RouterStep* routers = nullptr;  ///< of the micro-batch (router_step.h); set in training only
-  std::span<const std::string> recomputed_regions;  ///< of the running block
+  std::span<const std::string> recomputed_regions;  ///< and calls, of the running block
 };
 
 }  // namespace stepforge

@@ -221,7 +221,7 @@ std::shared_ptr<const ListBlock::Steps> ListBlock::steps(const Context& context,
     std::vector<Parameter*>& of_call = made->weights.emplace_back();
     for (const CallWeight& weight : call.weights) of_call.push_back(bound.parameters.at(weight.name));
   }
-  recompute_regions(made->list, made->recomputed);
+  recompute_calls(made->list, made->recomputed);
   made->program = derive(made->list, trains);
   steps_.push_back(made);
   return made;

@@ -244,12 +244,22 @@ TEST(CallProgram, AnOutputThatIsGivenTwiceHasTheSumOfItsGradients) {
 
 TEST(CallProgram, RecomputationRunsOnlyWhatDerivativesRead) {
   CallList list = mlp();
-  recompute_regions(list, std::vector<std::string>{"mlp"});
+  recompute_calls(list, std::vector<std::string>{"mlp"});
   const BlockProgram program = derive(list, /*trains=*/true);
   EXPECT_TRUE(program.saved.empty());
   // Not the last product, whose result nothing reads; and each call just before its first reader.
   EXPECT_EQ(names(list, program.backward),
             (std::vector<std::string>{"norm", "up", "swiglu", "d down", "d swiglu", "d up", "d norm"}));
+  expect_sound(program);
+}
+
+TEST(RecomputeCalls, TakesCallsWithTheirRegionAndNoOtherNames) {
+  CallList list = mlp();
+  recompute_calls(list, std::vector<std::string>{"mlp.swiglu", "up", "other.norm"});
+  const BlockProgram program = derive(list, /*trains=*/true);
+  EXPECT_EQ(saved(list, program), (std::vector<std::string>{"norm", "norm.1", "up"}));
+  EXPECT_EQ(names(list, program.backward),
+            (std::vector<std::string>{"swiglu", "d down", "d swiglu", "d up", "d norm"}));
   expect_sound(program);
 }
 
@@ -297,7 +307,7 @@ TEST(CallProgram, WhatLeavesARecomputedRegionIsKept) {
   const CallList next =
       writer.finish({writer.call(CallKind::rms_norm, "after", {x}, {&other}, NormAttributes{})});
   CallList list = joined(mlp(), next);
-  recompute_regions(list, std::vector<std::string>{"mlp"});
+  recompute_calls(list, std::vector<std::string>{"mlp"});
   // The sum is in the memory of the last product.
   EXPECT_EQ(saved(list, derive(list, /*trains=*/true)), (std::vector<std::string>{"down", "after.1"}));
 }
