@@ -167,7 +167,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   if (staged) text.pipeline = pipeline_text(schedule_title(config.parallelism), pipeline, step, run);
   if (options.program || options.all)
     text.table = TableOptions{.all_micro_batches = options.all, .all_repetitions = options.all};
-  if (options.calls) std::cout << calls_text(part) << "\n";
+  if (options.calls) std::cout << calls_text(part, step.program().blocks) << "\n";
   if (options.layout) std::cout << layout_text(part, layout, config) << "\n";
   std::cout << render_plan(plan_model(config), part, step.program(), text);
   write_files(options, config, pipeline, step, run, machine);

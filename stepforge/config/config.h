@@ -186,9 +186,9 @@ constexpr ChoiceNames<4> choice_names(CommBackend) {
   return {"auto", "shared_memory", "gloo", "nccl"};
 }
 
-enum class RecomputeMode : uint8_t { none, full, every_n, blocks, regions };
-constexpr ChoiceNames<5> choice_names(RecomputeMode) {
-  return {"none", "full", "every_n", "blocks", "regions"};
+enum class RecomputeMode : uint8_t { none, full, every_n, blocks, regions, calls, budget };
+constexpr ChoiceNames<7> choice_names(RecomputeMode) {
+  return {"none", "full", "every_n", "blocks", "regions", "calls", "budget"};
 }
 
 enum class RecomputeRegion : uint8_t { attention, mlp };
@@ -515,6 +515,8 @@ struct ActivationCheckpointConfig {
   int64_t every_n = 2;
   std::vector<int64_t> blocks;
   std::vector<RecomputeRegion> regions;
+  std::vector<std::string> calls;
+  double memory_budget = 0.5;
 
   bool operator==(const ActivationCheckpointConfig&) const = default;
 };

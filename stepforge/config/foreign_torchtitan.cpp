@@ -84,6 +84,10 @@ constexpr auto kTorchtitanKeys = std::to_array<ForeignKey>({
     {"activation_checkpoint.mode", "activation_checkpoint.mode", "", read},
     {"activation_checkpoint.selective_ac_option", "activation_checkpoint.every_n", "with mode = \"every_n\"",
      read},
+    {"activation_checkpoint.memory_budget", "activation_checkpoint.memory_budget", "with mode = \"budget\"",
+     read},
+    {"activation_checkpoint.visualize_memory_budget_pareto", "", "`stepforge plan` shows the choice",
+     needless},
     {"activation_checkpoint.*", "activation_checkpoint.regions",
      "read only with selection of single operations", needless},
     {"checkpoint.enable_checkpoint", "checkpoint.enable"},
@@ -174,26 +178,31 @@ void convert_flavor(ForeignConversion& conversion) {
 void convert_recomputation(ForeignConversion& conversion) {
   constexpr std::string_view key = "activation_checkpoint.mode";
   constexpr std::string_view option_key = "activation_checkpoint.selective_ac_option";
+  constexpr std::string_view budget_key = "activation_checkpoint.memory_budget";
   const ConfigValue* mode = conversion.find(key);
   const ConfigValue* option = conversion.find(option_key);
-  if (mode == nullptr && option == nullptr) return;
   const std::string name = mode == nullptr ? "selective" : lower_text(*mode);
+  if (name == "memory_budget") {
+    conversion.set(key, key, "budget");
+    if (const auto budget = conversion.number(budget_key))
+      conversion.set(budget_key, budget_key, toml_float(*budget));
+  } else if (conversion.has(budget_key)) {
+    conversion.need_nothing(budget_key, "read only with mode = \"memory_budget\"");
+  }
   if (name != "selective") {
     if (option != nullptr) conversion.need_nothing(option_key, "read only with mode = \"selective\"");
-    if (name == "memory_budget")
-      return conversion.lose(
-          key, "not available yet; activation_checkpoint.mode is none, full, every_n or regions");
-    return conversion.set(key, "activation_checkpoint.mode", name);
+    if (name != "memory_budget") conversion.set(key, key, name);
+    return;
   }
+  if (mode == nullptr && option == nullptr) return;
   const std::string every_n = option == nullptr                         ? "2"
                               : option->kind == ConfigValue::Kind::text ? option->text
                                                                         : toml_value(*option);
   if (every_n == "op") {
-    conversion.set(key, "activation_checkpoint.mode", "regions",
-                   "similar to its selection of single operations");
+    conversion.set(key, key, "regions", "similar to its selection of single operations");
     return conversion.set(option_key, "activation_checkpoint.regions", "[\"mlp\"]");
   }
-  conversion.set(key, "activation_checkpoint.mode", "every_n");
+  conversion.set(key, key, "every_n");
   conversion.set(option_key, "activation_checkpoint.every_n", every_n);
 }
 

@@ -471,6 +471,7 @@ void check_activation_checkpoint(const RuleCheck& check) {
   };
   check_list(RecomputeMode::blocks, recompute.blocks);
   check_list(RecomputeMode::regions, recompute.regions);
+  check_list(RecomputeMode::calls, recompute.calls);
   const int64_t layers = config.model.n_layers + config.model.n_mtp_layers;
   const bool in_model = std::all_of(recompute.blocks.begin(), recompute.blocks.end(),
                                     [&](int64_t block) { return block < layers; });

@@ -176,16 +176,27 @@ SchemaOf<LrSchedulerConfig> lr_scheduler_section() {
 
 SchemaOf<ActivationCheckpointConfig> activation_checkpoint_section() {
   return SchemaOf<ActivationCheckpointConfig>()
-      .field("mode", &ActivationCheckpointConfig::mode,
-             "What is recomputed in the backward pass: nothing (none), all layers (full), every n-th layer "
-             "(every_n), the layers in blocks (blocks), or the parts of all layers in regions (regions).")
+      .field(
+          "mode", &ActivationCheckpointConfig::mode,
+          "What is recomputed in the backward pass: nothing (none), all layers (full), every n-th layer "
+          "(every_n), the layers in blocks (blocks), the parts of all layers in regions (regions), the calls of "
+          "all layers in calls (calls), or the calls that cost least, so that memory_budget is kept (budget).")
       .field("every_n", &ActivationCheckpointConfig::every_n,
              "With mode every_n: interval between recomputed layers; 2 means every second layer.",
              {.unit = "layers", .min = 1, .max = 10000})
       .field("blocks", &ActivationCheckpointConfig::blocks,
              "With mode blocks: indices of the recomputed layers, starting at 0.", {.min = 0, .max = 9999})
       .field("regions", &ActivationCheckpointConfig::regions,
-             "With mode regions: parts of every layer that are recomputed.");
+             "With mode regions: parts of every layer that are recomputed.")
+      .field(
+          "calls", &ActivationCheckpointConfig::calls,
+          "With mode calls: kinds of calls (swiglu, rms_norm), or single calls with their region (mlp.gate_up), "
+          "that are recomputed in every layer; `stepforge plan --calls` lists them.",
+          {.non_empty = true})
+      .field("memory_budget", &ActivationCheckpointConfig::memory_budget,
+             "With mode budget: fraction of the activation memory of each layer that may be kept, between "
+             "recomputing all that saves memory (0) and keeping all (1).",
+             {.min = 0, .max = 1});
 }
 
 }  // namespace stepforge

@@ -204,7 +204,8 @@ double call_flops(const CallInfo& info, const CostContext& context) {
         info.row->flops_per_key(view) * static_cast<double>(window > 0 ? std::min(window, length) : length);
   }
   // A product that gathers its input, or sums slices of its result, is of all tokens.
-  const bool slice = info.operands.front().rows == Rows::slice && info.results.front().rows == Rows::slice;
+  const bool slice = !info.operands.empty() && info.operands.front().rows == Rows::slice &&
+                     info.results.front().rows == Rows::slice;
   return per_row * static_cast<double>(context.tokens) / static_cast<double>(slice ? context.slices : 1);
 }
 

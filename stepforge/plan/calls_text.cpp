@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/plan/calls_text.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/modelspec/call_passes.h"
+#include "stepforge/modelspec/call_program.h"
 #include "stepforge/modelspec/call_table.h"
 
 namespace stepforge {
@@ -11,7 +14,7 @@ namespace stepforge {
 namespace {
 
 /// A call without what all calls of the block and region have in common: the begin of the names of their weights.
-std::string call_line(const BlockSpec& block, const CallList& list, const Call& call) {
+std::string call_line(const BlockSpec& block, const CallList& list, const Call& call, bool again) {
   std::string line = "    " + text_of(list, call);
   const std::string prefix = block.name + "." + call.region + ".";
   for (std::size_t at = line.find(prefix); at != std::string::npos; at = line.find(prefix, at))
@@ -25,37 +28,54 @@ std::string call_line(const BlockSpec& block, const CallList& list, const Call& 
   const std::vector<LayerValue> operands = list.values_of(call.operands);
   const std::string attributes = row.text != nullptr ? row.text({call, operands}) : "";
   if (!attributes.empty()) line += ", " + attributes;
-  if (call.recompute) line += ", recomputed in backward";
+  if (again) line += ", recomputed in backward";
   return line + "\n";
 }
 
-std::string block_text(const BlockSpec& block) {
+/// Which calls of a list backward makes again.
+std::vector<bool> calls_made_again(const CallList& list) {
+  std::vector<bool> again(list.calls.size());
+  for (const CallStep& step : derive(list, /*trains=*/true).backward)
+    if (step.action == CallAction::forward) again[static_cast<std::size_t>(step.call)] = true;
+  return again;
+}
+
+/// `recomputed`: regions and calls of the block.
+std::string block_text(const BlockSpec& block, const std::vector<std::string>& recomputed) {
   std::string text;
-  const CallList list = block.calls();
+  CallList list = block.calls();
   if (list.empty()) {
     for (const RegionSpec& region : block.regions) {
-      text += format("  {}\n", region.name);
+      const bool again = std::ranges::count(recomputed, region.name) > 0;
+      text += format("  {}{}\n", region.name, again ? ", recomputed in backward" : "");
       for (const CallSpec& call : region.calls) text += format("    {}\n", call.name);
     }
     return text;
   }
+  recompute_calls(list, recomputed);
+  const std::vector<bool> again = calls_made_again(list);
   std::string region;
-  for (const Call& call : list.calls) {
+  for (std::size_t c = 0; c < list.calls.size(); ++c) {
+    const Call& call = list.calls[c];
     if (call.region != region) text += format("  {}\n", call.region);
     region = call.region;
-    text += call_line(block, list, call);
+    text += call_line(block, list, call, again[c]);
   }
   return text;
 }
 
 }  // namespace
 
-std::string calls_text(const ModelSpec& model) {
+std::string calls_text(const ModelSpec& model, std::span<const ProgramBlock> blocks) {
+  const auto text_of_block = [&](std::size_t b) {
+    return block_text(model.blocks[b],
+                      b < blocks.size() ? blocks[b].recomputed_regions : std::vector<std::string>());
+  };
   std::string text;
   for (std::size_t b = 0; b < model.blocks.size();) {
-    const std::string calls = block_text(model.blocks[b]);
+    const std::string calls = text_of_block(b);
     std::size_t end = b + 1;
-    while (end < model.blocks.size() && block_text(model.blocks[end]) == calls) ++end;
+    while (end < model.blocks.size() && text_of_block(end) == calls) ++end;
     text += model.blocks[b].name;
     if (end - b > 1) text += format(" to {}", model.blocks[end - 1].name);
     text += "\n" + calls;

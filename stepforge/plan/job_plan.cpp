@@ -97,6 +97,10 @@ RecomputePolicy::Mode recompute_mode(RecomputeMode mode) {
       return RecomputePolicy::Mode::blocks;
     case RecomputeMode::regions:
       return RecomputePolicy::Mode::regions;
+    case RecomputeMode::calls:
+      return RecomputePolicy::Mode::calls;
+    case RecomputeMode::budget:
+      return RecomputePolicy::Mode::budget;
   }
   return {};
 }
@@ -346,6 +350,8 @@ RecomputePolicy plan_recomputation(const ActivationCheckpointConfig& activation_
     policy.blocks.push_back(format("layers.{}", layer));
   for (const RecomputeRegion region : activation_checkpoint.regions)
     policy.regions.emplace_back(choice_name(region));
+  policy.calls = activation_checkpoint.calls;
+  policy.budget = activation_checkpoint.memory_budget;
   return policy;
 }
 

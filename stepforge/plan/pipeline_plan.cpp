@@ -126,6 +126,7 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
   context.parts = parts;
   const RecomputePolicy policy = plan_recomputation(config.activation_checkpoint);
   const std::vector<bool> recomputed = recomputed_blocks(whole, policy);
+  const auto again = recomputed_parts(whole, policy, context);
   const OptimizerChoice optimizer(config.optimizer, config.extensions);
   StageMemory memory;
   for (std::size_t b = 0; b < whole.blocks.size(); ++b) {
@@ -133,7 +134,7 @@ StageMemory stage_memory(const Config& config, const ModelSpec& whole, const Sch
     double bytes = 0;
     for (const int unit : block.units) bytes += state_bytes(optimizer, element(whole.units, unit));
     memory.state.push_back(bytes / static_cast<double>(shards * parts));
-    const BlockCost cost = block_cost(block, context, policy.regions);
+    const BlockCost cost = block_cost(block, context, again[b]);
     // A head runs forward and backward at once.
     const int64_t saved = recomputed[b] || block.kind == BlockKind::head ? 0 : cost.saved_bytes;
     memory.activations.push_back(static_cast<double>(saved + cost.output_bytes));

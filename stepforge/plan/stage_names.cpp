@@ -3,7 +3,10 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "stepforge/modelspec/call_budget.h"
 
 namespace stepforge {
 
@@ -32,6 +35,15 @@ Names region_names(const ModelSpec& model) {
   return names;
 }
 
+/// The names of calls and their kinds, likewise.
+Names names_of_calls(const ModelSpec& model) {
+  Names names;
+  for (const BlockSpec& block : model.blocks)
+    if (block.kind != BlockKind::head)
+      for (std::string& name : call_names(block)) names.insert(std::move(name));
+  return names;
+}
+
 }  // namespace
 
 void keep_names_of_part(StepOptions& options, const ModelSpec& whole, const ModelSpec& part) {
@@ -42,6 +54,7 @@ void keep_names_of_part(StepOptions& options, const ModelSpec& whole, const Mode
   };
   keep(options.recompute.blocks, block_names);
   keep(options.recompute.regions, region_names);
+  keep(options.recompute.calls, names_of_calls);
   std::vector<PrefetchList>& lists = options.gather.prefetch.lists;
   for (PrefetchList& list : lists) {
     keep(list.forward, unit_names);

@@ -7,7 +7,7 @@
 
 namespace stepforge {
 
-/// Drops the units, blocks and regions that `whole` has but `part` has not from the lists of recomputation and
+/// Drops the units, blocks, regions and calls that `whole` has but `part` has not from the lists of recomputation and
 /// prefetching. Names that `whole` has not stay: building the step refuses them on every rank.
 void keep_names_of_part(StepOptions& options, const ModelSpec& whole, const ModelSpec& part);
 

@@ -135,7 +135,13 @@ void keep_known_units(ParallelismConfig& parallelism, bool tied, int64_t layers)
   });
 }
 
-void keep_known_blocks(ActivationCheckpointConfig& recompute, int64_t layers) {
+/// What the small job can recompute of that, or something like it.
+void keep_known_parts(ActivationCheckpointConfig& recompute, int64_t layers) {
+  if (recompute.mode == RecomputeMode::calls) {  // its layers are regions of tensor operations
+    recompute.mode = RecomputeMode::regions;
+    recompute.regions = {RecomputeRegion::attention, RecomputeRegion::mlp};
+    recompute.calls.clear();
+  }
   if (recompute.mode != RecomputeMode::blocks) return;
   std::erase_if(recompute.blocks, [&](int64_t block) { return block >= layers; });
   if (recompute.blocks.empty()) recompute.blocks = {0};
@@ -292,7 +298,7 @@ Config small_exact_job(const Config& config, int world_size) {
   set_small_stages(job, dims.pp * std::max(1, pipeline.schedule.stages()) / std::max(1, pipeline.ranks()));
   keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
-  keep_known_blocks(job.activation_checkpoint, job.model.n_layers);
+  keep_known_parts(job.activation_checkpoint, job.model.n_layers);
   job.data.sources.emplace_back().format = DataFormat::synthetic;
   job.data.synthetic_tokens = 8192;
   job.tokenizer.type = TokenizerType::bytes;

@@ -48,7 +48,7 @@ class BufferWriter {
       program.units[u].reduced_bytes = units_[u].all_shards * dtype_bytes(unit.reduce);
     }
     for (std::size_t b = 0; b < model.blocks.size(); ++b)
-      costs_.push_back(block_cost(model.blocks[b], options.cost, program.blocks[b].recomputed_regions));
+      costs_.push_back(cost_of(model.blocks[b], program.blocks[b]));
     reads_gradient_.resize(program.values.size(), false);
     splits_backward_.resize(program.blocks.size(), false);
     for (const Operation& operation : program.operations) {
@@ -90,6 +90,16 @@ class BufferWriter {
  private:
   /// Kind; block, value or unit; micro-batch or level.
   using Key = std::tuple<BufferKind, int, int>;
+
+  BlockCost cost_of(const BlockSpec& block, ProgramBlock& planned) const {
+    const BlockCost cost = block_cost(block, options_.cost, planned.recomputed_regions);
+    if (!planned.recomputed_regions.empty()) {
+      const BlockCost kept = block_cost(block, options_.cost);
+      planned.recomputed_bytes = kept.saved_bytes - cost.saved_bytes;
+      planned.recomputed_flops = cost.backward_flops - kept.backward_flops;
+    }
+    return cost;
+  }
 
   static bool reads_output_gradient(OpKind kind) {
     return kind == OpKind::backward || kind == OpKind::backward_input;

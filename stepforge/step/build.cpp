@@ -29,7 +29,7 @@ StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const S
                        const std::vector<Pass>& added) {
   StepProgram program = write_base_program(model, layout, options);
   if (options.kind == ProgramKind::train) {
-    recompute_pass(program, model, options.recompute);
+    recompute_pass(program, model, options.recompute, options.cost);
     if (options.ordered && options.reduce.each_micro_batch)
       throw UsageError(
           "ordered mode sums all micro-batches in one tree: it cannot reduce each one separately");

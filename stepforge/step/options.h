@@ -23,11 +23,15 @@ struct RecomputePolicy {
     every_n,  ///< layers 0, n, 2n, ...
     blocks,   ///< the named blocks
     regions,  ///< the named regions, in every block that has them
+    calls,    ///< the named calls, or all of the named kinds (modelspec/call_budget.h)
+    budget,   ///< in each layer the calls that cost least, within `budget`
   };
   Mode mode = Mode::none;
   int n = 1;
   std::vector<std::string> blocks;
   std::vector<std::string> regions;
+  std::vector<std::string> calls;
+  double budget = 1;  ///< of recomputation_within()
 };
 
 /// The units to gather while a unit computes, instead of those within the prefetch distance. An empty list

@@ -18,8 +18,14 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
 /// not fit the model.
 std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolicy& policy);
 
-/// The chosen blocks run forward without a graph and are recomputed before their backward.
-void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy);
+/// For each block, the regions and calls inside it that `policy` makes again in backward ("mlp", "mlp.swiglu"). `context`: of
+/// one micro-batch. Throws likewise.
+std::vector<std::vector<std::string>> recomputed_parts(const ModelSpec& model, const RecomputePolicy& policy,
+                                                       const CostContext& context);
+
+/// Blocks that are recomputed as a whole run forward without a graph, and again before their backward.
+void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy,
+                    const CostContext& context);
 
 /// The gradient of each micro-batch is a leaf of a fixed binary tree: leaves 2k and 2k + 1 are added first, then pairs
 /// of pairs. If their number is not a power of two, the complete subtrees of its set bits are added up, the smallest

@@ -183,12 +183,20 @@ std::vector<BlockRow> block_rows(const StepProgram& program) {
   return rows;
 }
 
+/// "attention+mlp", "3 calls"
+std::string parts_text(const std::vector<std::string>& recomputed) {
+  const bool calls = std::ranges::any_of(
+      recomputed, [](const std::string& name) { return name.find('.') != std::string::npos; });
+  return calls ? format("{} call{}", recomputed.size(), recomputed.size() == 1 ? "" : "s")
+               : join(recomputed, "+");
+}
+
 std::string block_table(const StepProgram& program) {
   std::vector<Row> rows;
   const std::vector<BlockRow> blocks = block_rows(program);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     const BlockRow& block = blocks[b];
-    std::string again = block.recomputed ? "whole" : join(program.blocks[b].recomputed_regions, "+");
+    std::string again = block.recomputed ? "whole" : parts_text(program.blocks[b].recomputed_regions);
     rows.push_back({program.blocks[b].name,
                     {plain_number(block.forward_flops / 1e9), human_bytes(block.output),
                      human_bytes(block.saved), human_bytes(block.forward_workspace),
@@ -196,6 +204,26 @@ std::string block_table(const StepProgram& program) {
                     program.blocks[b].stage});
   }
   return folded({"GFLOP", "result", "saved", "work", "bwd work", "recomputed"}, rows);
+}
+
+/// What the recomputation of parts of blocks saves and costs.
+std::string recomputed_table(const StepProgram& program) {
+  std::vector<Row> rows;
+  std::vector<std::vector<std::string>> known;
+  std::string names;
+  for (const ProgramBlock& block : program.blocks) {
+    const std::vector<std::string>& parts = block.recomputed_regions;
+    if (parts.empty()) continue;
+    rows.push_back({block.name,
+                    {human_bytes(block.recomputed_bytes), plain_number(block.recomputed_flops / 1e9)},
+                    block.stage});
+    if (std::ranges::count(known, parts) > 0) continue;
+    known.push_back(parts);
+    names += format("  {} and those like it: {}\n", block.name, join(parts, ", "));
+  }
+  if (rows.empty()) return {};
+  return "Recomputed parts, per micro-batch\n" + folded({"not kept", "GFLOP again"}, rows) + wrapped(names) +
+         "\n";
 }
 
 std::string memory_table(const StepProgram& program) {
@@ -294,7 +322,7 @@ std::string render_plan(const ModelSpec& model, const ModelSpec& part, const Ste
   if (!text.pipeline.empty()) plan += text.pipeline + "\n";
   plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";
   plan += "Units\n" + unit_table(part, program) + "\n";
-  plan += "Blocks, per micro-batch\n" + block_table(program) + "\n";
+  plan += "Blocks, per micro-batch\n" + block_table(program) + "\n" + recomputed_table(program);
   plan += collective_table(program);
   plan += format("Step program: {}, {} operations{}\n", program_kind_name(program.kind),
                  with_thousands(std::ssize(program.operations)),

@@ -124,7 +124,9 @@ struct ProgramBlock {
   double loss_weight = 1;     ///< of a head
   int ahead = 0;  ///< how many tokens after the next one it predicts; it has the labels of those tokens
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
-  std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
+  std::vector<std::string> recomputed_regions;  ///< and calls inside the block that run again in backward
+  int64_t recomputed_bytes = 0;                 ///< which they need not keep
+  double recomputed_flops = 0;                  ///< of backward, for them
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
   std::array<int, kBlockAxes> groups = {-1, -1, -1, -1};
 

@@ -4,22 +4,22 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/modelspec/call_budget.h"
 #include "stepforge/step/passes.h"
 
 namespace stepforge {
 
 namespace {
 
-/// The index of `name` among the blocks or regions that can be recomputed. Throws UsageError if there is
-/// none.
-std::size_t find_name(const std::string& block_or_region, const std::string& name,
+/// The index of `name` among the blocks, regions or calls (`what`) that can be recomputed. Throws UsageError if there is none.
+std::size_t find_name(const std::string& what, const std::string& name,
                       const std::vector<std::string>& known) {
   const auto found = std::ranges::find(known, name);
   if (found != known.end()) return static_cast<std::size_t>(found - known.begin());
   const std::string guess = did_you_mean(name, known);
-  throw UsageError(format("recomputation of {} \"{}\": the model has no such {}{}; it has {}",
-                          block_or_region, name, block_or_region,
-                          guess.empty() ? "" : format(" (did you mean \"{}\"?)", guess), join(known, ", ")));
+  throw UsageError(format("recomputation of {} \"{}\": the model has no such {}{}; it has {}", what, name,
+                          what, guess.empty() ? "" : format(" (did you mean \"{}\"?)", guess),
+                          known.empty() ? "none" : join(known, ", ")));
 }
 
 /// A block that keeps nothing for its backward gains nothing.
@@ -67,17 +67,45 @@ void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
   insert_operations(program.operations, std::move(insertions));
 }
 
-void recompute_regions(StepProgram& program, const ModelSpec& model, const std::vector<std::string>& names) {
+using Parts = std::vector<std::vector<std::string>>;
+
+/// Of each block but heads the names that `parts_of(block)` chooses. Throws UsageError unless `names` are among those that
+/// `names_of` gives for some block.
+template <typename NamesOf, typename PartsOf>
+Parts named_parts(const ModelSpec& model, const std::string& what, const std::vector<std::string>& names,
+                  const NamesOf& names_of, const PartsOf& parts_of) {
+  Parts parts(model.blocks.size());
   std::vector<std::string> known;
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
-    if (model.blocks[b].kind == BlockKind::head) continue;
-    for (const RegionSpec& region : model.blocks[b].regions) {
-      if (std::ranges::find(known, region.name) == known.end()) known.push_back(region.name);
-      if (std::ranges::find(names, region.name) != names.end())
-        program.blocks[b].recomputed_regions.push_back(region.name);
-    }
+    const BlockSpec& block = model.blocks[b];
+    if (block.kind == BlockKind::head) continue;
+    for (std::string& name : names_of(block))
+      if (std::ranges::find(known, name) == known.end()) known.push_back(std::move(name));
+    parts[b] = parts_of(block);
   }
-  for (const std::string& name : names) find_name("region", name, known);
+  for (const std::string& name : names) find_name(what, name, known);
+  return parts;
+}
+
+Parts parts_of_regions(const ModelSpec& model, const std::vector<std::string>& names) {
+  const auto all = [](const BlockSpec& block) {
+    std::vector<std::string> found;
+    for (const RegionSpec& region : block.regions) found.push_back(region.name);
+    return found;
+  };
+  return named_parts(model, "region", names, all, [&](const BlockSpec& block) {
+    std::vector<std::string> chosen = all(block);
+    std::erase_if(chosen, [&](const std::string& name) { return std::ranges::count(names, name) == 0; });
+    return chosen;
+  });
+}
+
+Parts parts_within(const ModelSpec& model, double budget, const CostContext& context) {
+  Parts parts(model.blocks.size());
+  for (std::size_t b = 0; b < model.blocks.size(); ++b)
+    if (model.blocks[b].layer >= 0 && model.blocks[b].kind != BlockKind::head)
+      parts[b] = recomputation_within(model.blocks[b], context, budget).recomputed;
+  return parts;
 }
 
 }  // namespace
@@ -86,7 +114,7 @@ std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolic
   using Mode = RecomputePolicy::Mode;
   if (policy.mode == Mode::blocks) return named_blocks(model, policy.blocks);
   std::vector<bool> chosen(model.blocks.size(), false);
-  if (policy.mode == Mode::none || policy.mode == Mode::regions) return chosen;
+  if (policy.mode != Mode::full && policy.mode != Mode::every_n) return chosen;
   const int every = policy.mode == Mode::full ? 1 : policy.n;
   if (every < 1)
     throw UsageError(format("recomputation of every n-th block: n must be at least 1, not {}", every));
@@ -97,11 +125,21 @@ std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolic
   return chosen;
 }
 
-void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy) {
-  if (policy.mode == RecomputePolicy::Mode::regions)
-    recompute_regions(program, model, policy.regions);
-  else
-    recompute_blocks(program, recomputed_blocks(model, policy));
+std::vector<std::vector<std::string>> recomputed_parts(const ModelSpec& model, const RecomputePolicy& policy,
+                                                       const CostContext& context) {
+  using Mode = RecomputePolicy::Mode;
+  if (policy.mode == Mode::regions) return parts_of_regions(model, policy.regions);
+  if (policy.mode == Mode::budget) return parts_within(model, policy.budget, context);
+  if (policy.mode != Mode::calls) return Parts(model.blocks.size());
+  return named_parts(model, "call", policy.calls, call_names,
+                     [&](const BlockSpec& block) { return calls_named(block, policy.calls); });
+}
+
+void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy,
+                    const CostContext& context) {
+  Parts parts = recomputed_parts(model, policy, context);
+  for (std::size_t b = 0; b < parts.size(); ++b) program.blocks[b].recomputed_regions = std::move(parts[b]);
+  recompute_blocks(program, recomputed_blocks(model, policy));
 }
 
 }  // namespace stepforge

@@ -88,6 +88,17 @@ TEST(ConvertConfig, WritesTheDefaultsOfTorchtitanWhereOursDiffer) {
                   "compute = \"bf16\"  # torchtitan's default\n");
 }
 
+TEST(ConvertConfig, TakesTheMemoryBudgetOfTorchtitan) {
+  const auto section = [](const std::string& settings) {
+    return converted("[training]\nsteps = 2\n[activation_checkpoint]\n" + settings, "a.toml", "torchtitan")
+        .activation_checkpoint;
+  };
+  EXPECT_EQ(section("mode = \"memory_budget\"\n").mode, RecomputeMode::budget);
+  EXPECT_EQ(section("mode = \"memory_budget\"\n").memory_budget, 0.5) << "its default";
+  EXPECT_EQ(section("mode = \"memory_budget\"\nmemory_budget = 0.2\n").memory_budget, 0.2);
+  EXPECT_EQ(section("mode = \"full\"\nmemory_budget = 0.2\n").mode, RecomputeMode::full);
+}
+
 TEST(ConvertConfig, TranslatesHuggingFaceTrainingArguments) {
   const std::string text =
       R"({"output_dir": "out", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 8,

@@ -301,7 +301,7 @@ TEST(LoadConfig, RefusesRenamedKeysAndChoicesWithTheirNewName) {
   EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"segments\"\nsegments = [\"mlp\"]\n"),
             "2 errors in the configuration:\n"
             "  run.toml:2:8: activation_checkpoint.mode = \"segments\": expected one of \"none\", \"full\", "
-            "\"every_n\", \"blocks\", \"regions\"; was renamed to \"regions\"\n"
+            "\"every_n\", \"blocks\", \"regions\", \"calls\", \"budget\"; was renamed to \"regions\"\n"
             "  run.toml:3:1: activation_checkpoint.segments: was renamed to activation_checkpoint.regions");
 }
 

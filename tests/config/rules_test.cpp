@@ -350,6 +350,8 @@ TEST(RecomputeRules, AModeNeedsItsList) {
   EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"regions\"\n"),
             "run.toml:2:8: activation_checkpoint.mode = \"regions\" and default: "
             "activation_checkpoint.regions = []: mode \"regions\" needs a non-empty list");
+  EXPECT_CONTAINS(error_of("[activation_checkpoint]\nmode = \"calls\"\n"),
+                  "activation_checkpoint.calls = []: mode \"calls\" needs a non-empty list");
 }
 
 TEST(RecomputeRules, ListsHaveNoDuplicatesAndNoUnknownLayers) {
@@ -362,6 +364,14 @@ TEST(RecomputeRules, ListsHaveNoDuplicatesAndNoUnknownLayers) {
             "run.toml:3:10: activation_checkpoint.blocks = [1, 0, 1]: the list has a duplicate");
   EXPECT_CONTAINS(error_of("[activation_checkpoint]\nmode = \"regions\"\nregions = [\"mlp\", \"mlp\"]\n"),
                   "the list has a duplicate");
+  EXPECT_CONTAINS(error_of("[activation_checkpoint]\nmode = \"calls\"\ncalls = [\"swiglu\", \"swiglu\"]\n"),
+                  "the list has a duplicate");
+}
+
+TEST(RecomputeRules, AMemoryBudgetIsAFraction) {
+  EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"budget\"\nmemory_budget = 0.3\n"), "");
+  EXPECT_CONTAINS(error_of("[activation_checkpoint]\nmode = \"budget\"\nmemory_budget = 2\n"),
+                  "run.toml:3:17: activation_checkpoint.memory_budget = 2");
 }
 
 TEST(RunRules, LastSaveInHfNeedsALastSave) {

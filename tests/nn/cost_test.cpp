@@ -12,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/data/context_part.h"
 #include "stepforge/data/tokens_ahead.h"
+#include "stepforge/modelspec/call_budget.h"
 #include "stepforge/modelspec/call_cost.h"
 #include "stepforge/nn/list_block.h"
 #include "stepforge/storage/queued_backward.h"
@@ -184,6 +185,33 @@ void PrintTo(const CostCase& cost_case, std::ostream* stream) {
   *stream << cost_case.name;
 }
 
+/// What a budget makes again in the first layer.
+std::vector<std::string> within(double budget, const std::string& family, const TensorParallel& tensor = {},
+                                const std::vector<TensorPlanRule>& plan = {}) {
+  const ModelSpec model = model_spec(tiny_config(family), 0, tensor, {}, TensorPlan(plan));
+  const CostContext context{.tokens = 1024, .document_length = 128, .slices = tensor.degree};
+  return recomputation_within(model.blocks.at(1), context, budget).recomputed;
+}
+
+void add_budgets(std::vector<CostCase>& cases, const std::string& family,
+                 const std::vector<TensorPlanRule>& plan) {
+  for (const int percent : {0, 30, 60}) {
+    const std::string name = format("{}_budget_{}", family, percent);
+    const std::vector<std::string> chosen = within(percent / 100.0, family);
+    cases.push_back({name + "_fp32", family, DType::f32, 0.0, chosen});
+    cases.push_back({name + "_bf16_dropout", family, DType::bf16, 0.1, chosen});
+    const TensorParallel slices{1, 2, true};
+    cases.push_back({name + "_tensor_sequence",
+                     family,
+                     DType::f32,
+                     0.0,
+                     within(percent / 100.0, family, slices, plan),
+                     {},
+                     slices,
+                     plan});
+  }
+}
+
 std::vector<CostCase> cost_cases() {
   std::vector<CostCase> cases;
   for (const std::string& family : family_names()) {
@@ -202,6 +230,7 @@ std::vector<CostCase> cost_cases() {
         }
       }
     }
+    add_budgets(cases, family, plan);
     for (const bool sequence : {false, true}) {
       for (const double dropout : {0.0, 0.1}) {
         for (const std::vector<std::string>& recomputed :

@@ -412,8 +412,13 @@ TEST_P(LayerGradients, RecomputedRegionsGiveTheSameBits) {
     return std::vector<at::Tensor>{outputs.at(0).detach(), x.grad(), tiny.store.unit(1).gradient().clone()};
   };
   const std::vector<at::Tensor> expected = run({});
-  for (const std::vector<std::string>& recomputed :
-       std::vector<std::vector<std::string>>{{"attention"}, {"mlp"}, {"attention", "mlp"}}) {
+  for (const std::vector<std::string>& recomputed : std::vector<std::vector<std::string>>{
+           {"attention"},
+           {"mlp"},
+           {"attention", "mlp"},
+           {"attention.norm", "mlp.norm", "mlp.swiglu"},
+           {"attention.qkv", "attention.attention", "mlp.gate_up"},
+           {"attention.rotary", "attention.out", "attention.residual_add"}}) {
     const std::vector<at::Tensor> actual = run(recomputed);
     for (size_t i = 0; i < expected.size(); ++i)
       EXPECT_TRUE(at::equal(actual[i], expected[i])) << recomputed.front() << i;

@@ -132,6 +132,9 @@ TEST(PipelinePlan, ListsOfNamesAreThoseOfTheWholeModelOnEveryStage) {
                   "parallelism.pipeline_parallel_stages=[{blocks=[\"embedding\"]}, {blocks=[\"layers.0\", "
                   "\"layers.1\", \"layers.2\", \"layers.3\", \"head\"]}]"};
   EXPECT_NO_THROW(prove(pipelined(regions), 0));
+  const Strings calls{regions[0], regions[1], "activation_checkpoint.mode=calls",
+                      "activation_checkpoint.calls=[\"swiglu\"]", regions.back()};
+  EXPECT_NO_THROW(prove(pipelined(calls), 0));
   Strings unknown = lists;
   unknown.emplace_back("parallelism.fsdp_prefetch_lists=[{unit=\"layers.9\", forward=[\"layers.1\"]}]");
   EXPECT_CONTAINS(message_of<UsageError>([&] { prove(pipelined(unknown), 0); }), "layers.9");

@@ -76,6 +76,7 @@ TEST(UnreadOptions, ThatAnotherChoiceExcludesAreRefused) {
   const std::vector<std::pair<std::string, std::string>> refused = {
       {"activation_checkpoint.every_n=3", "activation_checkpoint.mode = \"none\""},
       {"activation_checkpoint.blocks=[1]", "activation_checkpoint.mode = \"none\""},
+      {"activation_checkpoint.memory_budget=0.3", "activation_checkpoint.mode = \"none\""},
       {"activation_checkpoint.regions=mlp", "activation_checkpoint.mode = \"none\""},
       {"parallelism.fsdp_reshard_every_n=3", "parallelism.fsdp_reshard_after_forward = \"default\""},
       {"checkpoint.initial_load_model_only=false", "checkpoint.initial_load_path = \"\""},

@@ -44,6 +44,14 @@ TEST(SmallExactJob, KeepsEveryAxisAndPolicyInSmall) {
   EXPECT_THROW(small_exact_job(config_of({"parallelism.tensor_parallel_degree=3"}), 4), UsageError);
 }
 
+TEST(SmallExactJob, RecomputesRegionsInPlaceOfTheirCalls) {
+  const Config job = small_exact_job(
+      config_of({"activation_checkpoint.mode=calls", "activation_checkpoint.calls=[\"swiglu\"]"}), 1);
+  EXPECT_EQ(job.activation_checkpoint.mode, RecomputeMode::regions);
+  EXPECT_EQ(job.activation_checkpoint.regions,
+            (std::vector{RecomputeRegion::attention, RecomputeRegion::mlp}));
+}
+
 TEST(SmallExactJob, KeepsBothStagesOfHybridContextParallelism) {
   const Config job = small_exact_job(
       config_of({"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid",

@@ -168,6 +168,24 @@ TEST(RecomputePass, NamedRegionsShrinkTheGraph) {
     }
 }
 
+TEST(RecomputePass, ABudgetChoosesRegionsOfTensorOperations) {
+  RankOptions options = small_options(1);
+  options.recompute.mode = RecomputePolicy::Mode::budget;
+  const auto chosen = [&](double budget) {
+    options.recompute.budget = budget;
+    const StepProgram program = build_step(small_model(1), options);
+    EXPECT_TRUE(program.blocks[0].recomputed_regions.empty());
+    EXPECT_TRUE(program.blocks[2].recomputed_regions.empty());
+    return program.blocks[1];
+  };
+  EXPECT_TRUE(chosen(1).recomputed_regions.empty());
+  EXPECT_EQ(chosen(1).recomputed_bytes, 0);
+  EXPECT_EQ(chosen(0.5).recomputed_regions, std::vector<std::string>{"mlp"});
+  EXPECT_EQ(chosen(0.5).recomputed_bytes, 16 * (16 + 8 - 8) * 4);
+  EXPECT_EQ(chosen(0.5).recomputed_flops, 16 * 2 * 100);
+  EXPECT_EQ(chosen(0).recomputed_regions, (std::vector<std::string>{"attention", "mlp"}));
+}
+
 TEST(RecomputePass, UnknownNamesAreRefusedWithASuggestion) {
   RankOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::blocks;
@@ -178,6 +196,10 @@ TEST(RecomputePass, UnknownNamesAreRefusedWithASuggestion) {
   options.recompute.mode = RecomputePolicy::Mode::regions;
   options.recompute.regions = {"attentoin"};
   EXPECT_CONTAINS(refusal(small_model(), options), "did you mean \"attention\"");
+  options.recompute.mode = RecomputePolicy::Mode::calls;
+  options.recompute.calls = {"swiglu"};
+  EXPECT_CONTAINS(refusal(small_model(), options),
+                  "call \"swiglu\": the model has no such call; it has none");
   options.recompute.mode = RecomputePolicy::Mode::every_n;
   options.recompute.n = 0;
   EXPECT_CONTAINS(refusal(small_model(), options), "at least 1, not 0");

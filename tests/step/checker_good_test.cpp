@@ -9,7 +9,7 @@ namespace stepforge::testing {
 namespace {
 
 std::vector<RecomputePolicy> recompute_policies() {
-  std::vector<RecomputePolicy> policies(5);
+  std::vector<RecomputePolicy> policies(6);
   policies[1].mode = RecomputePolicy::Mode::full;
   policies[2].mode = RecomputePolicy::Mode::every_n;
   policies[2].n = 2;
@@ -17,6 +17,8 @@ std::vector<RecomputePolicy> recompute_policies() {
   policies[3].blocks = {"embedding", "layers.1"};
   policies[4].mode = RecomputePolicy::Mode::regions;
   policies[4].regions = {"attention"};
+  policies[5].mode = RecomputePolicy::Mode::budget;
+  policies[5].budget = 0.5;
   return policies;
 }
 

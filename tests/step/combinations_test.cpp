@@ -27,10 +27,11 @@ PrefetchPolicy some_prefetch(Dice& dice, const ModelSpec& model) {
 
 RecomputePolicy some_recomputation(Dice& dice) {
   RecomputePolicy recompute;
-  recompute.mode = static_cast<RecomputePolicy::Mode>(dice.below(5));
+  recompute.mode = static_cast<RecomputePolicy::Mode>(dice.below(7));
   recompute.n = 1 + dice.below(3);
   if (recompute.mode == RecomputePolicy::Mode::blocks) recompute.blocks = {"layers.0"};
   if (recompute.mode == RecomputePolicy::Mode::regions) recompute.regions = {"mlp"};
+  recompute.budget = dice.below(3) / 2.0;
   return recompute;
 }
 
