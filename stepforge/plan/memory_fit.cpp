@@ -62,11 +62,14 @@ class FitSearch {
     Candidates steps;
     const RecomputeMode mode = from.config.activation_checkpoint.mode;
     if (mode == RecomputeMode::none) {
-      Candidate some = from;
-      some.config.activation_checkpoint.mode = RecomputeMode::every_n;
-      some.config.activation_checkpoint.every_n = 2;
-      some.settings.emplace_back("activation_checkpoint.mode=every_n activation_checkpoint.every_n=2");
-      steps.push_back(std::move(some));
+      for (const double budget : {0.5, 0.25}) {
+        Candidate some = from;
+        some.config.activation_checkpoint.mode = RecomputeMode::budget;
+        some.config.activation_checkpoint.memory_budget = budget;
+        some.settings.push_back(
+            format("activation_checkpoint.mode=budget activation_checkpoint.memory_budget={}", budget));
+        steps.push_back(std::move(some));
+      }
     }
     if (mode != RecomputeMode::full) {
       Candidate full = from;

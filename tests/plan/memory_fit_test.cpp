@@ -60,7 +60,7 @@ TEST(MemoryFit, EachChangeIsTheSmallestOfItsKindThatFits) {
   const int64_t peak = memory_of(small_job()).peak_of_one_memory();
   const std::vector<FittingChange> found = changes(small_job(), peak - 1);
   ASSERT_EQ(found.size(), 3U);
-  EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=every_n activation_checkpoint.every_n=2");
+  EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=budget activation_checkpoint.memory_budget=0.5");
   EXPECT_EQ(found[1].settings, "training.local_batch_size=4");
   EXPECT_EQ(found[2].settings, "--world-size 2");
   for (const FittingChange& change : found) {
@@ -119,8 +119,8 @@ TEST(MemoryFit, SaysWhatWasTriedIfNothingFits) {
   const Config config = small_job();
   EXPECT_TRUE(changes(config, 1000).empty());
   EXPECT_CONTAINS(memory_verdict(config, plan_model(config), {}, memory_of(config), {1000, "are free"}),
-                  "Tried without success, alone and together: activation_checkpoint.mode=every_n "
-                  "activation_checkpoint.every_n=2, activation_checkpoint.mode=full, "
+                  "Tried without success, alone and together: activation_checkpoint.mode=budget "
+                  "activation_checkpoint.memory_budget=0.5 to 0.25, activation_checkpoint.mode=full, "
                   "training.local_batch_size=4 to 1, --world-size 2 to ",
                   "\n  Not tried: pipeline and context parallelism, ");
 }
