@@ -6,8 +6,7 @@
 
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
-#include "stepforge/nn/list_block.h"
-#include "stepforge/nn/list_head.h"
+#include "stepforge/nn/make_model.h"
 
 namespace stepforge {
 
@@ -66,17 +65,7 @@ std::shared_ptr<const LayerResources> layer_resources(const ModelConfig& config,
 
 Model make_model(const ModelConfig& config, const std::vector<BlockSpec>& blocks,
                  const ParameterLookup& parameters, const ForwardOptions& options) {
-  const auto resources = layer_resources(config, options);
-  Model model;
-  for (const BlockSpec& block : blocks) {
-    if (block.kind == BlockKind::head)
-      model.heads.push_back(
-          std::make_unique<ListHead>(block.calls(), block.generation(), parameters, resources));
-    else
-      model.blocks.push_back(
-          std::make_unique<ListBlock>(block.calls(), block.generation(), parameters, resources));
-  }
-  return model;
+  return make_model(blocks, parameters, layer_resources(config, options));
 }
 
 Model make_model(const ModelConfig& config, const ParameterLookup& parameters,

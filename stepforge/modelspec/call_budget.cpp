@@ -165,42 +165,6 @@ std::vector<RecomputationChoice> choices_of_list(const CallList& list, const Cos
   return choices;
 }
 
-/// The regions of tensor operations that the code of a block can run again (nn/functions.h).
-std::vector<std::string> regions_run_again(const BlockSpec& block) {
-  std::vector<std::string> names;
-  if (block.part == LayerPart::shared || block.part == LayerPart::join) return names;
-  for (const RegionSpec& region : block.regions)
-    if (region.name == "attention" || region.name == "mlp") names.push_back(region.name);
-  return names;
-}
-
-std::vector<RecomputationChoice> choices_of_regions(const BlockSpec& block, const CostContext& context) {
-  const std::vector<std::string> regions = regions_run_again(block);
-  const BlockCost kept = block_cost(block, context);
-  std::vector<Way> ways;
-  const auto names_of = [&](const std::vector<int>& indices) {
-    std::vector<std::string> names;
-    for (const int index : indices) names.push_back(item_at(regions, index));
-    return names;
-  };
-  for (uint32_t set = 0; set < 1U << regions.size(); ++set) {
-    Way way;
-    for (std::size_t i = 0; i < regions.size(); ++i)
-      if ((set >> i & 1U) != 0) way.recomputed.push_back(static_cast<int>(i));
-    const BlockCost cost = block_cost(block, context, names_of(way.recomputed));
-    way.bytes = cost.saved_bytes;
-    way.work = cost.backward_flops - kept.backward_flops;
-    for (std::size_t axis = 0; axis < kBlockAxes; ++axis)
-      way.work += kFlopsPerSentByte *
-                  static_cast<double>(cost.backward_exchange[axis] - kept.backward_exchange[axis]);
-    ways.push_back(std::move(way));
-  }
-  drop_beaten(ways);
-  std::vector<RecomputationChoice> choices;
-  for (const Way& way : ways) choices.push_back({names_of(way.recomputed), way.bytes, way.work});
-  return choices;
-}
-
 }  // namespace
 
 std::vector<std::string> call_names(const BlockSpec& block) {
@@ -235,7 +199,8 @@ double call_work(const CallInfo& info, const CostContext& context) {
 
 std::vector<RecomputationChoice> recomputation_choices(const BlockSpec& block, const CostContext& context) {
   const CallList list = block.calls();
-  return list.empty() ? choices_of_regions(block, context) : choices_of_list(list, context);
+  if (list.empty()) return {{{}, block_cost(block, context).saved_bytes, 0}};
+  return choices_of_list(list, context);
 }
 
 RecomputationChoice recomputation_within(const BlockSpec& block, const CostContext& context, double budget) {

@@ -24,6 +24,9 @@ struct LossOptions {
   LossFunction function = {};
 };
 
+struct CallEntry;
+const CallEntry& entry_of(CallKind kind);
+
 /// What calls use besides their operands and the batch.
 struct LayerResources {
   std::shared_ptr<const RopeTable> rope;
@@ -31,6 +34,8 @@ struct LayerResources {
   TensorExchange tensor = {};
   ContextExchange exchange = {};
   LossOptions loss = {};
+  /// What the calls run; proofs of layouts have other entries for some kinds (prove/exact_entries.h).
+  const CallEntry& (*entry)(CallKind) = entry_of;
 };
 
 /// Tensors that a call writes, each allocated when it is first asked for: what a call does before needs no memory beside it.
@@ -66,7 +71,5 @@ struct CallEntry {
   void (*forward)(const CallRun&);
   void (*backward)(const CallRun&);  ///< writes the gradients of operands, and contributes those of weights
 };
-
-const CallEntry& entry_of(CallKind kind);
 
 }  // namespace stepforge

@@ -14,14 +14,6 @@ namespace {
 
 constexpr double kGradientUnit = 1.0 / static_cast<double>(kExactLabels);
 
-struct RoundToExact : torch::autograd::Function<RoundToExact> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return to_integers(x); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    return {to_gradients(gradients[0])};
-  }
-};
-
 }  // namespace
 
 at::Tensor to_integers(const at::Tensor& x) {
@@ -30,10 +22,6 @@ at::Tensor to_integers(const at::Tensor& x) {
 
 at::Tensor to_gradients(const at::Tensor& x) {
   return to_integers(x / kGradientUnit) * kGradientUnit;
-}
-
-at::Tensor round_to_exact(const at::Tensor& x) {
-  return RoundToExact::apply(x);
 }
 
 }  // namespace stepforge

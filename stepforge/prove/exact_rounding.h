@@ -12,7 +12,4 @@ inline constexpr double kExactLimit = 4.0;  ///< the largest activation, and the
 at::Tensor to_integers(const at::Tensor& x);
 at::Tensor to_gradients(const at::Tensor& x);
 
-/// Rounds x to the set of activations and its gradient to the set of gradients.
-at::Tensor round_to_exact(const at::Tensor& x);
-
 }  // namespace stepforge

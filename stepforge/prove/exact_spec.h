@@ -16,9 +16,9 @@ inline constexpr int64_t kExactVocabulary = 257;  ///< that of the bytes tokeniz
 /// Models in odd sizes (widths 37 and 53, vocabulary 257).
 enum class ExactModel {
   plain,    ///< every block has its own unit
-  shared,   ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
+  shared,   ///< tied embeddings, a frozen and a trained unit in each layer
   graph,    ///< plain, but every second layer and a second head take what the embedding made too
-  experts,  ///< plain, but with 6 experts in each layer, of which a token takes 2
+  experts,  ///< plain, but with 6 experts in each layer, of which a token takes 2, and one that all take
   biased,   ///< experts, with biases, whose matrices are one tensor
   mtp,  ///< plain, with a layer after the head that predicts the token after the next one, by the weights of the head
   mtp_experts  ///< the same with the layers of `experts`
@@ -33,8 +33,8 @@ constexpr bool has_mtp(ExactModel model) {
   return model == ExactModel::mtp || model == ExactModel::mtp_experts;
 }
 
-/// `layers`: any number from 1 on. The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
-/// place they stand; `mix` is whole on every rank, and so are router and experts, unless these are spread.
+/// model_spec() of such a model: its layers, and what parallelism adds to them, are those of the families. `layers`: any number
+/// from 1 on.
 ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor = {},
                      const ContextParallel& context = {}, const TensorPlan& plan = {},
                      const ExpertParallel& experts = {});

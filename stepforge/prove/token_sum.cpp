@@ -33,16 +33,11 @@ class TokenSum {
       : batch_(batch), exchange_(exchange), backward_(backward) {}
 
   at::Tensor operator()(const at::Tensor& x) const {
-    return exchange_.parallel.heads() > 1 ? by_columns(x) : of_joined(x.contiguous());
-  }
-
- private:
-  /// Of the tokens that this rank has, or of all columns that it has of its neighbours' tokens too.
-  at::Tensor of_joined(const at::Tensor& x) const {
     if (exchange_.parallel.across() == 1) return product(batch_.attention_ranges, x, x.size(0));
     return exchange_.parallel.has_ring() ? around_the_ring(x) : gathered(x);
   }
 
+ private:
   /// `others`: tokens on the other side of the ranges.
   at::Tensor product(const std::vector<AttentionRange>& ranges, const at::Tensor& x, int64_t others) const {
     const at::Tensor mask =
@@ -76,22 +71,6 @@ class TokenSum {
       std::swap(here, next);
     }
     return backward_ ? here : sum;
-  }
-
-  /// Each of the neighbours sums some of the columns over the tokens of all.
-  at::Tensor by_columns(const at::Tensor& x) const {
-    const int64_t degree = exchange_.parallel.heads();
-    const int64_t columns = (x.size(1) + degree - 1) / degree;
-    const int64_t tokens = x.size(0);
-    const at::Tensor padded = at::zeros({tokens, degree * columns}, x.options());
-    padded.narrow(1, 0, x.size(1)).copy_(x);
-    at::Tensor incoming = at::empty({degree, tokens, columns}, x.options());
-    exchange_.all_to_all(padded.view({tokens, degree, columns}).transpose(0, 1).contiguous(), incoming);
-    const at::Tensor joined =
-        incoming.view({degree * tokens, columns}).index_select(0, batch_.index_in_parts);
-    const at::Tensor sums = of_joined(joined);
-    exchange_.all_to_all(sums.index_select(0, batch_.index_in_rows), incoming);
-    return incoming.transpose(0, 1).reshape({tokens, degree * columns}).narrow(1, 0, x.size(1)).contiguous();
   }
 
   const BatchTensors& batch_;

@@ -11,7 +11,8 @@
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/kernels/embedding.h"
 #include "stepforge/kernels/reference.h"
-#include "stepforge/nn/functions.h"
+#include "stepforge/modelspec/call_passes.h"
+#include "stepforge/nn/list_block.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/throws.h"
@@ -73,6 +74,18 @@ TEST(TensorExchange, ATensorThatIsNotContiguousIsRefused) {
   });
 }
 
+at::Tensor all_slices(const at::Tensor& slice, const TensorExchange& ranks) {
+  at::Tensor whole = at::empty({ranks.parallel.degree * slice.size(0), slice.size(1)}, slice.options());
+  ranks.gather(slice, whole);
+  return whole;
+}
+
+at::Tensor sum_of_slice(const at::Tensor& whole, const TensorExchange& ranks) {
+  at::Tensor slice = at::empty({slice_size(whole.size(0), ranks), whole.size(1)}, whole.options());
+  ranks.sum_slice(whole, slice);
+  return slice;
+}
+
 TEST(TensorExchange, SlicesAreGatheredAndSummedInOrder) {
   on_parts(3, [](const TensorExchange& ranks, const TensorParallel& tensor) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -90,8 +103,9 @@ TEST(TensorExchange, SlicesAreGatheredAndSummedInOrder) {
 /// A linear layer pair whose weights are divided over the ranks: its result and all gradients.
 std::vector<at::Tensor> divided_pair(const TensorExchange& ranks, at::ScalarType type, bool trained) {
   const int64_t rank = ranks.parallel.rank;
-  const auto weight = [&](std::vector<int64_t> shape, std::size_t dimension, uint64_t seed) {
-    ParameterSpec spec{"weight", shape, {{"weight", "weight", shape[0], {}}}};
+  const auto weight = [&](const char* name, std::vector<int64_t> shape, std::size_t dimension,
+                          uint64_t seed) {
+    ParameterSpec spec{name, shape, {{"weight", name, shape[0], {}}}};
     SubTensor& part = spec.sub_tensors[0];
     part.tensor_shape = shape;
     part.tensor_shape[dimension] *= ranks.parallel.degree;
@@ -101,8 +115,8 @@ std::vector<at::Tensor> divided_pair(const TensorExchange& ranks, at::ScalarType
     if (trained) value.set_requires_grad(true);
     return std::pair(spec, value);
   };
-  const auto [in_spec, in_value] = weight({7, 5}, 0, 10);
-  const auto [out_spec, out_value] = weight({5, 7}, 1, 20);
+  const auto [in_spec, in_value] = weight("into", {7, 5}, 0, 10);
+  const auto [out_spec, out_value] = weight("out", {5, 7}, 1, 20);
   const auto gradient = [&](const ParameterSpec& spec) {
     return trained ? at::zeros(spec.shape) : at::Tensor();
   };
@@ -110,7 +124,20 @@ std::vector<at::Tensor> divided_pair(const TensorExchange& ranks, at::ScalarType
   Parameter out(&out_spec, out_value, gradient(out_spec));
   at::Tensor x = small_integers({4, 5}, 30 + static_cast<uint64_t>(rank)).to(type);
   x.set_requires_grad(true);
-  const at::Tensor result = leave_linear(enter_linear(x, into, ranks, {}), out, ranks, {});
+  ListWriter writer("pair");
+  const int in = writer.input({"x", 5});
+  const int hidden = writer.call(CallKind::linear, "into", {in}, {&in_spec});
+  const CallList list = over_tensor(
+      writer.finish({writer.call(CallKind::linear, "out", {hidden}, {&out_spec})}), ranks.parallel);
+  const ParameterLookup lookup = [&](std::string_view name) -> Parameter& {
+    return name == "into" ? into : out;
+  };
+  ListBlock block(list, list, lookup,
+                  std::make_shared<const LayerResources>(LayerResources{.tensor = ranks}));
+  const BatchTensors batch(made_up_batch(1, 4 * ranks.parallel.degree, 16));
+  Context context;
+  context.batch = &batch;
+  const at::Tensor result = block.forward({x}, context).front();
   const at::Tensor x_gradient = torch::autograd::grad(
       {result}, {x}, {small_integers({4, 5}, 40 + static_cast<uint64_t>(rank)).to(type)})[0];
   return {result.detach(), x_gradient, into.gradient(), out.gradient()};

@@ -7,11 +7,26 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/nn/calls/keys.h"
-#include "stepforge/nn/functions.h"
+#include "stepforge/nn/kv_cache.h"
 
 namespace stepforge::calls {
 
 namespace {
+
+/// Generation: appends the keys and values of the new tokens to the cache and attends to all of it.
+void attend_cached(const CallRun& run) {
+  const auto& [shape, layer, context] = attributes_of<AttentionAttributes>(run.call);
+  const at::Tensor& qkv = run.operands[0];
+  KvCache& cache = *run.context.cache;
+  const int64_t count = qkv.size(0) / cache.rows();
+  cache.append(layer, qkv, count);
+  const at::Tensor queries =
+      qkv.narrow(1, 0, shape.q_width()).contiguous().view({cache.rows(), count, shape.q_width()});
+  const std::vector<int64_t> past(static_cast<size_t>(cache.rows()), cache.length());
+  attention_cached(queries, cache.keys(layer), cache.values(layer), past, shape,
+                   run.written[0].view({cache.rows(), count, shape.out_width()}),
+                   sinks_of(run).values(shape));
+}
 
 /// Keys and values of whole rows.
 at::Tensor gathered_keys(const CallRun& run) {
@@ -67,9 +82,7 @@ void attend_gathered_backward(const CallRun& run) {
 
 void attention(const CallRun& run) {
   const auto& [shape, layer, context] = attributes_of<AttentionAttributes>(run.call);
-  if (run.context.cache != nullptr)
-    return attend_cached(run.operands[0], shape, run.context, layer, run.written[0],
-                         sinks_of(run).values(shape));
+  if (run.context.cache != nullptr) return attend_cached(run);
   check_parts(*run.context.batch, context);
   if (context.has_ring()) return attend_ring(run);
   if (context.across() > 1) return attend_gathered(run);

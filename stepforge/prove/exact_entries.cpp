@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/prove/exact_entries.h"
+
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/kernels/bias.h"
+#include "stepforge/modelspec/calls/attention.h"
+#include "stepforge/modelspec/calls/loss.h"
+#include "stepforge/modelspec/calls/norm.h"
+#include "stepforge/modelspec/calls/rotary.h"
+#include "stepforge/modelspec/calls/router.h"
+#include "stepforge/modelspec/calls/swiglu.h"
+#include "stepforge/nn/norm_gradient.h"
+#include "stepforge/nn/vocabulary_part.h"
+#include "stepforge/nn/wide_linear.h"
+#include "stepforge/prove/exact_rounding.h"
+#include "stepforge/prove/token_sum.h"
+
+namespace stepforge {
+
+namespace {
+
+void add_to_weight(const CallRun& run, std::size_t index, const at::Tensor& sum) {
+  NormGradient gradient(run.weight(index), run.summed());
+  gradient.target().copy_(sum.view(gradient.target().sizes()));
+  gradient.finish();
+}
+
+at::Tensor scale_of(const CallRun& run) {
+  return run.weight(0).value().detach() + attributes_of<NormAttributes>(run.call).offset;
+}
+
+void rms_norm(const CallRun& run) {
+  run.written[0].copy_(to_integers(run.operands[0] * scale_of(run)));
+  run.written[1].zero_();
+}
+
+void rms_norm_backward(const CallRun& run) {
+  const at::Tensor& gradient = run.gradients[0];
+  add_to_weight(run, 0, (gradient * run.operands[0]).sum(0));
+  at::Tensor sum = gradient * scale_of(run);
+  if (run.summand.defined()) sum = sum + run.summand;
+  if (run.written.wanted(0)) run.written[0].copy_(to_gradients(sum));
+}
+
+/// What rotary() multiplies queries and keys by: [1, columns], the norms, and [N, 1], by position.
+struct Turn {
+  int64_t columns;
+  at::Tensor scale;
+  at::Tensor sign;
+
+  explicit Turn(const CallRun& run) {
+    const AttentionShape& shape = attributes_of<RotaryAttributes>(run.call).shape;
+    columns = shape.q_width() + shape.k_width();
+    const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);
+    scale = at::ones({1, columns}, options);
+    if (!run.weights.empty()) {
+      const auto of = [&](std::size_t index, int64_t width) {
+        const at::Tensor weight =
+            run.weight(index).value().detach() + attributes_of<RotaryAttributes>(run.call).offset;
+        return weight.repeat({width / weight.numel()});
+      };
+      scale = at::cat({of(0, shape.q_width()), of(1, shape.k_width())}).view({1, columns});
+    }
+    sign = (run.context.batch->positions.remainder(2) * -2 + 1).to(at::kFloat).unsqueeze(1);
+  }
+};
+
+void rotary(const CallRun& run) {
+  const Turn turn(run);
+  const at::Tensor qkv = run.operands[0].clone();  // perhaps the memory of the result
+  qkv.narrow(1, 0, turn.columns).mul_(turn.scale).mul_(turn.sign);
+  run.written[0].copy_(to_integers(qkv));
+  if (!run.weights.empty()) run.written[1].zero_();
+}
+
+void rotary_backward(const CallRun& run) {
+  const Turn turn(run);
+  const at::Tensor gradient = run.gradients[0].clone();
+  const at::Tensor turned = gradient.narrow(1, 0, turn.columns).mul_(turn.sign);
+  if (!run.weights.empty()) {
+    const AttentionShape& shape = attributes_of<RotaryAttributes>(run.call).shape;
+    const at::Tensor sums = (turned * run.operands[0].narrow(1, 0, turn.columns)).sum(0);
+    const auto of_heads = [&](std::size_t index, int64_t begin, int64_t width) {
+      add_to_weight(run, index,
+                    sums.narrow(0, begin, width).view({-1, run.weight(index).value().numel()}).sum(0));
+    };
+    of_heads(0, 0, shape.q_width());
+    of_heads(1, shape.q_width(), shape.k_width());
+  }
+  turned.mul_(turn.scale);
+  run.written[0].copy_(to_gradients(gradient));
+}
+
+/// [N, heads of keys, queries of each, elements] of what has all query heads.
+at::Tensor by_group(const at::Tensor& x, const AttentionShape& shape) {
+  return x.view({x.size(0), shape.kv_heads, shape.heads / shape.kv_heads, shape.head_dim});
+}
+
+const AttentionShape& shape_of(const CallRun& run) {
+  const AttentionShape& shape = attributes_of<AttentionAttributes>(run.call).shape;
+  if (!run.weights.empty() || shape.value_size() != shape.head_dim)
+    throw Error("exact attention has no sinks, and values as large as keys");
+  return shape;
+}
+
+void attention(const CallRun& run) {
+  const AttentionShape& shape = shape_of(run);
+  const auto parts = split_qkv(run.operands[0], shape);
+  const at::Tensor seen = sum_seen_tokens(parts.k + parts.v, *run.context.batch, run.resources.exchange);
+  const at::Tensor out =
+      by_group(parts.q.contiguous(), shape) + seen.view({seen.size(0), shape.kv_heads, 1, shape.head_dim});
+  run.written[0].copy_(to_integers(out).view({seen.size(0), -1}));
+  run.written[1].zero_();
+}
+
+void attention_backward(const CallRun& run) {
+  const AttentionShape& shape = shape_of(run);
+  const at::Tensor& gradient = run.gradients[0];
+  const at::Tensor of_keys = by_group(gradient, shape).sum(2).view({gradient.size(0), -1});
+  const at::Tensor keys = sum_seeing_tokens(of_keys, *run.context.batch, run.resources.exchange);
+  run.written[0].copy_(at::cat({gradient, keys, keys}, 1));
+}
+
+/// Gate and up, rounded, and the weight of each row; undefined without weights.
+struct GateUp {
+  at::Tensor gate;
+  at::Tensor up;
+  at::Tensor weight;
+  at::Tensor slots;
+  bool alternate;  ///< columns of gate and up alternate
+
+  explicit GateUp(const CallRun& run)
+      : alternate(attributes_of<SwigluAttributes>(run.call).clamped.has_value()) {
+    const at::Tensor& both = run.operands[0];
+    const auto parts = alternate ? both.view({both.size(0), -1, 2}).unbind(2) : both.chunk(2, 1);
+    gate = to_integers(parts[0]);
+    up = to_integers(parts[1]);
+    if (run.operands.size() == 1) return;
+    slots = run.operands[2].view({-1}).to(at::kLong);
+    weight = run.operands[1].flatten().index_select(0, slots).unsqueeze(1);
+  }
+  at::Tensor hidden() const { return to_integers(gate * up); }
+};
+
+void swiglu(const CallRun& run) {
+  const GateUp in(run);
+  run.written[0].copy_(in.weight.defined() ? in.hidden() * in.weight : in.hidden());
+}
+
+void swiglu_backward(const CallRun& run) {
+  const GateUp in(run);
+  at::Tensor gradient = run.gradients[0];
+  if (in.weight.defined()) {
+    // A share, if this rank has some of the hidden units of an expert.
+    run.written[1].view({-1}).index_copy_(0, in.slots, (gradient * in.hidden()).sum(1));
+    gradient = gradient * in.weight;
+  }
+  const at::Tensor gate = to_gradients(gradient * in.up);
+  const at::Tensor up = to_gradients(gradient * in.gate);
+  run.written[0].copy_(in.alternate ? at::stack({gate, up}, 2).view({gate.size(0), -1})
+                                    : at::cat({gate, up}, 1));
+}
+
+void residual_add(const CallRun& run) {
+  entry_of(CallKind::residual_add).forward(run);
+  run.written[0].copy_(to_integers(run.written[0]));
+}
+
+void add(const CallRun& run) {
+  run.written[0].copy_(to_integers(run.operands[0] + run.operands[1]));
+}
+
+void gated_add(const CallRun& run) {
+  run.written[0].copy_(run.operands[0] + to_integers(run.operands[2]) * run.operands[1]);
+}
+
+void gated_add_backward(const CallRun& run) {
+  const at::Tensor& gradient = run.gradients[0];
+  run.written[1].copy_(gradient * to_integers(run.operands[2]));
+  run.written[2].copy_(to_gradients((gradient * run.operands[1]).sum(1, /*keepdim=*/true)));
+}
+
+/// The experts with the largest logits [N, E], which are integers; of equal ones the first.
+at::Tensor choice(const at::Tensor& logits, int64_t chosen) {
+  // Distinct numbers, so that the order does not depend on an algorithm.
+  at::Tensor keys = logits.to(at::kLong) * logits.size(1) - at::arange(logits.size(1), at::kLong);
+  const at::Tensor indices = at::empty({logits.size(0), chosen}, at::kLong);
+  for (int64_t j = 0; j < chosen; ++j) {
+    const at::Tensor largest = keys.argmax(1, true);
+    indices.narrow(1, j, 1).copy_(largest);
+    keys.scatter_(1, largest, -1000 * logits.size(1));
+  }
+  return indices;
+}
+
+void route(const CallRun& run) {
+  const auto& route = attributes_of<RouteAttributes>(run.call);
+  const at::Tensor logits = run.written[2];
+  wide_product(run.operands[0], run.weight(0).value(), logits);
+  if (route.biased) bias_forward(logits, widen(run.weight(1).value()));
+  logits.copy_(to_integers(logits));
+  const at::Tensor indices = choice(logits, route.settings.options.chosen);
+  run.written[0].copy_(logits.gather(1, indices));
+  run.written[1].copy_(indices);
+}
+
+void route_backward(const CallRun& run) {
+  const at::Tensor& logits = run.results[2];
+  const at::Tensor gradient = at::zeros(logits.sizes(), logits.options());
+  gradient.scatter_(1, run.results[1].to(at::kLong), to_gradients(run.gradients[0]));
+  if (attributes_of<RouteAttributes>(run.call).biased) add_to_weight(run, 1, gradient.sum(0));
+  if (run.weight(0).trained()) add_wide_product(run.weight(0), gradient, run.operands[0]);
+  if (run.written.wanted(0)) wide_input_gradient(gradient, run.weight(0).value(), run.written[0]);
+}
+
+/// [tokens, vocabulary] fp64: what the logits differ by from 4 at the label and 0 elsewhere; 0 where the label is masked.
+at::Tensor errors_of(const CallRun& run) {
+  const at::Tensor weight = run.weight(0).value().detach();
+  const VocabularyPart part = vocabulary_part(run.weight(0).spec());
+  const at::Tensor labels = run.context.batch->labels.to(at::kLong).unsqueeze(1);
+  const at::Tensor logits = at::mm(run.operands[0], weight.t()).to(at::kDouble);
+  const at::Tensor tokens = at::arange(part.begin, part.begin + logits.size(1), at::kLong);
+  const at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kExactLimit;
+  return (logits - wanted) * labels.ne(kIgnoredLabel);
+}
+
+void write_losses(const CallRun& run, const at::Tensor& errors, const at::Tensor& out) {
+  const at::Tensor losses = 0.5 * (errors * errors).sum(1, /*keepdim=*/true);
+  if (attributes_of<LossAttributes>(run.call).parts > 1) run.resources.tensor.sum(losses);
+  out.copy_(losses);
+}
+
+void loss(const CallRun& run) {
+  const at::Tensor out = run.written[0];
+  if (!run.trains) write_losses(run, errors_of(run), out);
+}
+
+void loss_backward(const CallRun& run) {
+  const at::Tensor errors = errors_of(run);
+  write_losses(run, errors, run.results[0]);
+  const at::Tensor gradient = (to_integers(errors) * run.gradients[0]).to(run.operands[0].scalar_type());
+  Parameter& weight = run.weight(0);
+  if (weight.trained()) {
+    weight.write_now([&](const at::Tensor& target, bool accumulate) {
+      const at::Tensor product = at::mm(gradient.t(), run.operands[0]);
+      accumulate ? target.add_(product) : target.copy_(product);
+    });
+  }
+  at::Tensor x = run.written[0];
+  at::mm_out(x, gradient, weight.value().detach());
+}
+
+}  // namespace
+
+const CallEntry& exact_entry_of(CallKind kind) {
+  static const std::vector<CallEntry> kExact = {
+      {CallKind::rms_norm, rms_norm, rms_norm_backward},
+      {CallKind::rotary, rotary, rotary_backward},
+      {CallKind::attention, attention, attention_backward},
+      {CallKind::swiglu, swiglu, swiglu_backward},
+      {CallKind::residual_add, residual_add, entry_of(CallKind::residual_add).backward},
+      {CallKind::add, add, entry_of(CallKind::add).backward},
+      {CallKind::gated_add, gated_add, gated_add_backward},
+      {CallKind::route, route, route_backward},
+      {CallKind::loss, loss, loss_backward},
+  };
+  for (const CallEntry& entry : kExact)
+    if (entry.kind == kind) return entry;
+  return entry_of(kind);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the calls of an exact model (exact_model.h) compute: other entries than nn/call_entries.h for the kinds whose results
+// are no small integers. Products, lookups, exchanges, and the order of rows of experts are those of nn.
+//
+//   rms_norm      x * weight                           rotary    q and k times their norms and +1 or -1 by position, v
+//   swiglu        gate * up                            attention q + the sum of k + v over the keys that the query sees
+//   gated_add     x + gate * y                         route     the experts with the largest logits, which are their weights
+//   loss          half the squared distance of the logits from 4 at the label and 0 elsewhere
+//
+// Each result is rounded to an activation, and each gradient to one, where it is complete on its rank.
+#pragma once
+
+#include "stepforge/nn/call_entries.h"
+
+namespace stepforge {
+
+const CallEntry& exact_entry_of(CallKind kind);
+
+}  // namespace stepforge
