@@ -18,7 +18,7 @@
 #include "stepforge/config/presets.h"
 #include "stepforge/metrics/console.h"
 #include "stepforge/plan/job_data.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/step/memory.h"
 
 namespace stepforge {
@@ -40,8 +40,7 @@ std::vector<PresetMemory> preset_memory() {
     const std::string name(preset.name);
     Config config = load_config({}, std::vector<std::string>{"preset=" + name}).config;
     config.model.vocab_size = planned_vocabulary(config);
-    const ModelSpec model = plan_model(config);
-    const MemoryAccount memory = account(write_train_step(config, model, plan_layout(config, model)));
+    const MemoryAccount memory = account(write_train_step(plan_job(config)));
     presets.push_back({name, memory.peak_of_one_memory()});
   }
   return presets;

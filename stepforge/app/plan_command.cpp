@@ -17,10 +17,10 @@
 #include "stepforge/plan/calls_text.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/job_data.h"
-#include "stepforge/plan/job_plan.h"
 #include "stepforge/plan/layout_text.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/plan/pipeline_forecast.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/schedule/csv.h"
 #include "stepforge/schedule/picture.h"
 #include "stepforge/step/draw.h"
@@ -34,18 +34,18 @@ namespace stepforge {
 namespace {
 
 /// A configuration that is checked as `train` does, with the size of its vocabulary.
-struct PlannedJob {
+struct CheckedConfig {
   Config config;
   std::vector<std::string> notes;  ///< lines about the configuration
 };
 
-PlannedJob planned_job(const ConfigArgs& args, const PlanOptions& options) {
+CheckedConfig checked_config(const ConfigArgs& args, const PlanOptions& options) {
   if (options.rank >= options.world_size) {
     throw UsageError(format("--rank {} does not exist in a job of {} ranks; the last one is {}", options.rank,
                             options.world_size, options.world_size - 1));
   }
   LoadedConfig loaded = args.load(ConfigUse::plan);
-  PlannedJob job;
+  CheckedConfig checked;
   const auto tokenizer = reading_input([&] { return known_tokenizer(loaded.config); });
   if (tokenizer != nullptr) check_vocabulary(loaded, tokenizer->vocab_size());
   loaded.config.model.vocab_size = planned_vocabulary(loaded.config, tokenizer.get());
@@ -53,19 +53,19 @@ PlannedJob planned_job(const ConfigArgs& args, const PlanOptions& options) {
   if (loaded.missing.empty()) reading_input([&] { check_sources(loaded.config, tokenizer.get()); });
   if (loaded.config.training.steps > 0) {
     const std::string warning = schedule_warning(loaded.config, loaded.config.training.steps);
-    if (!warning.empty()) job.notes.push_back(warning);
+    if (!warning.empty()) checked.notes.push_back(warning);
   }
   const int on_host = options.hosts.empty() ? options.world_size : 0;
   for (std::string& note : unread_notes(loaded, {options.world_size, on_host}))
-    job.notes.push_back(std::move(note));
+    checked.notes.push_back(std::move(note));
   if (loaded.config.comm.backend == CommBackend::nccl)
-    job.notes.emplace_back("comm.backend = \"nccl\": its plug-in and GPUs are not checked here");
+    checked.notes.emplace_back("comm.backend = \"nccl\": its plug-in and GPUs are not checked here");
   if (!loaded.missing.empty()) {
-    job.notes.emplace_back("`train` needs more than this configuration says:");
-    for (const std::string& missing : loaded.missing) job.notes.push_back("  " + missing);
+    checked.notes.emplace_back("`train` needs more than this configuration says:");
+    for (const std::string& missing : loaded.missing) checked.notes.push_back("  " + missing);
   }
-  job.config = std::move(loaded.config);
-  return job;
+  checked.config = std::move(loaded.config);
+  return checked;
 }
 
 MachineModel planned_machine(const PlanOptions& options) {
@@ -82,19 +82,18 @@ MemoryBudget memory_budget(const PlanOptions& options) {
 }
 
 /// The verdict for the rank of the pipeline that needs most memory: if it fits, the job does.
-std::string verdict_text(const Config& config, RankId rank, const ModelSpec& part, const ProvedStep& step,
-                         const MemoryBudget& budget) {
-  const StepProgram& program = step.largest_program();
-  const MemoryAccount memory = account(program);
-  std::string text = memory_verdict(config, part, {program.rank, step.proof.world_size}, memory, budget);
-  if (config.parallelism.expert_parallel_degree > 1)
-    text += "\n" + uneven_load_verdict(config, rank, memory, plan_largest_memory(config, rank), budget);
+std::string verdict_text(const Job& job, const ProvedStep& step, const MemoryBudget& budget) {
+  const MemoryAccount memory = account(element(step.stages, step.largest()));
+  std::string text = memory_verdict(job.at(step.largest()), memory, budget);
+  if (job.config.parallelism.expert_parallel_degree > 1)
+    text += "\n" + uneven_load_verdict(job, memory, plan_largest_memory(job), budget);
   return text;
 }
 
 /// The files that the options name.
-void write_files(const PlanOptions& options, const Config& config, const PipelinePlan& pipeline,
-                 const ProvedStep& step, const PipelineRun& run, const MachineModel& machine) {
+void write_files(const PlanOptions& options, const Job& job, const ProvedStep& step, const PipelineRun& run,
+                 const MachineModel& machine) {
+  const Schedule& schedule = job.pipeline.schedule;
   if (!options.trace.empty()) {
     write_file_atomic(options.trace,
                       trace_json(step.stages, "predicted with " + machine_text(machine), run.times));
@@ -102,14 +101,14 @@ void write_files(const PlanOptions& options, const Config& config, const Pipelin
                         options.trace.string());
   }
   if (!options.schedule.empty()) {
-    write_file_atomic(options.schedule, schedule_csv(pipeline.schedule));
+    write_file_atomic(options.schedule, schedule_csv(schedule));
     std::cout << format("\nPipeline schedule: {} (parallelism.pipeline_parallel_schedule_csv reads it)\n",
                         options.schedule.string());
   }
   if (!options.picture.empty()) {
-    const std::string title = schedule_title(config.parallelism);
-    write_file_atomic(options.picture, schedule_svg(pipeline.schedule,
-                                                    timeline_of(step.stages, run, pipeline.schedule), title));
+    const std::string title = schedule_title(job.config.parallelism);
+    write_file_atomic(options.picture,
+                      schedule_svg(schedule, timeline_of(step.stages, run, schedule), title));
     std::cout << format("\nPicture of the pipeline: {}\n", options.picture.string());
   }
 }
@@ -134,13 +133,13 @@ int compare_command(const PlanOptions& options, const Config& config, const Mach
 }  // namespace
 
 int plan_command(const ConfigArgs& args, const PlanOptions& options) {
-  const PlannedJob job = planned_job(args, options);
-  const Config& config = job.config;
+  const CheckedConfig checked = checked_config(args, options);
+  const Config& config = checked.config;
   const RankId rank{options.rank, options.world_size};
   const MachineModel machine = planned_machine(options);
   if (options.compare) {
     const int status = compare_command(options, config, machine);
-    for (const std::string& note : job.notes) std::cout << printable(note) << "\n";
+    for (const std::string& note : checked.notes) std::cout << printable(note) << "\n";
     return status;
   }
   const bool staged = has_stages(config);
@@ -149,28 +148,26 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
         "--schedule and --picture: the job has no pipeline; "
         "set parallelism.pipeline_parallel_degree to a number above 1");
   }
-  const PipelinePlan pipeline = plan_pipeline(config, rank);
-  const ModelSpec part = plan_rank_model(pipeline, rank);
-  const RankLayout layout = plan_layout(config, part, rank, pipeline);
-  const ProvedStep step = prove_train_step(config, part, layout, pipeline);
+  const Job job = plan_job(config, rank);
+  const ProvedStep step = prove_train_step(job);
   const PipelineRun run = simulate_pipeline(step.stages, machine);
   PlanText text;
   text.proof = step.proof;
   text.title = args.file ? args.file->string() : (config.preset.empty() ? "defaults" : config.preset);
   text.seq_len = config.training.seq_len;
-  text.tokens_per_step = plan_batch(config, layout).tokens_per_step();
-  text.verdict = verdict_text(config, rank, part, step, memory_budget(options));
-  for (const std::string& note : job.notes) text.verdict += "\n" + printable(note);
+  text.tokens_per_step = job.batch.tokens_per_step();
+  text.verdict = verdict_text(job, step, memory_budget(options));
+  for (const std::string& note : checked.notes) text.verdict += "\n" + printable(note);
   text.machine = machine;
   text.assumed_machine = options.machine.empty() && options.calibrate.empty();
   text.times = element(run.times, step.member);
-  if (staged) text.pipeline = pipeline_text(schedule_title(config.parallelism), pipeline, step, run);
+  if (staged) text.pipeline = pipeline_text(job, step, run);
   if (options.program || options.all)
     text.table = TableOptions{.all_micro_batches = options.all, .all_repetitions = options.all};
-  if (options.calls) std::cout << calls_text(part, step.program().blocks) << "\n";
-  if (options.layout) std::cout << layout_text(part, layout, config) << "\n";
-  std::cout << render_plan(plan_model(config), part, step.program(), text);
-  write_files(options, config, pipeline, step, run, machine);
+  if (options.calls) std::cout << calls_text(job.part, step.program().blocks) << "\n";
+  if (options.layout) std::cout << layout_text(job) << "\n";
+  std::cout << render_plan(job.whole, job.part, step.program(), text);
+  write_files(options, job, step, run, machine);
   return 0;
 }
 

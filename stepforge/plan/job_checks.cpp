@@ -111,7 +111,9 @@ std::string threads_warning(const std::string& setting, int64_t threads, int cor
   return format("{}; {} would be faster", text, cores);
 }
 
-void check_specification(const ModelSpec& model, const RankLayout& layout) {
+void check_specification(const Job& job) {
+  const ModelSpec& model = job.model();
+  const RankLayout& layout = job.layout;
   const std::array<int, kBlockAxes> groups = {layout.tensor_group, layout.keys_group, layout.heads_group,
                                               layout.expert_group};
   for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {

@@ -7,8 +7,7 @@
 #include <string>
 
 #include "stepforge/config/load.h"
-#include "stepforge/layout/rank_layout.h"
-#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/plan/job.h"
 #include "stepforge/step/checker.h"
 #include "stepforge/step/program.h"
 
@@ -26,9 +25,8 @@ std::string schedule_warning(const Config& config, int64_t steps);
 /// from. Throws UsageError if a step would not end with that many.
 std::string threads_warning(const std::string& setting, int64_t threads, int cores);
 
-/// `model` must be the part of the rank of `layout`, and its values must fit together
-/// (modelspec/value_types.h). Throws Error.
-void check_specification(const ModelSpec& model, const RankLayout& layout);
+/// The model must be divided as the mesh is, and its values must fit together (modelspec/value_types.h). Throws Error.
+void check_specification(const Job& job);
 
 /// Checks all ranks: each runs the operations of the program of its pipeline stage over its own groups. `programs` are
 /// those of one pipeline; `layout` is that of one of its ranks. Throws ProgramError.

@@ -224,13 +224,14 @@ std::string type_table(const ModelSpec& part) {
 
 }  // namespace
 
-std::string layout_text(const ModelSpec& part, const RankLayout& layout, const Config& config) {
+std::string layout_text(const Job& job) {
+  const RankLayout& layout = job.layout;
   std::string text = format("Layout of rank {} of {}: {}; it reads rows as data rank {} of {}\n\n",
                             layout.id.rank, with_thousands(layout.id.world_size), mesh_text(layout.dims),
                             layout.data_rank, layout.data_ranks);
   if (!layout.groups.empty()) text += group_table(layout) + "\n";
-  return text + unit_table(part, layout) + "\n" + tensor_table(part, layout, tensor_plan(config)) +
-         type_table(part);
+  return text + unit_table(job.part, layout) + "\n" +
+         tensor_table(job.part, layout, tensor_plan(job.config)) + type_table(job.part);
 }
 
 }  // namespace stepforge

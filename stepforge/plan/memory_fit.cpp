@@ -11,7 +11,9 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/families.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job_batch.h"
+#include "stepforge/plan/job_mesh.h"
+#include "stepforge/plan/step_plan.h"
 
 namespace stepforge {
 
@@ -32,10 +34,12 @@ constexpr int64_t kMaxExpertRanks = 64;
 /// Tries changes, alone and together, and keeps those that fit.
 class FitSearch {
  public:
-  FitSearch(const Config& config, const ModelSpec& model, RankId rank, const MemoryBudget& budget)
-      : model_(model), rank_(rank), budget_(budget), start_{config, rank.world_size, {}} {
-    has_own_model_ = !is_model_of(config);
-  }
+  FitSearch(const Job& job, const MemoryBudget& budget)
+      : job_(job),
+        rank_(job.layout.id),
+        budget_(budget),
+        start_{job.config, rank_.world_size, {}},
+        has_own_model_(!is_model_of(job.config)) {}
 
   FitResult find() {
     for (const Ladder ladder : kAll) keep_first(ladder(*this, start_));
@@ -170,9 +174,10 @@ class FitSearch {
     try {
       const ModelSpec planned = plan_divided_model(config, rank_);
       return has_stages(config) ||
-             std::ranges::equal(planned.units, model_.units, [](const UnitSpec& one, const UnitSpec& other) {
-               return one.name == other.name && one.elements() == other.elements();
-             });
+             std::ranges::equal(planned.units, job_.part.units,
+                                [](const UnitSpec& one, const UnitSpec& other) {
+                                  return one.name == other.name && one.elements() == other.elements();
+                                });
     } catch (const UsageError&) {
       return false;
     }
@@ -183,14 +188,9 @@ class FitSearch {
     const int rank = candidate.world_size == rank_.world_size ? rank_.rank : 0;
     try {
       const RankId id{rank, candidate.world_size};
-      // A custom specification has no pipeline.
-      const bool in_pipeline = has_stages(candidate.config);
-      const PipelinePlan pipeline = in_pipeline ? plan_pipeline(candidate.config, id) : PipelinePlan();
-      const ModelSpec part = in_pipeline      ? plan_rank_model(pipeline, id)
-                             : has_own_model_ ? model_
-                                              : plan_divided_model(candidate.config, id);
-      const RankLayout layout = plan_layout(candidate.config, part, id, pipeline);
-      return needed_bytes(account(write_train_step(candidate.config, part, layout, pipeline)), budget_);
+      const Job job = has_own_model_ ? plan_job(candidate.config, id, job_.whole, job_.model())
+                                     : plan_job(candidate.config, id);
+      return needed_bytes(account(write_train_step(job)), budget_);
     } catch (const UsageError&) {
       return std::nullopt;
     }
@@ -268,11 +268,11 @@ class FitSearch {
     return join(parts, ", ");
   }
 
-  const ModelSpec& model_;
+  const Job& job_;
   RankId rank_;
   const MemoryBudget& budget_;
   Candidate start_;
-  bool has_own_model_ = false;
+  bool has_own_model_;
   std::vector<Found> found_;
   std::vector<std::pair<std::string, std::vector<std::string>>> tried_;  // values by setting
 };
@@ -289,19 +289,17 @@ int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget) {
   return budget.with_host ? memory.peak_of_one_memory() : memory.peak_bytes;
 }
 
-FitResult find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
-                               const MemoryBudget& budget) {
-  return FitSearch(config, model, rank, budget).find();
+FitResult find_fitting_changes(const Job& job, const MemoryBudget& budget) {
+  return FitSearch(job, budget).find();
 }
 
-std::string memory_verdict(const Config& config, const ModelSpec& model, RankId rank,
-                           const MemoryAccount& memory, const MemoryBudget& budget) {
+std::string memory_verdict(const Job& job, const MemoryAccount& memory, const MemoryBudget& budget) {
   const int64_t needed = needed_bytes(memory, budget);
   const bool fits = needed <= budget.bytes;
   std::string text = format("Memory: the step needs {} per rank, {} {}: it {}", human_bytes(needed),
                             human_bytes(budget.bytes), budget.source, fits ? "fits" : "does not fit");
   if (fits) return text;
-  const FitResult result = find_fitting_changes(config, model, rank, budget);
+  const FitResult result = find_fitting_changes(job, budget);
   if (result.changes.empty()) {
     text += result.tried.empty() ? "\n  No change was found that could be tried"
                                  : format("\n  Tried without success, alone and together: {}", result.tried);
@@ -329,13 +327,13 @@ std::string balancing_hint(const Config& config) {
 
 }  // namespace
 
-std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryAccount& even,
-                                const MemoryAccount& largest, const MemoryBudget& budget) {
+std::string uneven_load_verdict(const Job& job, const MemoryAccount& even, const MemoryAccount& largest,
+                                const MemoryBudget& budget) {
   const auto rows = [&](bool all) {
-    ExpertParallel experts = plan_experts(config, rank);
+    ExpertParallel experts = plan_experts(job.config, job.layout.id);
     experts.all_rows = all;
-    return static_cast<double>(
-        experts.rows_per_token(config.model.n_experts, config.model.experts_per_token));
+    const ModelConfig& model = job.config.model;
+    return static_cast<double>(experts.rows_per_token(model.n_experts, model.experts_per_token));
   };
   const double most = rows(true) / rows(false);
   const int64_t needed = needed_bytes(largest, budget);
@@ -348,7 +346,7 @@ std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryA
   if (spare < 0.0) return text + "does not fit";
   const double load = 1.0 + (most - 1.0) * spare / static_cast<double>(needed - needed_bytes(even, budget));
   return text + format("does not fit\n  Keep router/max_rank_load below about {:.3g}{}", load,
-                       balancing_hint(config));
+                       balancing_hint(job.config));
 }
 
 void with_predicted_peak(const MemoryAccount& memory, const MemoryBudget& budget,

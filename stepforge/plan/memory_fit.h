@@ -9,9 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/machine.h"
-#include "stepforge/config/config.h"
-#include "stepforge/layout/parallel_dims.h"
-#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/plan/job.h"
 #include "stepforge/step/memory.h"
 
 namespace stepforge {
@@ -49,20 +47,18 @@ int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget);
 /// Changes, each found by planning again, with which the training step of this rank fits: recomputation, a smaller
 /// micro-batch (with the same rows per step), tensor and expert parallelism, offloading and more ranks, each alone and as
 /// small as it can be; if none fits on these ranks, in pairs; and if that is not enough, all together.
-FitResult find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
-                               const MemoryBudget& budget);
+FitResult find_fitting_changes(const Job& job, const MemoryBudget& budget);
 
 /// "Memory: the step needs 1.2 GiB per rank, 6.0 GiB are free on this machine: it fits", or "... it does not
 /// fit" and a line for each change that would, or what was tried. Plans again only if it does not fit.
-std::string memory_verdict(const Config& config, const ModelSpec& model, RankId rank,
-                           const MemoryAccount& memory, const MemoryBudget& budget);
+std::string memory_verdict(const Job& job, const MemoryAccount& memory, const MemoryBudget& budget);
 
 /// If experts are spread over ranks: "Experts: memory and time assume even loads (router/max_rank_load 1); a rank whose
 /// experts take all tokens (router/max_rank_load 4) needs 2.1 GiB: it fits", or "... does not fit" and a line with the load
 /// up to which it does and the settings that even out the loads. `even` and `largest` are the memory of these two loads;
 /// between them it grows with the load.
-std::string uneven_load_verdict(const Config& config, RankId rank, const MemoryAccount& even,
-                                const MemoryAccount& largest, const MemoryBudget& budget);
+std::string uneven_load_verdict(const Job& job, const MemoryAccount& even, const MemoryAccount& largest,
+                                const MemoryBudget& budget);
 
 /// An operation ran out of memory; the message names the operation.
 class OutOfMemory : public Error {

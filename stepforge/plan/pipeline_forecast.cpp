@@ -8,6 +8,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/plan/job_batch.h"
 #include "stepforge/schedule/generators.h"
 #include "stepforge/schedule/timeline.h"
 #include "stepforge/schedule/zero_bubble.h"
@@ -71,11 +72,6 @@ double flops_of(const StepProgram& program) {
   return sum;
 }
 
-ProvedStep proved_step(const Config& config, const PipelinePlan& pipeline, RankId rank) {
-  const ModelSpec part = plan_rank_model(pipeline, rank);
-  return prove_train_step(config, part, plan_layout(config, part, rank, pipeline), pipeline);
-}
-
 /// The predictions for one schedule.
 struct Forecast {
   PipelinePlan pipeline;
@@ -84,17 +80,13 @@ struct Forecast {
   int64_t peak_bytes = 0;
 };
 
-/// The forecast for the schedule of `config`, or for `schedule` instead.
-Forecast forecast_of(const Config& config, RankId rank, const MachineModel& machine,
-                     const Schedule* schedule = nullptr) {
-  Forecast forecast;
-  forecast.pipeline = plan_pipeline(config, rank, schedule);
-  const ProvedStep step = proved_step(config, forecast.pipeline, rank);
+Forecast forecast_of(const Job& job, const MachineModel& machine) {
+  const ProvedStep step = prove_train_step(job);
   const PipelineRun run = simulate_pipeline(step.stages, machine);
-  forecast.bubble = bubble_share(step.stages, run);
-  forecast.seconds = run.seconds();
-  forecast.peak_bytes = step.proof.peak_bytes;
-  return forecast;
+  return {.pipeline = job.pipeline,
+          .bubble = bubble_share(step.stages, run),
+          .seconds = run.seconds(),
+          .peak_bytes = step.proof.peak_bytes};
 }
 
 /// Adds a computation of a micro-batch to the times of its stage.
@@ -118,8 +110,8 @@ void add_time(StageTime& stage, OpKind kind, double seconds) {
 StageTimes stage_times(const Config& config, RankId rank, const MachineModel& machine) {
   const auto ranks = static_cast<int>(config.parallelism.pipeline_parallel_degree);
   const Schedule any =
-      zero_bubble_auto(uniform_times(ranks, 1, 1, 1), plan_micro_batches(config, rank), ranks);
-  const ProvedStep step = proved_step(config, plan_pipeline(config, rank, &any), rank);
+      zero_bubble_auto(uniform_times(ranks, 1, 1, 1), plan_micro_batches(config, rank.world_size), ranks);
+  const ProvedStep step = prove_train_step(plan_job(config, rank, &any));
   StageTimes times = uniform_times(ranks, 0, 0, 0);
   for (const StepProgram& program : step.stages) {
     for (const Operation& operation : program.operations) {
@@ -146,8 +138,8 @@ class ZeroBubbleSearch {
 
   /// With the activations of at most `limit` micro-batches on a rank.
   Forecast forecast(int limit) const {
-    const Schedule schedule = zero_bubble_auto(times_, plan_micro_batches(config_, rank_), limit);
-    return forecast_of(config_, rank_, machine_, &schedule);
+    const Schedule schedule = zero_bubble_auto(times_, plan_micro_batches(config_, rank_.world_size), limit);
+    return forecast_of(plan_job(config_, rank_, &schedule), machine_);
   }
 
   /// The largest limit above that of ZB-1p and at most that of ZB-2p with which the job needs no more than `memory`; the
@@ -212,8 +204,8 @@ std::string schedule_title(const ParallelismConfig& parallelism) {
                                                             : parallelism.pipeline_parallel_schedule_csv;
 }
 
-std::string pipeline_text(const std::string& title, const PipelinePlan& pipeline, const ProvedStep& step,
-                          const PipelineRun& run) {
+std::string pipeline_text(const Job& job, const ProvedStep& step, const PipelineRun& run) {
+  const PipelinePlan& pipeline = job.pipeline;
   const int stages = pipeline.schedule.stages();
   double all_flops = 0;
   for (const StepProgram& program : step.stages) all_flops += flops_of(program);
@@ -225,9 +217,10 @@ std::string pipeline_text(const std::string& title, const PipelinePlan& pipeline
                     percent_text(flops_of(program) / all_flops), human_bytes(step.proof.class_peaks[member]),
                     percent_text(bubble_share(step.stages, run, member))});
   }
-  return format("Pipeline: {}, {} stage{} on {} rank{}, {} micro-batch{}\n", title, stages,
-                stages == 1 ? "" : "s", pipeline.ranks(), pipeline.ranks() == 1 ? "" : "s",
-                pipeline.schedule.micro_batches, pipeline.schedule.micro_batches == 1 ? "" : "es") +
+  return format("Pipeline: {}, {} stage{} on {} rank{}, {} micro-batch{}\n",
+                schedule_title(job.config.parallelism), stages, stages == 1 ? "" : "s", pipeline.ranks(),
+                pipeline.ranks() == 1 ? "" : "s", pipeline.schedule.micro_batches,
+                pipeline.schedule.micro_batches == 1 ? "" : "es") +
          table_text(rows, {false, true, true, false, false, false}) +
          format("  step: {}; bubble of all ranks: {}; critical path: {}\n", seconds_text(run.seconds()),
                 percent_text(bubble_share(step.stages, run)), critical_path_text(step.stages, run));
@@ -242,7 +235,7 @@ ScheduleComparison compare_schedules(const Config& config, RankId rank, const Ma
   Comparison comparison(memory);
   const auto add = [&](const Config& job) {
     const std::string title = schedule_title(job.parallelism);
-    comparison.try_to_add(title, [&] { comparison.add(title, forecast_of(job, rank, machine)); });
+    comparison.try_to_add(title, [&] { comparison.add(title, forecast_of(plan_job(job, rank), machine)); });
   };
   if (!config.parallelism.pipeline_parallel_schedule_csv.empty()) add(config);
   Config other = config;

@@ -6,10 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "stepforge/config/config.h"
-#include "stepforge/layout/rank_layout.h"
-#include "stepforge/plan/job_plan.h"
-#include "stepforge/plan/pipeline_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/schedule/schedule.h"
 #include "stepforge/step/simulate_pipeline.h"
 
@@ -21,8 +18,7 @@ std::string schedule_title(const ParallelismConfig& parallelism);
 /// A line with schedule, stages and micro-batches; a table with the stages, blocks, FLOPs, peak memory and
 /// bubble of each rank of the pipeline; and lines with the step's bubble and critical path. `run` is of
 /// step.stages.
-std::string pipeline_text(const std::string& title, const PipelinePlan& pipeline, const ProvedStep& step,
-                          const PipelineRun& run);
+std::string pipeline_text(const Job& job, const ProvedStep& step, const PipelineRun& run);
 
 /// All schedules for a job.
 struct ScheduleComparison {

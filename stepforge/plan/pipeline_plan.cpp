@@ -11,7 +11,9 @@
 #include "stepforge/catalog/pipeline_stages.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/stage_part.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job_batch.h"
+#include "stepforge/plan/job_mesh.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/schedule/check.h"
 #include "stepforge/schedule/csv.h"
 #include "stepforge/schedule/generators.h"
@@ -73,7 +75,7 @@ int stages_per_rank_of(const Config& config, const ModelSpec& whole, const Stage
 
 Schedule schedule_of(const Config& config, const ModelSpec& whole, const StagePlan& plan, RankId rank) {
   const ParallelismConfig& parallelism = config.parallelism;
-  const int micro_batches = plan_micro_batches(config, rank);
+  const int micro_batches = plan_micro_batches(config, rank.world_size);
   if (!parallelism.pipeline_parallel_schedule_csv.empty())
     return schedule_of_file(parallelism, micro_batches);
   Schedule schedule =
@@ -216,10 +218,6 @@ TiedUnit PipelinePlan::tied_unit() const {
   return {};
 }
 
-int plan_micro_batches(const Config& config, RankId rank) {
-  return static_cast<int>(plan_batch(config, plan_data_ranks(config, rank.world_size)).micro_batches());
-}
-
 PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank,
                            const Schedule* schedule) {
   PipelinePlan plan;
@@ -234,10 +232,6 @@ PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSp
     plan.first_trained_stage = first_trained_stage(plan.model);
   }
   return plan;
-}
-
-PipelinePlan plan_pipeline(const Config& config, RankId rank, const Schedule* schedule) {
-  return plan_pipeline(config, plan_model(config), plan_divided_model(config, rank), rank, schedule);
 }
 
 }  // namespace stepforge

@@ -31,16 +31,10 @@ struct PipelinePlan {
 /// Whether the settings divide the model into pipeline stages.
 bool has_stages(const Config& config);
 
-/// The pipeline of `config` for the rank, which may be one rank alone. Throws UsageError if the degree, the stages, the
+/// The pipeline of `config` for the rank, which may be one rank alone. `whole`: the undivided model, whose costs balance the
+/// stages; `divided`: the model with this rank's parts of its tensors. Throws UsageError if the degree, the stages, the
 /// schedule or its file do not fit one another or the model. `schedule`, if given, is used instead of that of `config`.
-PipelinePlan plan_pipeline(const Config& config, RankId rank, const Schedule* schedule = nullptr);
-
-/// The same for a custom specification. `whole`: the undivided model, whose costs balance the stages; `divided`: the model
-/// with this rank's parts of its tensors.
 PipelinePlan plan_pipeline(const Config& config, const ModelSpec& whole, ModelSpec divided, RankId rank,
                            const Schedule* schedule = nullptr);
-
-/// The micro-batches of a step on each rank.
-int plan_micro_batches(const Config& config, RankId rank);
 
 }  // namespace stepforge

@@ -13,7 +13,7 @@
 #include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/data/context_part.h"
 #include "stepforge/nn/make_model.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job_mesh.h"
 #include "stepforge/prove/exact_entries.h"
 #include "stepforge/storage/context_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
@@ -33,9 +33,9 @@ Model make_exact_model(const std::vector<BlockSpec>& blocks, const ParameterLook
 class ExactLoader : public PrefetchLoader {
  public:
   ExactLoader(const Trainer& trainer)
-      : PrefetchLoader(trainer.data.train, trainer.batch, 2),
-        rows_(trainer.batch.rows_per_step),
-        ahead_(trainer.model_spec.ahead) {}
+      : PrefetchLoader(trainer.data.train, trainer.job.batch, 2),
+        rows_(trainer.job.batch.rows_per_step),
+        ahead_(trainer.job.batch.ahead) {}
 
   Batch next() override {
     Batch batch = PrefetchLoader::next();
@@ -100,14 +100,15 @@ class Snap : public Callback {
 }  // namespace
 
 void use_exact_model(Trainer& trainer, ExactModel model) {
-  trainer.replace_build_step("specification", [model](Trainer& built) {
-    built.model_spec = exact_spec(model, built.config.model.n_layers);
-    built.divided_model = exact_spec(model, built.config.model.n_layers,
-                                     plan_tensor(built.config, built.place), plan_context(built.config),
-                                     tensor_plan(built.config), plan_experts(built.config, built.place));
+  trainer.replace_build_step("job", [model](Trainer& built) {
+    const Config& config = built.config;
+    ModelSpec divided =
+        exact_spec(model, config.model.n_layers, plan_tensor(config, built.place), plan_context(config),
+                   tensor_plan(config), plan_experts(config, built.place));
+    built.job = plan_job(config, built.place, exact_spec(model, config.model.n_layers), std::move(divided));
   });
   trainer.replace_build_step("model", [](Trainer& built) {
-    built.model = make_exact_model(built.rank_model.blocks, built.store->lookup(),
+    built.model = make_exact_model(built.job.part.blocks, built.store->lookup(),
                                    tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
                                    context_exchange(*built.groups, plan_context(built.config)));
   });

@@ -17,7 +17,8 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/comm/shared_memory.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job.h"
+#include "stepforge/plan/job_mesh.h"
 #include "stepforge/plan/pipeline_plan.h"
 #include "stepforge/prove/exact_model.h"
 #include "stepforge/tensorfile/tensor_folder.h"
@@ -248,11 +249,10 @@ int64_t small_micro_batches(int64_t micro_batches) {
   return micro_batches <= 9 ? micro_batches : 8 + micro_batches % 2;
 }
 
-/// The pipeline of the job, if it has one. Throws UsageError if its model cannot be divided so, as training does. The
-/// vocabulary may be unknown yet; it changes no schedule.
-PipelinePlan pipeline_of(Config config, int world_size) {
+/// Throws UsageError as training does. The vocabulary may be unknown yet; it changes no schedule.
+Job planned_job(Config config, int world_size) {
   if (config.model.vocab_size == 0) config.model.vocab_size = kExactVocabulary;
-  return plan_pipeline(config, {0, world_size});
+  return plan_job(std::move(config), {0, world_size});
 }
 
 /// Options of `config` that the small job does not have.
@@ -275,8 +275,8 @@ std::vector<std::string> options_left_out(const Config& config) {
 }  // namespace
 
 Config small_exact_job(const Config& config, int world_size) {
-  const RankLayout layout = plan_layout(config, {}, {0, world_size});
-  const PipelinePlan pipeline = pipeline_of(config, world_size);
+  const Job planned = planned_job(config, world_size);
+  const Schedule& schedule = planned.pipeline.schedule;
   Config job;
   job.model.vocab_size = kExactVocabulary;
   job.model.n_experts = config.model.n_experts;
@@ -287,15 +287,15 @@ Config small_exact_job(const Config& config, int world_size) {
   if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
-  ParallelDims dims = small_dims(layout.dims);
-  int64_t micro_batches = plan_batch(config, layout).micro_batches();
+  ParallelDims dims = small_dims(planned.layout.dims);
+  int64_t micro_batches = planned.batch.micro_batches();
   if (config.parallelism.pipeline_parallel_schedule_csv.empty())
     micro_batches = small_micro_batches(micro_batches);
   else
-    dims.pp = layout.dims.pp;
+    dims.pp = planned.layout.dims.pp;
   const int64_t parts = micro_batches * dims.dp_replicate * dims.dp_shard;
   job = with_dims(job, dims);
-  set_small_stages(job, dims.pp * std::max(1, pipeline.schedule.stages()) / std::max(1, pipeline.ranks()));
+  set_small_stages(job, dims.pp * std::max(1, schedule.stages()) / std::max(1, schedule.ranks()));
   keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
   keep_known_parts(job.activation_checkpoint, job.model.n_layers);

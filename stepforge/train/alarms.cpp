@@ -72,8 +72,8 @@ class CopyCheck {
  public:
   CopyCheck(Trainer& trainer, const std::vector<Digest>& own)
       : step_(trainer.state.step),
-        mesh_(trainer.layout.dims, trainer.place.world_size),
-        tied_(trainer.pipeline.tied_unit()),
+        mesh_(trainer.job.layout.dims, trainer.place.world_size),
+        tied_(trainer.job.pipeline.tied_unit()),
         units_(own.size()),
         digests_(gather_values(*trainer.all_ranks, own)) {}
 
@@ -135,9 +135,9 @@ class Alarms : public Callback {
     }
     const int64_t freq = trainer.config.debug.check_copies_freq;
     if (freq == 0 || trainer.state.step % freq != 0) return;
-    std::vector<Digest> own(trainer.divided_model.units.size());  // 0 for units of other stages
+    std::vector<Digest> own(trainer.job.model().units.size());  // 0 for units of other stages
     std::vector<std::string> names;
-    for (const UnitSpec& unit : trainer.divided_model.units) names.push_back(unit.name);
+    for (const UnitSpec& unit : trainer.job.model().units) names.push_back(unit.name);
     for (size_t u = 0; u < trainer.store->size(); ++u) {
       const UnitStore& unit = trainer.store->unit(u);
       own.at(static_cast<size_t>(unit.layout().number)) = digest_of(unit);
@@ -152,7 +152,7 @@ class Alarms : public Callback {
     const at::Tensor terms = at::zeros({}, at::TensorOptions(at::kDouble).device(trainer.store->device()));
     gradient_norm_terms(*trainer.store, type, NormExchange::ranks, /*shards=*/nullptr, terms);
     join_over_shards(trainer.all_ranks.get(), type, terms);
-    if (type != NormType::inf) terms.div_(trainer.layout.dims.dp_replicate);
+    if (type != NormType::inf) terms.div_(trainer.job.layout.dims.dp_replicate);
     norm_of_terms(type, terms, terms);
     const auto expected = terms.item<double>();
     const double norm = trainer.last_step.grad_norm;

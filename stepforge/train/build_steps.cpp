@@ -28,8 +28,10 @@
 #include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/job_data.h"
+#include "stepforge/plan/job_mesh.h"
 #include "stepforge/plan/known_model.h"
 #include "stepforge/plan/memory_fit.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/plan/unread_options.h"
 #include "stepforge/storage/context_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
@@ -282,27 +284,14 @@ void build_data(Trainer& trainer) {
   }
 }
 
-void build_specification(Trainer& trainer) {
-  trainer.model_spec = plan_model(trainer.config);
+void build_job(Trainer& trainer) {
+  trainer.job = plan_job(trainer.config, trainer.place);
 }
 
-void build_layout(Trainer& trainer) {
+void build_steps(Trainer& trainer) {
   const auto& training = trainer.config.training;
-  // An earlier build step has set it if a custom specification is divided.
-  if (trainer.divided_model.units.empty()) {
-    const auto& parallelism = trainer.config.parallelism;
-    const bool whole = parallelism.tensor_parallel_degree == 1 && parallelism.context_parallel_degree == 1 &&
-                       parallelism.expert_parallel_degree == 1 && parallelism.tensor_parallel_plan.empty();
-    trainer.divided_model = whole ? trainer.model_spec : plan_divided_model(trainer.config, trainer.place);
-  }
-  trainer.pipeline = plan_pipeline(trainer.config, trainer.model_spec, trainer.divided_model, trainer.place);
-  trainer.rank_model = plan_rank_model(trainer.pipeline, trainer.place);
-  trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place, trainer.pipeline);
-  trainer.batch = plan_batch(trainer.config, trainer.layout);
-  trainer.batch.ahead = trainer.model_spec.ahead;
   const int64_t rows = trainer.data.train->rows_per_epoch();
-  const int64_t of_step = trainer.batch.rows_per_step;
-  trainer.steps_per_epoch = std::max<int64_t>(1, rows / of_step);
+  const int64_t of_step = trainer.job.batch.rows_per_step;
   // A step may have rows of two epochs, so all epochs are counted together; the last step has all that is left.
   trainer.total_steps =
       training.steps > 0 ? training.steps : (training.epochs * rows + of_step - 1) / of_step;
@@ -314,8 +303,7 @@ void check_memory(Trainer& trainer) {
   if (memory.total <= 0) return;
   trainer.memory_budget = free_memory(memory, trainer.ranks_on_host, "are free for it on this machine");
   trainer.memory_budget.of_plan = false;
-  const std::string verdict = memory_verdict(trainer.config, trainer.rank_model, trainer.place,
-                                             trainer.predicted_memory, trainer.memory_budget);
+  const std::string verdict = memory_verdict(trainer.job, trainer.predicted_memory, trainer.memory_budget);
   const int64_t needed = needed_bytes(trainer.predicted_memory, trainer.memory_budget);
   const int64_t most =
       std::min(memory.total / trainer.ranks_on_host, memory.address_space.value_or(memory.total));
@@ -328,11 +316,10 @@ void check_memory(Trainer& trainer) {
 }
 
 void build_step_program(Trainer& trainer) {
-  check_job(trainer.loaded, trainer.model_spec);
-  Config planned = trainer.config;
-  planned.training.threads = at::get_num_threads();  // workspaces depend on it
-  trainer.train_program = plan_train_step(planned, trainer.rank_model, trainer.layout, trainer.pipeline);
-  trainer.evaluation_program = plan_evaluation(planned, trainer.rank_model, trainer.layout, trainer.pipeline);
+  check_job(trainer.loaded, trainer.job.whole);
+  trainer.job.config.training.threads = at::get_num_threads();  // workspaces depend on it
+  trainer.train_program = plan_train_step(trainer.job);
+  trainer.evaluation_program = plan_evaluation(trainer.job);
   trainer.predicted_memory = account(trainer.train_program);
   check_memory(trainer);
 }
@@ -354,22 +341,23 @@ void build_groups(Trainer& trainer) {
   std::vector<GroupLane> lanes = group_lanes(trainer.train_program);
   // A stage without layers exchanges nothing inside its blocks, but its forward code has the functions for it. Whole
   // units are read between steps on the compute lane.
-  for (const int group : {trainer.layout.tensor_group, trainer.layout.keys_group, trainer.layout.heads_group,
-                          trainer.layout.find(kSliceShardGroup), trainer.layout.find(kExpertShardGroup)}) {
+  for (const int group :
+       {trainer.job.layout.tensor_group, trainer.job.layout.keys_group, trainer.job.layout.heads_group,
+        trainer.job.layout.find(kSliceShardGroup), trainer.job.layout.find(kExpertShardGroup)}) {
     const GroupLane lane{group, Lane::compute};
     if (group >= 0 && std::ranges::find(lanes, lane) == lanes.end()) lanes.push_back(lane);
   }
-  if (plan_context(trainer.config).has_ring()) lanes.push_back({trainer.layout.keys_group, Lane::peer});
+  if (plan_context(trainer.config).has_ring()) lanes.push_back({trainer.job.layout.keys_group, Lane::peer});
   if (plan_tensor(trainer.config, trainer.place).async)
-    lanes.push_back({trainer.layout.tensor_group, Lane::peer});
-  trainer.groups = std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.layout, lanes);
+    lanes.push_back({trainer.job.layout.tensor_group, Lane::peer});
+  trainer.groups = std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.job.layout, lanes);
   if (trainer.world()->simulated()) return;
   for (const GroupLane& lane : trainer.groups->lanes()) test_group(*trainer.groups, lane);
 }
 
 void build_parameters(Trainer& trainer) {
-  trainer.store =
-      std::make_unique<ModelStore>(trainer.rank_model.units, trainer.layout, StoreOptions{}, trainer.groups);
+  trainer.store = std::make_unique<ModelStore>(trainer.job.part.units, trainer.job.layout, StoreOptions{},
+                                               trainer.groups);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }
 
@@ -393,21 +381,20 @@ void build_model(Trainer& trainer) {
       .label_smoothing = config.training.label_smoothing,
       .loss = loss_function(config),
       .row_length = config.training.seq_len};
-  trainer.model =
-      make_model(trainer.config.model, trainer.rank_model.blocks, trainer.store->lookup(), options);
+  trainer.model = make_model(trainer.config.model, trainer.job.part.blocks, trainer.store->lookup(), options);
 }
 
 void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
   trainer.optimizer = std::make_unique<Optimizer>(
-      *trainer.store, resolve_param_groups(optimizer, trainer.divided_model, trainer.rank_model.units,
+      *trainer.store, resolve_param_groups(optimizer, trainer.job.model(), trainer.job.part.units,
                                            trainer.config.extensions));
   build_schedule(trainer);
 }
 
 void build_loader(Trainer& trainer) {
   const auto& data = trainer.config.data;
-  trainer.loader = std::make_unique<PrefetchLoader>(trainer.data.train, trainer.batch,
+  trainer.loader = std::make_unique<PrefetchLoader>(trainer.data.train, trainer.job.batch,
                                                     std::max<int64_t>(1, data.prefetch));
 }
 
@@ -430,7 +417,7 @@ void build_executor(Trainer& trainer) {
       losses->add(ahead, batch, token_loss);
     };
   }
-  trainer.router_monitor = make_router_monitor(trainer.config, trainer.layout.dims, *trainer.store);
+  trainer.router_monitor = make_router_monitor(trainer.config, trainer.job.layout.dims, *trainer.store);
   if (trainer.router_monitor == nullptr) return;
   trainer.train_step->on_router_report =
       [monitor = trainer.router_monitor.get()](const RouterReport& report) { monitor->add(report); };
@@ -475,8 +462,8 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
           {"threads", build_threads},
           {"tokenizer", build_tokenizer_step},
           {"data", build_data},
-          {"specification", build_specification},
-          {"layout", build_layout},
+          {"job", build_job},
+          {"steps", build_steps},
           {"step_program", build_step_program},
           {"groups", build_groups},
           {"parameters", build_parameters},

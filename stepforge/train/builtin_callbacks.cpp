@@ -24,6 +24,7 @@
 #include "stepforge/metrics/smoothed.h"
 #include "stepforge/metrics/throughput.h"
 #include "stepforge/plan/job_data.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/step/draw.h"
 #include "stepforge/step/simulate.h"
 #include "stepforge/tensorfile/manifest.h"
@@ -49,11 +50,11 @@ class ReportCallback : public Callback {
   std::string_view name() const override { return "report"; }
 
   void init_end(Trainer& trainer) override {
-    const auto& model = trainer.model_spec;
-    const auto& batch = trainer.batch;
-    const int ranks = trainer.layout.data_ranks;
+    const auto& model = trainer.job.whole;
+    const auto& batch = trainer.job.batch;
+    const int ranks = trainer.job.layout.data_ranks;
     if (trainer.place.world_size > 1) {
-      trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(trainer.layout.dims),
+      trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(trainer.job.layout.dims),
                        trainer.world()->transport());
     }
     const auto& plugins = trainer.config.experimental.custom_import;
@@ -106,7 +107,7 @@ class ReportCallback : public Callback {
   /// "about 1,200 tokens and 300 labels": of an average row, without padding.
   static std::string expected_size(const Trainer& trainer) {
     const RowStream& stream = *trainer.data.train;
-    const auto rows = static_cast<double>(trainer.total_steps * trainer.batch.rows_per_step);
+    const auto rows = static_cast<double>(trainer.total_steps * trainer.job.batch.rows_per_step);
     const double tokens = rows * stream.tokens_per_row();
     const std::string text = with_thousands(std::llround(tokens)) + " tokens";
     const std::optional<double> labels = stream.labels_per_row();
@@ -186,7 +187,7 @@ class LoggingCallback : public Callback {
     const auto labels = static_cast<double>(std::exchange(labels_, 0));
     record.add(metric::job_lps, window.seconds > 0.0 ? labels / window.seconds : 0.0);
     const auto tokens = static_cast<double>(window.tokens);
-    const auto room = static_cast<double>(window.steps * trainer.batch.tokens_per_step());
+    const auto room = static_cast<double>(window.steps * trainer.job.batch.tokens_per_step());
     record.add(metric::padding_share, room > 0.0 ? 100.0 * (room - tokens) / room : 0.0);
     record.add(metric::label_share, tokens > 0.0 ? 100.0 * labels / tokens : 0.0);
     record.add(metric::tflops, window.tflops());
@@ -235,10 +236,8 @@ class SamplingCallback : public Callback {
     const auto& sampling = trainer.config.sampling;
     if (trainer.state.step % sampling.freq != 0) return;
     const int64_t capacity = generation_context(trainer.config);
-    Generator generator(
-        trainer.rank_model,
-        plan_samples(trainer.config, trainer.rank_model, capacity, trainer.layout, trainer.pipeline),
-        trainer.model, *trainer.store, trainer.config.precision.compute, capacity);
+    Generator generator(trainer.job.part, plan_samples(trainer.job, capacity), trainer.model, *trainer.store,
+                        trainer.config.precision.compute, capacity);
     SamplingParams options;
     options.max_tokens = sampling.max_tokens;
     options.temperature = sampling.temperature;
@@ -286,7 +285,7 @@ class ExportCallback : public Callback {
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step, trainer.left_out};
     const HfExportOptions options = {.dtype = trainer.config.checkpoint.export_dtype,
                                      .generation = read_generation_config(trainer.config.run_dir)};
-    export_hf(output, trainer.config.model, trainer.model_spec, checkpoint_tensors(found),
+    export_hf(output, trainer.config.model, trainer.job.whole, checkpoint_tensors(found),
               trainer.tokenizer.get(), options);
     trainer.log.info("exported {} to {}", found.path.string(), output.string());
   }

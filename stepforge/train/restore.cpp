@@ -80,7 +80,7 @@ std::string not_loaded(const CheckpointLoadConfig& load) {
 /// Throws UsageError if the checkpoint's configuration does not allow what is asked for; logs how it differs.
 ConfigChanges check_changes(const Trainer& trainer, const Json& json, const std::filesystem::path& folder,
                             bool own) {
-  ConfigChanges changes = compare_with_checkpoint(json, trainer.config, trainer.batch.rows_per_step,
+  ConfigChanges changes = compare_with_checkpoint(json, trainer.config, trainer.job.batch.rows_per_step,
                                                   (folder / "state.json").string(), own);
   if (!changes.refused.empty()) {
     throw UsageError(format("the checkpoint {} belongs to another run:\n  {}", folder.string(),
@@ -134,7 +134,7 @@ void restore_checkpoint(Trainer& trainer, const FoundCheckpoint& found, bool own
   const CheckpointLoadConfig& load = changes.load;
   const TrainerState saved = state_from_json(json, (folder / "state.json").string());
   load_weights_as_asked(trainer, folder, [&](TensorDifferences* accepted) {
-    load_checkpoint(found, trainer.divided_model, *trainer.store,
+    load_checkpoint(found, trainer.job.model(), *trainer.store,
                     load.optimizer ? trainer.optimizer.get() : nullptr, accepted);
   });
   const auto& allowed = trainer.config.checkpoint.allow_changed;

@@ -66,12 +66,12 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
         known.weights.string());
   }
   load_weights_as_asked(trainer, known.weights, [&](TensorDifferences* accepted) {
-    import_weights(weights, trainer.divided_model, *trainer.store,
+    import_weights(weights, trainer.job.model(), *trainer.store,
                    {.stored_vocabulary = grown > 0 ? stored : 0, .accepted = accepted});
   });
   trainer.log.info("weights loaded from {}", known.weights.string());
   if (!weights.note().empty()) trainer.log.info("{}", weights.note());
-  if (const std::string note = left_out(weights, trainer.divided_model); !note.empty())
+  if (const std::string note = left_out(weights, trainer.job.model()); !note.empty())
     trainer.log.warning("{}", note);
 }
 
@@ -86,7 +86,7 @@ void leave_out_frozen(Trainer& trainer, const std::optional<FoundCheckpoint>& ow
   FrozenWeights& frozen = trainer.left_out;
   frozen.from =
       std::filesystem::absolute(home_of_frozen_weights(trainer.config.checkpoint.initial_load_path));
-  std::vector<std::string> names = frozen_names(trainer.divided_model);
+  std::vector<std::string> names = frozen_names(trainer.job.model());
   std::ranges::sort(names);
   if (own && own->frozen.from == frozen.from && own->frozen.names() == names) {
     frozen = own->frozen;
@@ -103,7 +103,7 @@ void leave_out_frozen(Trainer& trainer, const std::optional<FoundCheckpoint>& ow
                          format("{}, but those of {} differ", subject, own->path.string()));
   }
   const TensorFolder source = open();
-  for (const NamedTensor& tensor : named_tensors(trainer.divided_model)) {
+  for (const NamedTensor& tensor : named_tensors(trainer.job.model())) {
     if (!frozen.contains(tensor.name)) continue;
     const std::vector<int64_t> there = WeightReader(source, tensor.name).shape();
     if (there == tensor.shape) continue;

@@ -13,7 +13,7 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/kernels/reduce.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job_mesh.h"
 #include "stepforge/train/training_services.h"
 
 namespace stepforge {

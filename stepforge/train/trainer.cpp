@@ -160,8 +160,8 @@ void Trainer::step() {
   const std::vector<Batch> micro_batches = read_rows();
 
   last_flops = 0.0;
-  for (const Batch& rows : micro_batches) last_flops += flops_of(rows, model_spec);
-  last_flops /= static_cast<double>(layout.dims.cp * layout.dims.tp);
+  for (const Batch& rows : micro_batches) last_flops += flops_of(rows, job.whole);
+  last_flops /= static_cast<double>(job.layout.dims.cp * job.layout.dims.tp);
 
   const double lr_factor = schedule->factor(state.step - state.schedule_begin);
   last_lr = config.optimizer.lr * lr_factor;
@@ -223,12 +223,12 @@ std::vector<Batch> Trainer::read_rows() {
   std::vector<Batch> micro_batches;
   data_failure_ = nullptr;
   try {
-    for (int64_t i = 0; i < batch.micro_batches(); ++i) micro_batches.push_back(loader->next());
+    for (int64_t i = 0; i < job.batch.micro_batches(); ++i) micro_batches.push_back(loader->next());
   } catch (const std::exception&) {
     data_failure_ = std::current_exception();
     // Other ranks may have their rows and wait for this one.
     if (all_ranks == nullptr) end_without_rows();
-    micro_batches.assign(static_cast<size_t>(batch.micro_batches()), loader->blank());
+    micro_batches.assign(static_cast<size_t>(job.batch.micro_batches()), loader->blank());
   }
   return micro_batches;
 }
@@ -245,13 +245,13 @@ void Trainer::end_without_rows() {
 
 int64_t Trainer::epochs_begun(int64_t step) const {
   const int64_t rows = data.train->rows_per_epoch();
-  const int64_t begun = (step * batch.rows_per_step + rows - 1) / rows;
+  const int64_t begun = (step * job.batch.rows_per_step + rows - 1) / rows;
   // The last step may be filled up with rows of one epoch more.
   return config.training.epochs > 0 ? std::min(begun, config.training.epochs) : begun;
 }
 
 int64_t Trainer::epochs_ended(int64_t step) const {
-  return step * batch.rows_per_step / data.train->rows_per_epoch();
+  return step * job.batch.rows_per_step / data.train->rows_per_epoch();
 }
 
 /// Warns of the first such steps, then ever more rarely.
@@ -268,8 +268,8 @@ void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
   try {
     last_validation = evaluate(
-        *evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
-        [this] { return interrupted(); }, batch.part);
+        *evaluator, *data.validation, job.batch.rows_per_micro_batch, config.validation.steps,
+        [this] { return interrupted(); }, job.batch.part);
   } catch (const UnreadableRows&) {
     data_failure_ = std::current_exception();
     state.validation_pending = true;
@@ -288,10 +288,10 @@ void Trainer::save_checkpoint() {
   if (!config.checkpoint.enable) return;
   // A resume does not repeat these steps, so their metrics must be on disk first.
   metrics->flush();
-  Json stored = state_to_json(state, config, batch.rows_per_step, optimizer->steps());
+  Json stored = state_to_json(state, config, job.batch.rows_per_step, optimizer->steps());
   stored["callbacks"] = callback_states();
   if (!left_out.none()) stored[kFrozenWeights] = left_out.to_json();
-  checkpoints->save(state.step, stage_checkpoint(rank_model, *store, optimizer.get(), std::move(stored),
+  checkpoints->save(state.step, stage_checkpoint(job.part, *store, optimizer.get(), std::move(stored),
                                                  checkpoints->reusable()));
   report_saves();
 }

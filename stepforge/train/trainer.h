@@ -21,7 +21,7 @@
 #include "stepforge/metrics/run_folder.h"
 #include "stepforge/metrics/sink.h"
 #include "stepforge/optim/optimizer.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/unit_store.h"
 #include "stepforge/text/tokenizer.h"
@@ -62,7 +62,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The standard steps: ranks, run_folder, threads, tokenizer, data, specification, layout, step_program,
+  /// The standard steps: ranks, run_folder, threads, tokenizer, data, job, steps, step_program,
   /// groups, parameters, model, optimizer, loader, executor, checkpoint, answer_ends, metrics. Replace one by name before
   /// build(); throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
@@ -94,7 +94,7 @@ class Trainer {
   std::filesystem::path checkpoint_dir() const;
   /// How often `steps` steps read the data.
   double passes(int64_t steps) const {
-    return static_cast<double>(steps) * static_cast<double>(batch.rows_per_step) /
+    return static_cast<double>(steps) * static_cast<double>(job.batch.rows_per_step) /
            static_cast<double>(data.train->rows_per_epoch());
   }
   /// Null for a single rank.
@@ -113,16 +113,8 @@ class Trainer {
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<int32_t> end_tokens;  ///< what ends a sample (text_ends.h), the same on all ranks
   DataSet data;
-  ModelSpec model_spec;
-  /// All blocks, with this rank's parts of divided tensors; the build step "layout" derives it unless an earlier one has
-  /// set it.
-  ModelSpec divided_model;
-  PipelinePlan pipeline;
-  ModelSpec rank_model;  ///< of divided_model, the blocks of this rank's pipeline stages
-  RankLayout layout;
-  BatchLayout batch;
+  Job job;  ///< planned from `config`, with the threads that this rank has
   int64_t total_steps = 0;
-  int64_t steps_per_epoch = 0;  ///< full ones, but at least 1
   StepProgram train_program;
   StepProgram evaluation_program;
   MemoryAccount predicted_memory;

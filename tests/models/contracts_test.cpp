@@ -158,7 +158,7 @@ TEST(LossContract, LossIsTheMeanOverTheValidLabelsOfTheWholeStep) {
   Job job(config);
   std::vector<Batch> batches = job.split(job.made_up_rows());
   mask_unevenly(batches);
-  const StepProgram evaluation = plan_evaluation(config, job.spec, plan_layout(config, job.spec));
+  const StepProgram evaluation = plan_evaluation(plan_job(config));
   Executor evaluator(evaluation, job.model, job.store);
   double sum = 0.0;
   int64_t valid = 0;
@@ -260,7 +260,7 @@ TEST(Packing, TokenLossesDoNotDependOnHowDocumentsArePacked) {
   Job job(config);
   for (size_t u = 0; u < job.store.size(); ++u)
     job.store.unit(u).master().mul_(4.0);  // so that attention has an effect
-  const StepProgram program = plan_evaluation(config, job.spec, plan_layout(config, job.spec));
+  const StepProgram program = plan_evaluation(plan_job(config));
   Executor evaluator(program, job.model, job.store);
   const std::vector<std::vector<std::vector<int>>> packings = {
       {{0, 1, 2}, {3}, {4, 5, 6}}, {{6, 4, 5}, {2, 0, 1}, {3}}, {{2, 4}, {3}, {1, 5, 6, 0}}};

@@ -18,7 +18,7 @@
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/models/decoder.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/tensorfile/safetensors.h"
 #include "stepforge/train/evaluation.h"
 #include "tests/support/paths.h"
@@ -60,7 +60,7 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsMatchTransformers) {
   ModelStore store(spec.units, rank_layout(spec.units), {.with_gradient = false});
   import_hf(folder, spec, store);
   Model model = make_model(config.model, store.lookup(), {batch.seq_len, 0});
-  const StepProgram program = plan_evaluation(config, spec, plan_layout(config, spec));
+  const StepProgram program = plan_evaluation(plan_job(config));
   Executor executor(program, model, store);
   const BatchLoss result = evaluate_batch(executor, batch, /*with_logits=*/true);
 

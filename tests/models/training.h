@@ -12,7 +12,8 @@
 #include "stepforge/config/load.h"
 #include "stepforge/data/tokens_ahead.h"
 #include "stepforge/optim/param_groups.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job_batch.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/train/train_step.h"
 #include "tests/nn/tiny_model.h"
 
@@ -35,7 +36,7 @@ class Job {
   explicit Job(const Config& job_config, uint64_t seed = 7)
       : config(job_config),
         spec(plan_model(config)),
-        program(plan_train_step(config, spec, plan_layout(config, spec))),
+        program(plan_train_step(plan_job(config))),
         store(spec.units, rank_layout(spec.units, {.gather = config.precision.compute})),
         model(make_model(config.model, store.lookup(),
                          {.context_length = config.model.max_position,

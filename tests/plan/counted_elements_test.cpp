@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/config/load.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job.h"
 #include "tests/catalog/all_families.h"
 #include "tests/support/small_run.h"
 
@@ -38,13 +38,13 @@ TEST(CountedElements, AreAllElementsOnceInEveryFamily) {
       std::map<std::string, int64_t> counted;
       std::map<std::string, int64_t> shards;
       for (int rank = 0; rank < 2; ++rank) {
-        const ModelSpec model = plan_divided_model(config, {rank, 2});
-        const RankLayout ranks = plan_layout(config, model, {rank, 2});
-        for (size_t u = 0; u < model.units.size(); ++u) {
-          const UnitLayout& unit = ranks.units.at(u);
-          for (size_t p = 0; p < model.units[u].parameters.size(); ++p) {
-            const ParameterSpec& parameter = model.units[u].parameters[p];
-            shards[parameter.name] = ranks.size_of(unit.shard_group);
+        const Job job = plan_job(config, {rank, 2});
+        const std::vector<UnitSpec>& units = job.part.units;
+        for (size_t u = 0; u < units.size(); ++u) {
+          const UnitLayout& unit = job.layout.units.at(u);
+          for (size_t p = 0; p < units[u].parameters.size(); ++p) {
+            const ParameterSpec& parameter = units[u].parameters[p];
+            shards[parameter.name] = job.layout.size_of(unit.shard_group);
             if (unit.counts(p)) counted[parameter.name] += parameter.elements();
           }
         }

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/plan/job.h"
 #include "stepforge/plan/job_data.h"
-#include "stepforge/plan/job_plan.h"
 #include "tests/support/strings.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "stepforge/plan/job_plan.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -17,9 +16,7 @@ std::string text_of(Config config, RankId rank, const std::string& family = "qwe
   config.model.n_kv_heads = 2;
   config.model.ffn_dim = 50;
   config.model.vocab_size = 101;
-  const PipelinePlan pipeline = plan_pipeline(config, rank);
-  const ModelSpec part = plan_rank_model(pipeline, rank);
-  return layout_text(part, plan_layout(config, part, rank, pipeline), config);
+  return layout_text(plan_job(config, rank));
 }
 
 TEST(LayoutText, StatesTheGroupsOfTheRank) {
@@ -91,10 +88,7 @@ TEST(LayoutText, ExpertsOfOtherRanksAreNothing) {
   config.parallelism.tensor_parallel_degree = 2;
   config.parallelism.expert_parallel_degree = 2;
   config.parallelism.expert_tensor_parallel_degree = 2;
-  const RankId rank{1, 4};
-  const PipelinePlan pipeline = plan_pipeline(config, rank);
-  const ModelSpec part = plan_rank_model(pipeline, rank);
-  const std::string text = layout_text(part, plan_layout(config, part, rank, pipeline), config);
+  const std::string text = layout_text(plan_job(config, {1, 4}));
   EXPECT_CONTAINS(text, "layers.*.mlp.expert_gate_up 1.gate  [50, 24]   -          rows 25 to 49     yes\n");
   EXPECT_CONTAINS(text, "layers.*.mlp.expert_gate_up 2.gate  [50, 24]   -          nothing           -\n");
   EXPECT_CONTAINS(text, "layers.*.mlp.expert_down 3.down     [24, 50]   -          nothing           -\n");

@@ -8,7 +8,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/config/load.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -22,12 +22,11 @@ Config small_job(std::vector<std::string> settings = {}) {
 }
 
 MemoryAccount memory_of(const Config& config, int ranks = 1) {
-  const ModelSpec model = plan_model(config);
-  return account(write_train_step(config, model, plan_layout(config, model, {0, ranks})));
+  return account(write_train_step(plan_job(config, {0, ranks})));
 }
 
 std::vector<FittingChange> changes(const Config& config, int64_t bytes, bool with_host = true) {
-  return find_fitting_changes(config, plan_model(config), {}, {bytes, "are free", with_host}).changes;
+  return find_fitting_changes(plan_job(config), {bytes, "are free", with_host}).changes;
 }
 
 /// The bytes that a new plan with these settings needs.
@@ -46,12 +45,11 @@ int64_t bytes_with(const std::string& text) {
 }
 
 TEST(MemoryFit, SaysWhetherTheStepFits) {
-  const Config config = small_job();
-  const ModelSpec model = plan_model(config);
-  const MemoryAccount memory = memory_of(config);
+  const Job job = plan_job(small_job());
+  const MemoryAccount memory = memory_of(job.config);
   const int64_t peak = memory.peak_of_one_memory();
-  EXPECT_TRUE(memory_verdict(config, model, {}, memory, {peak, "are free"}).ends_with("are free: it fits"));
-  const std::string verdict = memory_verdict(config, model, {}, memory, {peak - 1, "are free"});
+  EXPECT_TRUE(memory_verdict(job, memory, {peak, "are free"}).ends_with("are free: it fits"));
+  const std::string verdict = memory_verdict(job, memory, {peak - 1, "are free"});
   EXPECT_CONTAINS(verdict, "are free: it does not fit\n  It would fit with\n    activation_checkpoint.mode=")
       << verdict;
 }
@@ -81,14 +79,12 @@ TEST(MemoryFit, CombinesChangesIfNoSingleOneFits) {
 }
 
 TEST(MemoryFit, TriesTensorParallelismOnTheSameRanks) {
-  const Config config = small_job({"activation_checkpoint.mode=full", "training.local_batch_size=1",
-                                   "parallelism.data_parallel_shard_degree=1",
-                                   "parallelism.data_parallel_replicate_degree=-1"});
-  const ModelSpec model = plan_model(config);
-  const RankId rank{0, 4};
-  const MemoryAccount memory = account(write_train_step(config, model, plan_layout(config, model, rank)));
-  const FitResult found =
-      find_fitting_changes(config, model, rank, {memory.peak_of_one_memory() - 1, "are free"});
+  const Job job = plan_job(small_job({"activation_checkpoint.mode=full", "training.local_batch_size=1",
+                                      "parallelism.data_parallel_shard_degree=1",
+                                      "parallelism.data_parallel_replicate_degree=-1"}),
+                           {0, 4});
+  const MemoryAccount memory = account(write_train_step(job));
+  const FitResult found = find_fitting_changes(job, {memory.peak_of_one_memory() - 1, "are free"});
   ASSERT_FALSE(found.changes.empty());
   EXPECT_EQ(found.changes[0].settings, "parallelism.tensor_parallel_degree=2");
 }
@@ -118,7 +114,7 @@ TEST(MemoryFit, OffloadingHelpsOnlyIfTheDeviceHasItsOwnMemory) {
 TEST(MemoryFit, SaysWhatWasTriedIfNothingFits) {
   const Config config = small_job();
   EXPECT_TRUE(changes(config, 1000).empty());
-  EXPECT_CONTAINS(memory_verdict(config, plan_model(config), {}, memory_of(config), {1000, "are free"}),
+  EXPECT_CONTAINS(memory_verdict(plan_job(config), memory_of(config), {1000, "are free"}),
                   "Tried without success, alone and together: activation_checkpoint.mode=budget "
                   "activation_checkpoint.memory_budget=0.5 to 0.25, activation_checkpoint.mode=full, "
                   "training.local_batch_size=4 to 1, --world-size 2 to ",
@@ -174,16 +170,14 @@ Config spread_experts() {
 }
 
 TEST(MemoryFit, NamesTheLoadOfExpertsWithWhichTheBudgetIsReached) {
-  const Config config = spread_experts();
-  const RankId rank{0, 4};
-  const ModelSpec model = plan_divided_model(config, rank);
-  const MemoryAccount even = account(write_train_step(config, model, plan_layout(config, model, rank)));
-  const MemoryAccount largest = plan_largest_memory(config, rank);
+  const Job job = plan_job(spread_experts(), {0, 4});
+  const MemoryAccount even = account(write_train_step(job));
+  const MemoryAccount largest = plan_largest_memory(job);
   const int64_t low = even.peak_of_one_memory();
   const int64_t high = largest.peak_of_one_memory();
   ASSERT_GT(high, low);
   const auto verdict = [&](int64_t bytes) {
-    return uneven_load_verdict(config, rank, even, largest, {bytes, "are free"});
+    return uneven_load_verdict(job, even, largest, {bytes, "are free"});
   };
   // Each rank has 2 experts, so both of every token can be on one of the 4.
   EXPECT_CONTAINS(verdict(high), "(router/max_rank_load 4)");
@@ -196,12 +190,12 @@ TEST(MemoryFit, NamesTheLoadOfExpertsWithWhichTheBudgetIsReached) {
 
 TEST(MemoryFit, OnlySettingsThatTheJobCanHaveAreNamedToEvenOutLoads) {
   const auto verdict = [](const std::vector<std::string>& settings) {
-    const Config config = load_config({}, settings).config;
+    const Job job = plan_job(load_config({}, settings).config, {0, 4});
     MemoryAccount even;
     even.peak_bytes = 1;
     MemoryAccount largest;
     largest.peak_bytes = 9;
-    return uneven_load_verdict(config, {0, 4}, even, largest, {5, "are free", false});
+    return uneven_load_verdict(job, even, largest, {5, "are free", false});
   };
   const std::string ep = "parallelism.expert_parallel_degree=2";
   EXPECT_TRUE(
@@ -216,10 +210,8 @@ TEST(MemoryFit, MemoryGrowsWithTheRowsOfTheRankWithMost) {
   Config config = spread_experts();
   // Every token takes all experts: even loads are the largest.
   config.model.experts_per_token = config.model.n_experts;
-  const RankId rank{0, 4};
-  const ModelSpec model = plan_divided_model(config, rank);
-  EXPECT_EQ(plan_largest_memory(config, rank).peak_bytes,
-            account(write_train_step(config, model, plan_layout(config, model, rank))).peak_bytes);
+  const Job job = plan_job(config, {0, 4});
+  EXPECT_EQ(plan_largest_memory(job).peak_bytes, account(write_train_step(job)).peak_bytes);
 }
 
 }  // namespace

@@ -28,12 +28,9 @@ Config four_ranks(std::vector<std::string> settings) {
 }
 
 std::string text_of(const Config& config) {
-  const PipelinePlan pipeline = plan_pipeline(config, kSecond);
-  const ModelSpec part = plan_rank_model(pipeline, kSecond);
-  const ProvedStep step =
-      prove_train_step(config, part, plan_layout(config, part, kSecond, pipeline), pipeline);
-  return pipeline_text(schedule_title(config.parallelism), pipeline, step,
-                       simulate_pipeline(step.stages, {}));
+  const Job job = plan_job(config, kSecond);
+  const ProvedStep step = prove_train_step(job);
+  return pipeline_text(job, step, simulate_pipeline(step.stages, {}));
 }
 
 std::string line_of(const std::string& text, const std::string& start) {

@@ -9,7 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/config/load.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/schedule/csv.h"
 #include "stepforge/schedule/generators.h"
 #include "tests/support/strings.h"
@@ -31,8 +31,12 @@ Config pipelined(const Strings& settings) {
 const RankId kTwoRanks{0, 2};
 const std::string kTwo = "parallelism.pipeline_parallel_degree=2";
 
+PipelinePlan plan_of(const Config& config, RankId rank = kTwoRanks) {
+  return plan_job(config, rank).pipeline;
+}
+
 TEST(PipelinePlan, WithoutStagesIsTheModelAlone) {
-  const PipelinePlan plan = plan_pipeline(pipelined({}), {});
+  const PipelinePlan plan = plan_of(pipelined({}), {});
   EXPECT_EQ(plan.ranks(), 0);
   EXPECT_EQ(plan.part(0).blocks.size(), 6U);
   EXPECT_EQ(plan.tied_unit().owner, -1);
@@ -40,7 +44,7 @@ TEST(PipelinePlan, WithoutStagesIsTheModelAlone) {
 
 TEST(PipelinePlan, GivesEachRankItsStages) {
   const PipelinePlan plan =
-      plan_pipeline(pipelined({kTwo, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"}), kTwoRanks);
+      plan_of(pipelined({kTwo, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"}));
   EXPECT_EQ(plan.stages_of(0), (std::vector<int>{0, 3}));
   EXPECT_EQ(plan.stages_of(1), (std::vector<int>{1, 2}));
   EXPECT_EQ(plan.schedule.micro_batches, 4);
@@ -50,11 +54,10 @@ TEST(PipelinePlan, GivesEachRankItsStages) {
 
 // Of the cuts with stages of at most three layers another one needs less memory, but then the ranks differ by more.
 TEST(PipelinePlan, MemoryDoesNotMakeTheScheduleSlower) {
-  const PipelinePlan plan = plan_pipeline(
-      pipelined({kTwo, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble", "model.n_layers=8",
-                 "model.dim=256", "model.n_heads=8", "model.n_kv_heads=4", "model.ffn_dim=704",
-                 "model.vocab_size=4096", "training.seq_len=256", "training.global_batch_size=8"}),
-      kTwoRanks);
+  const PipelinePlan plan =
+      plan_of(pipelined({kTwo, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble", "model.n_layers=8",
+                         "model.dim=256", "model.n_heads=8", "model.n_kv_heads=4", "model.ffn_dim=704",
+                         "model.vocab_size=4096", "training.seq_len=256", "training.global_batch_size=8"}));
   std::vector<int> blocks(4, 0);
   for (const BlockSpec& block : plan.model.blocks) ++blocks[static_cast<std::size_t>(block.stage)];
   EXPECT_EQ(blocks, (std::vector<int>{3, 2, 3, 2}));
@@ -62,13 +65,13 @@ TEST(PipelinePlan, MemoryDoesNotMakeTheScheduleSlower) {
 
 TEST(PipelinePlan, ATiedEmbeddingHasTwoCopiesWhereItsStagesAreOnTwoRanks) {
   const std::string tied = "model.tie_embeddings=true";
-  const TiedUnit unit = plan_pipeline(pipelined({kTwo, tied}), kTwoRanks).tied_unit();
+  const TiedUnit unit = plan_of(pipelined({kTwo, tied})).tied_unit();
   EXPECT_EQ(unit.name, "embedding");
   EXPECT_EQ(unit.owner, 0);
   EXPECT_EQ(unit.copy, 1);
   const Config one_rank = pipelined({kTwo, tied, "parallelism.pipeline_parallel_schedule=DualPipeV"});
-  EXPECT_EQ(plan_pipeline(one_rank, kTwoRanks).tied_unit().name, "");
-  EXPECT_EQ(plan_pipeline(pipelined({kTwo}), kTwoRanks).tied_unit().name, "");
+  EXPECT_EQ(plan_of(one_rank).tied_unit().name, "");
+  EXPECT_EQ(plan_of(pipelined({kTwo})).tied_unit().name, "");
 }
 
 TEST(PipelinePlan, TheFirstTrainedStageIsThatOfTheFirstUnitThatIsNotFrozen) {
@@ -84,10 +87,8 @@ TEST(PipelinePlan, TheFirstTrainedStageIsThatOfTheFirstUnitThatIsNotFrozen) {
 }
 
 TEST(PipelinePlan, RefusesStagesThatDoNotDivideIntoTheRanks) {
-  EXPECT_CONTAINS(message_of<UsageError>([] {
-                    plan_pipeline(pipelined({kTwo, "parallelism.pipeline_parallel_layers_per_stage=2"}),
-                                  kTwoRanks);
-                  }),
+  EXPECT_CONTAINS(message_of<UsageError>(
+                      [] { plan_of(pipelined({kTwo, "parallelism.pipeline_parallel_layers_per_stage=2"})); }),
                   "3 pipeline stages do not divide into parallelism.pipeline_parallel_degree = 2 ranks");
 }
 
@@ -96,7 +97,7 @@ TEST(PipelinePlan, AScheduleFileMustHaveTheRanksAndMicroBatchesOfTheJob) {
   const std::string file = (folder / "own.csv").string();
   const auto plan = [&](int ranks, int micro_batches) {
     write_text(file, schedule_csv(make_schedule(ScheduleKind::gpipe, ranks, 1, micro_batches)));
-    return plan_pipeline(pipelined({kTwo, "parallelism.pipeline_parallel_schedule_csv=" + file}), kTwoRanks);
+    return plan_of(pipelined({kTwo, "parallelism.pipeline_parallel_schedule_csv=" + file}));
   };
   EXPECT_EQ(plan(2, 4).schedule.actions, make_schedule(ScheduleKind::gpipe, 2, 1, 4).actions);
   EXPECT_CONTAINS(message_of<UsageError>([&] { plan(3, 4); }), file,
@@ -113,9 +114,7 @@ TEST(PipelinePlan, ListsOfNamesAreThoseOfTheWholeModelOnEveryStage) {
       "parallelism.fsdp_prefetch_lists=[{unit=\"layers.0\", forward=[\"layers.1\", \"layers.3\"]}, "
       "{unit=\"layers.3\", backward=[\"layers.2\"]}]"};
   const auto prove = [](const Config& config, int rank) {
-    const PipelinePlan pipeline = plan_pipeline(config, {rank, 4});
-    const ModelSpec part = plan_rank_model(pipeline, {rank, 4});
-    return prove_train_step(config, part, plan_layout(config, part, {rank, 4}, pipeline), pipeline).program();
+    return prove_train_step(plan_job(config, {rank, 4})).program();
   };
   const auto recomputed = [](const StepProgram& program) {
     std::vector<std::string> names;

@@ -121,7 +121,7 @@ Records run_steps(TestRun& run, bool interrupted) {
   Records records;
   for (size_t step = 0; operations.at(step).kind != OpKind::update; ++step) {
     std::vector<Batch> batches;
-    for (int i = 0; i < trainer.batch.micro_batches(); ++i) batches.push_back(trainer.loader->next());
+    for (int i = 0; i < trainer.job.batch.micro_batches(); ++i) batches.push_back(trainer.loader->next());
     const StepContext context{static_cast<int64_t>(step)};
     if (interrupted) {
       trainer.train_step->on_operation = [&](const Operation& operation, bool) {

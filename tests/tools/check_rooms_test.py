@@ -67,7 +67,7 @@ class CheckRooms(unittest.TestCase):
 
     def test_rooms_above_the_line_include_no_torch_header(self):
         self.refused({"stepforge/base/a.cpp": "#include <torch/torch.h>\n"}, "stepforge/base/a.cpp:1", "torch/torch.h")
-        self.refused({"stepforge/plan/job_plan.cpp": "#include <ATen/ATen.h>\n"}, "ATen/ATen.h")
+        self.refused({"stepforge/plan/job.cpp": "#include <ATen/ATen.h>\n"}, "ATen/ATen.h")
         self.refused({"stepforge/app/main.cpp": '#include "tests/a.h"\n', "tests/a.h": HEADER + '#include "tests/b.h"\n', "tests/b.h": HEADER + "#include <c10/a.h>\n"},
                      "stepforge/app/main.cpp", "tests/a.h -> tests/b.h -> c10/a.h")
         self.accepted({"stepforge/nn/a.cpp": "#include <torch/torch.h>\n", "stepforge/app/torch/a.cpp": "#include <ATen/ATen.h>\n"})

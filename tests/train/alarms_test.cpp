@@ -76,7 +76,7 @@ TEST(Alarms, FindANormThatIsNotThatOfAllShards) {
   threads.run([&](int) { return job(folder, "run"); },
               [](TestRun& run, int) {
                 run.trainer().add_callback(std::make_unique<CallAtStart>(
-                    [](Trainer& trainer) { trainer.layout.dims.dp_replicate = 2; }));
+                    [](Trainer& trainer) { trainer.job.layout.dims.dp_replicate = 2; }));
               });
   for (const std::string& failure : threads.failures)
     EXPECT_CONTAINS(failure, "step 1: the gradient norm is", "but the shards of all 2 ranks together have",

@@ -83,7 +83,7 @@ TEST(AveragingDomain, ARankWithoutLabelsContributesZero) {
 class MaskingLoader : public PrefetchLoader {
  public:
   MaskingLoader(const Trainer& trainer, int part, size_t kept)
-      : PrefetchLoader(trainer.data.train, {trainer.batch.seq_len, 8, 1, 2, part}, 2),
+      : PrefetchLoader(trainer.data.train, {trainer.job.batch.seq_len, 8, 1, 2, part}, 2),
         masks_(part == 1),
         kept_(kept) {}
 

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "tests/nn/tiny_model.h"
 #include "tests/support/throws.h"
 

@@ -365,10 +365,9 @@ TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   TestRun run(two_epochs(folder));
   Strings names;
   for (const auto& step : run.trainer().build_steps()) names.push_back(step.name);
-  const Strings documented = {"ranks",         "run_folder", "threads",      "tokenizer", "data",
-                              "specification", "layout",     "step_program", "groups",    "parameters",
-                              "model",         "optimizer",  "loader",       "executor",  "checkpoint",
-                              "answer_ends",   "metrics"};
+  const Strings documented = {"ranks",  "run_folder",   "threads",    "tokenizer",   "data",   "job",
+                              "steps",  "step_program", "groups",     "parameters",  "model",  "optimizer",
+                              "loader", "executor",     "checkpoint", "answer_ends", "metrics"};
   EXPECT_EQ(names, documented);
 }
 
@@ -384,7 +383,7 @@ TEST(BuildSteps, AReplacedLoaderFeedsTheRun) {
   const TempFolder folder;
   TestRun run(two_epochs(folder) + Strings{"optimizer.lr=0.0"});
   run.trainer().replace_build_step("loader", [](Trainer& trainer) {
-    trainer.loader = std::make_unique<SameRows>(trainer.data.train, trainer.batch);
+    trainer.loader = std::make_unique<SameRows>(trainer.data.train, trainer.job.batch);
   });
   run.run();
   ASSERT_EQ(run.records.size(), 4U);
@@ -400,7 +399,7 @@ TEST(BuildSteps, AReplacedOptimizerUpdates) {
     OptimizerConfig frozen = trainer.config.optimizer;
     frozen.lr = 0.0;
     trainer.optimizer =
-        std::make_unique<Optimizer>(*trainer.store, resolve_param_groups(frozen, trainer.model_spec));
+        std::make_unique<Optimizer>(*trainer.store, resolve_param_groups(frozen, trainer.job.whole));
     trainer.schedule =
         std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
   });

@@ -97,7 +97,7 @@ inline void PrintTo(const StepRecord& record, std::ostream* out) {
 class RecordingLoader : public PrefetchLoader {
  public:
   RecordingLoader(const Trainer& trainer, std::vector<int32_t>& served)
-      : PrefetchLoader(trainer.data.train, trainer.batch, 2), served_(served) {}
+      : PrefetchLoader(trainer.data.train, trainer.job.batch, 2), served_(served) {}
   Batch next() override {
     Batch batch = PrefetchLoader::next();
     for (const auto* ids : {&batch.tokens, &batch.labels, &batch.cu_seqlens}) {

@@ -162,7 +162,7 @@ TEST(Packing, ConversationsStayWholeUnlessToldOtherwise) {
 class BrokenLoader : public Loader {
  public:
   BrokenLoader(const Trainer& trainer, int64_t good)
-      : Loader(trainer.data.train, trainer.batch), good_(good) {}
+      : Loader(trainer.data.train, trainer.job.batch), good_(good) {}
   Batch next() override {
     if (good_-- == 0) throw Error("a.bin was truncated");
     return Loader::next();

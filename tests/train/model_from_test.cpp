@@ -78,7 +78,7 @@ TEST(ModelFrom, AVocabularyGrows) {
   TestRun second(run_from(folder, folder / "first" / "checkpoint" / "step-4") +
                  Strings{format("model.vocab_size={}", tokens + 7)});
   Trainer& trainer = second.build();
-  EXPECT_EQ(trainer.model_spec.vocab_size, tokens + 7);
+  EXPECT_EQ(trainer.job.whole.vocab_size, tokens + 7);
   EXPECT_CONTAINS(second.log_text(), "the vocabulary has 7 more tokens than");
   trainer.run();
 }

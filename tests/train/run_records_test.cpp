@@ -95,7 +95,7 @@ TEST(MetricsFile, CountsAttentionOfPackedDocumentsPerDocument) {
   double flops = 0.0;
   for (size_t i = 1; i < rows.cu_seqlens.size(); ++i) {
     const int64_t length = rows.cu_seqlens[i] - rows.cu_seqlens[i - 1];
-    flops += static_cast<double>(length) * trainer.model_spec.flops_per_token(length);
+    flops += static_cast<double>(length) * trainer.job.whole.flops_per_token(length);
   }
   EXPECT_NEAR(trainer.last_flops, flops, 1e-9 * flops);
   const MetricsRecord record = read_jsonl(folder / "run" / "metrics.jsonl").at(1);

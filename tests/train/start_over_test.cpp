@@ -91,8 +91,8 @@ TEST_F(StartOver, IsRefusedIfOnlyTheWeightsOfStepZeroAreLeft) {
     const Trainer& trainer = other.build();
     write_checkpoint(
         run_ / "checkpoint", 0,
-        stage_checkpoint(trainer.model_spec, *trainer.store, nullptr,
-                         state_to_json(trainer.state, trainer.config, trainer.batch.rows_per_step,
+        stage_checkpoint(trainer.job.whole, *trainer.store, nullptr,
+                         state_to_json(trainer.state, trainer.config, trainer.job.batch.rows_per_step,
                                        trainer.optimizer->steps())));
   }
   flip_bit(checkpoint(3) / "model.safetensors");

@@ -157,8 +157,9 @@ std::string output_of(Shape shape) {
 }
 
 void use_operations(TestRun& run, Shape shape) {
-  run.trainer().replace_build_step("specification", [shape](Trainer& trainer) {
-    trainer.model_spec = trainer.divided_model = operations_spec(shape);
+  run.trainer().replace_build_step("job", [shape](Trainer& trainer) {
+    const ModelSpec spec = operations_spec(shape);
+    trainer.job = plan_job(trainer.config, trainer.place, spec, spec);
   });
   run.trainer().replace_build_step("model", [shape](Trainer& trainer) {
     const auto parameter = trainer.store->lookup();

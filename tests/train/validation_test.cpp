@@ -87,7 +87,7 @@ std::vector<EvaluationResult> evaluated(const TempFolder& folder, int ranks, con
       EXPECT_EQ(*trainer.data.validation->total_rows(), 25);
       results[static_cast<size_t>(rank)] = evaluate(
           *trainer.evaluator, *trainer.data.validation, /*rows=*/1, /*max_batches=*/-1,
-          [&] { return stop && stop(rank); }, trainer.batch.part);
+          [&] { return stop && stop(rank); }, trainer.job.batch.part);
     }));
   };
   RankThreads threads(ranks);

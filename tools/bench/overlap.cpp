@@ -64,7 +64,7 @@ class GroupRecorder : public Callback {
   explicit GroupRecorder(std::vector<Overlap>& steps) : steps_(steps) {}
   std::string_view name() const override { return "overlap of a group"; }
   void step_end(Trainer& trainer) override {
-    const GroupMeter& meter = trainer.groups->meter(trainer.layout.*group);
+    const GroupMeter& meter = trainer.groups->meter(trainer.job.layout.*group);
     const Overlap total{0.0, meter.call_seconds(), meter.wait_seconds()};
     const double step = trainer.executor->times().back().end;
     if (trainer.state.step > kWarmupSteps)

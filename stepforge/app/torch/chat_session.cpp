@@ -6,7 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/text/text_ends.h"
 
 namespace stepforge {

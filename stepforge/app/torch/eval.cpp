@@ -16,7 +16,7 @@
 #include "stepforge/config/toml_text.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/plan/job_data.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/text/chat_template.h"
 #include "stepforge/train/evaluation.h"
@@ -58,7 +58,7 @@ int evaluate_tokens(const EvalOptions& options, LoadedModel& model, DType comput
   const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
   check_context(model, options.tokens.string(), batch.seq_len);
   const Config config = evaluation_config(model, batch.seq_len, compute);
-  const StepProgram program = plan_evaluation(config, model.spec, model.layout);
+  const StepProgram program = plan_evaluation(plan_job(config, {}, model.spec, model.spec));
   Model forward = model.forward(batch.seq_len);
   Executor executor(program, forward, *model.store);
 
@@ -160,7 +160,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
       options.split == HeldOutPart::test ? data.test : data.validation;
   if (rows == nullptr)
     throw UsageError(format("the run has no {} data; pass text with --data", choice_name(options.split)));
-  const StepProgram program = plan_evaluation(config, model.spec, model.layout);
+  const StepProgram program = plan_evaluation(plan_job(config, {}, model.spec, model.spec));
   Model forward = model.forward(seq_len);
   Executor executor(program, forward, *model.store);
   const EvaluationResult result = evaluate(executor, *rows, kRowsPerBatch, -1);

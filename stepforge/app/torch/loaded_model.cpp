@@ -54,13 +54,13 @@ ModelFiles open_model(const fs::path& path, const CommandContext& context) {
 LoadedModel load_model(const fs::path& path, DType compute, const CommandContext& context,
                        bool with_gradient) {
   ModelFiles files = open_model(path, context);
-  RankLayout layout = rank_layout(files.spec.units, {.gather = compute});
   auto store =
-      std::make_unique<ModelStore>(files.spec.units, layout, StoreOptions{.with_gradient = with_gradient});
+      std::make_unique<ModelStore>(files.spec.units, rank_layout(files.spec.units, {.gather = compute}),
+                                   StoreOptions{.with_gradient = with_gradient});
   import_weights(files.weights, files.spec, *store);
   if (const std::string note = left_out(files.weights, files.spec); !note.empty())
     context.log.warning("{}", note);
-  return {std::move(files), std::move(layout), std::move(store)};
+  return {std::move(files), std::move(store)};
 }
 
 }  // namespace stepforge

@@ -29,7 +29,6 @@ struct ModelFiles {
 ModelFiles open_model(const std::filesystem::path& path, const CommandContext& context);
 
 struct LoadedModel : ModelFiles {
-  RankLayout layout;  ///< of a single rank, whatever the run's was
   std::unique_ptr<ModelStore> store;
 
   /// Forward code for up to `context_length` positions.

@@ -9,7 +9,7 @@
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/data/tokens_ahead.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/training_services.h"
 
@@ -42,7 +42,7 @@ at::Tensor gradient_of(const NamedTensor& tensor, const UnitStore& unit) {
 void write_gradients(const std::filesystem::path& output, Config config, LoadedModel& model,
                      const Batch& batch) {
   config = step_config(std::move(config), batch.rows);
-  const StepProgram program = plan_train_step(config, model.spec, model.layout);
+  const StepProgram program = plan_train_step(plan_job(config, {}, model.spec, model.spec));
   Model forward = model.forward(batch.seq_len);
   Executor executor(program, forward, *model.store);
   std::vector<Batch> rows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/step_plan.h"
 
 #include <algorithm>
 
@@ -10,6 +10,7 @@
 #include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/config/config_section.h"
 #include "stepforge/config/load.h"
+#include "stepforge/plan/job_mesh.h"
 #include "stepforge/plan/pass_kind.h"
 #include "stepforge/step/collectives.h"
 #include "stepforge/step/memory.h"
@@ -27,8 +28,7 @@ Config with(std::vector<std::string> settings) {
 }
 
 ProvedStep proved_step(const Config& config, RankId rank = {}) {
-  const ModelSpec model = plan_model(config);
-  return prove_train_step(config, model, plan_layout(config, model, rank));
+  return prove_train_step(plan_job(config, rank));
 }
 
 int count(const StepProgram& program, OpKind kind) {
@@ -98,140 +98,14 @@ TEST(PlanOfAPlugin, KeepsUnitsGatheredUnlessTheUserChooses) {
   EXPECT_EQ(gathers("layers.1", {"parallelism.fsdp_reshard_after_forward=never"}), 1);
 }
 
-TEST(PlanBatch, SplitsTheGlobalBatchIntoMicroBatches) {
-  Config config;
-  TrainingConfig& training = config.training;
-  training.seq_len = 16;
-  training.local_batch_size = 4;
-  EXPECT_EQ(plan_batch(config).micro_batches(), 1);
-  training.global_batch_size = 12;
-  EXPECT_EQ(plan_batch(config).micro_batches(), 3);
-  EXPECT_EQ(plan_batch(config).tokens_per_step(), 192);
-  training.reduction = ReductionMode::ordered;
-  EXPECT_EQ(plan_batch(config).micro_batches(), 12);
-  EXPECT_EQ(plan_batch(config).rows_per_micro_batch, 1);
-}
-
-TEST(PlanBatch, RefusesABatchThatDoesNotDivideAndNamesBothNumbers) {
-  Config config;
-  TrainingConfig& training = config.training;
-  training.local_batch_size = 4;
-  training.global_batch_size = 10;
-  const std::string message = message_of<UsageError>([&] { plan_batch(config); });
-  EXPECT_CONTAINS(message, "global_batch_size = 10");
-  EXPECT_CONTAINS(message, "micro-batches of 4 rows (training.local_batch_size)");
-}
-
-TEST(PlanBatch, RanksShareTheRowsOfAStep) {
-  Config config;
-  TrainingConfig& training = config.training;
-  training.local_batch_size = 2;
-  EXPECT_EQ(plan_batch(config, 4).rows_per_step, 8);
-  EXPECT_EQ(plan_batch(config, 4).micro_batches(), 1);
-  training.global_batch_size = 24;
-  EXPECT_EQ(plan_batch(config, 4).micro_batches(), 3);
-  EXPECT_EQ(plan_batch(config, 4).rows_per_step, 24);
-  EXPECT_EQ(plan_batch(config, 1).micro_batches(), 12);
-}
-
-TEST(PlanBatch, RefusesRowsThatDoNotDivideOverRanksAndSuggestsNumbers) {
-  Config config;
-  TrainingConfig& training = config.training;
-  training.local_batch_size = 4;
-  training.global_batch_size = 20;
-  const std::string message = message_of<UsageError>([&] { plan_batch(config, 2); });
-  EXPECT_CONTAINS(message, "training.global_batch_size = 20") << message;
-  EXPECT_CONTAINS(message, "micro-batches of 4 rows (training.local_batch_size)") << message;
-  EXPECT_CONTAINS(message, "2 ranks") << message;
-  EXPECT_CONTAINS(message, "set global_batch_size to 16 or 24") << message;
-}
-
-TEST(PlanBatch, APipelineDividesALocalBatchSoThatRanksComputeAtOnce) {
-  Config config;
-  config.training.local_batch_size = 8;
-  ParallelismConfig& parallelism = config.parallelism;
-  const auto rows = [&](int data_ranks = 1) { return plan_batch(config, data_ranks).rows_per_micro_batch; };
-  EXPECT_EQ(rows(), 8);
-  parallelism.pipeline_parallel_degree = 2;
-  EXPECT_EQ(rows(), 2);  // four micro-batches
-  EXPECT_EQ(rows(4), 2);
-  parallelism.pipeline_parallel_degree = 16;
-  EXPECT_EQ(rows(), 1);
-  config.training.global_batch_size = 64;
-  EXPECT_EQ(rows(), 2);
-  EXPECT_EQ(rows(2), 1);
-  parallelism.pipeline_parallel_degree = 2;
-  EXPECT_EQ(rows(2), 8);
-  parallelism.pipeline_parallel_microbatch_size = 4;
-  EXPECT_EQ(rows(), 4);
-  parallelism.pipeline_parallel_degree = 1;
-  EXPECT_EQ(rows(), 8);
-}
-
-TEST(PlanBatch, APipelineWithAScheduleFileOrOrderedSumsKeepsItsMicroBatches) {
-  Config config;
-  config.training.local_batch_size = 8;
-  config.parallelism.pipeline_parallel_degree = 2;
-  config.parallelism.pipeline_parallel_schedule_csv = "own.csv";
-  EXPECT_EQ(plan_batch(config).rows_per_micro_batch, 8);
-  config.parallelism.pipeline_parallel_schedule_csv.clear();
-  config.training.reduction = ReductionMode::ordered;
-  EXPECT_EQ(plan_batch(config).rows_per_micro_batch, 1);
-}
-
-TEST(PlanBatch, RowsAreDividedIntoEqualChunks) {
-  Config config;
-  TrainingConfig& training = config.training;
-  training.seq_len = 24;
-  training.local_batch_size = 2;
-  EXPECT_EQ(plan_batch(config, 1, 0, {0, 3, true}).tokens_per_micro_batch(), 16);
-  EXPECT_EQ(plan_batch(config, 1, 0, {0, 3, true}).tokens_per_step(), 48);
-  EXPECT_EQ(plan_batch(config, 1, 0, {0, 8, false}).tokens_per_micro_batch(), 6);
-  const std::string message = message_of<UsageError>([&] { plan_batch(config, 1, 0, {0, 8, true}); });
-  EXPECT_CONTAINS(message, "training.seq_len = 24 is not a multiple of 16");
-  EXPECT_CONTAINS(message, "set seq_len to 16 or 32");
-}
-
-TEST(PlanBatch, WithSequenceParallelismRowsAreDividedIntoEqualSlices) {
-  Config config;
-  config.training.seq_len = 24;
-  config.parallelism.data_parallel_shard_degree = 1;
-  config.parallelism.context_parallel_degree = 2;
-  config.parallelism.tensor_parallel_degree = 5;
-  const auto batch = [&] {
-    return plan_batch(config, rank_layout({}, {.dims = {.dp_shard = 1, .cp = 2, .tp = 5}}, {0, 10}));
-  };
-  const std::string message = message_of<UsageError>(batch);
-  EXPECT_CONTAINS(message, "training.seq_len = 24 is not a multiple of 10");
-  EXPECT_CONTAINS(message, "divides the 12 tokens that a rank has of a row into equal slices for 5 ranks");
-  EXPECT_CONTAINS(message, "set seq_len to 20 or 40, or parallelism.enable_sequence_parallel = false");
-  config.parallelism.enable_sequence_parallel = false;
-  EXPECT_EQ(batch().seq_len, 24);
-}
-
-TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
-  Config config;
-  TrainingConfig& training = config.training;
-  training.reduction = ReductionMode::ordered;
-  training.global_batch_size = 24;
-  EXPECT_EQ(plan_batch(config, 1).micro_batches(), 24);
-  EXPECT_CONTAINS(message_of<UsageError>([&] { plan_batch(config, 3); }), "use 2 or 4 ranks");
-  const std::string message = message_of<UsageError>([&] { plan_batch(config, 4); });
-  EXPECT_CONTAINS(message, "each of 4 ranks has 6 rows") << message;
-  EXPECT_CONTAINS(message, "set training.global_batch_size to 16 or 32") << message;
-  training.global_batch_size = 32;
-  EXPECT_EQ(plan_batch(config, 4).micro_batches(), 8);
-}
-
-TEST(PlanLayout, FollowsTheConfiguration) {
+TEST(PlanJob, TheLayoutFollowsTheConfiguration) {
   const Config config =
       with({"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_partition=by_tensor",
             "parallelism.fsdp_cpu_offload=true", "precision.compute=bf16", "precision.reduce=fp16"});
-  const ModelSpec model = plan_model(config);
-  const RankLayout layout = plan_layout(config, model, {5, 8});
-  EXPECT_EQ(layout.dims.dp_shard, 4);
-  ASSERT_EQ(layout.units.size(), model.units.size());
-  for (const UnitLayout& unit : layout.units) {
+  const Job job = plan_job(config, {5, 8});
+  EXPECT_EQ(job.layout.dims.dp_shard, 4);
+  ASSERT_EQ(job.layout.units.size(), job.whole.units.size());
+  for (const UnitLayout& unit : job.layout.units) {
     EXPECT_EQ(unit.partition.kind, Partition::Kind::by_tensor);
     EXPECT_EQ(unit.gather, DType::bf16);
     EXPECT_EQ(unit.reduce, DType::f16);
@@ -263,10 +137,8 @@ std::string refusal_of_slices(const Strings& more) {
   const Config config = with(Strings{"model.family=qwen3_moe", "model.n_experts=4",
                                      "model.experts_per_token=2", "parallelism.tensor_parallel_degree=2"} +
                              more);
-  const RankId rank{0, 2};
-  const ModelSpec model = plan_divided_model(config, rank);
   try {
-    plan_train_step(config, model, plan_layout(config, model, rank));
+    plan_train_step(plan_job(config, {0, 2}));
   } catch (const UsageError& refusal) {
     return refusal.what();
   }
@@ -288,9 +160,7 @@ TEST(PlanTrainStep, AnOptimizerOfWholeMatricesNamesTheDegreeThatDividesThem) {
         {"model.family=qwen3_moe", "model.n_experts=4", "model.experts_per_token=2", "optimizer.name=muon",
          "parallelism.fsdp_partition=by_tensor", "parallelism.tensor_parallel_degree=2"});
     const Config config = with(std::move(settings));
-    const RankId rank{0, 4};
-    const ModelSpec model = plan_divided_model(config, rank);
-    return message_of<UsageError>([&] { plan_train_step(config, model, plan_layout(config, model, rank)); });
+    return message_of<UsageError>([&] { plan_train_step(plan_job(config, {0, 4})); });
   };
   EXPECT_CONTAINS(refusal({}),
                   "but parallelism.tensor_parallel_degree divides layers.0.attention.qkv; set it to 1");
@@ -392,11 +262,9 @@ TEST(PlanTrainStep, ProvesAPipelineOf16384Ranks) {
   settings.insert(settings.end(), size.begin(), size.end());
   const int ranks = kSanitizer ? 256 : 16384;
   const Config config = load_config({}, settings).config;
-  const RankId rank{ranks - 1, ranks};
-  const PipelinePlan pipeline = plan_pipeline(config, rank);
-  const ModelSpec part = plan_rank_model(pipeline, rank);
-  const ProvedStep step = prove_train_step(config, part, plan_layout(config, part, rank, pipeline), pipeline);
-  const int stages = pipeline.ranks();
+  const Job job = plan_job(config, {ranks - 1, ranks});
+  const ProvedStep step = prove_train_step(job);
+  const int stages = job.pipeline.ranks();
   EXPECT_EQ(step.proof.world_size, ranks);
   EXPECT_EQ(std::ssize(step.stages), stages);
   EXPECT_EQ(step.member, stages - 1);
@@ -410,9 +278,7 @@ TEST(PlanTrainStep, HybridAttentionExchangesOverBothItsGroups) {
   const Config config =
       with({"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid",
             "model.n_heads=4", "model.n_kv_heads=2"});
-  const RankId rank{5, 16};
-  const ModelSpec part = plan_rank_model(plan_pipeline(config, rank), rank);
-  const ProvedStep step = prove_train_step(config, part, plan_layout(config, part, rank));
+  const ProvedStep step = proved_step(config, {5, 16});
   ProgramBlock layer = step.program().blocks.at(1);
   EXPECT_EQ(layer.group(BlockAxis::heads), find_group(step.program().groups, kHeadsGroup));
   EXPECT_EQ(layer.group(BlockAxis::context), find_group(step.program().groups, kRingGroup));
@@ -437,9 +303,7 @@ TEST(PlanTrainStep, ProvesAJobOfAMillionRanks) {
 }
 
 TEST(PlanEvaluation, GathersShardsAndJoinsLabelsAndLosses) {
-  const Config config = with({});
-  const ModelSpec model = plan_model(config);
-  const StepProgram program = plan_evaluation(config, model, plan_layout(config, model, {1, 2}));
+  const StepProgram program = plan_evaluation(plan_job(with({}), {1, 2}));
   EXPECT_EQ(program.micro_batches, 1);
   std::vector<std::pair<OpKind, int64_t>> counts;
   for (const CollectiveTotal& total : collective_totals(program))
@@ -448,14 +312,14 @@ TEST(PlanEvaluation, GathersShardsAndJoinsLabelsAndLosses) {
                         {OpKind::gather_start, 4}, {OpKind::count_labels, 1}, {OpKind::reduce_loss, 1}}));
 }
 
-TEST(PlanBatch, RefusesASpecificationThatIsNotDividedAsTheMesh) {
+TEST(PlanTrainStep, RefusesASpecificationThatIsNotDividedAsTheMesh) {
   Config config;
   config.parallelism.tensor_parallel_degree = 2;
   config.training.local_batch_size = 1;
   config.model.vocab_size = 64;
   const ModelSpec whole = plan_model(config);
-  const RankLayout layout = plan_layout(config, whole, {0, 2});
-  EXPECT_CONTAINS(message_of<Error>([&] { prove_train_step(config, whole, layout); }),
+  const Job job = plan_job(config, {0, 2}, whole, whole);
+  EXPECT_CONTAINS(message_of<Error>([&] { prove_train_step(job); }),
                   "the model specification is divided over 1 ranks for tensor, but the mesh has 2 there");
 }
 
