@@ -403,24 +403,6 @@ void build_executor(Trainer& trainer) {
   trainer.evaluator = std::make_unique<Executor>(trainer.evaluation_program, trainer.model, *trainer.store);
   trainer.train_step =
       std::make_unique<TrainStep>(trainer.config, *trainer.executor, *trainer.store, *trainer.optimizer);
-  trainer.source_losses =
-      std::make_unique<SourceLosses>(trainer.data.train->source_names(), trainer.store->device());
-  trainer.train_step->on_losses = [losses = trainer.source_losses.get()](const Batch& batch,
-                                                                         const at::Tensor& token_loss) {
-    losses->add(batch, token_loss);
-  };
-  if (const int depths = trainer.train_program.ahead; depths > 0) {
-    trainer.mtp_losses = std::make_unique<MtpLosses>(depths, trainer.store->device());
-    trainer.train_step->on_ahead_losses = [losses = trainer.mtp_losses.get()](int ahead,
-                                                                              const BatchTensors& batch,
-                                                                              const at::Tensor& token_loss) {
-      losses->add(ahead, batch, token_loss);
-    };
-  }
-  trainer.router_monitor = make_router_monitor(trainer.config, trainer.job.layout.dims, *trainer.store);
-  if (trainer.router_monitor == nullptr) return;
-  trainer.train_step->on_router_report =
-      [monitor = trainer.router_monitor.get()](const RouterReport& report) { monitor->add(report); };
 }
 
 /// Metrics of steps that no checkpoint covers are done again; those of the earlier start are kept beside

@@ -18,11 +18,6 @@
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/config/data_sources.h"
 #include "stepforge/kernels/cpu_allocator.h"
-#include "stepforge/metrics/console.h"
-#include "stepforge/metrics/names.h"
-#include "stepforge/metrics/record.h"
-#include "stepforge/metrics/smoothed.h"
-#include "stepforge/metrics/throughput.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/step_plan.h"
 #include "stepforge/step/draw.h"
@@ -32,8 +27,8 @@
 #include "stepforge/text/text_ends.h"
 #include "stepforge/train/alarms.h"
 #include "stepforge/train/callback_kinds.h"
-#include "stepforge/train/communication_window.h"
 #include "stepforge/train/generation.h"
+#include "stepforge/train/logging.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
@@ -136,95 +131,6 @@ class ReportCallback : public Callback {
   }
 
   int64_t step_peak_ = 0;
-};
-
-class LoggingCallback : public Callback {
- public:
-  std::string_view name() const override { return "logging"; }
-
-  void train_begin(Trainer& trainer) override {
-    const auto& metrics = trainer.config.metrics;
-    const bool wanted = metrics.status_line == StatusLineMode::automatic
-                            ? stderr_is_terminal()
-                            : metrics.status_line == StatusLineMode::on;
-    if (wanted && trainer.is_main()) status_ = std::make_unique<StatusLine>(trainer.log);
-    waited_ = trainer.loader->wait_seconds();
-  }
-
-  void step_begin(Trainer& trainer) override {
-    communication_.begin_step(*trainer.groups);
-    meter_.begin_step();
-  }
-
-  void step_end(Trainer& trainer) override {
-    communication_.end_step(*trainer.groups);
-    const double waited = trainer.loader->wait_seconds();
-    const double seconds = meter_.end_step(trainer.last_step.tokens, trainer.last_flops, waited - waited_);
-    labels_ += trainer.last_step.valid_labels;
-    waited_ = waited;
-    if (status_ == nullptr) return;
-    seconds_per_step_.add(seconds, 0.9);
-    const double smoothed = seconds_per_step_.value();
-    status_->update({trainer.state.step, trainer.total_steps, trainer.state.smoothed_loss.value(),
-                     static_cast<double>(trainer.last_step.tokens) / smoothed, smoothed});
-  }
-
-  void log(Trainer& trainer, MetricsRecord& record) override {
-    const ThroughputWindow window = meter_.take();
-    const bool has_loss = trainer.last_step.valid_labels > 0;
-    if (has_loss) record.add(metric::loss, trainer.last_step.loss);
-    if (has_loss) record.add(metric::max_loss, trainer.last_step.max_loss);
-    for (const auto& [name, loss] : trainer.source_losses->take(trainer.all_ranks.get()))
-      record.add(metric::source_loss(name), loss);
-    if (trainer.mtp_losses != nullptr) trainer.mtp_losses->log(trainer.all_ranks.get(), record);
-    if (trainer.router_monitor != nullptr) trainer.router_monitor->log(trainer.all_ranks.get(), record);
-    if (has_loss) record.add(metric::grad_norm, trainer.last_step.grad_norm);
-    record.add(metric::lr, trainer.last_lr);
-    record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));
-    record.add(metric::memory_resident, static_cast<double>(peak_resident_bytes()) / (1 << 30));
-    record.add(metric::tps, window.tokens_per_second() / trainer.place.world_size);
-    record.add(metric::job_tps, window.tokens_per_second());
-    const auto labels = static_cast<double>(std::exchange(labels_, 0));
-    record.add(metric::job_lps, window.seconds > 0.0 ? labels / window.seconds : 0.0);
-    const auto tokens = static_cast<double>(window.tokens);
-    const auto room = static_cast<double>(window.steps * trainer.job.batch.tokens_per_step());
-    record.add(metric::padding_share, room > 0.0 ? 100.0 * (room - tokens) / room : 0.0);
-    record.add(metric::label_share, tokens > 0.0 ? 100.0 * labels / tokens : 0.0);
-    record.add(metric::tflops, window.tflops());
-    const double peak = trainer.config.metrics.peak_tflops;
-    if (peak > 0.0) record.add(metric::mfu, 100.0 * window.tflops() / peak);
-    record.add(metric::end_to_end, window.seconds_per_step());
-    record.add(metric::data_loading,
-               window.data_seconds / static_cast<double>(std::max<int64_t>(1, window.steps)));
-    record.add(metric::data_loading_share, window.data_percent());
-    communication_.take(record, *trainer.groups, std::max<int64_t>(1, window.steps));
-    record.add(metric::tokens_seen, static_cast<double>(trainer.state.tokens));
-    record.add(metric::labels_seen, static_cast<double>(trainer.state.labels));
-  }
-
-  void evaluate(Trainer& trainer) override {
-    const EvaluationResult& result = trainer.last_validation;
-    MetricsRecord record{"validation", trainer.state.step, wall_time_now(), {}};
-    record.add(metric::validation_loss, result.loss);
-    record.add(metric::validation_perplexity, result.perplexity);
-    if (std::isfinite(result.bits_per_byte))
-      record.add(metric::validation_bits_per_byte, result.bits_per_byte);
-    record.add(metric::validation_tps, static_cast<double>(result.tokens) / result.seconds);
-    trainer.metrics->write(std::move(record));
-  }
-
-  void train_end(Trainer& trainer) override {
-    status_.reset();
-    trainer.metrics->flush();
-  }
-
- private:
-  Smoothed seconds_per_step_;
-  ThroughputMeter meter_;
-  CommunicationWindow communication_;
-  std::unique_ptr<StatusLine> status_;
-  double waited_ = 0.0;
-  int64_t labels_ = 0;  ///< since the last record
 };
 
 /// Logs generated text every sampling.freq steps.
@@ -348,7 +254,7 @@ const std::vector<CallbackKind>& builtin_callbacks() {
   static const std::vector<CallbackKind> kinds = {
       {"report", [](const Config&) -> Made { return std::make_unique<ReportCallback>(); }},
       {"alarms", [](const Config&) -> Made { return make_alarms(); }},
-      {"logging", [](const Config&) -> Made { return std::make_unique<LoggingCallback>(); }},
+      {"logging", [](const Config&) -> Made { return make_logging(); }},
       {"sampling",
        [](const Config& config) -> Made {
          return config.sampling.freq > 0 ? std::make_unique<SamplingCallback>() : nullptr;

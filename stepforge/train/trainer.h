@@ -28,9 +28,6 @@
 #include "stepforge/train/callback.h"
 #include "stepforge/train/evaluation.h"
 #include "stepforge/train/executor.h"
-#include "stepforge/train/mtp_losses.h"
-#include "stepforge/train/router_monitor.h"
-#include "stepforge/train/source_losses.h"
 #include "stepforge/train/state.h"
 #include "stepforge/train/train_step.h"
 
@@ -127,9 +124,6 @@ class Trainer {
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Executor> evaluator;
   std::shared_ptr<const GroupCommunicators> groups;  ///< destroyed before the buffers of its collectives
-  std::unique_ptr<SourceLosses> source_losses;       ///< since the last log record
-  std::unique_ptr<MtpLosses> mtp_losses;             ///< the same; null without multi-token prediction
-  std::unique_ptr<RouterMonitor> router_monitor;     ///< the same; null if there is nothing to log of routers
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
