@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/choices.h"
 #include "stepforge/base/dtype.h"
 #include "stepforge/config/extensions.h"
 
@@ -123,8 +124,7 @@ constexpr ChoiceNames<4> choice_names(ClipNorm) {
   return {"l1", "l2", "l3", "inf"};
 }
 
-enum class LossReduction : uint8_t { token, sample, square };
-constexpr ChoiceNames<3> choice_names(LossReduction) {
+constexpr ChoiceNames<3> choice_names(LabelWeights) {
   return {"token", "sample", "square"};
 }
 
@@ -151,23 +151,19 @@ constexpr ChoiceNames<2> choice_names(MuonScale) {
   return {"rms", "spectral"};
 }
 
-enum class ReshardMode : uint8_t { by_default, always, never, every_n };
 constexpr ChoiceNames<4> choice_names(ReshardMode) {
   return {"default", "always", "never", "every_n"};
 }
 
-enum class FsdpPartition : uint8_t { flat, by_tensor, by_dim };
-constexpr ChoiceNames<3> choice_names(FsdpPartition) {
+constexpr ChoiceNames<3> choice_names(PartitionKind) {
   return {"flat", "by_tensor", "by_dim"};
 }
 
-enum class ContextParallelMethod : uint8_t { allgather, ring, ulysses, hybrid };
-constexpr ChoiceNames<4> choice_names(ContextParallelMethod) {
+constexpr ChoiceNames<4> choice_names(ContextMethod) {
   return {"allgather", "ring", "ulysses", "hybrid"};
 }
 
-enum class ExpertDispatcher : uint8_t { alltoall, allgather };
-constexpr ChoiceNames<2> choice_names(ExpertDispatcher) {
+constexpr ChoiceNames<2> choice_names(DispatchMethod) {
   return {"alltoall", "allgather"};
 }
 
@@ -186,7 +182,6 @@ constexpr ChoiceNames<4> choice_names(CommBackend) {
   return {"auto", "shared_memory", "gloo", "nccl"};
 }
 
-enum class RecomputeMode : uint8_t { none, full, every_n, blocks, regions, calls, budget };
 constexpr ChoiceNames<7> choice_names(RecomputeMode) {
   return {"none", "full", "every_n", "blocks", "regions", "calls", "budget"};
 }
@@ -377,7 +372,7 @@ struct TrainingConfig {
   int64_t seed = 42;
   double max_norm = 1.0;
   ClipNorm norm_type = ClipNorm::l2;
-  LossReduction loss_reduction = LossReduction::token;
+  LabelWeights loss_reduction = LabelWeights::token;
   LossAggregation loss_aggregation = LossAggregation::token_mean;
   std::string loss = "cross_entropy";
   double label_smoothing = 0.0;
@@ -473,12 +468,12 @@ struct ParallelismConfig {
   std::string plan{kBuiltinPlan};
   std::vector<TensorPlanRule> tensor_parallel_plan;
   int64_t context_parallel_degree = 1;
-  ContextParallelMethod context_parallel_method = ContextParallelMethod::allgather;
+  ContextMethod context_parallel_method = ContextMethod::allgather;
   int64_t ulysses_degree = 2;
   LoadBalance context_parallel_load_balance = LoadBalance::head_tail;
   int64_t expert_parallel_degree = 1;
   int64_t expert_tensor_parallel_degree = 1;
-  ExpertDispatcher expert_parallel_dispatcher = ExpertDispatcher::alltoall;
+  DispatchMethod expert_parallel_dispatcher = DispatchMethod::all_to_all;
   bool expert_parallel_overlap = false;
   int64_t pipeline_parallel_degree = 1;
   std::string pipeline_parallel_schedule = "1F1B";
@@ -490,7 +485,7 @@ struct ParallelismConfig {
   std::vector<StageConfig> pipeline_parallel_stages;
   ReshardMode fsdp_reshard_after_forward = ReshardMode::by_default;
   int64_t fsdp_reshard_every_n = 2;
-  FsdpPartition fsdp_partition = FsdpPartition::flat;
+  PartitionKind fsdp_partition = PartitionKind::flat;
   int64_t fsdp_forward_prefetch = 1;
   int64_t fsdp_backward_prefetch = 1;
   std::vector<PrefetchListConfig> fsdp_prefetch_lists;

@@ -353,7 +353,7 @@ void check_ordered(const RuleCheck& check) {
                 {"parallelism.fsdp_reduce_each_micro_batch", "training.reduction"},
                 "ordered mode sums the micro-batches of a step in one tree, so they cannot be reduced one by "
                 "one; set fsdp_reduce_each_micro_batch to false, or reduction to \"fast\"");
-  check.require(config.parallelism.fsdp_partition == FsdpPartition::flat,
+  check.require(config.parallelism.fsdp_partition == PartitionKind::flat,
                 {"parallelism.fsdp_partition", "training.reduction"},
                 "ordered mode computes the gradient norm in the order of a unit's elements, which only the "
                 "flat partition keeps; set fsdp_partition to \"flat\", or reduction to \"fast\"");
@@ -406,7 +406,7 @@ void check_parallelism(const RuleCheck& check) {
   const int64_t degree = parallelism.context_parallel_degree;
   const int64_t ulysses = parallelism.ulysses_degree;
   check.require(
-      degree == 1 || parallelism.context_parallel_method != ContextParallelMethod::hybrid ||
+      degree == 1 || parallelism.context_parallel_method != ContextMethod::hybrid ||
           (ulysses < degree && degree % ulysses == 0),
       {"parallelism.context_parallel_degree", "parallelism.ulysses_degree"},
       "the method \"hybrid\" needs a ulysses_degree that divides context_parallel_degree and is smaller; "

@@ -2,16 +2,10 @@
 // What the labels of a sample weigh in the loss.
 #pragma once
 
-#include <cstdint>
-
+#include "stepforge/base/choices.h"
 #include "stepforge/data/batch.h"
 
 namespace stepforge {
-
-/// The weight of each of the n labels that count in a sample: 1, 1/n or 1/sqrt(n). The loss of a step is the
-/// weighted mean over all its labels, so `sample` makes every sample count alike, however long it is, and
-/// `square` is between the two (InternVL's "square averaging", XTuner's loss_reduction).
-enum class LabelWeights : uint8_t { token, sample, square };
 
 /// Sets the weights of a batch of whole rows; `token` leaves it as it is. A sample is a document, or the part of
 /// it that a row holds.

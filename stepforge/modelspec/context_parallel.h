@@ -5,14 +5,9 @@
 
 #include <cstdint>
 
-namespace stepforge {
+#include "stepforge/base/choices.h"
 
-enum class ContextMethod : uint8_t {
-  allgather,  ///< keys and values of the whole rows are gathered (Llama 3, arXiv:2407.21783, section 3.3.2)
-  ring,       ///< keys and values pass from rank to rank; partial results are merged (arXiv:2310.01889)
-  ulysses,    ///< each rank attends with some of the heads over whole rows (arXiv:2309.14509)
-  hybrid      ///< ulysses within groups of `ulysses_degree` neighbours, ring across them (arXiv:2405.07719)
-};
+namespace stepforge {
 
 /// Attention in two stages, of which a method may have one only: groups of heads() neighbours exchange tokens for
 /// heads, so that each has some of the heads of all their tokens; then keys pass between the across() groups.

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "stepforge/modelspec/dispatch_method.h"
+#include "stepforge/base/choices.h"
 #include "stepforge/modelspec/flat_layout.h"
 
 namespace stepforge {

@@ -37,11 +37,11 @@ FlatLayout flat_layout(const UnitSpec& unit) {
 
 std::string partition_text(const Partition& partition) {
   switch (partition.kind) {
-    case Partition::Kind::flat:
+    case PartitionKind::flat:
       return "flat";
-    case Partition::Kind::by_tensor:
+    case PartitionKind::by_tensor:
       return "by_tensor";
-    case Partition::Kind::by_dim:
+    case PartitionKind::by_dim:
       return format("by_dim({})", partition.dimension);
   }
   throw Error("unknown partition");
@@ -66,13 +66,13 @@ ShardLayout::ShardLayout(const UnitSpec& unit, const Partition& partition, int s
   for (const ParameterSpec& parameter : unit.parameters)
     tensors_.push_back({.shape = parameter.shape, .elements = parameter.elements()});
   switch (partition_.kind) {
-    case Partition::Kind::flat:
+    case PartitionKind::flat:
       place_flat();
       break;
-    case Partition::Kind::by_tensor:
+    case PartitionKind::by_tensor:
       place_by_tensor();
       break;
-    case Partition::Kind::by_dim:
+    case PartitionKind::by_dim:
       place_by_dim();
       break;
   }
@@ -131,14 +131,14 @@ ShardRange ShardLayout::dim_range(int rank, const Tensor& tensor) const {
 
 ShardRange ShardLayout::local_range_of(int rank, const Tensor& tensor) const {
   switch (partition_.kind) {
-    case Partition::Kind::flat: {
+    case PartitionKind::flat: {
       const int64_t first = rank * shard_size_;
       const int64_t begin = std::clamp(tensor.start - first, int64_t{0}, shard_size_);
       return {begin, std::clamp(tensor.start + tensor.elements - first, begin, shard_size_)};
     }
-    case Partition::Kind::by_tensor:
+    case PartitionKind::by_tensor:
       return {tensor.start, tensor.start + (rank == tensor.owner ? tensor.elements : 0)};
-    case Partition::Kind::by_dim: {
+    case PartitionKind::by_dim: {
       const int64_t rows = tensor.rows();
       const int64_t elements = rows == 0 ? 0 : dim_range(rank, tensor).size() * (tensor.elements / rows);
       return {tensor.start, tensor.start + elements};
@@ -171,10 +171,10 @@ std::vector<ShardSlice> ShardLayout::slices(int rank, size_t parameter, int64_t 
   std::vector<int64_t> shape = tensor.shape;
   shape[0] = end - begin;
   const int64_t row = tensor.elements / tensor.shape[0];
-  if (partition_.kind == Partition::Kind::by_dim) return slices_by_dim(rank, tensor, shape, begin);
+  if (partition_.kind == PartitionKind::by_dim) return slices_by_dim(rank, tensor, shape, begin);
   // The part on this rank is one interval of the elements of the tensor.
   const int64_t first =
-      partition_.kind == Partition::Kind::flat ? held.begin + rank * shard_size_ - tensor.start : 0;
+      partition_.kind == PartitionKind::flat ? held.begin + rank * shard_size_ - tensor.start : 0;
   const int64_t from = std::max(first, begin * row);
   const int64_t to = std::min(first + held.size(), end * row);
   if (from >= to) return {};

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/base/choices.h"
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/modelspec/parameter.h"
 
@@ -32,12 +33,7 @@ FlatLayout flat_layout(const UnitSpec& unit);
 
 /// How the elements of a unit are partitioned over the ranks of its shard group.
 struct Partition {
-  enum class Kind : uint8_t {
-    flat,       ///< equal intervals of the flat unit; a tensor may span several ranks
-    by_tensor,  ///< whole tensors: the largest first, each to the rank with the fewest elements so far
-    by_dim,     ///< equal parts of every tensor along one dimension, rounded up to whole rows
-  };
-  Kind kind = Kind::flat;
+  PartitionKind kind = PartitionKind::flat;
   /// For by_dim. Negative dimensions count from the end. A tensor without this dimension is split along
   /// dimension 0.
   int64_t dimension = 0;
@@ -86,7 +82,7 @@ class ShardLayout {
   const FlatLayout& gathered() const { return gathered_; }
   /// Whether the concatenated shards are the gathered copy. With by_dim, slices must be copied to their
   /// offsets, and back before a reduction.
-  bool joined_is_gathered() const { return partition_.kind != Partition::Kind::by_dim; }
+  bool joined_is_gathered() const { return partition_.kind != PartitionKind::by_dim; }
 
   /// The part of parameters [first, last) on `rank`, with the padding between them. May be empty.
   ShardRange local_range(int rank, size_t first, size_t last) const;

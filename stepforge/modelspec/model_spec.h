@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/choices.h"
 #include "stepforge/base/dtype.h"
 #include "stepforge/modelspec/cost.h"
-#include "stepforge/modelspec/dispatch_method.h"
 #include "stepforge/modelspec/parameter.h"
 
 namespace stepforge {

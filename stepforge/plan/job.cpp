@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/plan/job.h"
 
 #include <algorithm>
@@ -11,24 +10,13 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/catalog/parallel_plans.h"
+#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/plan/job_batch.h"
 #include "stepforge/plan/job_mesh.h"
 
 namespace stepforge {
 
 namespace {
-
-Partition partition_of(const ParallelismConfig& parallelism) {
-  switch (parallelism.fsdp_partition) {
-    case FsdpPartition::flat:
-      return {Partition::Kind::flat};
-    case FsdpPartition::by_tensor:
-      return {Partition::Kind::by_tensor};
-    case FsdpPartition::by_dim:
-      return {Partition::Kind::by_dim};
-  }
-  return {};
-}
 
 /// Adds what a loss of a plug-in allocates for each logit of a chunk: its gradient in fp32, and what the loss declares.
 ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
@@ -44,7 +32,7 @@ ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
 RankLayout layout_of(const Job& job, RankId rank) {
   const ParallelismConfig& parallelism = job.config.parallelism;
   ParallelPlan plan{.dims = plan_dims(job.config, rank.world_size),
-                    .partition = partition_of(parallelism),
+                    .partition = {parallelism.fsdp_partition},
                     .gather = job.config.precision.compute,
                     .reduce = job.config.precision.reduce,
                     .tied = job.pipeline.tied_unit(),

@@ -37,18 +37,6 @@ void check_ordered(const BatchLayout& batch) {
   }
 }
 
-LabelWeights label_weights(LossReduction reduction) {
-  switch (reduction) {
-    case LossReduction::token:
-      return LabelWeights::token;
-    case LossReduction::sample:
-      return LabelWeights::sample;
-    case LossReduction::square:
-      return LabelWeights::square;
-  }
-  return {};
-}
-
 /// The rows of a micro-batch in a pipeline, for a data rank that has `rows` in a step: a part of the `most` rows that
 /// it would compute at once without one.
 int64_t pipeline_rows(const ParallelismConfig& parallelism, int64_t most, int64_t rows) {
@@ -73,7 +61,7 @@ BatchLayout plan_batch(const Config& config, int data_ranks, int data_rank, cons
   batch.data_ranks = data_ranks;
   batch.data_rank = data_rank;
   batch.part = part;
-  batch.label_weights = label_weights(training.loss_reduction);
+  batch.label_weights = training.loss_reduction;
   batch.check();
   if (ordered) check_ordered(batch);
   batch.rows_per_micro_batch =

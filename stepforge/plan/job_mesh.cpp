@@ -13,16 +13,6 @@ namespace stepforge {
 
 namespace {
 
-DispatchMethod method_of(ExpertDispatcher dispatcher) {
-  switch (dispatcher) {
-    case ExpertDispatcher::alltoall:
-      return DispatchMethod::all_to_all;
-    case ExpertDispatcher::allgather:
-      return DispatchMethod::all_gather;
-  }
-  return {};
-}
-
 /// The degrees that are not the default: "parallelism.tensor_parallel_degree = 2".
 std::string degrees_text(const ParallelismConfig& parallelism) {
   const ParallelismConfig usual;
@@ -85,17 +75,8 @@ int plan_data_ranks(const Config& config, int world_size) {
 ContextParallel plan_context(const Config& config) {
   const ParallelismConfig& parallelism = config.parallelism;
   if (parallelism.context_parallel_degree == 1) return {};
-  switch (parallelism.context_parallel_method) {
-    case ContextParallelMethod::allgather:
-      return {parallelism.context_parallel_degree, ContextMethod::allgather};
-    case ContextParallelMethod::ring:
-      return {parallelism.context_parallel_degree, ContextMethod::ring};
-    case ContextParallelMethod::ulysses:
-      return {parallelism.context_parallel_degree, ContextMethod::ulysses};
-    case ContextParallelMethod::hybrid:
-      return {parallelism.context_parallel_degree, ContextMethod::hybrid, parallelism.ulysses_degree};
-  }
-  return {};
+  return {parallelism.context_parallel_degree, parallelism.context_parallel_method,
+          parallelism.ulysses_degree};
 }
 
 TensorParallel plan_tensor(const Config& config, RankId rank) {
@@ -112,7 +93,7 @@ ExpertParallel plan_experts(const Config& config, RankId rank) {
   return {.rank = mesh.coordinate(kExpertGroup, rank.rank),
           .degree = mesh.size(kExpertGroup),
           .parts = static_cast<int>(mesh.dims().etp),
-          .method = method_of(config.parallelism.expert_parallel_dispatcher)};
+          .method = config.parallelism.expert_parallel_dispatcher};
 }
 
 }  // namespace stepforge

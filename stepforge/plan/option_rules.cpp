@@ -248,11 +248,10 @@ constexpr std::array kRules = {
                "parallelism.context_parallel_degree",
                {},
                kName},
-    OptionRule{"parallelism", "ulysses_degree",
-               [](Use use) {
-                 return use.config.parallelism.context_parallel_method == ContextParallelMethod::hybrid;
-               },
-               "parallelism.context_parallel_method"},
+    OptionRule{
+        "parallelism", "ulysses_degree",
+        [](Use use) { return use.config.parallelism.context_parallel_method == ContextMethod::hybrid; },
+        "parallelism.context_parallel_method"},
     OptionRule{"parallelism",
                "expert_parallel_dispatcher",
                spreads_experts,

@@ -55,41 +55,6 @@ void check_balanced_rows(const Job& job) {
       batch.slices, weight, batch.rows_per_micro_batch));
 }
 
-RecomputePolicy::Mode recompute_mode(RecomputeMode mode) {
-  switch (mode) {
-    case RecomputeMode::none:
-      return RecomputePolicy::Mode::none;
-    case RecomputeMode::full:
-      return RecomputePolicy::Mode::full;
-    case RecomputeMode::every_n:
-      return RecomputePolicy::Mode::every_n;
-    case RecomputeMode::blocks:
-      return RecomputePolicy::Mode::blocks;
-    case RecomputeMode::regions:
-      return RecomputePolicy::Mode::regions;
-    case RecomputeMode::calls:
-      return RecomputePolicy::Mode::calls;
-    case RecomputeMode::budget:
-      return RecomputePolicy::Mode::budget;
-  }
-  return {};
-}
-
-/// In a pipeline, resharding after each use would gather every unit once for each micro-batch.
-GatherPolicy::Reshard reshard_mode(ReshardMode mode, bool in_pipeline) {
-  switch (mode) {
-    case ReshardMode::by_default:
-      return in_pipeline ? GatherPolicy::Reshard::never : GatherPolicy::Reshard::always;
-    case ReshardMode::always:
-      return GatherPolicy::Reshard::always;
-    case ReshardMode::never:
-      return GatherPolicy::Reshard::never;
-    case ReshardMode::every_n:
-      return GatherPolicy::Reshard::every_n;
-  }
-  return {};
-}
-
 /// On one rank, gathered units stay whole, unless their state is offloaded.
 GatherPolicy gather_policy(const Job& job) {
   GatherPolicy policy;
@@ -99,12 +64,11 @@ GatherPolicy gather_policy(const Job& job) {
     policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
   const auto is_sharded = [](const UnitLayout& unit) { return unit.shard_group >= 0; };
   if (std::ranges::none_of(job.layout.units, is_sharded) && !parallelism.fsdp_cpu_offload) return policy;
-  policy.reshard =
-      reshard_mode(parallelism.fsdp_reshard_after_forward, parallelism.pipeline_parallel_degree > 1);
+  policy.reshard = parallelism.fsdp_reshard_after_forward;
   policy.n = static_cast<int>(parallelism.fsdp_reshard_every_n);
   const ParallelPlanKind plan = find_parallel_plan(job.config);
-  if (plan.reshards != nullptr && parallelism.fsdp_reshard_after_forward == ReshardMode::by_default) {
-    policy.reshard = GatherPolicy::Reshard::always;
+  if (plan.reshards != nullptr && policy.reshard == ReshardMode::by_default) {
+    policy.reshard = ReshardMode::always;
     for (const UnitSpec& unit : job.part.units)
       if (!plan.reshards(job.config, unit.name)) policy.kept.push_back(unit.name);
   }
@@ -133,7 +97,7 @@ void require_whole_matrices(const OptimizerChoice& optimizer, const UnitSpec& un
                                                 : "parallelism.tensor_parallel_degree",
                  parameter.name));
     }
-    if (shards > 1 && layout.partition.kind != Partition::Kind::by_tensor) {
+    if (shards > 1 && layout.partition.kind != PartitionKind::by_tensor) {
       throw UsageError(
           format("optimizer.name = \"{}\" updates whole matrices, but {} is divided over {} ranks; set "
                  "parallelism.fsdp_partition = \"by_tensor\"",
@@ -255,7 +219,7 @@ void check_overlap(const Job& job, const StepOptions& options) {
 
 RecomputePolicy plan_recomputation(const ActivationCheckpointConfig& activation_checkpoint) {
   RecomputePolicy policy;
-  policy.mode = recompute_mode(activation_checkpoint.mode);
+  policy.mode = activation_checkpoint.mode;
   policy.n = static_cast<int>(activation_checkpoint.every_n);
   for (const int64_t layer : activation_checkpoint.blocks)
     policy.blocks.push_back(format("layers.{}", layer));

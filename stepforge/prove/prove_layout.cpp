@@ -263,7 +263,7 @@ std::vector<std::string> options_left_out(const Config& config) {
   };
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
-  add(config.training.loss_reduction != LossReduction::token, "training.loss_reduction",
+  add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",
       choice_name(config.training.loss_reduction));
   add(config.training.loss_aggregation != LossAggregation::token_mean, "training.loss_aggregation",
       choice_name(config.training.loss_aggregation));

@@ -316,7 +316,7 @@ class BufferWriter {
     const UnitElements unit = operation.unit < 0 ? UnitElements{} : element(units_, operation.unit);
     const UnitLayout whole;
     const UnitLayout& layout = operation.unit < 0 ? whole : element(layout_.units, operation.unit);
-    const bool copied = layout.partition.kind == Partition::Kind::by_dim && unit.all_shards > unit.shard;
+    const bool copied = layout.partition.kind == PartitionKind::by_dim && unit.all_shards > unit.shard;
     const bool rounded = layout.reduce != DType::f32;
     const int64_t sent_bytes = dtype_bytes(layout.reduce);
     switch (operation.kind) {

@@ -21,10 +21,20 @@ struct Residency {
 /// All residencies in order of their first use. If a unit stays gathered, it has one; otherwise one for each
 /// run of uses that no computation of another block interrupts.
 std::vector<Residency> find_residencies(const StepProgram& program, const GatherPolicy& policy) {
-  using Reshard = GatherPolicy::Reshard;
+  const bool in_pipeline = find_group(program.groups, kPipelineGroup) >= 0;
   const auto stays_gathered = [&](int unit) {
     if (std::ranges::count(policy.kept, element(program.units, unit).name) > 0) return true;
-    return policy.reshard == Reshard::never || (policy.reshard == Reshard::every_n && unit % policy.n != 0);
+    switch (policy.reshard) {
+      case ReshardMode::by_default:
+        return in_pipeline;
+      case ReshardMode::always:
+        return false;
+      case ReshardMode::never:
+        return true;
+      case ReshardMode::every_n:
+        return unit % policy.n != 0;
+    }
+    return false;
   };
   struct Latest {
     int residency = -1;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/base/choices.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/modelspec/slot_layout.h"
@@ -17,16 +18,7 @@ namespace stepforge {
 /// Activation checkpointing: what runs again in the backward pass instead of being kept. The head is never
 /// recomputed, because its gradients are computed in its forward.
 struct RecomputePolicy {
-  enum class Mode : uint8_t {
-    none,
-    full,     ///< every transformer layer
-    every_n,  ///< layers 0, n, 2n, ...
-    blocks,   ///< the named blocks
-    regions,  ///< the named regions, in every block that has them
-    calls,    ///< the named calls, or all of the named kinds (modelspec/call_budget.h)
-    budget,   ///< in each layer the calls that cost least, within `budget`
-  };
-  Mode mode = Mode::none;
+  RecomputeMode mode = RecomputeMode::none;
   int n = 1;
   std::vector<std::string> blocks;
   std::vector<std::string> regions;
@@ -56,12 +48,7 @@ struct PrefetchPolicy {
 /// When a unit that is not resident is gathered. A unit is resident if its gather dtype is that of
 /// the masters, and it is neither sharded nor offloaded.
 struct GatherPolicy {
-  enum class Reshard : uint8_t {
-    never,    ///< gathered before its first use in the step, released after its last
-    always,   ///< gathered before and released after each run of consecutive uses
-    every_n,  ///< "always" for units 0, n, 2n, ..., "never" for the others
-  };
-  Reshard reshard = Reshard::never;
+  ReshardMode reshard = ReshardMode::never;
   PrefetchPolicy prefetch;
   int n = 1;                           ///< for every_n
   std::vector<std::string> kept = {};  ///< units for which it is "never", whatever `reshard` says

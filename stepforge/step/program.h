@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/choices.h"
 #include "stepforge/base/dtype.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/cost.h"
-#include "stepforge/modelspec/dispatch_method.h"
 #include "stepforge/step/operations.h"
 
 namespace stepforge {

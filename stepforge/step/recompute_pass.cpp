@@ -111,11 +111,10 @@ Parts parts_within(const ModelSpec& model, double budget, const CostContext& con
 }  // namespace
 
 std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolicy& policy) {
-  using Mode = RecomputePolicy::Mode;
-  if (policy.mode == Mode::blocks) return named_blocks(model, policy.blocks);
+  if (policy.mode == RecomputeMode::blocks) return named_blocks(model, policy.blocks);
   std::vector<bool> chosen(model.blocks.size(), false);
-  if (policy.mode != Mode::full && policy.mode != Mode::every_n) return chosen;
-  const int every = policy.mode == Mode::full ? 1 : policy.n;
+  if (policy.mode != RecomputeMode::full && policy.mode != RecomputeMode::every_n) return chosen;
+  const int every = policy.mode == RecomputeMode::full ? 1 : policy.n;
   if (every < 1)
     throw UsageError(format("recomputation of every n-th block: n must be at least 1, not {}", every));
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
@@ -127,10 +126,9 @@ std::vector<bool> recomputed_blocks(const ModelSpec& model, const RecomputePolic
 
 std::vector<std::vector<std::string>> recomputed_parts(const ModelSpec& model, const RecomputePolicy& policy,
                                                        const CostContext& context) {
-  using Mode = RecomputePolicy::Mode;
-  if (policy.mode == Mode::regions) return parts_of_regions(model, policy.regions);
-  if (policy.mode == Mode::budget) return parts_within(model, policy.budget, context);
-  if (policy.mode != Mode::calls) return Parts(model.blocks.size());
+  if (policy.mode == RecomputeMode::regions) return parts_of_regions(model, policy.regions);
+  if (policy.mode == RecomputeMode::budget) return parts_within(model, policy.budget, context);
+  if (policy.mode != RecomputeMode::calls) return Parts(model.blocks.size());
   return named_parts(model, "call", policy.calls, call_names,
                      [&](const BlockSpec& block) { return calls_named(block, policy.calls); });
 }

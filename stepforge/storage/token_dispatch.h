@@ -9,8 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/base/choices.h"
 #include "stepforge/comm/communicator.h"
-#include "stepforge/modelspec/dispatch_method.h"
 
 namespace stepforge {
 

@@ -133,7 +133,7 @@ at::Tensor UnitStore::whole(const at::Tensor& shard) const {
   const at::Tensor joined = at::empty({shards_.joined_size()}, shard.scalar_type());
   shard_group(Lane::compute).all_gather(bytes_of(shard), bytes_of(joined), options_.unit);
   const FlatLayout layout = flat_layout(spec_);
-  if (shards_.partition().kind == Partition::Kind::flat) return joined.narrow(0, 0, layout.size);
+  if (shards_.partition().kind == PartitionKind::flat) return joined.narrow(0, 0, layout.size);
   at::Tensor result = at::zeros({layout.size}, shard.scalar_type());
   for_each_piece(joined, layout, result,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });

@@ -92,8 +92,8 @@ TEST(LenientLoad, DoesTheSameInEveryLayoutWithMoments) {
   write_checkpoint(folder.path(), 2, expected.stage());
   const std::vector<Layout> layouts = {{3, 1},
                                        {4, 2},
-                                       {3, 1, {Partition::Kind::by_dim, 1}},
-                                       {2, 1, {Partition::Kind::by_tensor}},
+                                       {3, 1, {PartitionKind::by_dim, 1}},
+                                       {2, 1, {PartitionKind::by_tensor}},
                                        {2, 1, {}, {0, 1}},
                                        {4, 1, {}, {0, 1, 1, 0}},
                                        {4, 1, {}, {}, false, 2}};

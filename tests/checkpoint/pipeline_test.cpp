@@ -22,7 +22,7 @@ constexpr const char* kEmbedding = "model.embed_tokens.weight";
 std::vector<Layout> pipelines(bool tied) {
   std::vector<Layout> layouts = {
       {1, 1, {}, {}},           {2, 1, {}, {0, 1}},       {4, 1, {}, {0, 1, 2, 3}},
-      {2, 1, {}, {0, 1, 0, 1}}, {2, 1, {}, {0, 1, 1, 0}}, {4, 1, {Partition::Kind::by_dim, 0}, {0, 1}},
+      {2, 1, {}, {0, 1, 0, 1}}, {2, 1, {}, {0, 1, 1, 0}}, {4, 1, {PartitionKind::by_dim, 0}, {0, 1}},
       {4, 2, {}, {0, 1}},       {8, 2, {}, {0, 1, 1, 0}}, {8, 1, {}, {0, 1}, false, 2}};
   for (Layout& layout : layouts) layout.tied = tied;
   return layouts;

@@ -15,9 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<Layout> layouts() {
-  const Partition whole_tensors = {Partition::Kind::by_tensor};
-  const Partition rows = {Partition::Kind::by_dim, 0};
-  const Partition columns = {Partition::Kind::by_dim, 1};
+  const Partition whole_tensors = {PartitionKind::by_tensor};
+  const Partition rows = {PartitionKind::by_dim, 0};
+  const Partition columns = {PartitionKind::by_dim, 1};
   return {{1, 1},
           {2, 1},
           {2, 2},

@@ -146,7 +146,7 @@ TEST(StackedWeights, EachRankImportsItsExperts) {
 TEST(StackedWeights, EachRankImportsItsShard) {
   const ModelConfig config = small_config("qwen2_moe");
   const BothLayouts files(config);
-  for (const Partition& partition : {Partition{}, Partition{Partition::Kind::by_dim, 1}}) {
+  for (const Partition& partition : {Partition{}, Partition{PartitionKind::by_dim, 1}}) {
     const auto failures = as_threads().run(3, [&](World& world) -> std::string {
       const auto groups = rank_groups(world, ParallelDims{});
       SmallModel single(1, config, groups, partition);

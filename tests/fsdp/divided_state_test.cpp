@@ -37,7 +37,7 @@ TEST(DividedState, FullTensorsAreThoseOfOneRank) {
   for (const std::vector<int64_t>& degrees : divided_meshes()) {
     expect_on_ranks(ranks_of(degrees), degrees, [&](const auto& mesh, CountingWorld& world) -> std::string {
       DividedModel model(*mesh);
-      shard_divided(model, mesh, {.partition = {Partition::Kind::by_tensor}},
+      shard_divided(model, mesh, {.partition = {PartitionKind::by_tensor}},
                     [](FullyShardOptions& options, DividedLayerImpl& layer) {
                       options.replicate_params = {layer.down, layer.scale};
                     });
@@ -105,10 +105,10 @@ TEST(DividedState, PartsAndWholeTensorsLoadIntoEveryOtherMesh) {
   const Tensors expected = expected_state(3);
   const std::vector<std::vector<int64_t>> meshes = {{1}, {4}, {1, 2, 2}, {1, 3, 2}, {2, 1, 2}, {1, 1, 3}};
   for (const auto& [from, partition] :
-       std::vector<std::pair<std::vector<int64_t>, Partition>>{{{1, 2, 2}, {Partition::Kind::flat}},
-                                                               {{1, 2, 2}, {Partition::Kind::by_dim, -1}},
-                                                               {{4}, {Partition::Kind::flat}},
-                                                               {{1, 1, 3}, {Partition::Kind::by_dim, 0}}}) {
+       std::vector<std::pair<std::vector<int64_t>, Partition>>{{{1, 2, 2}, {PartitionKind::flat}},
+                                                               {{1, 2, 2}, {PartitionKind::by_dim, -1}},
+                                                               {{4}, {PartitionKind::flat}},
+                                                               {{1, 1, 3}, {PartitionKind::by_dim, 0}}}) {
     const StateDict parts = parts_of_mesh(from, partition, 3);
     for (const std::vector<int64_t>& degrees : meshes) {
       expect_on_ranks(ranks_of(degrees), degrees, [&](const auto& mesh, CountingWorld& world) -> std::string {

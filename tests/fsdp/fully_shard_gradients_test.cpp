@@ -188,8 +188,8 @@ TEST(FullyShardGradients, FrozenParametersBesideTrainedOnesAreNotSent) {
 }
 
 TEST(FullyShardGradients, AParameterMayBeFrozenAndUnfrozenDuringTraining) {
-  for (const Partition::Kind partition :
-       {Partition::Kind::flat, Partition::Kind::by_tensor, Partition::Kind::by_dim}) {
+  for (const PartitionKind partition :
+       {PartitionKind::flat, PartitionKind::by_tensor, PartitionKind::by_dim}) {
     expect_weights_of_one_rank(
         [](Model& model, int rank, int step) {
           model->second->weight.set_requires_grad(step != 1);

@@ -250,7 +250,7 @@ TEST(FullyShardPrecision, OddSizesAndFewerElementsThanRanksAreSharded) {
   snap_update(plain->parameters());
   plain->zero_grad();
   const auto expected = values_of(plain);
-  using Kind = Partition::Kind;
+  using Kind = PartitionKind;
   for (const Partition& partition :
        {Partition{Kind::flat}, Partition{Kind::by_tensor}, Partition{Kind::by_dim, 1}}) {
     expect_on_ranks(

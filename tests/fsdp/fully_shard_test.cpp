@@ -52,7 +52,7 @@ std::string train_and_compare(const std::shared_ptr<ShardMesh>& mesh, const Full
 }
 
 TEST(FullyShard, EveryMeshPartitionAndPolicyGivesTheWeightsOfOneRank) {
-  using Kind = Partition::Kind;
+  using Kind = PartitionKind;
   for (const Layout& layout : layouts()) {
     const auto expected = one_rank(layout.ranks, 3, plain_step);
     for (const Partition& partition : {Partition{Kind::flat}, Partition{Kind::by_tensor},

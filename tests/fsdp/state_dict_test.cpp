@@ -48,9 +48,9 @@ std::string layout_name(const SavedLayout& layout) {
 
 const std::vector<SavedLayout> kLayouts = {{1, 1},
                                            {1, 2},
-                                           {1, 3, {Partition::Kind::by_tensor}},
-                                           {1, 4, {Partition::Kind::by_dim, 0}},
-                                           {1, 3, {Partition::Kind::by_dim, -1}},
+                                           {1, 3, {PartitionKind::by_tensor}},
+                                           {1, 4, {PartitionKind::by_dim, 0}},
+                                           {1, 3, {PartitionKind::by_dim, -1}},
                                            {2, 2},
                                            {3, 1}};
 
@@ -248,7 +248,7 @@ TEST(LoadStateDict, LoadsPartsOfAnotherLayoutIfTheyCover) {
   // The parts of all ranks of one layout, joined.
   std::map<std::string, LocalValue> joined;
   std::mutex mutex;
-  const SavedLayout from{1, 4, {Partition::Kind::by_dim, -1}};
+  const SavedLayout from{1, 4, {PartitionKind::by_dim, -1}};
   on_ranks(from, [&](World& world) {
     Model other(world, from, 2);
     StateDict values = get_state_dict(other.source, {.cpu_offload = true});
@@ -345,7 +345,7 @@ TEST(LoadStateDict, AWrongShapeOnOneRankLoadsNothingOnAnyAndIsNamedOnAll) {
 
 TEST(LoadStateDict, APlainTensorIsWholeEvenIfARanksPartHasItsShape) {
   // Two ranks hold one row each of a tensor of shape [2, n]; [1, n] is the shape of a part.
-  const SavedLayout layout{1, 2, {Partition::Kind::by_dim, 0}};
+  const SavedLayout layout{1, 2, {PartitionKind::by_dim, 0}};
   expect_all_contain(
       refusals([](StateDict& values, int) { values["w"] = at::ones({4, 5}); }, true, {}, layout),
       {"w has the shape [4, 5], expected [7, 5]"});

@@ -28,7 +28,7 @@ const std::vector<std::vector<int64_t>>& odd_shapes() {
 }
 
 std::vector<Partition> all_partitions() {
-  using Kind = Partition::Kind;
+  using Kind = PartitionKind;
   return {{Kind::flat}, {Kind::by_tensor}, {Kind::by_dim, 0}, {Kind::by_dim, 1}, {Kind::by_dim, -1}};
 }
 
@@ -116,7 +116,7 @@ TEST(ShardLayout, ASingleShardIsTheFlatUnit) {
 }
 
 TEST(ShardLayout, WholeTensorsAreBalanced) {
-  const ShardLayout layout(unit_of({{1024}, {1024}, {4096}, {2048}}), {Partition::Kind::by_tensor}, 2);
+  const ShardLayout layout(unit_of({{1024}, {1024}, {4096}, {2048}}), {PartitionKind::by_tensor}, 2);
   EXPECT_EQ(layout.shard_size(), 4096);
   EXPECT_EQ(layout.slices(0, 2).size() + layout.slices(1, 2).size(), 1U);
 }
@@ -130,7 +130,7 @@ TEST(ShardLayout, AnIntervalThatSplitsRowsIsThreeSlices) {
   EXPECT_EQ(slices[0], (ShardSlice{{{292, 4}, {1, 3}}, 0}));
   EXPECT_EQ(slices[1], (ShardSlice{{{293, 0}, {292, 7}}, 3}));
   EXPECT_EQ(slices[2], (ShardSlice{{{585, 0}, {1, 1}}, 2047}));
-  const ShardLayout columns(unit, {Partition::Kind::by_dim, 1}, 4);
+  const ShardLayout columns(unit, {PartitionKind::by_dim, 1}, 4);
   EXPECT_EQ(columns.slices(3, 0), (std::vector<ShardSlice>{{{{0, 6}, {1000, 1}}, 0}}));
 }
 

@@ -33,8 +33,7 @@ UnitSlots first_slots(const std::vector<int>& counts) {
 
 TEST(SlotLayout, ASlotOfAllParametersIsLaidOutAsTheShard) {
   const UnitSpec unit = slotted_unit(kSlottedShapes);
-  for (const Partition::Kind kind :
-       {Partition::Kind::flat, Partition::Kind::by_tensor, Partition::Kind::by_dim}) {
+  for (const PartitionKind kind : {PartitionKind::flat, PartitionKind::by_tensor, PartitionKind::by_dim}) {
     const ShardLayout shards(unit, {kind}, 8);
     const SlotLayout slots(shards, unit, adamw_slots(unit));
     EXPECT_EQ(slots.slots(), (std::vector<SlotSpec>{{"exp_avg"}, {"exp_avg_sq"}}));
@@ -46,7 +45,7 @@ TEST(SlotLayout, ASlotOfAllParametersIsLaidOutAsTheShard) {
 
 TEST(SlotLayout, ParametersWithoutASlotTakeNoMemoryInIt) {
   const UnitSpec unit = slotted_unit(kSlottedShapes);
-  const ShardLayout whole(unit, {Partition::Kind::flat}, 1);
+  const ShardLayout whole(unit, {PartitionKind::flat}, 1);
   const SlotLayout slots(whole, unit, first_slots({2, 1, 1, 2, 0}));
   EXPECT_EQ(slots.size(1), 2 * 256);  // two small tensors, each padded
   EXPECT_LT(slots.size(0), whole.shard_size());
@@ -55,7 +54,7 @@ TEST(SlotLayout, ParametersWithoutASlotTakeNoMemoryInIt) {
 
 TEST(SlotLayout, SlotsOfOneNameAndSeveralTypesAreSeparate) {
   const UnitSpec unit = slotted_unit({{512}, {4, 512}, {2, 256}});
-  const ShardLayout whole(unit, {Partition::Kind::flat}, 1);
+  const ShardLayout whole(unit, {PartitionKind::flat}, 1);
   const std::vector<SlotSpec> quantized = {{"exp_avg", DType::u8}, {"exp_avg_scale", DType::f32, 256}};
   const SlotLayout slots(whole, unit, {{{"exp_avg"}}, quantized, quantized});
   ASSERT_EQ(slots.slots().size(), 3U);
@@ -71,20 +70,19 @@ TEST(SlotLayout, SlotsOfOneNameAndSeveralTypesAreSeparate) {
 TEST(SlotLayout, RefusesBlocksThatAreDividedOverRanksAndNamesTheParameter) {
   const UnitSpec unit = slotted_unit({{4, 384}});
   const UnitSlots slots = {{{"scale", DType::f32, 256}}};
-  const ShardLayout whole(unit, {Partition::Kind::flat}, 1);
+  const ShardLayout whole(unit, {PartitionKind::flat}, 1);
   EXPECT_CONTAINS(message_of<UsageError>([&] { SlotLayout(whole, unit, slots); }), "p0", "scale", "256");
   const UnitSpec wide = slotted_unit({{4, 512}});
-  const ShardLayout by_rows(wide, {Partition::Kind::by_dim, 0}, 4);
+  const ShardLayout by_rows(wide, {PartitionKind::by_dim, 0}, 4);
   EXPECT_NO_THROW(SlotLayout(by_rows, wide, slots));
-  const ShardLayout by_columns(wide, {Partition::Kind::by_dim, 1}, 4);
+  const ShardLayout by_columns(wide, {PartitionKind::by_dim, 1}, 4);
   EXPECT_THROW(SlotLayout(by_columns, wide, slots), UsageError);
 }
 
 TEST(SlotLayout, EveryElementOfAParameterWithASlotHasAPlaceOfItsOwn) {
   const UnitSpec unit = slotted_unit(kSlottedShapes);
   const std::vector<int> counts = {2, 1, 0, 2, 1};
-  for (const Partition::Kind kind :
-       {Partition::Kind::flat, Partition::Kind::by_tensor, Partition::Kind::by_dim}) {
+  for (const PartitionKind kind : {PartitionKind::flat, PartitionKind::by_tensor, PartitionKind::by_dim}) {
     for (const int ranks : {1, 2, 3}) {
       const ShardLayout shards(unit, {kind}, ranks);
       const SlotLayout slots(shards, unit, first_slots(counts));

@@ -90,7 +90,7 @@ Trained trained_on_one_rank(int data_ranks, const Variant& variant) {
 }
 
 std::vector<Variant> variants() {
-  using Kind = Partition::Kind;
+  using Kind = PartitionKind;
   std::vector<Variant> all = {{.name = "plain"}};
   for (const Partition& partition :
        {Partition{Kind::by_tensor}, Partition{Kind::by_dim, 0}, Partition{Kind::by_dim, -1}})

@@ -62,7 +62,7 @@ TEST(OptimizerState, TrainingContinuesWithTheSameBitsInAnotherLayout) {
   std::map<std::string, at::Tensor> expected;
   expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
     Model model;
-    shard_all(model, mesh, {.partition = {Partition::Kind::by_dim, 0}});
+    shard_all(model, mesh, {.partition = {PartitionKind::by_dim, 0}});
     ShardedAdamW optimizer(model, {.lr = 0.01});
     train(model, optimizer, 0, 2);
     StateDict of_model = get_state_dict(model, kSaved);

@@ -149,7 +149,7 @@ TEST(ClipGradNorm, EqualsThatOfOneRankForEveryNormTypeMeshAndPartition) {
       }
       if (type == 2.0) expected = std::sqrt(expected);
       if (type == 3.0) expected = std::cbrt(expected);
-      for (const auto kind : {Partition::Kind::flat, Partition::Kind::by_tensor, Partition::Kind::by_dim}) {
+      for (const auto kind : {PartitionKind::flat, PartitionKind::by_tensor, PartitionKind::by_dim}) {
         expect_on_ranks(ranks_of(degrees), degrees, [&](const auto& mesh, auto&) -> std::string {
           Model model;
           // A replicated parameter counts once.

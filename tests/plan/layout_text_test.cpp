@@ -53,7 +53,7 @@ TEST(LayoutText, StatesHowUnitsAreShardedAndReduced) {
   Config config;
   config.parallelism.data_parallel_replicate_degree = 2;
   config.parallelism.tensor_parallel_degree = 2;
-  config.parallelism.fsdp_partition = FsdpPartition::by_tensor;
+  config.parallelism.fsdp_partition = PartitionKind::by_tensor;
   config.precision.compute = DType::bf16;
   const std::string text = text_of(config, {0, 16});
   EXPECT_CONTAINS(text, "layers.* (each of 3)");
@@ -119,14 +119,14 @@ TEST(LayoutText, StatesHowTokensComeToTheirExperts) {
   config.model.experts_per_token = 2;
   config.model.moe_ffn_dim = 12;
   config.parallelism.expert_parallel_degree = 2;
-  const auto lines = [&](ExpertDispatcher dispatcher) {
+  const auto lines = [&](DispatchMethod dispatcher) {
     config.parallelism.expert_parallel_dispatcher = dispatcher;
     return text_of(config, {0, 2}, "qwen3_moe");
   };
-  const std::string rows = lines(ExpertDispatcher::alltoall);
+  const std::string rows = lines(DispatchMethod::all_to_all);
   EXPECT_CONTAINS(rows, "layers.*.experts.dispatch (each of 3)",
                   "all-to-all over experts  all-to-all over experts");
-  const std::string tokens = lines(ExpertDispatcher::allgather);
+  const std::string tokens = lines(DispatchMethod::all_gather);
   EXPECT_CONTAINS(
       tokens,
       "layers.*.experts.dispatch (each of 3)        S(channels), S(channels)  gather over experts   "

@@ -106,7 +106,7 @@ TEST(PlanJob, TheLayoutFollowsTheConfiguration) {
   EXPECT_EQ(job.layout.dims.dp_shard, 4);
   ASSERT_EQ(job.layout.units.size(), job.whole.units.size());
   for (const UnitLayout& unit : job.layout.units) {
-    EXPECT_EQ(unit.partition.kind, Partition::Kind::by_tensor);
+    EXPECT_EQ(unit.partition.kind, PartitionKind::by_tensor);
     EXPECT_EQ(unit.gather, DType::bf16);
     EXPECT_EQ(unit.reduce, DType::f16);
     EXPECT_TRUE(unit.offloaded);

@@ -36,7 +36,7 @@ TEST(SmallExactJob, KeepsEveryAxisAndPolicyInSmall) {
   EXPECT_EQ(parallelism.data_parallel_shard_degree, 2);
   EXPECT_EQ(parallelism.context_parallel_degree, 3);
   EXPECT_EQ(parallelism.tensor_parallel_degree, 2);
-  EXPECT_EQ(parallelism.fsdp_partition, FsdpPartition::by_dim);
+  EXPECT_EQ(parallelism.fsdp_partition, PartitionKind::by_dim);
   ASSERT_EQ(parallelism.fsdp_prefetch_lists.size(), 1U);
   EXPECT_EQ(parallelism.fsdp_prefetch_lists[0].forward, (Strings{"layers.2"}));
   EXPECT_EQ(job.activation_checkpoint.mode, RecomputeMode::blocks);

@@ -133,7 +133,7 @@ TEST(BuildStep, RefusesOptionsThatDoNotFit) {
 
 TEST(RecomputePass, FullRecomputesEveryLayerButNotEmbeddingAndHead) {
   RankOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::full;
+  options.recompute.mode = RecomputeMode::full;
   const std::string text = listing(build_step(small_model(1), options));
   EXPECT_CONTAINS(text, "forward embedding m0 graph");
   EXPECT_CONTAINS(text, "forward layers.0 m0 +bundle layers.0 m0\n");
@@ -142,7 +142,7 @@ TEST(RecomputePass, FullRecomputesEveryLayerButNotEmbeddingAndHead) {
 
 TEST(RecomputePass, EveryNthStartsWithTheFirstLayer) {
   RankOptions options = small_options(2);
-  options.recompute.mode = RecomputePolicy::Mode::every_n;
+  options.recompute.mode = RecomputeMode::every_n;
   options.recompute.n = 2;
   const StepProgram program = build_step(small_model(5), options);
   std::vector<std::string> recomputed;
@@ -156,7 +156,7 @@ TEST(RecomputePass, EveryNthStartsWithTheFirstLayer) {
 
 TEST(RecomputePass, NamedRegionsShrinkTheGraph) {
   RankOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::regions;
+  options.recompute.mode = RecomputeMode::regions;
   options.recompute.regions = {"mlp"};
   const StepProgram program = build_step(small_model(1), options);
   EXPECT_EQ(program.blocks[1].recomputed_regions, std::vector<std::string>{"mlp"});
@@ -168,39 +168,21 @@ TEST(RecomputePass, NamedRegionsShrinkTheGraph) {
     }
 }
 
-TEST(RecomputePass, ABudgetChoosesRegionsOfTensorOperations) {
-  RankOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::budget;
-  const auto chosen = [&](double budget) {
-    options.recompute.budget = budget;
-    const StepProgram program = build_step(small_model(1), options);
-    EXPECT_TRUE(program.blocks[0].recomputed_regions.empty());
-    EXPECT_TRUE(program.blocks[2].recomputed_regions.empty());
-    return program.blocks[1];
-  };
-  EXPECT_TRUE(chosen(1).recomputed_regions.empty());
-  EXPECT_EQ(chosen(1).recomputed_bytes, 0);
-  EXPECT_EQ(chosen(0.5).recomputed_regions, std::vector<std::string>{"mlp"});
-  EXPECT_EQ(chosen(0.5).recomputed_bytes, 16 * (16 + 8 - 8) * 4);
-  EXPECT_EQ(chosen(0.5).recomputed_flops, 16 * 2 * 100);
-  EXPECT_EQ(chosen(0).recomputed_regions, (std::vector<std::string>{"attention", "mlp"}));
-}
-
 TEST(RecomputePass, UnknownNamesAreRefusedWithASuggestion) {
   RankOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::blocks;
+  options.recompute.mode = RecomputeMode::blocks;
   options.recompute.blocks = {"layers.9"};
   EXPECT_CONTAINS(refusal(small_model(), options), "\"layers.9\"");
   options.recompute.blocks = {"head"};
   EXPECT_CONTAINS(refusal(small_model(), options), "\"head\"");
-  options.recompute.mode = RecomputePolicy::Mode::regions;
+  options.recompute.mode = RecomputeMode::regions;
   options.recompute.regions = {"attentoin"};
   EXPECT_CONTAINS(refusal(small_model(), options), "did you mean \"attention\"");
-  options.recompute.mode = RecomputePolicy::Mode::calls;
+  options.recompute.mode = RecomputeMode::calls;
   options.recompute.calls = {"swiglu"};
   EXPECT_CONTAINS(refusal(small_model(), options),
                   "call \"swiglu\": the model has no such call; it has none");
-  options.recompute.mode = RecomputePolicy::Mode::every_n;
+  options.recompute.mode = RecomputeMode::every_n;
   options.recompute.n = 0;
   EXPECT_CONTAINS(refusal(small_model(), options), "at least 1, not 0");
 }
@@ -273,7 +255,7 @@ TEST(OrderedPass, HoldsAtMostLog2OfTheMicroBatchesGradients) {
   }
 }
 
-StepProgram built_with(GatherPolicy::Reshard reshard, int prefetch) {
+StepProgram built_with(ReshardMode reshard, int prefetch) {
   RankOptions options = small_options(1);
   options.set_gathers({DType::bf16, reshard, prefetch});
   return build_step(small_model(1), options);
@@ -295,7 +277,7 @@ TEST(GatherPass, Fp32UnitsAreResident) {
 }
 
 TEST(GatherPass, AlwaysGathersAroundEachRunOfUses) {
-  EXPECT_EQ(gather_listing(built_with(GatherPolicy::Reshard::always, 0)),
+  EXPECT_EQ(gather_listing(built_with(ReshardMode::always, 0)),
             "gather_start embedding\ngather_wait embedding\nforward embedding m0 graph\nrelease embedding\n"
             "gather_start layers.0\ngather_wait layers.0\nforward layers.0 m0 graph\nrelease layers.0\n"
             "gather_start head\ngather_wait head\nloss_forward_backward head m0\nrelease head\n"
@@ -304,7 +286,7 @@ TEST(GatherPass, AlwaysGathersAroundEachRunOfUses) {
 }
 
 TEST(GatherPass, NeverReshardingGathersOncePerStep) {
-  EXPECT_EQ(gather_listing(built_with(GatherPolicy::Reshard::never, 0)),
+  EXPECT_EQ(gather_listing(built_with(ReshardMode::never, 0)),
             "gather_start embedding\ngather_wait embedding\nforward embedding m0 graph\nrelease embedding\n"
             "gather_start layers.0\ngather_wait layers.0\nforward layers.0 m0 graph\n"
             "gather_start head\ngather_wait head\nloss_forward_backward head m0\nrelease head\n"
@@ -313,7 +295,7 @@ TEST(GatherPass, NeverReshardingGathersOncePerStep) {
 
 TEST(GatherPass, PrefetchStartsTheNextGatherBeforeTheCompute) {
   EXPECT_EQ(
-      gather_listing(built_with(GatherPolicy::Reshard::always, 1)),
+      gather_listing(built_with(ReshardMode::always, 1)),
       "gather_start embedding\ngather_wait embedding\ngather_start layers.0\nforward embedding m0 graph\n"
       "release embedding\ngather_wait layers.0\ngather_start head\nforward layers.0 m0 graph\n"
       "release layers.0\ngather_wait head\ngather_start layers.0\nloss_forward_backward head m0\n"
@@ -321,7 +303,7 @@ TEST(GatherPass, PrefetchStartsTheNextGatherBeforeTheCompute) {
 }
 
 TEST(GatherPass, SlotsHaveTheGatherDtype) {
-  const StepProgram program = built_with(GatherPolicy::Reshard::never, 0);
+  const StepProgram program = built_with(ReshardMode::never, 0);
   for (const Buffer& buffer : program.buffers)
     if (buffer.kind == BufferKind::gather_slot) {
       EXPECT_EQ(buffer.bytes, flat_layout(small_model(1).units[0]).size * 2);

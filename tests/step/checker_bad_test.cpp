@@ -132,7 +132,7 @@ TEST(CheckerRefuses, RecomputationOfAKeptGraph) {
 
 TEST(CheckerRefuses, RecomputationThatIsNotUsed) {
   RankOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::full;
+  options.recompute.mode = RecomputeMode::full;
   ModelSpec model = small_model();
   StepProgram program = build_step(model, options);
   erase(program, find(program, {OpKind::backward, -1, 1}));

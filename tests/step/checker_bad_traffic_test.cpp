@@ -110,9 +110,9 @@ TEST(CheckerRefuses, CollectivesInAnotherOrder) {
 
 TEST(CheckerRefuses, CollectiveThatOneRankDoesNotIssue) {
   RankOptions options = small_options();
-  options.gather.reshard = GatherPolicy::Reshard::always;
+  options.gather.reshard = ReshardMode::always;
   Programs programs = sharded(2, 1, 1, options);
-  options.gather.reshard = GatherPolicy::Reshard::never;
+  options.gather.reshard = ReshardMode::never;
   programs[1] = sharded(2, 1, 1, options)[1];
   expect_refused(programs, 1, "reduce_start layers.1", "differs from rank 0, operation");
 }

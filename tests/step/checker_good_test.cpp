@@ -10,21 +10,21 @@ namespace {
 
 std::vector<RecomputePolicy> recompute_policies() {
   std::vector<RecomputePolicy> policies(6);
-  policies[1].mode = RecomputePolicy::Mode::full;
-  policies[2].mode = RecomputePolicy::Mode::every_n;
+  policies[1].mode = RecomputeMode::full;
+  policies[2].mode = RecomputeMode::every_n;
   policies[2].n = 2;
-  policies[3].mode = RecomputePolicy::Mode::blocks;
+  policies[3].mode = RecomputeMode::blocks;
   policies[3].blocks = {"embedding", "layers.1"};
-  policies[4].mode = RecomputePolicy::Mode::regions;
+  policies[4].mode = RecomputeMode::regions;
   policies[4].regions = {"attention"};
-  policies[5].mode = RecomputePolicy::Mode::budget;
+  policies[5].mode = RecomputeMode::budget;
   policies[5].budget = 0.5;
   return policies;
 }
 
 std::vector<Gathers> gather_policies() {
   std::vector<Gathers> policies = {Gathers{}};
-  for (const auto reshard : {GatherPolicy::Reshard::never, GatherPolicy::Reshard::always})
+  for (const auto reshard : {ReshardMode::never, ReshardMode::always})
     for (int prefetch = 0; prefetch < 4; ++prefetch) policies.push_back({DType::bf16, reshard, prefetch});
   return policies;
 }
@@ -80,7 +80,7 @@ TEST(Checker, AcceptsAnyChoiceOfFrozenUnits) {
     for (std::size_t u = 0; u < model.units.size(); ++u) model.units[u].trainable = ((frozen >> u) & 1U) == 0;
     RankOptions options = small_options(3);
     options.ordered = frozen % 2 == 0;
-    options.recompute.mode = RecomputePolicy::Mode::full;
+    options.recompute.mode = RecomputeMode::full;
     expect_accepted(model, options);
   }
 }
@@ -88,7 +88,7 @@ TEST(Checker, AcceptsAnyChoiceOfFrozenUnits) {
 TEST(Checker, AcceptsShardedUnitsOverTwoRanks) {
   for (int prefetch = 0; prefetch < 3; ++prefetch) {
     RankOptions options = small_options();
-    options.gather.reshard = GatherPolicy::Reshard::always;
+    options.gather.reshard = ReshardMode::always;
     options.gather.prefetch = prefetch;
     EXPECT_NO_THROW(check_programs(sharded(2, 1, 3, options)));
   }

@@ -27,10 +27,10 @@ PrefetchPolicy some_prefetch(Dice& dice, const ModelSpec& model) {
 
 RecomputePolicy some_recomputation(Dice& dice) {
   RecomputePolicy recompute;
-  recompute.mode = static_cast<RecomputePolicy::Mode>(dice.below(7));
+  recompute.mode = static_cast<RecomputeMode>(dice.below(7));
   recompute.n = 1 + dice.below(3);
-  if (recompute.mode == RecomputePolicy::Mode::blocks) recompute.blocks = {"layers.0"};
-  if (recompute.mode == RecomputePolicy::Mode::regions) recompute.regions = {"mlp"};
+  if (recompute.mode == RecomputeMode::blocks) recompute.blocks = {"layers.0"};
+  if (recompute.mode == RecomputeMode::regions) recompute.regions = {"mlp"};
   recompute.budget = dice.below(3) / 2.0;
   return recompute;
 }
@@ -49,7 +49,7 @@ RankOptions some_options(Dice& dice, const ModelSpec& model) {
   options.kind = dice.below(8) == 0 ? ProgramKind::evaluate : ProgramKind::train;
   options.recompute = some_recomputation(dice);
   options.plan.gather = dice.toss() ? DType::bf16 : DType::f32;
-  options.gather.reshard = static_cast<GatherPolicy::Reshard>(dice.below(3));
+  options.gather.reshard = static_cast<ReshardMode>(dice.below(4));
   options.gather.n = 1 + dice.below(3);
   options.gather.prefetch = some_prefetch(dice, model);
   options.ordered = dice.below(3) == 0;
@@ -57,7 +57,7 @@ RankOptions some_options(Dice& dice, const ModelSpec& model) {
   options.reduce.each_micro_batch = !options.ordered && dice.toss();
   if (!options.ordered) {
     options.plan.reduce = dice.toss() ? DType::bf16 : DType::f32;
-    options.plan.partition.kind = static_cast<Partition::Kind>(dice.below(3));
+    options.plan.partition.kind = static_cast<PartitionKind>(dice.below(3));
   }
   options.plan.offload = dice.toss();
   options.offload.prefetch = dice.below(3);

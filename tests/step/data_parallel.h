@@ -18,7 +18,7 @@ namespace stepforge::testing {
 /// How units are gathered, and in which dtype.
 struct Gathers {
   DType dtype = DType::f32;
-  GatherPolicy::Reshard reshard = GatherPolicy::Reshard::never;
+  ReshardMode reshard = ReshardMode::never;
   PrefetchPolicy prefetch = {};
   int n = 1;
 };

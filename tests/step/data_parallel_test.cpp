@@ -40,7 +40,7 @@ int64_t bytes_of(const StepProgram& program, BufferKind kind, const std::string&
 
 TEST(DataParallel, ListingOfAShardedProgram) {
   RankOptions options = small_options(1);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   EXPECT_EQ(listing(built(2, 1, options)),
             "count_labels over loss\n"
             "load_batch m0 +batch m0\n"
@@ -183,7 +183,7 @@ TEST(DataParallel, OrderedSumsAreComputedInTheWholeGradientAndReducedOnce) {
 
 TEST(DataParallel, OneRankHasNoCollectives) {
   RankOptions options = small_options(2);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   const StepProgram program = built(1, 1, options);
   EXPECT_TRUE(program.groups.empty());
   EXPECT_TRUE(collective_totals(program).empty());
@@ -212,7 +212,7 @@ TEST(DataParallel, ShardsAreEqualAndMadeOfWholeChunks) {
 
 TEST(DataParallel, CountsAndBytesOfCollectives) {
   RankOptions options = small_options(3);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   const StepProgram program = built(2, 4, options, small_model(2));
   const int64_t whole = 4 * 2 * 1024;  // elements of all units, each one chunk in two shards
   std::vector<std::tuple<int, OpKind, int64_t, int64_t>> totals;
@@ -258,7 +258,7 @@ TEST(DataParallel, AtMostInFlightReductionsHaveStarted) {
 
 TEST(DataParallel, ReshardingEveryNthUnitKeepsTheOthersGathered) {
   RankOptions options = small_options(1);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::every_n, 0, 2});
+  options.set_gathers({DType::bf16, ReshardMode::every_n, 0, 2});
   const StepProgram program = built(2, 1, options, small_model(3));
   std::vector<int> gathers(program.units.size());
   for (const Operation& operation : program.operations)
@@ -316,7 +316,7 @@ void expect_accepted(const ModelSpec& model, const Job& job, const RankOptions& 
 }
 
 std::vector<Gathers> sharded_gathers() {
-  using Reshard = GatherPolicy::Reshard;
+  using Reshard = ReshardMode;
   return {{DType::f32, Reshard::never, 0},  {DType::bf16, Reshard::always, 0},
           {DType::f32, Reshard::always, 1}, {DType::bf16, Reshard::always, 3},
           {DType::bf16, Reshard::never, 2}, {DType::f32, Reshard::every_n, 1, 2}};
@@ -327,7 +327,7 @@ std::vector<RankOptions> variants(int micro_batches) {
   for (const Gathers& gathers : sharded_gathers()) {
     for (const int in_flight : kSanitizer ? std::vector{2} : std::vector{1, 2, 100}) {
       for (const int sum : {0, 1, 2}) {
-        for (const auto recompute : {RecomputePolicy::Mode::none, RecomputePolicy::Mode::full}) {
+        for (const auto recompute : {RecomputeMode::none, RecomputeMode::full}) {
           RankOptions options = small_options(micro_batches);
           options.set_gathers(gathers);
           options.reduce = {in_flight, sum == 1};
@@ -354,7 +354,7 @@ TEST(Checker, AcceptsEveryBuiltProgramOfSeveralRanks) {
 }
 
 TEST(DataParallel, TrafficFollowsThePartitionAndTheReduceDtype) {
-  using Kind = Partition::Kind;
+  using Kind = PartitionKind;
   for (const Kind kind : {Kind::flat, Kind::by_tensor, Kind::by_dim}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       RankOptions options = small_options(1);
@@ -470,7 +470,7 @@ TEST(Symmetry, RefusesMessagesWithinAClass) {
 
 TEST(Symmetry, ProvesSixteenThousandRanks) {
   RankOptions options = small_options(8);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   options.gather.prefetch.lists.push_back({"layers.3", {"layers.5"}, {"layers.1", "layers.0"}});
   options.reduce.each_micro_batch = true;
   options.plan.offload = true;

@@ -37,7 +37,7 @@ TEST(OperationTable, FoldsLayersAndMicroBatches) {
 
 TEST(OperationTable, FoldsPatternsOfSeveralOperations) {
   RankOptions options = small_options(1);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   const std::string table = operation_table(build_step(small_model(20), options));
   EXPECT_CONTAINS(table, "more of these 4 operations");
 }
@@ -53,7 +53,7 @@ TEST(OperationTable, ShowsIndexLaneOperationAndLiveBytes) {
 
 TEST(TraceJson, HasOneEventPerOperationAndEndsWithThePersistentBytes) {
   RankOptions options = small_options(2);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   const StepProgram program = build_step(small_model(2), options);
   const Json trace =
       parse_json(trace_json(program, {{"predicted", simulate(program, MachineModel{})}}), "trace");

@@ -14,7 +14,7 @@ inline StepProgram plain(int micro_batches = 2, bool ordered = false) {
 
 inline StepProgram gathered() {
   RankOptions options = small_options(1);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 0});
+  options.set_gathers({DType::bf16, ReshardMode::always, 0});
   return build_step(small_model(), options);
 }
 

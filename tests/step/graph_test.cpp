@@ -98,7 +98,7 @@ TEST(Graph, SoundProgramsOfEveryScheduleAndOption) {
       for (const bool recomputed : {false, true}) {
         RankOptions options = small_options(3);
         options.plan.dims.dp_shard = 2;
-        options.recompute.mode = recomputed ? RecomputePolicy::Mode::full : RecomputePolicy::Mode::none;
+        options.recompute.mode = recomputed ? RecomputeMode::full : RecomputeMode::none;
         const Schedule schedule = make_schedule(kind, ranks, per_rank, 3);
         EXPECT_NO_THROW(check_programs(pipeline_programs(graph_model(), options, schedule))) << name << ranks;
       }

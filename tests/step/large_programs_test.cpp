@@ -13,7 +13,7 @@ namespace {
 RankOptions every_pass(int rank) {
   RankOptions options = small_options(2);
   options.ordered = true;
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   options.plan.offload = true;
   options.set_ranks(rank, 2, 1);
   return options;

@@ -13,7 +13,7 @@ namespace {
 
 RankOptions offloaded(int micro_batches) {
   RankOptions options = small_options(micro_batches);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   options.plan.offload = true;
   return options;
 }
@@ -56,7 +56,7 @@ TEST(Offload, StateIsOnTheDeviceForGathersReductionAndUpdate) {
 
 TEST(Offload, OneRankReducesWithoutAGroup) {
   RankOptions options = offloaded(2);
-  options.gather.reshard = GatherPolicy::Reshard::never;
+  options.gather.reshard = ReshardMode::never;
   EXPECT_EQ(state_operations(built(1, 1, options, small_model(1)), 1),
             with_update("reload_start layers.0 weights\n"
                         "gather_start layers.0\n"
@@ -69,7 +69,7 @@ TEST(Offload, OneRankReducesWithoutAGroup) {
 TEST(Offload, SumsOfMicroBatchesAreReloadedAndOffloaded) {
   RankOptions options = offloaded(2);
   options.reduce.each_micro_batch = true;
-  options.gather.reshard = GatherPolicy::Reshard::never;
+  options.gather.reshard = ReshardMode::never;
   EXPECT_EQ(state_operations(built(2, 2, options, small_model(1)), 1),
             with_update("reload_start layers.0 weights\n"
                         "gather_start layers.0 over fsdp\n"

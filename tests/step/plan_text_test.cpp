@@ -52,7 +52,7 @@ TEST(RenderPlan, ListsOperationsOnlyIfAskedFor) {
 TEST(RenderPlan, FitsATerminalAndHasNoExponents) {
   ModelSpec model = small_model(126);
   RankOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::regions;
+  options.recompute.mode = RecomputeMode::regions;
   options.recompute.regions = {"attention", "mlp"};
   PlanText text;
   text.machine.flops_per_second = 1;
@@ -96,7 +96,7 @@ TEST(RenderPlan, OfAPipelineRankHasTheUnitsAndBlocksOfItsStages) {
 
 TEST(RenderPlan, FoldsBlocksThatAlternate) {
   RankOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::every_n;
+  options.recompute.mode = RecomputeMode::every_n;
   options.recompute.n = 2;
   const std::string plan = plan_of(small_model(32), options);
   EXPECT_CONTAINS(plan, "layers.0, layers.2 to layers.30, each of 16");
@@ -137,7 +137,7 @@ TEST(RenderPlan, ShowsFrozenUnitsAndRecomputedRegions) {
   ModelSpec model = small_model(2);
   model.units[0].trainable = false;
   RankOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::regions;
+  options.recompute.mode = RecomputeMode::regions;
   options.recompute.regions = {"attention", "mlp"};
   const std::string plan = plan_of(model, options);
   EXPECT_CONTAINS(plan, "frozen");

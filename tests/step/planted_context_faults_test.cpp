@@ -32,7 +32,7 @@ std::vector<Fault> context_faults() {
   using K = OpKind;
   const RankOptions plain = two_micro_batches();
   RankOptions recomputed = plain;
-  recomputed.recompute.mode = RecomputePolicy::Mode::full;
+  recomputed.recompute.mode = RecomputeMode::full;
   const auto exchange = [](StepProgram& p, K kind, int block, std::size_t axis) -> GroupExchange& {
     return at(p, {kind, -1, block, 0}).exchanges.at(axis);
   };

@@ -84,7 +84,7 @@ std::vector<Fault> expert_faults() {
   using K = OpKind;
   const RankOptions plain = two_micro_batches();
   RankOptions recomputed = plain;
-  recomputed.recompute.mode = RecomputePolicy::Mode::full;
+  recomputed.recompute.mode = RecomputeMode::full;
   const auto over = [](OpKind kind, std::string_view group) -> Damage {
     return [=](StepProgram& p) { at(p, {kind, kExpertUnit}).group = group_of(p, group); };
   };
@@ -185,7 +185,7 @@ std::vector<Fault> exchange_faults() {
   using K = OpKind;
   const RankOptions plain = two_micro_batches();
   RankOptions recomputed = plain;
-  recomputed.recompute.mode = RecomputePolicy::Mode::full;
+  recomputed.recompute.mode = RecomputeMode::full;
   const auto of = [](OpKind kind, int micro_batch = 0) -> Match {
     return {kind, -1, kExpertsBlock, micro_batch};
   };
@@ -382,12 +382,12 @@ TEST(ExpertPrograms, OfGatheredTokensMoveThoseOfAllRanks) {
 TEST(ExpertPrograms, AreSoundWithEveryOption) {
   for (const ProgramKind kind : {ProgramKind::train, ProgramKind::evaluate, ProgramKind::generate}) {
     for (const int micro_batches : {1, 3}) {
-      for (const auto mode : {RecomputePolicy::Mode::none, RecomputePolicy::Mode::full,
-                              RecomputePolicy::Mode::blocks, RecomputePolicy::Mode::regions}) {
+      for (const auto mode :
+           {RecomputeMode::none, RecomputeMode::full, RecomputeMode::blocks, RecomputeMode::regions}) {
         for (const bool each : {false, true}) {
           RankOptions options = small_options(micro_batches);
           options.kind = kind;
-          options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+          options.set_gathers({DType::bf16, ReshardMode::always, 1});
           if (kind == ProgramKind::train) {
             options.recompute.mode = mode;
             options.recompute.blocks = {"layers.1"};
@@ -475,7 +475,7 @@ TEST(ExpertPrograms, RecomputationExchangesNothing) {
     return std::ranges::count(program.operations, Lane::exchange, &Operation::lane);
   };
   const auto plain = exchanges();
-  options.recompute.mode = RecomputePolicy::Mode::full;
+  options.recompute.mode = RecomputeMode::full;
   EXPECT_EQ(exchanges(), plain);
   EXPECT_EQ(plain, 2 * 2 * 4);  // micro-batches, layers, operations
   const StepProgram program = of_four(options).at(0);
@@ -486,7 +486,7 @@ TEST(ExpertPrograms, RecomputationExchangesNothing) {
 /// The order of collectives with experts: a unit that a later block of the layer uses is gathered ahead like any other.
 TEST(ExpertPrograms, UnitsOfTheBlocksOfALayerAreGatheredAheadOneByOne) {
   RankOptions options = small_options(1);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   const StepProgram program = of_four(options).at(0);
   const std::size_t router = find(program, {OpKind::forward, -1, kRouterBlock});
   const std::size_t experts = find(program, {OpKind::forward, -1, kExpertsBlock});

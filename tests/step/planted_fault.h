@@ -12,7 +12,7 @@ namespace stepforge::testing {
 
 inline RankOptions two_micro_batches() {
   RankOptions options = small_options(2);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   return options;
 }
 

@@ -175,7 +175,7 @@ std::vector<Fault> gather_faults() {
       {"OneRankNeverReshards", fsdp, plain, 1,
        [](StepProgram& p) {
          RankOptions options = two_micro_batches();
-         options.gather.reshard = GatherPolicy::Reshard::never;
+         options.gather.reshard = ReshardMode::never;
          p = fsdp(options)[1];
        },
        1, "fsdp", "differs from rank 0, operation"},

@@ -55,7 +55,7 @@ constexpr int kHead = 1;
 RankOptions options_of(ProgramKind kind = ProgramKind::train) {
   RankOptions options = small_options(kind == ProgramKind::train ? 2 : 1);
   options.kind = kind;
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::never, 1});
+  options.set_gathers({DType::bf16, ReshardMode::never, 1});
   return options;
 }
 

@@ -28,7 +28,7 @@ std::vector<Fault> tensor_faults() {
   using K = OpKind;
   const RankOptions plain = two_micro_batches();
   RankOptions recomputed = plain;
-  recomputed.recompute.mode = RecomputePolicy::Mode::full;
+  recomputed.recompute.mode = RecomputeMode::full;
   return {
       {"TheNormIsOfOnePartOnly", divided, plain, kEveryRank,
        [](StepProgram& p) { erase(p, find(p, {K::join_norm})); }, 0, "check_finite",

@@ -11,8 +11,7 @@ namespace {
 
 /// One line per computation. "layers.1 > layers.0 embedding": while layers.1 computes, the gathers of
 /// layers.0 and embedding start. A gather that overlaps no computation has a line of its own, in brackets.
-std::string ahead(const PrefetchPolicy& prefetch, int layers = 3,
-                  GatherPolicy::Reshard reshard = GatherPolicy::Reshard::always) {
+std::string ahead(const PrefetchPolicy& prefetch, int layers = 3, ReshardMode reshard = ReshardMode::always) {
   RankOptions options = small_options(1);
   options.set_gathers({DType::bf16, reshard, prefetch, 2});
   const StepProgram program = programs_of(small_model(layers), 2, 1, options)[0];
@@ -68,7 +67,7 @@ TEST(Prefetch, BothListsOfTheHeadStartWithItsLoss) {
 TEST(Prefetch, ListedUnitsThatAreGatheredOrUnusedAreSkipped) {
   PrefetchPolicy prefetch = 0;
   prefetch.lists.push_back({"layers.0", {"embedding", "layers.1"}, {"head"}});
-  EXPECT_EQ(ahead(prefetch, 3, GatherPolicy::Reshard::never),
+  EXPECT_EQ(ahead(prefetch, 3, ReshardMode::never),
             "[embedding]\nembedding\n[layers.0]\nlayers.0 > layers.1\nlayers.1\n[layers.2]\nlayers.2\n"
             "[head]\nhead\nlayers.2\nlayers.1\nlayers.0\nembedding\n");
 }
@@ -76,16 +75,16 @@ TEST(Prefetch, ListedUnitsThatAreGatheredOrUnusedAreSkipped) {
 TEST(Prefetch, AUnitThatStaysGatheredStartsItsBackwardList) {
   PrefetchPolicy prefetch = 0;
   prefetch.lists.push_back({"layers.2", {}, {"layers.1"}});  // with every second unit, layers.2 stays
-  EXPECT_EQ(ahead(prefetch, 3, GatherPolicy::Reshard::every_n),
+  EXPECT_EQ(ahead(prefetch, 3, ReshardMode::every_n),
             "[embedding]\nembedding\n[layers.0]\nlayers.0\n[layers.1]\nlayers.1\n[layers.2]\nlayers.2\n"
             "[head]\nhead\nlayers.2 > layers.1\nlayers.1\nlayers.0\nembedding\n");
 }
 
 TEST(Prefetch, ARecomputedBackwardStartsItsListOnce) {
   RankOptions options = small_options(2);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 0});
+  options.set_gathers({DType::bf16, ReshardMode::always, 0});
   options.gather.prefetch.lists.push_back({"layers.1", {}, {"layers.0", "embedding"}});
-  options.recompute.mode = RecomputePolicy::Mode::full;
+  options.recompute.mode = RecomputeMode::full;
   const Programs programs = programs_of(small_model(2), 2, 1, options);
   EXPECT_NO_THROW(check_programs(programs));
   const auto recompute = find(programs[0], {OpKind::recompute, -1, 2, 0});
@@ -100,7 +99,7 @@ TEST(Prefetch, UnitsOfOneBlockCountAsOneInDistances) {
       {"layers.1.second", {parameter("layers.1.second", {16, 8}, ParameterTag::matrix)}, true});
   model.blocks.at(2).units.push_back(second);
   RankOptions options = small_options(1);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   const StepProgram program = programs_of(model, 2, 1, options).at(0);
   const std::size_t layer_0 = find(program, {OpKind::forward, -1, 1});
   EXPECT_LT(find(program, {OpKind::gather_start, 2}), layer_0);
@@ -110,7 +109,7 @@ TEST(Prefetch, UnitsOfOneBlockCountAsOneInDistances) {
 
 TEST(Prefetch, RefusesOptionsThatDoNotFit) {
   RankOptions options = small_options(1);
-  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.set_gathers({DType::bf16, ReshardMode::always, 1});
   options.gather.prefetch.backward = -1;
   EXPECT_THROW(build_step(small_model(), options), UsageError);
   options.gather.prefetch = 1;

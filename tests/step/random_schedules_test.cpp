@@ -20,9 +20,9 @@ namespace {
 RankOptions random_options(Dice& dice, int micro_batches) {
   RankOptions options = small_options(micro_batches);
   options.plan.dims.dp_shard = 1 + dice.below(2);
-  options.recompute.mode = dice.toss() ? RecomputePolicy::Mode::full : RecomputePolicy::Mode::none;
-  options.set_gathers({dice.toss() ? DType::bf16 : DType::f32,
-                       static_cast<GatherPolicy::Reshard>(dice.below(2)), dice.below(3)});
+  options.recompute.mode = dice.toss() ? RecomputeMode::full : RecomputeMode::none;
+  options.set_gathers(
+      {dice.toss() ? DType::bf16 : DType::f32, static_cast<ReshardMode>(dice.below(4)), dice.below(3)});
   options.reduce.in_flight = 1 + dice.below(2);
   options.reduce.each_micro_batch = dice.below(3) == 0;
   options.plan.offload = dice.below(3) == 0;

@@ -24,7 +24,7 @@ UnitSpec odd_unit() {
 }
 
 std::vector<Partition> all_partitions() {
-  using Kind = Partition::Kind;
+  using Kind = PartitionKind;
   return {{Kind::flat}, {Kind::by_tensor}, {Kind::by_dim, 0}, {Kind::by_dim, 1}};
 }
 
