@@ -57,4 +57,30 @@ enum class DispatchMethod : uint8_t {
 /// `square` is between the two (InternVL's "square averaging", XTuner's loss_reduction).
 enum class LabelWeights : uint8_t { token, sample, square };
 
+/// How documents become rows of L tokens.
+enum class Packing : uint8_t {
+  concat,    ///< all documents end to end, in order, cut at every L tokens (data/concat_rows.h)
+  hard,      ///< the same for documents in a shuffled order
+  soft,      ///< whole documents, filled up from a buffer of short ones: XTuner's pack_level "soft"
+  best_fit,  ///< whole documents, each into the row that it fills best
+  none,      ///< one document per row
+  budget,    ///< whole documents in their order, each row filled from the next ones: VeOmni's dynamic batches
+  preset,    ///< as files say (data/preset_packing.h)
+};
+
+/// What becomes of documents that are longer than a row.
+enum class TooLong : uint8_t {
+  cut,           ///< the packing of rows cuts the end
+  drop,          ///< it is left out
+  error,         ///< it is refused
+  proportional,  ///< questions and answers lose their ends, in proportion; other texts are cut at the end
+};
+
+/// What the weight of a source is a share of.
+enum class ShareOf : uint8_t {
+  rows,
+  tokens,   ///< padding does not count
+  samples,  ///< documents
+};
+
 }  // namespace stepforge

@@ -84,8 +84,7 @@ constexpr ChoiceNames<3> choice_names(LossOnMessages) {
   return {"assistant", "last", "all"};
 }
 
-enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none, budget, preset };
-constexpr ChoiceNames<7> choice_names(DataPacking) {
+constexpr ChoiceNames<7> choice_names(Packing) {
   return {"concat", "hard", "soft", "best_fit", "none", "budget", "preset"};
 }
 
@@ -99,8 +98,7 @@ constexpr ChoiceNames<2> choice_names(SourceCombine) {
   return {"mix", "concat"};
 }
 
-enum class DataWeightsBy : uint8_t { rows, tokens, samples };
-constexpr ChoiceNames<3> choice_names(DataWeightsBy) {
+constexpr ChoiceNames<3> choice_names(ShareOf) {
   return {"rows", "tokens", "samples"};
 }
 
@@ -109,8 +107,7 @@ constexpr ChoiceNames<2> choice_names(EpochRemainder) {
   return {"carry", "smaller_step"};
 }
 
-enum class TooLongRule : uint8_t { cut, drop, error, proportional };
-constexpr ChoiceNames<4> choice_names(TooLongRule) {
+constexpr ChoiceNames<4> choice_names(TooLong) {
   return {"cut", "drop", "error", "proportional"};
 }
 
@@ -342,16 +339,16 @@ struct DataConfig {
   bool deduplicate = false;
   BadRecordAction on_bad_record = BadRecordAction::stop;
   int64_t max_bad_records = 100;
-  DataPacking packing = DataPacking::concat;
+  Packing packing = Packing::concat;
   std::string preset;
   bool group_by_length = false;
   bool balance = false;
-  TooLongRule too_long = TooLongRule::cut;
+  TooLong too_long = TooLong::cut;
   std::string chat_template;
   bool bos = true;
   bool eos = true;
   bool shuffle = true;
-  DataWeightsBy weights_by = DataWeightsBy::rows;
+  ShareOf weights_by = ShareOf::rows;
   double temperature = 0.0;
   EpochRemainder epoch_remainder = EpochRemainder::carry;
   int64_t seed = 42;

@@ -47,8 +47,8 @@ bool trains_on_conversations(const DataConfig& data) {
                              [](const DataSourceAt& entry) { return is_conversations(*entry.source); });
 }
 
-DataPacking default_packing(const DataConfig& data) {
-  return trains_on_conversations(data) ? DataPacking::best_fit : DataConfig{}.packing;
+Packing default_packing(const DataConfig& data) {
+  return trains_on_conversations(data) ? Packing::best_fit : DataConfig{}.packing;
 }
 
 bool has_exact_epoch(const std::vector<DataSourceConfig>& sources) {

@@ -31,6 +31,6 @@ bool trains_on_conversations(const DataConfig& data);
 
 /// The packing if none is set: best_fit if a source of the training data has conversations or instructions, which concat
 /// would cut; else the default of DataConfig.
-DataPacking default_packing(const DataConfig& data);
+Packing default_packing(const DataConfig& data);
 
 }  // namespace stepforge

@@ -194,7 +194,7 @@ void check_shares(const RuleCheck& check, const std::string& list,
 
 void check_preset(const RuleCheck& check) {
   const DataConfig& data = check.config().data;
-  const bool is_preset = data.packing == DataPacking::preset;
+  const bool is_preset = data.packing == Packing::preset;
   check.require(!is_preset || !data.preset.empty(), {"data.packing", "data.preset"},
                 "name the folder of the rows, such as data.preset = \"packed\"");
   check.require(!is_preset || leaf_sources("data.sources", data.sources).size() <= 1, {"data.packing"},
@@ -212,7 +212,7 @@ void check_row_order(const RuleCheck& check, bool all_synthetic) {
   };
   require_step(data.group_by_length, "data.group_by_length");
   require_step(data.balance, "data.balance");
-  check.require(!data.group_by_length || data.packing != DataPacking::concat,
+  check.require(!data.group_by_length || data.packing != Packing::concat,
                 {"data.group_by_length", "data.packing"},
                 "all rows of packing \"concat\" are full; set group_by_length to false, or another packing");
   check.require(
@@ -264,7 +264,7 @@ void check_mixture(const RuleCheck& check) {
   const auto sets_none = [](const std::vector<DataSourceConfig>* list) {
     return std::ranges::all_of(*list, [](const DataSourceConfig& source) { return source.weight == 1; });
   };
-  check.require(data.weights_by == DataWeightsBy::rows || data.sources.empty() || !weighted.empty(),
+  check.require(data.weights_by == ShareOf::rows || data.sources.empty() || !weighted.empty(),
                 {"data.weights_by"}, "no list of sources is mixed by weight; remove it");
   check.require(
       data.temperature == 0 || data.sources.empty() || std::ranges::any_of(weighted, sets_none),
@@ -298,12 +298,12 @@ void check_data_section(const RuleCheck& check) {
       sources, [](const DataSourceAt& entry) { return entry.source->format == DataFormat::synthetic; });
   check_preset(check);
   check_row_order(check, all_synthetic);
-  const bool cuts_rows = data.packing == DataPacking::concat || data.packing == DataPacking::hard;
+  const bool cuts_rows = data.packing == Packing::concat || data.packing == Packing::hard;
   check.require(
-      data.too_long == TooLongRule::cut || !cuts_rows, {"data.too_long", "data.packing"},
+      data.too_long == TooLong::cut || !cuts_rows, {"data.too_long", "data.packing"},
       "rows of this packing hold documents of any length; set packing to \"best_fit\", or remove too_long");
   if (sources.empty()) return;
-  check.require(data.packing == DataPacking::concat || !all_synthetic,
+  check.require(data.packing == Packing::concat || !all_synthetic,
                 {"data.packing", sources.front().place + ".format"},
                 "synthetic rows are not packed from documents; set packing to \"concat\"");
 }

@@ -2,14 +2,12 @@
 #include "stepforge/data/packing.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "stepforge/base/error.h"
-#include "stepforge/base/format.h"
 #include "stepforge/data/peer_orders.h"
 
 namespace stepforge {
@@ -21,16 +19,6 @@ constexpr size_t kChunkDocuments = 10000;
 constexpr size_t kBufferDocuments = 100;
 /// Documents that a row is chosen from, as in VeOmni's dynamic batches.
 constexpr size_t kBudgetDocuments = 200;
-
-constexpr std::array<std::pair<std::string_view, Packing>, 7> kPackings = {{
-    {"concat", Packing::concat},
-    {"hard", Packing::hard},
-    {"soft", Packing::soft},
-    {"best_fit", Packing::best_fit},
-    {"none", Packing::none},
-    {"budget", Packing::budget},
-    {"preset", Packing::preset},
-}};
 
 /// Fills a table with whole documents, of which those longer than a row are cut.
 class RowBuilder {
@@ -176,15 +164,6 @@ std::vector<int64_t> not_empty(std::span<const int64_t> lengths) {
 }
 
 }  // namespace
-
-Packing parse_packing(std::string_view word) {
-  std::vector<std::string> names;
-  for (const auto& [name, packing] : kPackings) {
-    if (name == word) return packing;
-    names.push_back(format("\"{}\"", name));
-  }
-  throw UsageError(format("\"{}\" is not a packing; expected one of {}", word, join(names, ", ")));
-}
 
 std::span<const Piece> PackTable::row(int64_t number) const {
   const auto begin = static_cast<size_t>(row_begins[static_cast<size_t>(number)]);

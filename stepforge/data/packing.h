@@ -4,24 +4,11 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
+#include "stepforge/base/choices.h"
+
 namespace stepforge {
-
-/// How documents become rows of L tokens.
-enum class Packing {
-  concat,    ///< all documents end to end, in order, cut at every L tokens (data/concat_rows.h)
-  hard,      ///< the same for documents in a shuffled order
-  soft,      ///< whole documents, filled up from a buffer of short ones: XTuner's pack_level "soft"
-  best_fit,  ///< whole documents, each into the row that it fills best
-  none,      ///< one document per row
-  budget,    ///< whole documents in their order, each row filled from the next ones: VeOmni's dynamic batches
-  preset,    ///< as files say (data/preset_packing.h)
-};
-
-/// The packing of that name; throws UsageError for anything else.
-Packing parse_packing(std::string_view word);
 
 /// Tokens [begin, end) of a document.
 struct Piece {

@@ -12,13 +12,6 @@
 
 namespace stepforge {
 
-ShareOf parse_share_of(std::string_view word) {
-  if (word == "rows") return ShareOf::rows;
-  if (word == "tokens") return ShareOf::tokens;
-  if (word == "samples") return ShareOf::samples;
-  throw UsageError(format("shares of \"{}\": use rows, tokens or samples", word));
-}
-
 struct SourceTree::Node {
   int64_t rows = 0;  ///< in an epoch
   double tokens = 0.0;

@@ -6,23 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "stepforge/base/choices.h"
 #include "stepforge/data/mixture.h"
 #include "stepforge/data/row_source.h"
 
 namespace stepforge {
-
-/// What the weight of a source is a share of.
-enum class ShareOf {
-  rows,
-  tokens,   ///< padding does not count
-  samples,  ///< documents
-};
-
-/// "rows", "tokens" or "samples"; throws UsageError for anything else.
-ShareOf parse_share_of(std::string_view word);
 
 /// A source, or a group of entries.
 struct SourceEntry {

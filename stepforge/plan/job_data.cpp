@@ -258,7 +258,7 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.validation_sources = source_specs(shared, data.validation);
   plan.validation_fraction = data.validation_fraction;
   if (!data.split.empty()) plan.split = SplitRatios::parse(data.split);
-  plan.packing = parse_packing(choice_name(data.packing));
+  plan.packing = data.packing;
   plan.preset = data.preset;
   plan.steps = {.rows_per_step = std::max<int64_t>(0, config.training.global_batch_size),
                 .fill_epochs = data.epoch_remainder == EpochRemainder::smaller_step,
@@ -271,12 +271,11 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.records.ends = {.bos = data.bos, .eos = data.eos};
   plan.records.tokenizer_folder = tokenizer_folder(config);
   plan.records.chat_template = data.chat_template;
-  plan.records.limit = {.rule = parse_too_long(choice_name(data.too_long)),
-                        .tokens = config.training.seq_len};
+  plan.records.limit = {.rule = data.too_long, .tokens = config.training.seq_len};
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);
   plan.shuffle = data.shuffle;
-  plan.weights_by = parse_share_of(choice_name(data.weights_by));
+  plan.weights_by = data.weights_by;
   plan.temperature = data.temperature;
   plan.cache_dir = data.cache_dir.empty() ? cache_dir() / "data" : std::filesystem::path(data.cache_dir);
   plan.vocab_size = vocab_size;

@@ -177,7 +177,7 @@ constexpr std::array kRules = {
     OptionRule{"data", "max_bad_records",
                [](Use use) { return use.config.data.on_bad_record == BadRecordAction::skip; },
                "data.on_bad_record"},
-    OptionRule{"data", "preset", [](Use use) { return use.config.data.packing == DataPacking::preset; },
+    OptionRule{"data", "preset", [](Use use) { return use.config.data.packing == Packing::preset; },
                "data.packing"},
     OptionRule{"data",
                "bos eos",

@@ -8,16 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/choices.h"
 #include "stepforge/records/record_format.h"
 
 namespace stepforge {
-
-enum class TooLong {
-  cut,           ///< the packing of rows cuts the end
-  drop,          ///< it is left out
-  error,         ///< it is refused
-  proportional,  ///< questions and answers lose their ends, in proportion; other texts are cut at the end
-};
 
 /// "cut", "drop", "error" or "proportional"; throws UsageError for anything else.
 TooLong parse_too_long(std::string_view word);

@@ -197,7 +197,7 @@ warmup_ratio: 0.1
   const DataSourceConfig second{
       .path = "more", .format = DataFormat::messages, .loss_on = LossOnMessages::all};
   EXPECT_EQ(config.data.sources, std::vector{group_of({first, second})});
-  EXPECT_EQ(config.data.packing, DataPacking::none);
+  EXPECT_EQ(config.data.packing, Packing::none);
   const std::string all = ::testing::PrintToString(lost(text, "sft.yaml"));
   for (const char* part : {"test_split_size = 1000", "weight is the share", "eval_strategy", "report_to"})
     EXPECT_CONTAINS(all, part);
@@ -257,8 +257,8 @@ TEST(ConvertConfig, TranslatesALlamaFactoryYaml) {
   EXPECT_EQ(config.precision.compute, DType::bf16);
   EXPECT_EQ(config.activation_checkpoint.mode, RecomputeMode::full) << "its default";
   EXPECT_EQ(config.data.chat_template, "qwen");
-  EXPECT_EQ(config.data.packing, DataPacking::none);
-  EXPECT_EQ(config.data.too_long, TooLongRule::proportional);
+  EXPECT_EQ(config.data.packing, Packing::none);
+  EXPECT_EQ(config.data.too_long, TooLong::proportional);
   const DataSourceConfig identity{.path = "data/dataset_info.json", .dataset = "identity"};
   const DataSourceConfig alpaca{.path = "data/dataset_info.json", .dataset = "alpaca_en_demo"};
   EXPECT_EQ(config.data.sources, std::vector{group_of({identity, alpaca})}) << "they are joined";
@@ -300,11 +300,11 @@ TEST(ConvertConfig, TranslatesThePackingOfLlamaFactory) {
   const auto packing = [](const std::string& yaml) {
     return converted("finetuning_type: full\n" + yaml, "a.yaml", "LLaMA-Factory").data.packing;
   };
-  EXPECT_EQ(packing("stage: sft\npacking: true\n"), DataPacking::best_fit);
-  EXPECT_EQ(packing("stage: sft\nneat_packing: true\n"), DataPacking::best_fit);
-  EXPECT_EQ(packing("stage: sft\npacking: false\n"), DataPacking::none);
-  EXPECT_EQ(packing("stage: pt\npacking: true\n"), DataPacking::concat);
-  EXPECT_EQ(packing("stage: pt\n"), DataPacking::concat);
+  EXPECT_EQ(packing("stage: sft\npacking: true\n"), Packing::best_fit);
+  EXPECT_EQ(packing("stage: sft\nneat_packing: true\n"), Packing::best_fit);
+  EXPECT_EQ(packing("stage: sft\npacking: false\n"), Packing::none);
+  EXPECT_EQ(packing("stage: pt\npacking: true\n"), Packing::concat);
+  EXPECT_EQ(packing("stage: pt\n"), Packing::concat);
 }
 
 TEST(ConvertConfig, TrainOnPromptLearnsEverything) {
@@ -367,8 +367,8 @@ other_unknown: 0.9
   EXPECT_EQ(config.precision.compute, DType::bf16);
   EXPECT_EQ(config.lr_scheduler.warmup_ratio, 0.1);
   EXPECT_EQ(config.data.validation_fraction, 0.05);
-  EXPECT_EQ(config.data.packing, DataPacking::best_fit);
-  EXPECT_EQ(config.data.too_long, TooLongRule::drop);
+  EXPECT_EQ(config.data.packing, Packing::best_fit);
+  EXPECT_EQ(config.data.too_long, TooLong::drop);
   EXPECT_EQ(config.data.sources,
             std::vector{group_of({{.path = "alpaca.jsonl", .format = DataFormat::alpaca},
                                   {.path = "chats.jsonl", .format = DataFormat::sharegpt}})});
@@ -381,7 +381,7 @@ TEST(ConvertConfig, AxolotlWithoutAWordTrainsOneEpochOfShortRows) {
   EXPECT_EQ(config.training.seq_len, 512);
   EXPECT_EQ(config.lr_scheduler.decay_type, "cosine");
   EXPECT_EQ(config.lr_scheduler.warmup_ratio, 0.03);
-  EXPECT_EQ(config.data.packing, DataPacking::none);
+  EXPECT_EQ(config.data.packing, Packing::none);
 }
 
 TEST(ConvertConfig, TranslatesAMindSpeedYaml) {
@@ -487,7 +487,7 @@ train:
   EXPECT_EQ(config.lr_scheduler.warmup_ratio, 0.007);
   EXPECT_DOUBLE_EQ(config.lr_scheduler.min_lr_factor, 0.1);
   EXPECT_EQ(config.data.sources, (std::vector<DataSourceConfig>{{.path = "fineweb", .field = "content"}}));
-  EXPECT_EQ(config.data.packing, DataPacking::concat);
+  EXPECT_EQ(config.data.packing, Packing::concat);
   EXPECT_TRUE(config.checkpoint.last_save_in_hf);
 }
 

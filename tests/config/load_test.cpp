@@ -380,16 +380,16 @@ TEST(LoadConfig, ConversationsArePackedByBestFitUnlessAPackingIsSet) {
   };
   for (const char* format_name : {"messages", "sharegpt", "alpaca", "prompt_completion"}) {
     const std::string source = std::string("{path = \"a\", format = \"") + format_name + "\"}";
-    EXPECT_EQ(packing("sources = [" + source + "]"), DataPacking::best_fit) << format_name;
-    EXPECT_EQ(packing("sources = [{path = \"b\"}, {sources = [" + source + "]}]"), DataPacking::best_fit);
-    EXPECT_EQ(packing("packing = \"concat\"\nsources = [" + source + "]"), DataPacking::concat);
+    EXPECT_EQ(packing("sources = [" + source + "]"), Packing::best_fit) << format_name;
+    EXPECT_EQ(packing("sources = [{path = \"b\"}, {sources = [" + source + "]}]"), Packing::best_fit);
+    EXPECT_EQ(packing("packing = \"concat\"\nsources = [" + source + "]"), Packing::concat);
   }
-  EXPECT_EQ(packing("sources = [{path = \"a\", dataset = \"chat\"}]"), DataPacking::best_fit);
-  EXPECT_EQ(packing("sources = [{path = \"a\"}]"), DataPacking::concat);
+  EXPECT_EQ(packing("sources = [{path = \"a\", dataset = \"chat\"}]"), Packing::best_fit);
+  EXPECT_EQ(packing("sources = [{path = \"a\"}]"), Packing::concat);
   // What older runs have written stays.
   EXPECT_EQ(parse_stored_config("[data]\nsources = [{path = \"a\", format = \"messages\"}]", "state.json")
                 .data.packing,
-            DataPacking::concat);
+            Packing::concat);
 }
 
 TEST(LoadConfig, AcceptsSynonymsOfChoicesAndBooleans) {

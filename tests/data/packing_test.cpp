@@ -177,8 +177,6 @@ TEST(Packing, BestFitLeavesAtMostOneRowHalfEmptyOfEachChunk) {
 }
 
 TEST(Packing, RefusesWhatIsNoPackingOfDocuments) {
-  EXPECT_CONTAINS(message_of<UsageError>([] { parse_packing("tight"); }),
-                  "\"tight\" is not a packing; expected one of \"concat\", \"hard\"");
   EXPECT_THROW(pack_documents(Numbers{1}, 8, Packing::concat, 0), Error);
   EXPECT_THROW(pack_documents(Numbers{1}, 8, Packing::preset, 0), Error);
 }

@@ -280,12 +280,5 @@ TEST(SourceTree, RefusesGroupsThatAreNestedTooDeep) {
   EXPECT_CONTAINS(message({group({nested})}), "sources are nested more than 8 deep");
 }
 
-TEST(ParseShareOf, KnowsItsWords) {
-  EXPECT_EQ(parse_share_of("rows"), ShareOf::rows);
-  EXPECT_EQ(parse_share_of("tokens"), ShareOf::tokens);
-  EXPECT_EQ(parse_share_of("samples"), ShareOf::samples);
-  EXPECT_CONTAINS(message_of<UsageError>([] { parse_share_of("bytes"); }), "shares of \"bytes\"");
-}
-
 }  // namespace
 }  // namespace stepforge::testing

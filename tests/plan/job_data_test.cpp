@@ -59,7 +59,7 @@ TEST(DataPlanOfAConfig, HasTheTreeOfSources) {
        .epochs = 2.0,
        .combine = SourceCombine::concat,
        .sources = {{.path = "b", .format = DataFormat::bin}, {.path = "c", .field = "body"}}}};
-  config.data.weights_by = DataWeightsBy::samples;
+  config.data.weights_by = ShareOf::samples;
   config.data.temperature = 3.0;
   config.training.global_batch_size = 24;
   const DataPlan plan = data_plan(config, 256);

@@ -150,7 +150,7 @@ TEST(Packing, ConversationsStayWholeUnlessToldOtherwise) {
   const TempFolder folder;
   TestRun run(on_talks(folder, repeated(talk(20, "No"), 20)));
   run.build();
-  EXPECT_EQ(run.trainer().config.data.packing, DataPacking::best_fit);
+  EXPECT_EQ(run.trainer().config.data.packing, Packing::best_fit);
   EXPECT_CONTAINS(read_file(folder / "run" / "config.toml"), "packing = \"best_fit\"");
   const TempFolder other;
   TestRun cut(on_talks(other, repeated(talk(20, "No"), 20), {"data.packing=concat"}));

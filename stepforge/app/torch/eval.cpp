@@ -125,7 +125,7 @@ void use_sources(const EvalOptions& options, Config& config) {
   config.data.filter = {};
   config.data.deduplicate = false;
   config.data.on_bad_record = BadRecordAction::stop;
-  config.data.too_long = TooLongRule::cut;
+  config.data.too_long = TooLong::cut;
   // A data plan needs a training source too; the same text is named but not read.
   config.data.sources = asked_sources(options);
   config.data.validation = config.data.sources;
