@@ -52,6 +52,16 @@ enum class DispatchMethod : uint8_t {
   all_gather
 };
 
+/// How the frequencies of the rotary embedding are scaled for contexts longer than those of pre-training.
+enum class RopeScalingType : uint8_t {
+  none,
+  linear,   ///< all are divided by the factor
+  dynamic,  ///< scales for positions from max_position on, which no row has
+  llama3,   ///< the low ones are divided (Llama 3.1)
+  yarn,     ///< likewise, and queries and keys are scaled (Peng et al., "YaRN", 2023)
+  longrope  ///< each is divided by a factor of its own, and queries and keys are scaled (Ding et al., "LongRoPE", 2024)
+};
+
 /// The weight of each of the n labels that count in a sample: 1, 1/n or 1/sqrt(n). The loss of a step is the
 /// weighted mean over all its labels, so `sample` makes every sample count alike, however long it is, and
 /// `square` is between the two (InternVL's "square averaging", XTuner's loss_reduction).

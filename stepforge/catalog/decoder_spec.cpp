@@ -293,6 +293,8 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   spec.head_dim = dims.head_dim;
   spec.value_dim = dims.value_size();
   spec.attention_width = attention.part_of(model.n_heads).size() * dims.head_dim;
+  spec.rope = rope_spec(model);
+  spec.local_rope = local_rope_spec(model);
   spec.degrees = {tensor.degree, context.across(), context.heads(), experts.degree};
 
   const BundleEntry hidden{"hidden", model.dim, tensor.sequence};

@@ -8,10 +8,9 @@
 // Each token has k rows, one for each expert that it takes, whichever these are: so the bytes of a micro-batch do not depend
 // on the choice, and what is expected is also the bound. With hidden size F, width D and E experts, saved per token:
 //
-//   compute dtype: the input of the norm (D), its result (D), gate and up of its rows (2 F k)
+//   compute dtype: the result of the norm (D), gate and up of its rows (2 F k)
 //   4 bytes each:  rstd (1), logits (E), and of each slot its expert, its weight, its row, and of each row its slot (4 k)
 //   shared expert of hidden size S: 3 S, and if it is gated its result and gate: D and 4 bytes
-//
 #pragma once
 
 #include <cstdint>

@@ -273,6 +273,30 @@ RouterSettings router_settings(const ModelConfig& model, const LayerTraits& trai
           .z_weight = model.router_z_loss_weight};
 }
 
+RopeSpec rope_spec(const ModelConfig& model) {
+  const RopeScalingConfig& scaling = model.rope_scaling;
+  return {.size = has_latents(model) ? model.qk_rope_head_dim : head_size(model),
+          .theta = model.rope_theta,
+          .scaling = {.type = scaling.type,
+                      .factor = scaling.factor,
+                      .low_freq_factor = scaling.low_freq_factor,
+                      .high_freq_factor = scaling.high_freq_factor,
+                      .original_max_position = scaling.original_max_position,
+                      .attention_factor = scaling.attention_factor,
+                      .divisors = scaling.short_factor,
+                      .beta_fast = scaling.beta_fast,
+                      .beta_slow = scaling.beta_slow,
+                      .mscale = scaling.mscale,
+                      .mscale_all_dim = scaling.mscale_all_dim,
+                      .truncate = scaling.truncate},
+          .long_divisors = scaling.long_factor};
+}
+
+RopeSpec local_rope_spec(const ModelConfig& model) {
+  if (model.rope_local_theta == 0.0) return {};
+  return {.size = rope_spec(model).size, .theta = model.rope_local_theta};
+}
+
 double embedding_factor(const ModelConfig& model) {
   return family_of(model).scaled_embedding ? std::sqrt(static_cast<double>(model.dim)) : 1.0;
 }

@@ -14,6 +14,7 @@
 #include "stepforge/catalog/latent_layer.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/layer_traits.h"
+#include "stepforge/modelspec/rope_spec.h"
 
 namespace stepforge {
 
@@ -77,6 +78,10 @@ bool normalizes_experts(const ModelConfig& model);
 
 /// Of a layer with experts.
 RouterSettings router_settings(const ModelConfig& model, const LayerTraits& traits);
+
+/// The rotary embedding of its layers, and that of layers with a window if they have their own; otherwise of size 0.
+RopeSpec rope_spec(const ModelConfig& model);
+RopeSpec local_rope_spec(const ModelConfig& model);
 
 /// What the rows of the embedding are multiplied by.
 double embedding_factor(const ModelConfig& model);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and cost of multi-head latent attention (nn/latent_attention.h), which takes the place of attention. All heads are
+// Parameters and calls of multi-head latent attention (arXiv:2405.04434), which takes the place of attention. All heads are
 // on one rank.
 //
 // With width D, H heads of d = P + R elements for scores and V for values, and latents of size r for keys and values and s for
@@ -9,7 +9,6 @@
 //                  (2 H d + H V), the result of attention (H V)
 //   4 bytes each:  rstd of the norms (2, or 3 with a latent of queries), log-sums of attention (H)
 //
-// Saved bytes are exact; peaks are upper bounds.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters and the cost of each layer of nn/, of which the specification of a decoder is composed. If
-// you change what a layer of nn/ stores or saves for backward, change it here too.
+// The parameters and the list of calls of each layer, of which the specification of a decoder is composed.
 //
 // With tensor parallelism a layer is this rank's part, as in Megatron-LM: projections into a layer are divided
 // by rows (heads, hidden units), those out of it by columns, embedding and head by tokens; norms are whole.

@@ -31,7 +31,6 @@ inline ChoiceNames<4> choice_names(DType) {
   return {dtype_name(DType::f64), dtype_name(DType::f32), dtype_name(DType::f16), dtype_name(DType::bf16)};
 }
 
-enum class RopeScalingType : uint8_t { none, linear, dynamic, llama3, yarn, longrope };
 constexpr ChoiceNames<6> choice_names(RopeScalingType) {
   return {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
 }

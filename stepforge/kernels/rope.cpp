@@ -116,8 +116,8 @@ at::Tensor longrope_frequencies(const at::Tensor& period, const RopeScaling& sca
 
 /// By which cosines and sines are multiplied.
 double table_factor(const RopeScaling& scaling) {
-  const bool is_longrope = scaling.kind == RopeScaling::Kind::longrope;
-  if (scaling.kind != RopeScaling::Kind::yarn && !is_longrope) return 1.0;
+  const bool is_longrope = scaling.type == RopeScalingType::longrope;
+  if (scaling.type != RopeScalingType::yarn && !is_longrope) return 1.0;
   if (scaling.attention_factor > 0.0) return scaling.attention_factor;
   if (is_longrope) {
     const auto original = static_cast<double>(scaling.original_max_position);
@@ -158,16 +158,17 @@ at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& s
   const at::Tensor exponent =
       at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(head_dim);
   const at::Tensor period = at::pow(theta, exponent);
-  switch (scaling.kind) {
-    case RopeScaling::Kind::none:
+  switch (scaling.type) {
+    case RopeScalingType::none:
+    case RopeScalingType::dynamic:
       break;
-    case RopeScaling::Kind::linear:
+    case RopeScalingType::linear:
       return period.reciprocal() / scaling.factor;
-    case RopeScaling::Kind::llama3:
+    case RopeScalingType::llama3:
       return llama3_frequencies(period.reciprocal(), scaling);
-    case RopeScaling::Kind::yarn:
+    case RopeScalingType::yarn:
       return yarn_frequencies(period, theta, scaling);
-    case RopeScaling::Kind::longrope:
+    case RopeScalingType::longrope:
       return longrope_frequencies(period, scaling);
   }
   return period.reciprocal();

@@ -11,37 +11,13 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/kernels/attention.h"
+#include "stepforge/modelspec/rope_spec.h"
 
 namespace stepforge {
-
-/// How frequencies are scaled for contexts longer than those of pre-training.
-struct RopeScaling {
-  enum class Kind : uint8_t {
-    none,
-    linear,  ///< all are divided by the factor
-    llama3,  ///< the low ones are (Llama 3.1)
-    yarn,    ///< likewise, and queries and keys are scaled (Peng et al., "YaRN", 2023)
-    longrope  ///< each is divided by a factor of its own, and queries and keys are scaled (Ding et al., "LongRoPE", 2024)
-  };
-  Kind kind = Kind::none;
-  double factor = 1.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  int64_t original_max_position = 8192;
-  double attention_factor = 0.0;      ///< of yarn and longrope; 0: from the factor
-  std::vector<double> divisors = {};  ///< of longrope [head_dim / 2]
-  // Of yarn:
-  double beta_fast = 32.0;
-  double beta_slow = 1.0;
-  double mscale = 0.0;  ///< if both are above 0, the attention factor is the ratio of theirs
-  double mscale_all_dim = 0.0;
-  bool truncate = true;
-};
 
 /// Cosines and sines, with yarn and longrope times the attention factor, both fp32 [max_position, head_dim / 2] on the
 /// device of the activations.

@@ -14,6 +14,7 @@
 #include "stepforge/base/dtype.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/parameter.h"
+#include "stepforge/modelspec/rope_spec.h"
 
 namespace stepforge {
 
@@ -139,6 +140,8 @@ struct ModelSpec {
   int64_t head_dim = 0;
   int64_t value_dim = 0;        ///< of the heads of values
   int64_t attention_width = 0;  ///< query heads * head_dim
+  RopeSpec rope;
+  RopeSpec local_rope;  ///< of layers with a window, if its size is not 0
   std::vector<UnitSpec> units;
   std::vector<BlockSpec> blocks;  ///< in forward order
   std::vector<TieSpec> ties;

@@ -1,16 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/nn/make_model.h"
 
+#include <memory>
+#include <utility>
+
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/nn/list_head.h"
 
 namespace stepforge {
 
-Model make_model(const std::vector<BlockSpec>& blocks, const ParameterLookup& parameters,
-                 const std::shared_ptr<const LayerResources>& resources) {
+namespace {
+
+std::shared_ptr<const LayerResources> layer_resources(const ModelSpec& spec, const ForwardOptions& options) {
+  const int64_t row_length = options.row_length > 0 ? options.row_length : options.context_length;
+  const auto table = [&](const RopeSpec& rope) {
+    return std::make_shared<const RopeTable>(
+        make_rope_table(options.context_length, rope.size, rope.theta, rope.scaling_of(row_length)));
+  };
+  LayerResources made{
+      .tensor = options.tensor, .exchange = options.exchange, .loss = options.loss, .entry = options.entry};
+  made.rope = table(spec.rope);
+  made.local_rope = spec.local_rope.size > 0 ? table(spec.local_rope) : made.rope;
+  return std::make_shared<const LayerResources>(std::move(made));
+}
+
+}  // namespace
+
+Model make_model(const ModelSpec& spec, const ParameterLookup& parameters, const ForwardOptions& options) {
+  const auto resources = layer_resources(spec, options);
   Model model;
-  for (const BlockSpec& block : blocks) {
+  for (const BlockSpec& block : spec.blocks) {
     const CallList calls = block.calls();
     if (calls.empty()) throw Error(format("{}: the block has no list of calls", block.name));
     if (block.kind == BlockKind::head)

@@ -22,13 +22,6 @@ namespace stepforge {
 
 namespace {
 
-Model make_exact_model(const std::vector<BlockSpec>& blocks, const ParameterLookup& parameters,
-                       const TensorExchange& tensor, const ContextExchange& exchange) {
-  return make_model(blocks, parameters,
-                    std::make_shared<const LayerResources>(
-                        LayerResources{.tensor = tensor, .exchange = exchange, .entry = exact_entry_of}));
-}
-
 /// Masks labels by the row's index in its step, so that kExactLabels remain in each step, also of those of later tokens.
 class ExactLoader : public PrefetchLoader {
  public:
@@ -108,9 +101,12 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
     built.job = plan_job(config, built.place, exact_spec(model, config.model.n_layers), std::move(divided));
   });
   trainer.replace_build_step("model", [](Trainer& built) {
-    built.model = make_exact_model(built.job.part.blocks, built.store->lookup(),
-                                   tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
-                                   context_exchange(*built.groups, plan_context(built.config)));
+    built.model =
+        make_model(built.job.part, built.store->lookup(),
+                   {.context_length = built.config.training.seq_len,
+                    .exchange = context_exchange(*built.groups, plan_context(built.config)),
+                    .tensor = tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
+                    .entry = exact_entry_of});
   });
   trainer.replace_build_step("loader",
                              [](Trainer& built) { built.loader = std::make_unique<ExactLoader>(built); });

@@ -4,10 +4,10 @@
 //
 // Weights are multiples of 1/4 in [-1, 1]. Activations are integers in [-4, 4]. Gradients of activations are
 // such integers divided by kExactLabels, which is a power of two and the number of valid labels in each step.
-// The forward and backward of each layer round their results to these sets, token by token. So every sum fits
-// into the 24 bits of fp32: products have at most 257 terms of 16 quarters, and weight gradients are sums of 16
-// for each token, or of 128 in experts, whose results are rounded only when they have been added up, so a step may
-// have 2^17 tokens. After each update the masters are rounded to the set of weights.
+// Layers are those of the families, whose calls round their results and gradients to these sets (exact_entries.h), token by
+// token. So every sum fits into the 24 bits of fp32: products have at most 257 terms of 16 quarters, and weight gradients are
+// sums of 16 for each token, or of a few hundred in experts, whose results are rounded only when they have been added up, so a
+// step may have 2^15 tokens. After each update the masters are rounded to the set of weights.
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,7 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/comm/shared_memory.h"
+#include "stepforge/modelspec/call_budget.h"
 #include "stepforge/plan/job.h"
 #include "stepforge/plan/job_mesh.h"
 #include "stepforge/plan/pipeline_plan.h"
@@ -137,11 +138,15 @@ void keep_known_units(ParallelismConfig& parallelism, bool tied, int64_t layers)
 }
 
 /// What the small job can recompute of that, or something like it.
-void keep_known_parts(ActivationCheckpointConfig& recompute, int64_t layers) {
-  if (recompute.mode == RecomputeMode::calls) {  // its layers are regions of tensor operations
-    recompute.mode = RecomputeMode::regions;
-    recompute.regions = {RecomputeRegion::attention, RecomputeRegion::mlp};
-    recompute.calls.clear();
+void keep_known_parts(ActivationCheckpointConfig& recompute, const ModelSpec& small) {
+  const int64_t layers = small.layers;
+  if (recompute.mode == RecomputeMode::calls) {
+    std::erase_if(recompute.calls, [&](const std::string& call) {
+      return std::ranges::none_of(small.blocks, [&](const BlockSpec& block) {
+        return block.kind == BlockKind::layer && std::ranges::count(call_names(block), call) > 0;
+      });
+    });
+    if (recompute.calls.empty()) recompute.calls = {"swiglu"};
   }
   if (recompute.mode != RecomputeMode::blocks) return;
   std::erase_if(recompute.blocks, [&](int64_t block) { return block >= layers; });
@@ -298,7 +303,7 @@ Config small_exact_job(const Config& config, int world_size) {
   set_small_stages(job, dims.pp * std::max(1, schedule.stages()) / std::max(1, schedule.ranks()));
   keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
-  keep_known_parts(job.activation_checkpoint, job.model.n_layers);
+  keep_known_parts(job.activation_checkpoint, exact_spec(exact_model_of(job), job.model.n_layers));
   job.data.sources.emplace_back().format = DataFormat::synthetic;
   job.data.synthetic_tokens = 8192;
   job.tokenizer.type = TokenizerType::bytes;

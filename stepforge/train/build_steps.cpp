@@ -25,7 +25,7 @@
 #include "stepforge/dataset/whole_hash.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/jsonl.h"
-#include "stepforge/models/decoder.h"
+#include "stepforge/nn/make_model.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_mesh.h"
@@ -374,14 +374,11 @@ void build_model(Trainer& trainer) {
   const Config& config = trainer.config;
   const ForwardOptions options{
       .context_length = std::max(config.training.seq_len, generation_context(config)),
-      .loss_chunk = config.training.loss_chunk,
+      .row_length = config.training.seq_len,
       .exchange = context_exchange(*trainer.groups, plan_context(config)),
       .tensor = tensor_exchange(*trainer.groups, plan_tensor(config, trainer.place)),
-      .z_loss_weight = config.training.z_loss_weight,
-      .label_smoothing = config.training.label_smoothing,
-      .loss = loss_function(config),
-      .row_length = config.training.seq_len};
-  trainer.model = make_model(trainer.config.model, trainer.job.part.blocks, trainer.store->lookup(), options);
+      .loss = {config.training.z_loss_weight, config.training.label_smoothing, loss_function(config)}};
+  trainer.model = make_model(trainer.job.part, trainer.store->lookup(), options);
 }
 
 void build_optimizer(Trainer& trainer) {

@@ -160,7 +160,7 @@ TEST(RopeTable, HoldsTheAnglesOfPairsOfAHead) {
 
 // Llama 3.1 8B: wavelengths below 8192 / 4 stay, above 8192 / 1 are divided by 8, between they are blended.
 TEST(RopeTable, Llama3ScalingKeepsShortWavesStretchesLongOnesAndBlendsBetween) {
-  const RopeScaling scaling = {.kind = RopeScaling::Kind::llama3,
+  const RopeScaling scaling = {.type = RopeScalingType::llama3,
                                .factor = 8.0,
                                .low_freq_factor = 1.0,
                                .high_freq_factor = 4.0,
@@ -193,7 +193,7 @@ TEST(RopeTable, LongropeHasTheFrequenciesOfTransformersBitByBit) {
     const bool is_long = table["length"].get<int64_t>() > original;
     const double ratio = table["max_position"].get<double>() / static_cast<double>(original);
     const RopeScaling scaling = {
-        .kind = RopeScaling::Kind::longrope,
+        .type = RopeScalingType::longrope,
         .factor = rope.value("factor", ratio),
         .original_max_position = original,
         .attention_factor = rope.value("attention_factor", 0.0),

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/models/decoder.h"
-
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +12,7 @@
 #include "stepforge/catalog/pipeline_stages.h"
 #include "stepforge/kernels/scalars.h"
 #include "stepforge/modelspec/stage_part.h"
+#include "stepforge/nn/make_model.h"
 #include "tests/nn/tiny_model.h"
 
 namespace stepforge::testing {
@@ -24,7 +23,7 @@ struct Part {
   Part(const ModelConfig& config, const ModelSpec& part_spec)
       : spec(part_spec),
         store(spec.units, rank_layout(spec.units)),
-        model(make_model(config, spec.blocks, store.lookup(), {.context_length = config.max_position})) {
+        model(make_model(spec, store.lookup(), {.context_length = config.max_position})) {
     store.initialize(7);
     for (size_t u = 0; u < store.size(); ++u) store.unit(u).start_gradient();
   }

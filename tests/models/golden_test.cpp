@@ -17,7 +17,7 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
-#include "stepforge/models/decoder.h"
+#include "stepforge/nn/make_model.h"
 #include "stepforge/plan/step_plan.h"
 #include "stepforge/tensorfile/safetensors.h"
 #include "stepforge/train/evaluation.h"
@@ -59,7 +59,7 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsMatchTransformers) {
   const ModelSpec spec = plan_model(config);
   ModelStore store(spec.units, rank_layout(spec.units), {.with_gradient = false});
   import_hf(folder, spec, store);
-  Model model = make_model(config.model, store.lookup(), {batch.seq_len, 0});
+  Model model = make_model(spec, store.lookup(), {.context_length = batch.seq_len});
   const StepProgram program = plan_evaluation(plan_job(config));
   Executor executor(program, model, store);
   const BatchLoss result = evaluate_batch(executor, batch, /*with_logits=*/true);

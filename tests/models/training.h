@@ -38,10 +38,9 @@ class Job {
         spec(plan_model(config)),
         program(plan_train_step(plan_job(config))),
         store(spec.units, rank_layout(spec.units, {.gather = config.precision.compute})),
-        model(make_model(config.model, store.lookup(),
+        model(make_model(spec, store.lookup(),
                          {.context_length = config.model.max_position,
-                          .loss_chunk = config.training.loss_chunk,
-                          .z_loss_weight = config.training.z_loss_weight})),
+                          .loss = {.z_weight = config.training.z_loss_weight}})),
         optimizer(store, resolve_param_groups(config.optimizer, spec)),
         executor(program, model, store),
         train_step(config, executor, store, optimizer) {

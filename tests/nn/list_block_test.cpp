@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,11 +14,19 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/base/format.h"
+#include "stepforge/kernels/scalars.h"
+#include "stepforge/modelspec/calls/columns.h"
 #include "stepforge/modelspec/calls/exchange.h"
+#include "stepforge/modelspec/calls/experts.h"
+#include "stepforge/modelspec/calls/latent_heads.h"
+#include "stepforge/modelspec/calls/lookup.h"
+#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
+#include "stepforge/modelspec/calls/router.h"
 #include "stepforge/modelspec/calls/swiglu.h"
+#include "stepforge/nn/list_head.h"
 #include "tests/nn/one_call.h"
 #include "tests/nn/tiny_model.h"
 
@@ -40,7 +49,7 @@ class Weights {
     specs_.push_back({name, shape, {{"weight", name, shape.front(), {}}}});
     const at::Tensor value =
         random_double(shape, 100 + specs_.size()).mul_(0.5).add_(shape.size() == 1 ? 1 : 0);
-    parameters_.emplace_back(&specs_.back(), value, at::zeros(shape, at::kDouble));
+    parameters_.emplace_back(&specs_.back(), value.set_requires_grad(true), at::zeros(shape, at::kDouble));
     return &specs_.back();
   }
   ParameterLookup lookup() {
@@ -64,7 +73,7 @@ class Derivative {
       : weights_(weights), recomputed_(std::move(recomputed)), batch_(rows()) {
     list_ = list;
     LayerResources resources;
-    resources.rope = std::make_shared<const RopeTable>(make_rope_table(kLength, kShape.head_dim, 1e4, {}));
+    resources.rope = std::make_shared<const RopeTable>(make_rope_table(kLength, rotated_of(list), 1e4, {}));
     block_ = std::make_unique<ListBlock>(list, list, weights.lookup(),
                                          std::make_shared<const LayerResources>(resources));
     context_.batch = &batch_;
@@ -93,8 +102,8 @@ class Derivative {
     for (Parameter& parameter : weights_.all()) add(parameter.value(), parameter.gradient());
     constexpr double kStep = 1e-5;
     const auto result_at = [&](double step) {
-      for (const auto& [tensor, direction] : moved) tensor.add_(direction, step);
       const at::NoGradGuard no_grad;
+      for (const auto& [tensor, direction] : moved) tensor.add_(direction, step);
       double sum = 0;
       const Bundle made = block_->forward(inputs_, context_);
       for (std::size_t i = 0; i < made.size(); ++i) sum += (made[i] * cotangents[i]).sum().item<double>();
@@ -108,6 +117,11 @@ class Derivative {
   }
 
  private:
+  static int64_t rotated_of(const CallList& list) {
+    const auto latent = std::ranges::find(list.calls, CallKind::latent_heads, &Call::kind);
+    return latent == list.calls.end() ? kShape.head_dim
+                                      : attributes_of<LatentHeadsAttributes>(*latent).rotated;
+  }
   static Batch rows() { return made_up_batch(kRowsOfBatch, kLength, 50); }
 
   std::string text() const {
@@ -132,6 +146,32 @@ struct CallCase {
 
 int input_of(ListWriter& writer, int64_t width) {
   return writer.input({"x", width});
+}
+
+/// Five experts of 4 hidden units, of which a token of width 12 takes 2.
+int write_experts(ListWriter& w, Weights& p, bool stacked) {
+  const ExpertsAttributes attributes{5, 2, stacked};
+  const int x = input_of(w, 12);
+  const int weights = w.call(CallKind::route, "route", {x}, {p.add("router", {5, 12})},
+                             RouteAttributes{.settings = {{.chosen = 2}}});
+  const int experts = w.results()[1];
+  const int slots = w.call(CallKind::sort_rows, "slots", {experts}, {}, attributes);
+  const int rows = w.results()[1];
+  const auto matrices = [&](const char* name, int64_t in, int64_t out) {
+    std::vector<const ParameterSpec*> made = {stacked ? p.add(name, {5, in, out})
+                                                      : p.add(name, {5 * out, in})};
+    if (stacked) made.push_back(p.add(std::string(name) + "_bias", {5, out}));
+    return made;
+  };
+  const int gate_up = w.call(CallKind::expert_in, "gate_up", {x, experts, slots, rows},
+                             matrices("gate_up", 12, 8), attributes);
+  SwigluAttributes gated;
+  if (stacked) gated.clamped = ClampedSwiglu{.limit = 2.0, .alpha = 1.3};
+  const int hidden = w.call(CallKind::swiglu, "swiglu", {gate_up, weights, slots}, {}, gated);
+  w.recompute_last();
+  std::vector<int> taken = {hidden, experts, slots, rows};
+  if (stacked) taken.push_back(weights);
+  return w.call(CallKind::expert_out, "down", std::move(taken), matrices("down", 4, 12), attributes);
 }
 
 std::vector<CallCase> call_cases() {
@@ -192,6 +232,53 @@ std::vector<CallCase> call_cases() {
          return w.call(CallKind::swiglu, "swiglu", {input_of(w, 12)}, {},
                        SwigluAttributes{Activation::gelu_tanh});
        }},
+      {"add", [](ListWriter& w,
+                 Weights&) { return w.call(CallKind::add, "sum", {input_of(w, 12), input_of(w, 12)}); }},
+      {"gated_add",
+       [](ListWriter& w, Weights& p) {
+         const int x = input_of(w, 12);
+         const int gate = w.call(CallKind::wide_linear, "gate", {x}, {p.add("gate", {1, 12})});
+         return w.call(CallKind::gated_add, "sum", {input_of(w, 12), x, gate});
+       }},
+      {"wide_linear",
+       [](ListWriter& w, Weights& p) {
+         return w.call(CallKind::wide_linear, "wide", {input_of(w, 12)}, {p.add("weight", {5, 12})});
+       }},
+      {"split",
+       [](ListWriter& w, Weights&) {
+         const int first = w.call(CallKind::split, "parts", {input_of(w, 12)}, {}, SplitAttributes{4});
+         const int second = w.results()[1];
+         return w.call(CallKind::concat, "swapped", {second, first});
+       }},
+      {"concat",
+       [](ListWriter& w, Weights&) {
+         return w.call(CallKind::concat, "both", {input_of(w, 12), input_of(w, 5)});
+       }},
+      {"latent_heads",
+       [](ListWriter& w, Weights&) {
+         const AttentionShape shape{.heads = 3, .kv_heads = 3, .head_dim = 6, .value_dim = 5};
+         return w.call(CallKind::latent_heads, "heads",
+                       {input_of(w, 18), input_of(w, 3 * (2 + 5)), input_of(w, 4)}, {},
+                       LatentHeadsAttributes{shape, 4});
+       }},
+      {"lookup",
+       [](ListWriter& w, Weights& p) {
+         return w.call(CallKind::lookup, "lookup", {}, {p.add("table", {50, 12})}, LookupAttributes{2.5});
+       }},
+      {"route",
+       [](ListWriter& w, Weights& p) {
+         return w.call(CallKind::route, "route", {input_of(w, 12)}, {p.add("router", {6, 12})},
+                       RouteAttributes{.settings = {{.chosen = 2, .normalize = true, .factor = 1.5}}});
+       }},
+      {"route_with_a_bias_by_sigmoids",
+       [](ListWriter& w, Weights& p) {
+         return w.call(
+             CallKind::route, "route", {input_of(w, 12)}, {p.add("router", {6, 12}), p.add("bias", {6})},
+             RouteAttributes{.settings = {{.score = RouterScore::sigmoid, .chosen = 2}}, .biased = true});
+       }},
+      {"experts", [](ListWriter& w, Weights& p) { return write_experts(w, p, /*stacked=*/false); }},
+      {"experts_with_biases",
+       [](ListWriter& w, Weights& p) { return write_experts(w, p, /*stacked=*/true); }},
       {"residual_add",
        [](ListWriter& w, Weights&) {
          return w.call(CallKind::residual_add, "sum", {input_of(w, 12), input_of(w, 12)}, {},
@@ -208,6 +295,52 @@ TEST(ListBlock, TheDerivativeOfEveryCallIsThatOfItsResult) {
     const int made = tried.write(writer, weights);
     Derivative(writer.finish({made}), weights).expect_equal();
   }
+}
+
+TEST(ListBlock, EveryKindOfCallHasADerivativeThatIsTried) {
+  std::set<CallKind> tried = {CallKind::exchange, CallKind::to_heads, CallKind::to_tokens,  // between ranks
+                              CallKind::loss};                                              // ListHead
+  for (const CallCase& one : call_cases()) {
+    Weights weights;
+    ListWriter writer("test");
+    const int made = one.write(writer, weights);
+    for (const Call& call : writer.finish({made}).calls) tried.insert(call.kind);
+  }
+  EXPECT_EQ(tried.size(), kCallKinds);
+}
+
+TEST(ListHead, TheDerivativeOfALossIsThatOfItsSum) {
+  Weights weights;
+  ListWriter writer("head");
+  const int x = writer.input({"hidden", 12});
+  const int y =
+      writer.call(CallKind::rms_norm, "norm", {x}, {weights.add("norm", {12})}, NormAttributes{1e-5});
+  const CallList list =
+      writer.finish({writer.call(CallKind::loss, "loss", {y}, {weights.add("out", {50, 12})},
+                                 LossAttributes{.chunk = 4, .vocabulary = 50})});
+  ListHead head(list, list, weights.lookup(), std::make_shared<const LayerResources>());
+  const BatchTensors batch(made_up_batch(kRowsOfBatch, kLength, 50));
+  Context context;
+  context.batch = &batch;
+  const at::Tensor hidden = random_double({kTokens, 12}, 1);
+  for (Parameter& parameter : weights.all()) parameter.start_gradient();
+  const LossResult result = head.loss_with_gradients({hidden}, context, scalar(0.25));
+  std::vector<std::pair<at::Tensor, at::Tensor>> moved = {{hidden, result.input_gradients.at(0)}};
+  for (Parameter& parameter : weights.all()) moved.emplace_back(parameter.value(), parameter.gradient());
+  const at::NoGradGuard no_grad;
+  double expected = 0;
+  std::vector<at::Tensor> directions;
+  for (const auto& [tensor, gradient] : moved) {
+    directions.push_back(random_double(tensor.sizes(), 70 + directions.size()));
+    expected += (gradient * directions.back()).sum().item<double>();
+  }
+  const auto loss_at = [&](double step) {
+    for (std::size_t i = 0; i < moved.size(); ++i) moved[i].first.add_(directions[i], step);
+    return 0.25 * head.loss({hidden}, context, /*with_logits=*/false).token_loss.sum().item<double>();
+  };
+  const double above = loss_at(1e-5);
+  const double below = loss_at(-2e-5);
+  EXPECT_NEAR((above - below) / 2e-5, expected, 1e-6 * std::max(1.0, std::abs(expected)));
 }
 
 /// Numbers that depend on the seed only.

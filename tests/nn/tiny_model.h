@@ -13,8 +13,8 @@
 #include "stepforge/base/random.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/kernels/cpu_allocator.h"
-#include "stepforge/models/decoder.h"
 #include "stepforge/nn/block.h"
+#include "stepforge/nn/make_model.h"
 #include "stepforge/storage/unit_store.h"
 #include "tests/catalog/all_families.h"
 #include "tests/support/random_tensor.h"
@@ -46,8 +46,8 @@ struct TinyModel {
       : config(model_config),
         spec(model_spec(config, loss_chunk, tensor.parallel, exchange.parallel, plan)),
         store(spec.units, rank_layout(spec.units, {.gather = compute})),
-        model(make_model(config, spec.blocks, store.lookup(),
-                         {config.max_position, loss_chunk, exchange, tensor})) {
+        model(make_model(spec, store.lookup(),
+                         {.context_length = config.max_position, .exchange = exchange, .tensor = tensor})) {
     store.initialize(seed);
     gather();
   }

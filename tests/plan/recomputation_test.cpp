@@ -8,7 +8,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/config/load.h"
 #include "stepforge/plan/calls_text.h"
-#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/job.h"
+#include "stepforge/plan/step_plan.h"
 #include "stepforge/step/plan_text.h"
 #include "tests/support/throws.h"
 
@@ -25,9 +26,7 @@ Config job_of(const Strings& settings) {
 }
 
 StepProgram planned(const Strings& settings) {
-  const Config config = job_of(settings);
-  const ModelSpec model = plan_model(config);
-  return plan_train_step(config, model, plan_layout(config, model));
+  return plan_train_step(plan_job(job_of(settings)));
 }
 
 int64_t kept_bytes(const StepProgram& program, const std::string& block) {
@@ -82,10 +81,7 @@ TEST(RecomputationBudget, ChoosesTheSameOnEveryRankOfAPipeline) {
                                 "training.local_batch_size=4", "model.n_layers=4"});
   Strings first;
   for (const int rank : {0, 1}) {
-    const PipelinePlan pipeline = plan_pipeline(config, {rank, 2});
-    const ModelSpec part = plan_rank_model(pipeline, {rank, 2});
-    const ProvedStep step =
-        prove_train_step(config, part, plan_layout(config, part, {rank, 2}, pipeline), pipeline);
+    const ProvedStep step = prove_train_step(plan_job(config, {rank, 2}));
     for (const StepProgram& stage : step.stages)
       for (const ProgramBlock& block : stage.blocks) {
         if (!block.name.starts_with("layers.")) continue;
@@ -99,8 +95,9 @@ TEST(RecomputationBudget, ChoosesTheSameOnEveryRankOfAPipeline) {
 TEST(RecomputationBudget, ThePlanNamesWhatItChose) {
   const Config config =
       job_of({"activation_checkpoint.mode=calls", "activation_checkpoint.calls=[\"swiglu\", \"mlp.norm\"]"});
-  const ModelSpec model = plan_model(config);
-  const StepProgram program = plan_train_step(config, model, plan_layout(config, model));
+  const Job job = plan_job(config);
+  const ModelSpec& model = job.part;
+  const StepProgram program = plan_train_step(job);
   const std::string plan = render_plan(model, model, program, {});
   EXPECT_CONTAINS(plan, "2 calls", "Recomputed parts, per micro-batch",
                   "layers.0 and those like it: mlp.norm, mlp.swiglu");

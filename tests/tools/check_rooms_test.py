@@ -118,7 +118,7 @@ class CheckRooms(unittest.TestCase):
             auto character = '{'; """.replace("auto character", "const auto character")})
 
     def test_models_know_no_rank(self):
-        self.refused({"stepforge/models/llama/a.cpp": "\nint f(int rank) { return 0; }\n"}, "stepforge/models/llama/a.cpp:2", "`rank`")
+        self.refused({"stepforge/nn/llama/a.cpp": "\nint f(int rank) { return 0; }\n"}, "stepforge/nn/llama/a.cpp:2", "`rank`")
         self.refused({"stepforge/nn/a.cpp": "void f(ProcessGroup& g);\n"}, "ProcessGroup")
         self.accepted({"stepforge/nn/a.cpp": "// Any rank runs this.\nint ranking();\n", "stepforge/train/a.cpp": "int f(int rank);\n"})
 

@@ -51,7 +51,7 @@ TEST(ModelFrom, LayersOfMultiTokenPredictionMayBeLeftOut) {
           Strings{"model.first_dense_layers=1", "model.n_mtp_layers=1", "model.mtp_loss_weight=0.1"})
       .run();
   TestRun second(run_from(folder, folder / "first") + Strings{"model.n_mtp_layers=0"});
-  EXPECT_EQ(second.build().model_spec.ahead, 0);
+  EXPECT_EQ(second.build().job.whole.ahead, 0);
 }
 
 TEST(ModelFrom, TheRunNoLongerNeedsTheModelOnceItHasACheckpoint) {

@@ -72,7 +72,7 @@ TEST(Resume, AfterEveryStepOfFortyIsBitEqualToTheUncutRun) {
     ASSERT_LT(whole.trainer().data.train->rows_per_epoch() / whole.trainer().job.batch.rows_per_step,
               steps / 2)
         << "epochs must end inside the run";
-    ASSERT_EQ(whole.trainer().batch.micro_batches(), 2);
+    ASSERT_EQ(whole.trainer().job.batch.micro_batches(), 2);
     whole.trainer().run();
     uncut = whole.records;
   }

@@ -176,11 +176,11 @@ def check_state(tree):
 
 
 def check_ranks(tree):
-    for path, text in tree.code("stepforge/models/", "stepforge/nn/"):
+    for path, text in tree.code("stepforge/nn/"):
         for number, line in enumerate(without_literals(text).split("\n"), 1):
             word = RANK_WORDS.search(line)
             if word and not line.lstrip().startswith("#"):
-                tree.fault(path, number, f"`{word.group(0)}` in a model: layers and models are single-device code")
+                tree.fault(path, number, f"`{word.group(0)}` in a layer: layers are single-device code")
 
 
 def check_sizes(tree):

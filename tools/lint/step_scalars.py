@@ -27,7 +27,6 @@ ALLOWED_SIGNATURES = {
     ("stepforge/kernels/adamw_8bit.h", "dynamic_code"): "a table of constants",
     ("stepforge/kernels/random_fill.h", "initial_value_reference"): "initial weights, before the first step",
     ("stepforge/kernels/reduce.h", "all_finite"): AFTER_A_SKIPPED_STEP,
-    ("stepforge/kernels/rope.h", "divisors"): "of frequencies, constants of the model",
     ("stepforge/optim/optimizer.h", "steps"): "checkpoints read and set the count between steps",
 }
 ALLOWED_READS = {

@@ -37,7 +37,7 @@ Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType comput
   config.data.epoch_remainder = EpochRemainder::carry;
   config.data.group_by_length = false;
   config.data.balance = false;
-  config.precision.compute = compute;
+  config.precision = {.compute = compute};  // as the storage of load_model() has
   return config;
 }
 

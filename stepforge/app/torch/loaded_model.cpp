@@ -6,7 +6,7 @@
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
-#include "stepforge/models/decoder.h"
+#include "stepforge/nn/make_model.h"
 #include "stepforge/tensorfile/hf_index.h"
 
 namespace stepforge {
@@ -30,7 +30,7 @@ ModelFiles open_checkpoint(const FoundCheckpoint& found, const CommandContext& c
 }  // namespace
 
 Model LoadedModel::forward(int64_t context_length) const {
-  return make_model(known.config.model, store->lookup(), {context_length, known.config.training.loss_chunk});
+  return make_model(spec, store->lookup(), {.context_length = context_length});
 }
 
 ModelFiles open_model(const fs::path& path, const CommandContext& context) {
