@@ -170,6 +170,7 @@ std::vector<RecomputationChoice> choices_of_list(const CallList& list, const Cos
 std::vector<std::string> call_names(const BlockSpec& block) {
   std::vector<std::string> kinds;
   std::vector<std::string> names;
+  if (block.kind == BlockKind::embedding || block.kind == BlockKind::head) return names;  // keep nothing
   for (const Call& call : block.calls().calls) {
     const std::string kind(row_of(call.kind).name);
     if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);

@@ -29,8 +29,8 @@ const CallEntry& entry_of(CallKind kind);
 
 /// What calls use besides their operands and the batch.
 struct LayerResources {
-  std::shared_ptr<const RopeTable> rope;
-  std::shared_ptr<const RopeTable> local_rope;  ///< of layers with a window
+  std::shared_ptr<const RopeTable> rope = {};
+  std::shared_ptr<const RopeTable> local_rope = {};  ///< of layers with a window
   TensorExchange tensor = {};
   ContextExchange exchange = {};
   LossOptions loss = {};

@@ -68,6 +68,7 @@ ModelConfig config_of(ExactModel model, int64_t layers) {
     if (model != ExactModel::biased) config.shared_expert_dim = 13;
   }
   if (has_mtp(model)) config.n_mtp_layers = 1;
+  config.mtp_loss_weight = has_mtp(model) ? 0.5 : config.mtp_loss_weight;  // a power of two
   return config;
 }
 

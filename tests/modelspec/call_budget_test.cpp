@@ -226,20 +226,14 @@ TEST(CallsNamed, AreThoseOfAKindOrOfANameButNotWhatLeavesTheBlock) {
             (Strings{"linear", "swiglu", "rms_norm", "mlp.up", "mlp.act", "mlp.norm", "mlp.last"}));
 }
 
-TEST(RecomputationChoices, OfABlockOfTensorOperationsAreItsRegions) {
+TEST(RecomputationChoices, ABlockOfTensorOperationsKeepsEverything) {
   BlockSpec block;
-  block.regions = {
-      {.name = "attention", .calls = {{.name = "a", .flops = 100, .output = {8}, .saves = {64}}}},
-      {.name = "mlp", .calls = {{.name = "b", .flops = 200, .output = {8}, .saves = {32}}}}};
-  std::vector<Strings> names;
-  for (const RecomputationChoice& choice : recomputation_choices(block, kTenTokens)) {
-    names.push_back(choice.recomputed);
-    EXPECT_EQ(choice.saved_bytes, block_cost(block, kTenTokens, choice.recomputed).saved_bytes);
-  }
-  EXPECT_EQ(names, (std::vector<Strings>{{}, {"attention"}, {"attention", "mlp"}}));
+  block.regions = {{.name = "mlp", .calls = {{.name = "b", .flops = 200, .output = {8}, .saves = {32}}}}};
+  const std::vector<RecomputationChoice> choices = recomputation_choices(block, kTenTokens);
+  ASSERT_EQ(choices.size(), 1U);
+  EXPECT_TRUE(choices.front().recomputed.empty());
+  EXPECT_EQ(choices.front().saved_bytes, block_cost(block, kTenTokens).saved_bytes);
   EXPECT_TRUE(call_names(block).empty());
-  block.part = LayerPart::shared;  // its code makes nothing again
-  EXPECT_EQ(recomputation_choices(block, kTenTokens).size(), 1U);
 }
 
 }  // namespace

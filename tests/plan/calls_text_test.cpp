@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/plan/calls_text.h"
 
+#include <sstream>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "stepforge/catalog/decoder_spec.h"
@@ -9,7 +12,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(CallsText, ListsTheCallsOfEqualLayersOnceAndNamesThoseOfOtherBlocks) {
+TEST(CallsText, ListsTheCallsOfEqualLayersOnce) {
   ModelConfig config = small_model("llama", 8, 2);
   config.n_layers = 3;
   config.dim = 48;
@@ -18,7 +21,7 @@ TEST(CallsText, ListsTheCallsOfEqualLayersOnceAndNamesThoseOfOtherBlocks) {
   EXPECT_EQ(calls_text(model_spec(config)),
             "embedding\n"
             "  embedding\n"
-            "    embedding\n"
+            "    embedding = lookup(; embedding.weight)                  tokens x 48\n"
             "layers.0 to layers.2\n"
             "  attention\n"
             "    norm = rms_norm(hidden; norm)                           tokens x 48, eps 1e-05\n"
@@ -35,8 +38,41 @@ TEST(CallsText, ListsTheCallsOfEqualLayersOnceAndNamesThoseOfOtherBlocks) {
             "    residual_add = residual_add(down, residual_add)         tokens x 48\n"
             "head\n"
             "  head\n"
-            "    rms_norm\n"
-            "    linear_cross_entropy\n");
+            "    norm = rms_norm(hidden; head.norm)                      tokens x 48, eps 1e-05\n"
+            "    loss = loss(norm; head.weight)                          tokens x 1, 4032 tokens at once\n");
+}
+
+TEST(CallsText, OfExpertsAndLatentsReadsLikeTheModel) {
+  ModelConfig config = small_model("deepseek_v3", 4, 4);
+  const std::string text = calls_text(model_spec(config));
+  std::string names;
+  std::istringstream lines(text.substr(text.find("layers.0"), text.find("\nhead") - text.find("layers.0")));
+  for (std::string line; std::getline(lines, line);)
+    if (line.find(" = ") != std::string::npos) names += line.substr(4, line.find_first_of(")") - 3) + "\n";
+  EXPECT_EQ(names,
+            "norm = rms_norm(hidden; norm)\n"
+            "q_down = linear(norm; q_down)\n"
+            "q_latent_norm = rms_norm(q_down; q_latent_norm)\n"
+            "q_up = linear(q_latent_norm; q_up)\n"
+            "kv_down = linear(norm; kv_down)\n"
+            "kv_split = split(kv_down)\n"
+            "kv_latent_norm = rms_norm(kv_split; kv_latent_norm)\n"
+            "kv_up = linear(kv_latent_norm; kv_up)\n"
+            "heads = latent_heads(q_up, kv_up, kv_split.1)\n"
+            "attention = attention(heads)\n"
+            "out = linear(attention; out)\n"
+            "residual_add = residual_add(out, hidden)\n"
+            "norm = rms_norm(residual_add; norm)\n"
+            "route = route(norm; router, correction)\n"
+            "slots = sort_rows(route.1)\n"
+            "expert_gate_up = expert_in(norm, route.1, slots, slots.1; expert_gate_up)\n"
+            "expert_swiglu = swiglu(expert_gate_up, route, slots)\n"
+            "expert_down = expert_out(expert_swiglu, route.1, slots, slots.1; expert_down)\n"
+            "shared_gate_up = linear(norm; shared_gate_up)\n"
+            "shared_swiglu = swiglu(shared_gate_up)\n"
+            "shared_down = linear(shared_swiglu; shared_down)\n"
+            "add = add(expert_down, shared_down)\n"
+            "residual_add = residual_add(add, residual_add)\n");
 }
 
 TEST(CallsText, SaysWhatARankOfSlicesExchangesAndRecomputes) {

@@ -129,9 +129,9 @@ TEST(LayoutText, StatesHowTokensComeToTheirExperts) {
   const std::string tokens = lines(DispatchMethod::all_gather);
   EXPECT_CONTAINS(
       tokens,
-      "layers.*.experts.dispatch (each of 3)        S(channels), S(channels)  gather over experts   "
+      "layers.*.experts.dispatch (each of 3)            S(channels), S(channels)  gather over experts   "
       "      sum of slices over experts",
-      "layers.*.experts.combine (each of 3)         V, V                      sum of slices over "
+      "layers.*.experts.combine (each of 3)             V, V                      sum of slices over "
       "experts  gather over experts");
 }
 

@@ -44,12 +44,16 @@ TEST(SmallExactJob, KeepsEveryAxisAndPolicyInSmall) {
   EXPECT_THROW(small_exact_job(config_of({"parallelism.tensor_parallel_degree=3"}), 4), UsageError);
 }
 
-TEST(SmallExactJob, RecomputesRegionsInPlaceOfTheirCalls) {
-  const Config job = small_exact_job(
-      config_of({"activation_checkpoint.mode=calls", "activation_checkpoint.calls=[\"swiglu\"]"}), 1);
-  EXPECT_EQ(job.activation_checkpoint.mode, RecomputeMode::regions);
-  EXPECT_EQ(job.activation_checkpoint.regions,
-            (std::vector{RecomputeRegion::attention, RecomputeRegion::mlp}));
+TEST(SmallExactJob, RecomputesTheCallsThatItsLayersHave) {
+  const auto calls = [](const std::string& names) {
+    return small_exact_job(
+               config_of({"activation_checkpoint.mode=calls", "activation_checkpoint.calls=[" + names + "]"}),
+               1)
+        .activation_checkpoint.calls;
+  };
+  EXPECT_EQ(calls("\"attention.post_norm\", \"mlp.gate_up\", \"linear\""),
+            (Strings{"mlp.gate_up", "linear"}));
+  EXPECT_EQ(calls("\"attention.post_norm\""), Strings{"swiglu"});
 }
 
 TEST(SmallExactJob, KeepsBothStagesOfHybridContextParallelism) {

@@ -13,6 +13,7 @@
 #include "stepforge/kernels/reference.h"
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/nn/list_block.h"
+#include "stepforge/nn/slices.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/throws.h"

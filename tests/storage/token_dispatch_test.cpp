@@ -10,12 +10,12 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/expert_layers.h"
-#include "stepforge/nn/biased_experts.h"
-#include "stepforge/nn/expert_layer.h"
+#include "stepforge/nn/list_block.h"
 #include "stepforge/storage/expert_parts.h"
 #include "stepforge/storage/group_communicators.h"
 #include "stepforge/storage/unit_store.h"
 #include "tests/kernels/compare.h"
+#include "tests/nn/tiny_model.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/throws.h"
 
@@ -33,7 +33,8 @@ struct SpreadExperts {
         parallel(ranks),
         units({UnitSpec{.name = "experts", .parameters = parameters()}}),
         store(units, rank_layout(units)),
-        run(dims.biased ? biased_experts(store.lookup(), "mlp") : swiglu_experts(store.lookup(), "mlp")) {
+        block(part().region.list, part().region.generation, store.lookup(),
+              std::make_shared<const LayerResources>()) {
     for (size_t p = 0; p < units[0].parameters.size(); ++p) {
       at::Tensor master = store.unit(0).master_view(p);
       master.copy_(part_of(random_tensor(whole_shape(p), 60 + p), p).reshape(master.sizes()));
@@ -58,9 +59,26 @@ struct SpreadExperts {
     const ShardRange held = parallel.units_of(dims.hidden);
     return whole.narrow(0, own.begin, own.size()).narrow(2, held.begin, held.size());
   }
-  std::vector<ParameterSpec> parameters() const {
+  LayerSpec part() const {
     const ExpertNames names = dims.biased ? gpt_oss_expert_names() : qwen_expert_names();
-    return expert_parts("mlp", "mlp.", dims, names, 0.02, false, parallel).experts.parameters;
+    return expert_parts("mlp", "mlp.", dims, names, 0.02, false,
+                        {.experts = true, .biased_experts = dims.biased},
+                        {.options = {.chosen = dims.chosen}}, parallel)
+        .experts;
+  }
+  std::vector<ParameterSpec> parameters() const { return part().parameters; }
+  /// Of each token the sum over its experts. The block takes rows with one expert each.
+  at::Tensor run(const at::Tensor& tokens, const at::Tensor& weights, const at::Tensor& indices) {
+    const int64_t chosen = indices.size(1);
+    const BatchTensors batch(made_up_batch(1, 8, 16));
+    Context context;
+    context.batch = &batch;
+    const at::Tensor results = block
+                                   .forward({tokens.repeat_interleave(chosen, 0), weights.reshape({-1, 1}),
+                                             indices.reshape({-1, 1}).contiguous()},
+                                            context)
+                                   .front();
+    return results.view({tokens.size(0), chosen, -1}).sum(1);
   }
   at::Tensor gradient(size_t p) { return store.parameter(units[0].parameters[p].name).gradient(); }
 
@@ -68,7 +86,7 @@ struct SpreadExperts {
   ExpertParallel parallel;
   std::vector<UnitSpec> units;
   ModelStore store;
-  ExpertFunction run;
+  ListBlock block;
 };
 
 /// The tokens of a rank and the experts that they take.
@@ -97,7 +115,7 @@ struct SpreadResult {
 SpreadResult run_whole(const SpreadTokens& tokens, SpreadExperts& experts) {
   const at::Tensor x = tokens.x.clone().set_requires_grad(true);
   const at::Tensor weights = tokens.weights.clone().set_requires_grad(true);
-  const at::Tensor out = experts.run(x, {weights, tokens.indices});
+  const at::Tensor out = experts.run(x, weights, tokens.indices);
   torch::autograd::backward({out}, {tokens.gradient});
   return {out.detach(), x.grad(), weights.grad()};
 }
@@ -116,7 +134,7 @@ SpreadResult run_spread(DispatchMethod method, const SpreadTokens& tokens, Sprea
   const DispatchedRows came = dispatch(method, tokens, parts, ranks);
   const at::Tensor rows = came.rows.detach().set_requires_grad(true);
   const at::Tensor weights = came.weights.detach().set_requires_grad(true);
-  const at::Tensor results = experts.run(rows, {weights, came.experts});
+  const at::Tensor results = experts.run(rows, weights, came.experts);
   at::Tensor out = came.routes->combine(results.detach(), ranks);
   torch::autograd::backward({results}, {came.routes->combine_gradient(tokens.gradient, ranks)});
   const TokenGradients gradients = came.routes->dispatch_gradient(rows.grad(), weights.grad(), ranks);
