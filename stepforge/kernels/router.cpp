@@ -72,20 +72,6 @@ at::Tensor router_balance_factors(const at::Tensor& row_sums, int64_t chosen) {
   return factors.masked_fill(total.eq(0), 0);
 }
 
-void check_router(const RouterOptions& options, int64_t experts) {
-  if (options.groups < 1 || experts % options.groups != 0)
-    throw Error(format("router: {} experts do not form {} equal groups", experts, options.groups));
-  if (options.chosen_groups < 1 || options.chosen_groups > options.groups) {
-    throw Error(format("router: a token takes experts of {} groups, of which there are {}",
-                       options.chosen_groups, options.groups));
-  }
-  const int64_t offered = experts / options.groups * options.chosen_groups;
-  if (options.chosen < 1 || options.chosen > offered) {
-    throw Error(format("router: a token takes {} experts: must be 1 to {}, the experts of {} groups",
-                       options.chosen, offered, options.chosen_groups));
-  }
-}
-
 void router_forward(const at::Tensor& logits, const at::Tensor& correction, const at::Tensor& token_weights,
                     const RouterOptions& options, const at::Tensor& indices, const at::Tensor& weights,
                     const at::Tensor& row_sums) {

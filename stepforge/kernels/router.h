@@ -29,9 +29,6 @@
 
 namespace stepforge {
 
-/// Throws Error unless the options fit `experts`.
-void check_router(const RouterOptions& options, int64_t experts);
-
 /// The losses in the gradients of logits, as they are added to the loss of the step: scale * (balance_weight * balance
 /// + z_weight * z).
 struct RouterLossGradient {

@@ -23,7 +23,7 @@ const T& item(const std::vector<T>& list, int index) {
 /// Each gradient of weights is another product of the size of the forward one.
 double weight_flops(const CallInfo& info, const CostContext& context) {
   const bool product = info.row->queued_operands != nullptr || info.row->rule == TypeRule::loss;
-  return product && info.call->trains() ? call_flops(info, context) : 0.0;
+  return product && info.call->weights.front().trained ? call_flops(info, context) : 0.0;
 }
 
 /// What lives while the steps of a list run. `live` counts from 0 at the beginning, so it falls below 0 when memory that

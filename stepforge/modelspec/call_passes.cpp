@@ -222,9 +222,10 @@ void recompute_calls(CallList& list, std::span<const std::string> names) {
   };
   for (Call& call : list.calls) {
     const bool leaves = std::ranges::any_of(call.results, [&](int result) {
-      return std::ranges::any_of(list.calls, [&](const Call& reader) {
-        return reader.region != call.region && std::ranges::count(reader.operands, result) > 0;
-      });
+      return std::ranges::count(list.outputs, result) > 0 ||
+             std::ranges::any_of(list.calls, [&](const Call& reader) {
+               return reader.region != call.region && std::ranges::count(reader.operands, result) > 0;
+             });
     });
     if (is_named(call.region) && !leaves) call.recompute = true;
     if (is_named(call.full_name())) call.recompute = true;

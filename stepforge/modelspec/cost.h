@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers of a block as data: their calls with FLOPs, bytes saved for backward, bytes in flight, and what they
-// exchange with other ranks. The cost of a block is computed from them; a test compares it with what autograd really
-// saves.
+// exchange with other ranks. The costs of lists are derived (call_cost.h); of blocks of tensor operations they are stated.
 #pragma once
 
 #include <array>
@@ -154,7 +153,7 @@ struct RegionSpec {
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
 struct BlockCost {
-  /// Saved by autograd from forward to backward, without the inputs of the block. Of its outputs those that its calls save.
+  /// Kept from forward to backward, without the inputs of the block. Of its outputs those that its calls save.
   int64_t saved_bytes = 0;
   int64_t output_bytes = 0;  ///< of the result of the last region
   /// Peak of the bytes in flight during forward, without its inputs and including its output.

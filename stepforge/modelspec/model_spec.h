@@ -66,7 +66,7 @@ enum class LayerPart : uint8_t {
   join      ///< the sum of results and residual
 };
 
-/// A part of the model inside which autograd works. Pipeline stages consist of whole blocks.
+/// A part of the model that runs forward and backward as a whole. Pipeline stages consist of whole blocks.
 struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;

@@ -23,6 +23,9 @@ struct RouterOptions {
   double factor = 1.0;  ///< of all weights
 };
 
+/// Throws Error unless the options fit `experts`.
+void check_router(const RouterOptions& options, int64_t experts);
+
 /// A router, and the weights of its two losses in the loss of a training step.
 struct RouterSettings {
   RouterOptions options;

@@ -8,23 +8,24 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/call_passes.h"
-#include "stepforge/nn/function_data.h"
+#include "stepforge/nn/slices.h"
 
 namespace stepforge {
 
 /// The memory of the values of a list. A buffer is allocated when a step first writes it.
 class ListBlock::Buffers {
  public:
-  Buffers(const CallList& list, const BlockProgram& program, int64_t tokens, int64_t slices,
+  Buffers(const CallList& list, const BlockProgram& program, int64_t tokens, const TensorExchange& tensor,
           const at::TensorOptions& options)
       : list_(list),
         program_(program),
         tokens_(tokens),
-        slices_(slices),
+        tensor_(tensor),
         options_(options),
         statistics_(options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat)),
         tensors_(program.buffers.size()) {}
@@ -38,7 +39,7 @@ class ListBlock::Buffers {
     at::Tensor& tensor = at(buffer);
     if (!tensor.defined()) {
       const LayerValue& value = list_.value(program_.buffers[static_cast<std::size_t>(buffer)]);
-      const int64_t rows = value.times * (value.rows == Rows::slice ? tokens_ / slices_ : tokens_);
+      const int64_t rows = value.times * (value.rows == Rows::slice ? slice_size(tokens_, tensor_) : tokens_);
       tensor = at::empty({rows, value.width}, options_of(value.type));
     }
     return tensor;
@@ -61,7 +62,7 @@ class ListBlock::Buffers {
   const CallList& list_;
   const BlockProgram& program_;
   int64_t tokens_;
-  int64_t slices_;
+  const TensorExchange& tensor_;
   at::TensorOptions options_;
   at::TensorOptions statistics_;  ///< of fp32 values, which are fp64 if the inputs are
   std::vector<at::Tensor> tensors_;
@@ -159,6 +160,12 @@ struct ListBlock::Kept {
   }
 };
 
+/// Lets a node of autograd hold what backward needs.
+struct ListBlock::Capsule : torch::CustomClassHolder {
+  explicit Capsule(std::shared_ptr<Kept> saved) : kept(std::move(saved)) {}
+  std::shared_ptr<Kept> kept;
+};
+
 struct ListBlock::Node : torch::autograd::Function<Node> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList inputs,
                                                 const at::Tensor& /*anchor*/, ListBlock* block,
@@ -169,7 +176,7 @@ struct ListBlock::Node : torch::autograd::Function<Node> {
     for (const at::Tensor& output : outputs)
       if (!output.is_floating_point()) indices.push_back(output);
     ctx->mark_non_differentiable(indices);
-    save_value(*ctx, "kept", std::move(kept));
+    ctx->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<Capsule>(std::move(kept)));
     return outputs;
   }
 
@@ -177,7 +184,9 @@ struct ListBlock::Node : torch::autograd::Function<Node> {
                                                  torch::autograd::variable_list gradients) {
     const at::NoGradGuard no_grad;
     // Taken, so that nothing else holds what backward frees.
-    const auto kept = std::exchange(saved_value<std::shared_ptr<Kept>>(*ctx, "kept"), nullptr);
+    const auto capsule = ctx->saved_data.at("kept").toCapsule();
+    const auto kept = std::exchange(static_cast<Capsule*>(capsule.get())->kept, nullptr);
+    if (kept == nullptr) throw Error("a block runs backward once for each forward; run its forward again");
     torch::autograd::variable_list of_inputs = kept->backward(gradients);
     of_inputs.resize(of_inputs.size() + 3);  // of the anchor, the block and the context
     return of_inputs;
@@ -257,7 +266,7 @@ Bundle ListBlock::run(std::shared_ptr<const Steps> steps, const Bundle& inputs, 
   const int64_t tokens =
       inputs.empty() ? context.batch->token_count() : inputs[0].size(0) * (slice ? steps->slices : 1);
   const at::Tensor& like = inputs.empty() ? steps->weights.front().front()->value() : inputs[0];
-  auto buffers = std::make_unique<Buffers>(steps->list, program, tokens, steps->slices,
+  auto buffers = std::make_unique<Buffers>(steps->list, program, tokens, resources_->tensor,
                                            like.options().requires_grad(false));
   for (std::size_t i = 0; i < inputs.size(); ++i) buffers->at(program.inputs[i]) = inputs[i].detach();
   steps->run(program.forward, *buffers, *resources_, context);

@@ -13,8 +13,8 @@
 
 namespace stepforge {
 
-/// A block that runs a list of calls, perhaps without inputs. To autograd it is one node: neither forward nor backward builds a graph inside, memory
-/// is freed where the steps say so, and only values that backward reads are kept.
+/// A block that runs a list of calls, perhaps without inputs. To autograd it is one node: neither forward nor backward builds a
+/// graph inside, memory is freed where the steps say so, and only values that backward reads are kept.
 class ListBlock : public Block {
  public:
   /// Looks up the weights of the calls. `generation` is the list with which tokens are generated. Throws Error if there is no
@@ -38,6 +38,7 @@ class ListBlock : public Block {
   class Buffers;
   struct Steps;
   struct Kept;
+  struct Capsule;
   struct Node;
 
   /// The steps for the context, its recomputed regions and tokens further ahead; derived when they are first asked for.

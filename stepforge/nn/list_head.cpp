@@ -4,10 +4,12 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/cross_entropy.h"
+#include "stepforge/kernels/tensor_check.h"
 #include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/nn/vocabulary_part.h"
 
@@ -45,9 +47,17 @@ LossResult ListHead::loss_with_gradients(const Bundle& inputs, const Context& co
 
 LossResult ListHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
   const at::NoGradGuard no_grad;
-  LossResult result{block_.forward({inputs.at(0)}, context).front().view({-1}), {}, {}};
-  if (with_logits) result.logits = logits_of(states_.forward({inputs.at(0)}, context).front());
-  return result;
+  if (!with_logits) return {block_.forward({inputs.at(0)}, context).front().view({-1}), {}, {}};
+  const auto& attributes = attributes_of<LossAttributes>(call_);
+  const at::Tensor hidden = states_.forward({inputs.at(0)}, context).front();
+  const at::Tensor weight = weight_.value().detach();
+  LinearCrossEntropyOutputs outputs;
+  outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(compute_type(hidden)));
+  outputs.logits = at::empty({hidden.size(0), weight.size(0)}, hidden.options().dtype(at::kFloat));
+  linear_cross_entropy(hidden, weight, context.batch->labels, {.cap = attributes.logit_cap}, attributes.chunk,
+                       outputs, vocabulary_part(weight_.spec()),
+                       attributes.parts > 1 ? resources_->tensor : TensorExchange());
+  return {outputs.token_loss, of_all(outputs.logits), {}};
 }
 
 at::Tensor ListHead::last_logits(const Bundle& inputs, const Context& context) {
@@ -56,16 +66,15 @@ at::Tensor ListHead::last_logits(const Bundle& inputs, const Context& context) {
   const int64_t rows = context.batch->host.rows;
   const int64_t count = hidden.size(0) / rows;
   const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
-  return logits_of(states_.forward({last}, context).front());
+  at::Tensor logits = at::mm(states_.forward({last}, context).front(), weight_.value().detach().t());
+  const double cap = attributes_of<LossAttributes>(call_).logit_cap;
+  if (cap > 0) cap_logits(logits, cap);
+  return of_all(logits.to(at::kFloat));
 }
 
-at::Tensor ListHead::logits_of(const at::Tensor& hidden) const {
-  const auto& attributes = attributes_of<LossAttributes>(call_);
-  at::Tensor logits = at::mm(hidden, weight_.value().detach().t());
-  if (attributes.logit_cap > 0) cap_logits(logits, attributes.logit_cap);
-  logits = logits.to(at::kFloat);
-  return attributes.parts > 1 ? of_all_parts(logits, vocabulary_part(weight_.spec()), resources_->tensor)
-                              : logits;
+at::Tensor ListHead::of_all(const at::Tensor& logits) const {
+  if (attributes_of<LossAttributes>(call_).parts == 1) return logits;
+  return of_all_parts(logits, vocabulary_part(weight_.spec()), resources_->tensor);
 }
 
 }  // namespace stepforge

@@ -20,8 +20,8 @@ class ListHead : public Head {
   at::Tensor last_logits(const Bundle& inputs, const Context& context) override;
 
  private:
-  /// [N, vocabulary] fp32, of what goes into the loss.
-  at::Tensor logits_of(const at::Tensor& hidden) const;
+  /// Logits of the whole vocabulary, from those of this part.
+  at::Tensor of_all(const at::Tensor& logits) const;
 
   Call call_;  ///< the loss
   Parameter& weight_;

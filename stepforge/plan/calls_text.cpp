@@ -13,16 +13,22 @@ namespace stepforge {
 
 namespace {
 
-/// A call without what all calls of the block and region have in common: the begin of the names of their weights.
+/// The text of a call in which names of the layer's parameters are without "layers.3.mlp.".
+std::string short_text(const BlockSpec& block, const CallList& list, const Call& call) {
+  std::string text = text_of(list, call);
+  const std::string layer = format("layers.{}.", block.layer);
+  for (std::size_t at = text.find(layer); at != std::string::npos; at = text.find(layer, at))
+    text.erase(at, text.rfind('.', text.find_first_of(",)", at)) + 1 - at);
+  return text;
+}
+
 std::string call_line(const BlockSpec& block, const CallList& list, const Call& call, bool again) {
-  std::string line = "    " + text_of(list, call);
-  const std::string prefix = block.name + "." + call.region + ".";
-  for (std::size_t at = line.find(prefix); at != std::string::npos; at = line.find(prefix, at))
-    line.erase(at, prefix.size());
+  std::string line = "    " + short_text(block, list, call);
   constexpr std::size_t kColumn = 60;
   line.append(line.size() < kColumn ? kColumn - line.size() : 1, ' ');
   const LayerValue& result = list.value(call.results.front());
-  const std::string rows = result.rows == Rows::slice ? "slice" : "tokens";
+  const bool dispatched = !block.inputs.empty() && block.inputs.front().dispatched > 0;
+  const std::string rows = dispatched ? "rows" : result.rows == Rows::slice ? "slice" : "tokens";
   line += format("{} x {}", result.times > 1 ? format("{} {}", result.times, rows) : rows, result.width);
   const CallRow& row = row_of(call.kind);
   const std::vector<LayerValue> operands = list.values_of(call.operands);
@@ -67,17 +73,31 @@ std::string block_text(const BlockSpec& block, const std::vector<std::string>& r
 }  // namespace
 
 std::string calls_text(const ModelSpec& model, std::span<const ProgramBlock> blocks) {
-  const auto text_of_block = [&](std::size_t b) {
-    return block_text(model.blocks[b],
-                      b < blocks.size() ? blocks[b].recomputed_regions : std::vector<std::string>());
+  // The blocks of one layer, whose experts may be spread over ranks.
+  const auto end_of_layer = [&](std::size_t b) {
+    std::size_t end = b + 1;
+    while (end < model.blocks.size() && model.blocks[end].kind == BlockKind::layer &&
+           !model.blocks[end].begins_layer())
+      ++end;
+    return end;
+  };
+  const auto text_of_layer = [&](std::size_t begin) {
+    std::string text;
+    for (std::size_t b = begin; b < end_of_layer(begin); ++b) {
+      if (b > begin) text += " " + model.blocks[b].name.substr(model.blocks[begin].name.size()) + "\n";
+      text += block_text(model.blocks[b],
+                         b < blocks.size() ? blocks[b].recomputed_regions : std::vector<std::string>());
+    }
+    return text;
   };
   std::string text;
   for (std::size_t b = 0; b < model.blocks.size();) {
-    const std::string calls = text_of_block(b);
-    std::size_t end = b + 1;
-    while (end < model.blocks.size() && text_of_block(end) == calls) ++end;
+    const std::string calls = text_of_layer(b);
+    std::size_t last = b;
+    std::size_t end = end_of_layer(b);
+    for (; end < model.blocks.size() && text_of_layer(end) == calls; end = end_of_layer(end)) last = end;
     text += model.blocks[b].name;
-    if (end - b > 1) text += format(" to {}", model.blocks[end - 1].name);
+    if (last != b) text += format(" to {}", model.blocks[last].name);
     text += "\n" + calls;
     b = end;
   }

@@ -120,14 +120,14 @@ void attention(const CallRun& run) {
   const at::Tensor seen = sum_seen_tokens(parts.k + parts.v, *run.context.batch, run.resources.exchange);
   const at::Tensor out =
       by_group(parts.q.contiguous(), shape) + seen.view({seen.size(0), shape.kv_heads, 1, shape.head_dim});
-  run.written[0].copy_(to_integers(out).view({seen.size(0), -1}));
+  run.written[0].copy_(to_integers(out).view({seen.size(0), shape.out_width()}));
   run.written[1].zero_();
 }
 
 void attention_backward(const CallRun& run) {
   const AttentionShape& shape = shape_of(run);
   const at::Tensor& gradient = run.gradients[0];
-  const at::Tensor of_keys = by_group(gradient, shape).sum(2).view({gradient.size(0), -1});
+  const at::Tensor of_keys = by_group(gradient, shape).sum(2).view({gradient.size(0), shape.k_width()});
   const at::Tensor keys = sum_seeing_tokens(of_keys, *run.context.batch, run.resources.exchange);
   run.written[0].copy_(at::cat({gradient, keys, keys}, 1));
 }
@@ -143,7 +143,8 @@ struct GateUp {
   explicit GateUp(const CallRun& run)
       : alternate(attributes_of<SwigluAttributes>(run.call).clamped.has_value()) {
     const at::Tensor& both = run.operands[0];
-    const auto parts = alternate ? both.view({both.size(0), -1, 2}).unbind(2) : both.chunk(2, 1);
+    const auto parts =
+        alternate ? both.view({both.size(0), both.size(1) / 2, 2}).unbind(2) : both.chunk(2, 1);
     gate = to_integers(parts[0]);
     up = to_integers(parts[1]);
     if (run.operands.size() == 1) return;
@@ -168,7 +169,7 @@ void swiglu_backward(const CallRun& run) {
   }
   const at::Tensor gate = to_gradients(gradient * in.up);
   const at::Tensor up = to_gradients(gradient * in.gate);
-  run.written[0].copy_(in.alternate ? at::stack({gate, up}, 2).view({gate.size(0), -1})
+  run.written[0].copy_(in.alternate ? at::stack({gate, up}, 2).view(run.operands[0].sizes())
                                     : at::cat({gate, up}, 1));
 }
 

@@ -4,7 +4,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/round.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "stepforge/prove/exact_model.h"
 

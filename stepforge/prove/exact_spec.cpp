@@ -20,15 +20,17 @@ namespace {
 constexpr const char* kFamily = "exact";
 constexpr double kSpread = 0.4;  ///< standard deviation of weights, most of which round to multiples of 1/4
 
-/// Settings that families of other kinds have besides those of all.
-constexpr auto kSettings =
-    std::to_array<HfField>({{.key = "num_key_value_heads", .field = "n_kv_heads"},
-                            {.key = "head_dim", .field = "head_dim"},
-                            {.key = "num_experts", .field = "n_experts"},
-                            {.key = "num_experts_per_tok", .field = "experts_per_token"},
-                            {.key = "moe_intermediate_size", .field = "moe_ffn_dim"},
-                            {.key = "shared_expert_intermediate_size", .field = "shared_expert_dim"},
-                            {.key = "num_nextn_predict_layers", .field = "n_mtp_layers"}});
+/// Settings that models of this kind have besides those of all families.
+constexpr auto kSettings = std::to_array<HfField>({
+    {.key = "num_key_value_heads", .field = "n_kv_heads"},
+    {.key = "head_dim", .field = "head_dim"},
+    {.key = "num_nextn_predict_layers", .field = "n_mtp_layers"},
+    {.key = "num_experts", .field = "n_experts"},
+    {.key = "num_experts_per_tok", .field = "experts_per_token"},
+    {.key = "moe_intermediate_size", .field = "moe_ffn_dim"},
+    {.key = "shared_expert_intermediate_size", .field = "shared_expert_dim"},
+});
+constexpr std::size_t kWithoutShared = kSettings.size() - 1;
 
 ModelFamily family_of_model(ExactModel model) {
   ModelFamily family{.name = kFamily, .hf_model_type = kFamily};
@@ -37,6 +39,7 @@ ModelFamily family_of_model(ExactModel model) {
   if (!has_experts(model)) return family;
   family.expert_names = qwen_expert_names;
   if (model != ExactModel::biased) return family;
+  family.hf_keys = family.hf_keys.first(kWithoutShared);
   family.expert_names = gpt_oss_expert_names;
   family.traits.out_bias = family.traits.biased_experts = true;
   return family;

@@ -75,6 +75,15 @@ TEST(CallsText, OfExpertsAndLatentsReadsLikeTheModel) {
             "residual_add = residual_add(add, residual_add)\n");
 }
 
+TEST(CallsText, FoldsLayersWhoseExpertsAreSpreadOverRanks) {
+  ModelConfig config = small_model("qwen2_moe", 8, 4);
+  const std::string text = calls_text(model_spec(config, 0, {}, {}, {}, {0, 3}));
+  EXPECT_EQ(text.find("\nlayers."), text.rfind("\nlayers.")) << text;
+  EXPECT_NE(text.find("\n .experts\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("expert_in(rows, experts, slots, slots.1; expert_gate_up)"), std::string::npos) << text;
+  EXPECT_NE(text.find("rows x 40"), std::string::npos) << text;
+}
+
 TEST(CallsText, SaysWhatARankOfSlicesExchangesAndRecomputes) {
   const std::string text =
       calls_text(model_spec(small_model("llama", 8, 2), 0, {.degree = 2, .sequence = true}));

@@ -78,7 +78,7 @@ struct SpreadExperts {
                                              indices.reshape({-1, 1}).contiguous()},
                                             context)
                                    .front();
-    return results.view({tokens.size(0), chosen, -1}).sum(1);
+    return results.view({tokens.size(0), chosen, results.size(1)}).sum(1);
   }
   at::Tensor gradient(size_t p) { return store.parameter(units[0].parameters[p].name).gradient(); }
 

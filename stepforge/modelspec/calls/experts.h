@@ -77,7 +77,7 @@ inline constexpr CallRow kExpertInRow = {
         [](const CallView& view) {
           LayerValue made = view.operands[0];
           made.width = experts_row::out_width(view);
-          made.times = view.attributes<ExpertsAttributes>().chosen;
+          made.times *= view.attributes<ExpertsAttributes>().chosen;
           return std::vector<LayerValue>{made};
         },
     .derivative_reads =
@@ -99,7 +99,7 @@ inline constexpr CallRow kExpertOutRow = {
         [](const CallView& view) {
           LayerValue made = view.operands[0];
           made.width = experts_row::out_width(view);
-          made.times = 1;
+          made.times /= view.attributes<ExpertsAttributes>().chosen;
           return std::vector<LayerValue>{made};
         },
     .derivative_reads =

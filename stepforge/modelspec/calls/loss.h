@@ -39,7 +39,7 @@ inline constexpr CallRow kLossRow = {
           if (loss.parts > 1 && loss.whole_logits) made.forward.chunk_token.compute += loss.vocabulary;
           if (loss.parts > 1 && !loss.whole_logits) made.forward.chunk_token.fp32 = 4 + loss.parts;
           made.backward.chunk_token.fp32 = loss.numbers_per_logit * loss.vocabulary;
-          made.backward.narrow = weight.elements();
+          if (weight.trained) made.backward.narrow = weight.elements();
           return made;
         },
     .exchanges =

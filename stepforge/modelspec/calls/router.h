@@ -18,12 +18,16 @@ struct RouteAttributes {
 
 namespace router_row {
 
-/// Gradients of `columns` logits, of which the weight's is computed.
-inline CallWorkspace wide_workspace(const LayerValue& x, int64_t columns, int64_t bias) {
+/// The gradients of logits, and of their bias.
+inline CallWorkspace workspace(const CallView& view) {
+  const std::vector<CallWeight>& weights = view.call.weights;
+  const int64_t experts = weights[0].shape[0];
   CallWorkspace made;
-  made.backward.token = for_rows_of(x, {0, columns});
-  made.backward.fixed_fp32 = bias;
-  made.weights = made.queued = made.backward;
+  made.backward.token = for_rows_of(view.operands[0], {0, experts});
+  if (view.attributes<RouteAttributes>().biased && weights[1].trained) made.backward.fixed_fp32 = experts;
+  made.weights = made.backward;
+  made.queued.fixed_fp32 = made.backward.fixed_fp32;
+  if (weights[0].trained) made.queued.token = made.backward.token;
   return made;
 }
 
@@ -39,7 +43,9 @@ inline constexpr CallRow kRouteRow = {
     .results =
         [](const CallView& view) {
           require_width(view, 0, view.call.weights.at(0).shape.at(1));
-          const int64_t chosen = view.attributes<RouteAttributes>().settings.options.chosen;
+          const RouterOptions& options = view.attributes<RouteAttributes>().settings.options;
+          check_router(options, view.call.weights[0].shape[0]);
+          const int64_t chosen = options.chosen;
           LayerValue weights = view.operands[0];
           weights.width = chosen;
           weights.type = ElementType::fp32;
@@ -53,12 +59,7 @@ inline constexpr CallRow kRouteRow = {
     .queued_operands = [](const CallView& view) { return view.call.weights[0].trained ? 1U : 0U; },
     .queues_gradient = [](const CallView&) { return false; },
     .flops = router_row::wide_flops,
-    .workspace =
-        [](const CallView& view) {
-          const int64_t experts = view.call.weights[0].shape[0];
-          return router_row::wide_workspace(view.operands[0], experts,
-                                            view.attributes<RouteAttributes>().biased ? experts : 0);
-        },
+    .workspace = router_row::workspace,
     .text =
         [](const CallView& view) {
           const RouterOptions& options = view.attributes<RouteAttributes>().settings.options;
