@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/modelspec/call_cost.h"
+
 namespace stepforge::testing {
 namespace {
 
@@ -49,6 +51,14 @@ TEST(Layers, NormsStartAtOneAndDoNotDecay) {
   EXPECT_EQ(head_layer("head", {.width = 32, .vocab = 100, .chunk = 64, .output = "embedding.weight"})
                 .parameters.size(),
             1U);
+}
+
+TEST(Layers, TheGradientOfTheOutputProjectionIsAProductAsLargeAsTheLogits) {
+  const LayerSpec head = head_layer("head", {.width = 32, .vocab = 100, .chunk = 64});
+  const BlockCost cost = list_cost(head.region.list, {.tokens = 10});
+  EXPECT_EQ(cost.forward_flops, 10 * 2.0 * 32 * 100);
+  EXPECT_EQ(cost.backward_weight_flops, cost.forward_flops);
+  EXPECT_EQ(cost.backward_flops, 2 * cost.forward_flops);
 }
 
 }  // namespace

@@ -362,6 +362,14 @@ TEST_P(PlantedTypeFaults, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(Of, PlantedTypeFaults, ::testing::ValuesIn(type_faults()),
                          [](const auto& info) { return std::string(info.param.name); });
 
+TEST(ValueTypes, APartialSumIsNotNormed) {
+  ModelSpec spec = model_spec(small_model("gemma2", 8, 4), 64, kSums);
+  erase_call(spec, 1, 0, "leave");
+  EXPECT_CONTAINS(
+      message_of<ValueTypeError>([&] { check_value_types(spec); }),
+      "layers.0, attention, post_norm, over tensor: uses a partial sum (P), which must be summed first");
+}
+
 struct ExpertTypeFault {
   const char* name;
   std::function<void(ModelSpec&)> plant;

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "stepforge/modelspec/calls/swiglu.h"
 #include "stepforge/nn/list_block.h"
@@ -80,6 +81,18 @@ TEST_F(GradientQueueTest, KeepsTheInputOfALinearCallAndItsGradientOnly) {
   EXPECT_EQ(cpu_memory().live_bytes - before, kept);
   queue.run();
   EXPECT_EQ(cpu_memory().live_bytes, before);
+}
+
+TEST_F(GradientQueueTest, AProductDoesNotKeepTheGraphOfItsInput) {
+  at::Tensor source = random_tensor({7, 5}, 2);
+  at::Tensor right = source.set_requires_grad(true) * 2;
+  const std::weak_ptr<torch::autograd::Node> producer = right.grad_fn();
+  weight.defer_to(&queue);
+  weight.add_product(random_tensor({7, 3}, 1), right);
+  weight.defer_to(nullptr);
+  right.reset();
+  EXPECT_TRUE(producer.expired());
+  queue.run();
 }
 
 TEST_F(GradientQueueTest, FreesWhatAWriteHoldsBeforeTheNextOne) {
