@@ -107,7 +107,7 @@ class ExpertWriter : public LayerWriter {
     if (dims_.biased) weights.push_back(call_weight(*weight("router_bias")));
     if (traits().corrected())
       weights.push_back({.name = prefix_ + ".correction", .shape = {dims_.experts}, .trained = false});
-    add({.kind = CallKind::route,
+    add({.kind = &kRoute,
          .name = "route",
          .operands = {tokens},
          .weights = std::move(weights),
@@ -118,29 +118,28 @@ class ExpertWriter : public LayerWriter {
   /// `held`: experts of this rank. Of each token, or of rows with one expert each.
   int experts(int tokens, const Routed& routed, int64_t held, int64_t chosen) {
     const ExpertsAttributes attributes{held, chosen, dims_.biased};
-    const auto product = [&](CallKind kind, const char* name, std::vector<int> operands) {
+    const auto product = [&](const CallKind& kind, const char* name, std::vector<int> operands) {
       std::vector<const ParameterSpec*> weights = {weight(name)};
       if (dims_.biased) weights.push_back(weight((std::string(name) + "_bias").c_str()));
       return call(kind, name, std::move(operands), weights, attributes);
     };
-    const int slots = call(CallKind::sort_rows, "slots", {routed.experts}, {}, attributes);
+    const int slots = call(kSortRows, "slots", {routed.experts}, {}, attributes);
     const int rows = results()[1];
-    const int gate_up = product(CallKind::expert_in, "expert_gate_up", {tokens, routed.experts, slots, rows});
+    const int gate_up = product(kExpertIn, "expert_gate_up", {tokens, routed.experts, slots, rows});
     const int hidden =
-        call(CallKind::swiglu, "expert_swiglu", {gate_up, routed.weights, slots}, {}, swiglu_attributes());
+        call(kSwiglu, "expert_swiglu", {gate_up, routed.weights, slots}, {}, swiglu_attributes());
     recompute_last();  // cheap beside the products
     std::vector<int> taken = {hidden, routed.experts, slots, rows};
     if (dims_.biased) taken.push_back(routed.weights);  // which multiply the bias
-    return product(CallKind::expert_out, "expert_down", std::move(taken));
+    return product(kExpertOut, "expert_down", std::move(taken));
   }
 
   Shared shared(int tokens) {
     if (dims_.shared_hidden == 0) return {};
     Shared made;
-    if (dims_.shared_gate)
-      made.gate = call(CallKind::wide_linear, "shared_gate", {tokens}, {weight("shared_gate")});
+    if (dims_.shared_gate) made.gate = call(kWideLinear, "shared_gate", {tokens}, {weight("shared_gate")});
     const int gate_up = linear("shared_gate_up", tokens);
-    const int hidden = call(CallKind::swiglu, "shared_swiglu", {gate_up}, {}, SwigluAttributes());
+    const int hidden = call(kSwiglu, "shared_swiglu", {gate_up}, {}, SwigluAttributes());
     made.result = linear("shared_down", hidden);
     return made;
   }
@@ -148,9 +147,9 @@ class ExpertWriter : public LayerWriter {
   int join(int results, const Shared& shared, int residual, bool dropout) {
     int branch = results;
     if (shared.gate >= 0)
-      branch = call(CallKind::gated_add, "add_gated", {results, shared.result, shared.gate});
+      branch = call(kGatedAdd, "add_gated", {results, shared.result, shared.gate});
     else if (shared.result >= 0)
-      branch = call(CallKind::add, "add", {results, shared.result});
+      branch = call(kAdd, "add", {results, shared.result});
     return residual_add(branch, residual, 1, dropout);
   }
 

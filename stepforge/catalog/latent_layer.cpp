@@ -56,12 +56,12 @@ CallList latent_calls(const std::string& prefix, const std::vector<ParameterSpec
   };
   int q = layer.linear(dims.q_rank > 0 ? "q_down" : "q", y);
   if (dims.q_rank > 0) q = layer.linear("q_up", latent_norm("q_latent_norm", q));
-  const int kv = layer.call(CallKind::split, "kv_split", {layer.linear("kv_down", y)}, {},
-                            SplitAttributes{dims.kv_rank});
+  const int kv =
+      layer.call(kSplit, "kv_split", {layer.linear("kv_down", y)}, {}, SplitAttributes{dims.kv_rank});
   const int rotated = layer.results().back();
   const int up = layer.linear("kv_up", latent_norm("kv_latent_norm", kv));
-  int out = layer.call(CallKind::latent_heads, "heads", {q, up, rotated}, {},
-                       LatentHeadsAttributes{shape, dims.rotated});
+  int out =
+      layer.call(kLatentHeads, "heads", {q, up, rotated}, {}, LatentHeadsAttributes{shape, dims.rotated});
   out = layer.linear("out", layer.attention(out, shape));
   return layer.finish({layer.residual_add(out, x, 0, dropout)});
 }

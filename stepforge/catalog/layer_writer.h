@@ -9,6 +9,7 @@
 
 #include "stepforge/catalog/layers.h"
 #include "stepforge/modelspec/calls/attention.h"
+#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
@@ -48,27 +49,27 @@ class LayerWriter : public ListWriter {
 
   int norm(const char* name, int x) { return norm(name, x, {traits_.norm_eps, traits_.norm_offset}); }
   int norm(const char* name, int x, const NormAttributes& norm) {
-    return call(CallKind::rms_norm, name, {x}, {weight(name)}, norm);
+    return call(kRmsNorm, name, {x}, {weight(name)}, norm);
   }
-  int linear(const char* name, int x) { return call(CallKind::linear, name, {x}, {weight(name)}); }
-  int bias(const char* name, int x) { return call(CallKind::bias, name, {x}, {weight(name)}); }
+  int linear(const char* name, int x) { return call(kLinear, name, {x}, {weight(name)}); }
+  int bias(const char* name, int x) { return call(kBias, name, {x}, {weight(name)}); }
   int rotary(int qkv, const AttentionShape& shape) {
     std::vector<const ParameterSpec*> norms;
     if (traits_.qk_norm != QkNormScope::none) norms = {weight("q_norm"), weight("k_norm")};
-    return call(CallKind::rotary, "rotary", {qkv}, norms,
+    return call(kRotary, "rotary", {qkv}, norms,
                 RotaryAttributes{shape, traits_.norm_eps, traits_.norm_offset, traits_.window > 0});
   }
   int attention(int qkv, const AttentionShape& shape) {
     std::vector<const ParameterSpec*> sinks;
     if (traits_.sinks) sinks = {weight("sinks")};
-    return call(CallKind::attention, "attention", {qkv}, sinks, AttentionAttributes{shape, traits_.layer});
+    return call(kAttention, "attention", {qkv}, sinks, AttentionAttributes{shape, traits_.layer});
   }
   int swiglu(int gate_up) {
-    return call(CallKind::swiglu, "swiglu", {gate_up}, {}, SwigluAttributes{traits_.activation});
+    return call(kSwiglu, "swiglu", {gate_up}, {}, SwigluAttributes{traits_.activation});
   }
   /// `site`: a layer has two dropouts, that of attention and then that of the MLP.
   int residual_add(int branch, int x, int site, bool dropout) {
-    return call(CallKind::residual_add, "residual_add", {branch, x}, {},
+    return call(kResidualAdd, "residual_add", {branch, x}, {},
                 ResidualAttributes{static_cast<uint64_t>(2 * traits_.layer + site), dropout});
   }
 

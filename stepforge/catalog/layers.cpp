@@ -84,8 +84,8 @@ CallList embedding_calls(const ParameterSpec& table, int64_t ahead, double facto
   ListWriter layer("embedding");
   std::vector<int> outputs;
   for (int64_t i = 0; i <= ahead; ++i)
-    outputs.push_back(layer.call(CallKind::lookup, i == 0 ? "embedding" : format("embedding {}", i), {},
-                                 {&table}, LookupAttributes{factor, i}));
+    outputs.push_back(layer.call(kLookup, i == 0 ? "embedding" : format("embedding {}", i), {}, {&table},
+                                 LookupAttributes{factor, i}));
   return layer.finish(std::move(outputs));
 }
 
@@ -93,15 +93,14 @@ CallList head_calls(const ParameterSpec& norm, const CallWeight& output, const H
                     const TensorParallel& tensor) {
   ListWriter layer("head");
   const int x = layer.input({"hidden", head.width});
-  const int y =
-      layer.call(CallKind::rms_norm, "norm", {x}, {&norm}, NormAttributes{head.norm_eps, head.norm_offset});
+  const int y = layer.call(kRmsNorm, "norm", {x}, {&norm}, NormAttributes{head.norm_eps, head.norm_offset});
   const LossAttributes loss{.chunk = head.chunk,
                             .vocabulary = head.vocab,
                             .parts = tensor.divided ? tensor.degree : 1,
                             .whole_logits = tensor.whole_logits,
                             .logit_cap = head.logit_cap};
   return layer.finish({layer.add(
-      {.kind = CallKind::loss, .name = "loss", .operands = {y}, .weights = {output}, .attributes = loss})});
+      {.kind = &kLoss, .name = "loss", .operands = {y}, .weights = {output}, .attributes = loss})});
 }
 
 }  // namespace

@@ -21,13 +21,13 @@ CallList mtp_calls(const std::string& prefix, const std::vector<ParameterSpec>& 
   const int hidden = layer.input({"hidden", width});
   const int later = layer.input({"embedded", width});
   const int embedded = layer.norm("embedding_norm", later);
-  const int normed = layer.add({.kind = CallKind::rms_norm,
+  const int normed = layer.add({.kind = &kRmsNorm,
                                 .name = "last_norm",
                                 .operands = {hidden},
                                 .weights = {{last, {width}}},
                                 .attributes = NormAttributes{traits.norm_eps, traits.norm_offset},
                                 .sums_weight_gradients = slices});
-  const int both = layer.call(CallKind::concat, "join", {embedded, layer.norm("hidden_norm", normed)});
+  const int both = layer.call(kConcat, "join", {embedded, layer.norm("hidden_norm", normed)});
   return layer.finish({layer.linear("projection", both)});
 }
 

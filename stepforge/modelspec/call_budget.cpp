@@ -172,7 +172,7 @@ std::vector<std::string> call_names(const BlockSpec& block) {
   std::vector<std::string> names;
   if (block.kind == BlockKind::embedding || block.kind == BlockKind::head) return names;  // keep nothing
   for (const Call& call : block.calls().calls) {
-    const std::string kind(row_of(call.kind).name);
+    const std::string kind(call.kind->name);
     if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     names.push_back(call.full_name());
   }
@@ -185,7 +185,7 @@ std::vector<std::string> calls_named(const BlockSpec& block, std::span<const std
   std::vector<std::string> found;
   const CallList list = block.calls();
   for (const Call& call : list.calls)
-    if ((is_named(row_of(call.kind).name) || is_named(call.full_name())) && !makes_output(list, call))
+    if ((is_named(call.kind->name) || is_named(call.full_name())) && !makes_output(list, call))
       found.push_back(call.full_name());
   return found;
 }

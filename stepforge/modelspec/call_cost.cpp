@@ -22,7 +22,7 @@ const T& item(const std::vector<T>& list, int index) {
 
 /// Each gradient of weights is another product of the size of the forward one.
 double weight_flops(const CallInfo& info, const CostContext& context) {
-  const bool product = info.row->queued_operands != nullptr || info.row->rule == TypeRule::loss;
+  const bool product = info.kind().queued_operands != nullptr || info.kind().rule == TypeRule::loss;
   return product && info.call->weights.front().trained ? call_flops(info, context) : 0.0;
 }
 
@@ -119,11 +119,11 @@ class Account {
   void hold(const CallInfo& info, const CallStep& step, int64_t kept, int64_t weights) {
     Pending pending{{}, kept, weights};
     const CallView view = info.view();
-    if (info.row->queued_operands != nullptr) {
-      const uint32_t operands = info.row->queued_operands(view);
+    if (info.kind().queued_operands != nullptr) {
+      const uint32_t operands = info.kind().queued_operands(view);
       for (std::size_t i = 0; i < info.operands.size(); ++i)
         if ((operands >> i & 1U) != 0) pending.buffers.push_back(step.reads[info.results.size() + i]);
-      if (info.row->queues_gradient(view)) pending.buffers.push_back(step.reads.front());
+      if (info.kind().queues_gradient(view)) pending.buffers.push_back(step.reads.front());
     }
     live_ += kept;
     queued_ += kept;
@@ -196,12 +196,12 @@ void add_work(BlockCost& cost, const std::vector<CallInfo>& calls, const BlockPr
 
 double call_flops(const CallInfo& info, const CostContext& context) {
   const CallView view = info.view();
-  double per_row = info.row->flops != nullptr ? info.row->flops(view) : 0.0;
-  if (info.row->flops_per_key != nullptr) {
-    const int64_t window = info.row->window(view);
+  double per_row = info.kind().flops != nullptr ? info.kind().flops(view) : 0.0;
+  if (info.kind().flops_per_key != nullptr) {
+    const int64_t window = info.kind().window(view);
     const int64_t length = context.document_length;
     per_row +=
-        info.row->flops_per_key(view) * static_cast<double>(window > 0 ? std::min(window, length) : length);
+        info.kind().flops_per_key(view) * static_cast<double>(window > 0 ? std::min(window, length) : length);
   }
   // A product that gathers its input, or sums slices of its result, is of all tokens.
   const bool slice = !info.operands.empty() && info.operands.front().rows == Rows::slice &&

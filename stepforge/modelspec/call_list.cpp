@@ -6,7 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/modelspec/call_table.h"
+#include "stepforge/modelspec/call_kind.h"
 
 namespace stepforge {
 
@@ -44,7 +44,7 @@ int ListWriter::input(LayerValue value) {
 int append(CallList& list, Call call) {
   call.results.clear();
   const std::vector<LayerValue> operands = list.values_of(call.operands);
-  for (LayerValue& made : row_of(call.kind).results({call, operands})) {
+  for (LayerValue& made : call.kind->results({call, operands})) {
     made.name = call.results.empty() ? call.name : format("{}.{}", call.name, call.results.size());
     call.results.push_back(static_cast<int>(list.values.size()));
     list.values.push_back(std::move(made));
@@ -53,9 +53,9 @@ int append(CallList& list, Call call) {
   return list.calls.back().results.front();
 }
 
-int ListWriter::call(CallKind kind, std::string name, std::vector<int> operands,
+int ListWriter::call(const CallKind& kind, std::string name, std::vector<int> operands,
                      const std::vector<const ParameterSpec*>& weights, std::any attributes) {
-  Call made{.kind = kind,
+  Call made{.kind = &kind,
             .name = std::move(name),
             .operands = std::move(operands),
             .attributes = std::move(attributes)};
@@ -105,7 +105,7 @@ std::string text_of(const CallList& list, const Call& call) {
   for (const int operand : call.operands) taken += (taken.empty() ? "" : ", ") + list.value(operand).name;
   for (std::size_t i = 0; i < call.weights.size(); ++i)
     taken += (i == 0 ? "; " : ", ") + call.weights[i].name;
-  return format("{} = {}({})", call.name, row_of(call.kind).name, taken);
+  return format("{} = {}({})", call.name, call.kind->name, taken);
 }
 
 }  // namespace stepforge

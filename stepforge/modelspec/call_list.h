@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer as a program: a list of calls over named values, in the order in which they run. Kinds of calls are the rows of
-// call_table.h; the backward pass, lifetimes, bytes and FLOPs are derived from the list (call_program.h, call_cost.h).
+// A layer as a program: a list of calls over named values, in the order in which they run. Kinds of calls are rows
+// (call_kind.h); the backward pass, lifetimes, bytes and FLOPs are derived from the list (call_program.h, call_cost.h).
 #pragma once
 
 #include <any>
@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "stepforge/modelspec/call_kind.h"
 #include "stepforge/modelspec/parameter.h"
 
 namespace stepforge {
+
+struct CallKind;  // call_kind.h
 
 /// How many rows a value has.
 enum class Rows : uint8_t {
@@ -55,9 +56,9 @@ struct CallWeight {
 /// Of a trained parameter.
 CallWeight call_weight(const ParameterSpec& parameter);
 
-/// One call: a row of the call table with its operands.
+/// One call: its kind with operands.
 struct Call {
-  CallKind kind;
+  const CallKind* kind = nullptr;
   std::string name;           ///< "qkv"; in plans and errors
   std::string region = {};    ///< "attention": what activation_checkpoint.regions names
   std::vector<int> operands;  ///< indices of values
@@ -67,6 +68,7 @@ struct Call {
   bool recompute = false;              ///< backward makes its results again instead of keeping them
   bool sums_weight_gradients = false;  ///< over the tensor-parallel ranks, which have other tokens or heads
 
+  bool is(const CallKind& other) const { return kind == &other; }
   bool trains() const;
   /// "mlp.swiglu": what activation_checkpoint.calls names.
   std::string full_name() const;
@@ -90,7 +92,7 @@ struct CallList {
   std::vector<LayerValue> values_of(std::span<const int> indices) const;
 };
 
-/// Appends a call, whose results follow from the table, and returns its first result. Throws Error if the row refuses its
+/// Appends a call, whose results follow from its kind, and returns its first result. Throws Error if the row refuses its
 /// operands.
 int append(CallList& list, Call call);
 
@@ -101,7 +103,7 @@ class ListWriter {
 
   int input(LayerValue value);
   /// As append().
-  int call(CallKind kind, std::string name, std::vector<int> operands,
+  int call(const CallKind& kind, std::string name, std::vector<int> operands,
            const std::vector<const ParameterSpec*>& weights = {}, std::any attributes = {});
   /// As append(), in the writer's region.
   int add(Call call);

@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "stepforge/modelspec/call_table.h"
+#include "stepforge/modelspec/call_kind.h"
 #include "stepforge/modelspec/calls/attention.h"
 #include "stepforge/modelspec/calls/exchange.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/lookup.h"
+#include "stepforge/modelspec/calls/loss.h"
 
 namespace stepforge {
 
@@ -61,7 +62,7 @@ class Rewriter {
 };
 
 Call exchange_call(std::string name, const Call& beside, int operand, ExchangeAttributes attributes) {
-  return {.kind = CallKind::exchange,
+  return {.kind = &kExchange,
           .name = std::move(name),
           .region = beside.region,
           .operands = {operand},
@@ -93,11 +94,11 @@ ExchangeAttributes leave_attributes(const TensorParallel& tensor) {
 namespace {
 
 bool is_linear(const Call& call) {
-  return call.kind == CallKind::linear;
+  return call.is(kLinear);
 }
 
 bool is_product(const Call& call) {
-  return is_linear(call) || call.kind == CallKind::loss;
+  return is_linear(call) || call.is(kLoss);
 }
 
 /// What enters the products of a layer, gathered once for all of them.
@@ -152,7 +153,7 @@ CallList over_tensor(const CallList& list, const TensorParallel& tensor) {
     moved.sums_weight_gradients =
         !moved.weights.empty() && whole && !is_product(*call) && (slice || (inside && tensor.divided));
     rewriter.replace(*call, std::move(moved));
-    if ((last && !beside) || call->kind == CallKind::lookup) {
+    if ((last && !beside) || call->is(kLookup)) {
       int& result = rewriter.place(call->results.front());
       result = rewriter.add(exchange_call("leave", *call, result, leave_attributes(tensor)));
     }
@@ -173,9 +174,8 @@ CallList without_ahead(const CallList& list, int64_t ahead) {
   std::vector<bool> missing(list.values.size());
   std::erase_if(made.calls, [&](const Call& call) {
     const auto is_missing = [&](int value) { return bool{missing[static_cast<std::size_t>(value)]}; };
-    const bool drop =
-        (call.kind == CallKind::lookup && attributes_of<LookupAttributes>(call).ahead > ahead) ||
-        std::ranges::any_of(call.operands, is_missing);
+    const bool drop = (call.is(kLookup) && attributes_of<LookupAttributes>(call).ahead > ahead) ||
+                      std::ranges::any_of(call.operands, is_missing);
     if (drop)
       for (const int result : call.results) missing[static_cast<std::size_t>(result)] = true;
     return drop;
@@ -190,15 +190,15 @@ CallList over_context(const CallList& list, const ContextParallel& context) {
   rewriter.take_inputs(Rows::tokens);
   for (const Call& call : list.calls) {
     Call moved = rewriter.moved(call);
-    if (call.kind != CallKind::attention) {
+    if (!call.is(kAttention)) {
       rewriter.replace(call, std::move(moved));
       continue;
     }
     auto attributes = attributes_of<AttentionAttributes>(call);
     attributes.context = context;
     const HeadsAttributes heads{attributes.shape, context.heads()};
-    const auto exchange = [&](CallKind kind, std::string name, int operand) {
-      return rewriter.add({.kind = kind,
+    const auto exchange = [&](const CallKind& kind, std::string name, int operand) {
+      return rewriter.add({.kind = &kind,
                            .name = std::move(name),
                            .region = call.region,
                            .operands = {operand},
@@ -206,12 +206,12 @@ CallList over_context(const CallList& list, const ContextParallel& context) {
     };
     if (heads.degree > 1) {
       attributes.shape = heads.part();
-      moved.operands.front() = exchange(CallKind::to_heads, "to heads", moved.operands.front());
+      moved.operands.front() = exchange(kToHeads, "to heads", moved.operands.front());
     }
     moved.attributes = attributes;
     rewriter.replace(call, std::move(moved));
     int& out = rewriter.place(call.results.front());
-    if (heads.degree > 1) out = exchange(CallKind::to_tokens, "to tokens", out);
+    if (heads.degree > 1) out = exchange(kToTokens, "to tokens", out);
   }
   return rewriter.finish();
 }

@@ -269,7 +269,7 @@ class Deriver {
       int summand = kNoTensor;
       if (i == 0 && info.adds_gradient()) summand = std::exchange(operand.gradient, kNoTensor);
       if (summand != kNoTensor) step.reads.back() = summand;
-      const bool overwrites = info.row->gradient_overwrites == static_cast<int>(i) && passed.empty() &&
+      const bool overwrites = info.kind().gradient_overwrites == static_cast<int>(i) && passed.empty() &&
                               is_own(gradient) && info.operands[i].has_shape_of(info.results[0]);
       step.writes.back() = overwrites                                ? gradient
                            : summand != kNoTensor && is_own(summand) ? summand
@@ -277,7 +277,7 @@ class Deriver {
       made.emplace_back(call.operands[i], step.writes.back());
     }
     if (!made.empty() || call.trains()) program_.backward.push_back(std::move(step));
-    if (info.row->queued_operands != nullptr && call.trains() && info.row->queues_gradient(info.view()))
+    if (info.kind().queued_operands != nullptr && call.trains() && info.kind().queues_gradient(info.view()))
       queued_.push_back(gradient);
     for (const auto& [value, buffer] : made) contribute(value, buffer);
     for (std::size_t i = 0; i < passed.size(); ++i) {
@@ -311,37 +311,37 @@ class Deriver {
 }  // namespace
 
 CallWorkspace CallInfo::workspace() const {
-  return row->workspace != nullptr ? row->workspace(view()) : CallWorkspace();
+  return kind().workspace != nullptr ? kind().workspace(view()) : CallWorkspace();
 }
 
 CallExchanges CallInfo::exchanges() const {
-  return row->exchanges != nullptr ? row->exchanges(view()) : CallExchanges();
+  return kind().exchanges != nullptr ? kind().exchanges(view()) : CallExchanges();
 }
 
 CallValues CallInfo::derivative_reads() const {
-  return row->derivative_reads != nullptr ? row->derivative_reads(view()) : CallValues();
+  return kind().derivative_reads != nullptr ? kind().derivative_reads(view()) : CallValues();
 }
 
 bool CallInfo::passes_gradient(std::size_t operand) const {
-  return row->passes_gradient != nullptr && has_bit(row->passes_gradient(view()), operand);
+  return kind().passes_gradient != nullptr && has_bit(kind().passes_gradient(view()), operand);
 }
 
 bool CallInfo::adds_gradient() const {
-  return row->adds_gradient != nullptr && row->adds_gradient(view());
+  return kind().adds_gradient != nullptr && kind().adds_gradient(view());
 }
 
 int CallInfo::aliases_operand() const {
-  return row->aliases_operand != nullptr ? row->aliases_operand(view()) : kNoOperand;
+  return kind().aliases_operand != nullptr ? kind().aliases_operand(view()) : kNoOperand;
 }
 
 int CallInfo::overwrites() const {
-  return row->overwrites != nullptr ? row->overwrites(view()) : kNoOperand;
+  return kind().overwrites != nullptr ? kind().overwrites(view()) : kNoOperand;
 }
 
 std::vector<CallInfo> call_infos(const CallList& list) {
   std::vector<CallInfo> infos;
   for (const Call& call : list.calls)
-    infos.push_back({&call, &row_of(call.kind), list.values_of(call.operands), list.values_of(call.results)});
+    infos.push_back({&call, list.values_of(call.operands), list.values_of(call.results)});
   return infos;
 }
 

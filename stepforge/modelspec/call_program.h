@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "stepforge/modelspec/call_kind.h"
 #include "stepforge/modelspec/call_list.h"
-#include "stepforge/modelspec/call_table.h"
 
 namespace stepforge {
 
@@ -40,13 +40,13 @@ struct BlockProgram {
   std::vector<int> input_gradients;
 };
 
-/// A call of a list with its row and the values that it reads and makes.
+/// A call of a list with the values that it reads and makes.
 struct CallInfo {
   const Call* call = nullptr;
-  const CallRow* row = nullptr;
   std::vector<LayerValue> operands;
   std::vector<LayerValue> results;
 
+  const CallKind& kind() const { return *call->kind; }
   CallView view() const { return {*call, operands}; }
   CallWorkspace workspace() const;
   CallExchanges exchanges() const;

@@ -34,12 +34,12 @@ CallSpec exchange_spec(const char* name, std::vector<Exchange> forward, std::vec
 std::vector<CallSpec> specs_of(const CallInfo& info, bool keeps_slice) {
   const Call& call = *info.call;
   const CallView view = info.view();
-  CallSpec spec{.name = call.name, .rule = info.row->rule};
+  CallSpec spec{.name = call.name, .rule = info.kind().rule};
   for (const CallWeight& weight : call.weights) spec.weights.push_back(weight.name);
-  if (info.row->flops != nullptr) spec.flops = info.row->flops(view);
-  if (info.row->flops_per_key != nullptr) {
-    spec.flops_per_key = info.row->flops_per_key(view);
-    spec.window = info.row->window(view);
+  if (info.kind().flops != nullptr) spec.flops = info.kind().flops(view);
+  if (info.kind().flops_per_key != nullptr) {
+    spec.flops_per_key = info.kind().flops_per_key(view);
+    spec.window = info.kind().window(view);
   }
   CallExchanges exchanges = info.exchanges();
   const LinearAttributes attributes = linear_attributes(call);
@@ -66,9 +66,9 @@ std::vector<CallSpec> specs_of(const CallInfo& info, bool keeps_slice) {
 
 /// Of a linear call whose input, or what it was gathered from, is a slice.
 bool keeps_slice(const Call& call, const Call* maker) {
-  return call.kind == CallKind::linear && call.trains() &&
+  return call.is(kLinear) && call.trains() &&
          (linear_attributes(call).gathers_input ||
-          (maker != nullptr && maker->recompute && maker->kind == CallKind::exchange));
+          (maker != nullptr && maker->recompute && maker->is(kExchange)));
 }
 
 }  // namespace

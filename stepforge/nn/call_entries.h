@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each kind of call runs: the entries of modelspec/call_table.h for tensors. No autograd.
+// What each kind of call runs: the entries of modelspec/call_kind.h for tensors. No autograd.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,10 @@ struct LossOptions {
 };
 
 struct CallEntry;
-const CallEntry& entry_of(CallKind kind);
+/// Of all kinds of calls.
+std::span<const CallEntry* const> call_entries();
+/// Throws Error if the kind is not among them.
+const CallEntry& entry_of(const CallKind& kind);
 
 /// What calls use besides their operands and the batch.
 struct LayerResources {
@@ -35,7 +38,7 @@ struct LayerResources {
   ContextExchange exchange = {};
   LossOptions loss = {};
   /// What the calls run; proofs of layouts have other entries for some kinds (prove/exact_entries.h).
-  const CallEntry& (*entry)(CallKind) = entry_of;
+  const CallEntry& (*entry)(const CallKind&) = entry_of;
 };
 
 /// Tensors that a call writes, each allocated when it is first asked for: what a call does before needs no memory beside it.
@@ -67,7 +70,7 @@ struct CallRun {
 };
 
 struct CallEntry {
-  CallKind kind;
+  const CallKind* kind;
   void (*forward)(const CallRun&);
   void (*backward)(const CallRun&);  ///< writes the gradients of operands, and contributes those of weights
 };

@@ -116,8 +116,8 @@ struct ListBlock::Steps {
     const auto index = static_cast<std::size_t>(step.call);
     const Call& call = list.calls[index];
     const std::vector<at::Tensor> operands = read(buffers, step.reads, 0, step.reads.size());
-    resources.entry(call.kind).forward(
-        {call, weights[index], resources, context, trains, operands, Writes(step.writes, buffers)});
+    resources.entry(*call.kind)
+        .forward({call, weights[index], resources, context, trains, operands, Writes(step.writes, buffers)});
   }
 
   void differentiate(const CallStep& step, Buffers& buffers, const LayerResources& resources,
@@ -129,9 +129,9 @@ struct ListBlock::Steps {
     const std::vector<at::Tensor> gradients = read(buffers, step.reads, 0, results);
     const std::vector<at::Tensor> taken = read(buffers, step.reads, results, operands);
     const std::vector<at::Tensor> made = read(buffers, step.reads, results + operands, results);
-    resources.entry(call.kind).backward({call, weights[index], resources, context, trains, taken,
-                                         Writes(step.writes, buffers), made, gradients,
-                                         buffers.read(step.reads.back())});
+    resources.entry(*call.kind)
+        .backward({call, weights[index], resources, context, trains, taken, Writes(step.writes, buffers),
+                   made, gradients, buffers.read(step.reads.back())});
   }
 
   static void add(const CallStep& step, Buffers& buffers) {

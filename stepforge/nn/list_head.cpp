@@ -18,8 +18,7 @@ namespace stepforge {
 namespace {
 
 const Call& loss_of(const CallList& list) {
-  if (list.empty() || list.calls.back().kind != CallKind::loss)
-    throw Error("the calls of a head must end with a loss");
+  if (list.empty() || !list.calls.back().is(kLoss)) throw Error("the calls of a head must end with a loss");
   return list.calls.back();
 }
 

@@ -17,7 +17,7 @@ struct ForwardOptions {
   TensorExchange tensor =
       {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
   LossOptions loss = {};
-  const CallEntry& (*entry)(CallKind) = entry_of;  ///< LayerResources::entry
+  const CallEntry& (*entry)(const CallKind&) = entry_of;  ///< LayerResources::entry
 };
 
 /// The forward code of the blocks of a model or of a part of it, bound to `parameters`, which are looked up by the names of the

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/modelspec/call_kind.h"
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/call_program.h"
-#include "stepforge/modelspec/call_table.h"
 
 namespace stepforge {
 
@@ -30,9 +30,9 @@ std::string call_line(const BlockSpec& block, const CallList& list, const Call& 
   const bool dispatched = !block.inputs.empty() && block.inputs.front().dispatched > 0;
   const std::string rows = dispatched ? "rows" : result.rows == Rows::slice ? "slice" : "tokens";
   line += format("{} x {}", result.times > 1 ? format("{} {}", result.times, rows) : rows, result.width);
-  const CallRow& row = row_of(call.kind);
+  const CallKind& kind = *call.kind;
   const std::vector<LayerValue> operands = list.values_of(call.operands);
-  const std::string attributes = row.text != nullptr ? row.text({call, operands}) : "";
+  const std::string attributes = kind.text != nullptr ? kind.text({call, operands}) : "";
   if (!attributes.empty()) line += ", " + attributes;
   if (again) line += ", recomputed in backward";
   return line + "\n";

@@ -24,7 +24,7 @@ ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
   for (BlockSpec& block : model.blocks)
     for (RegionSpec& region : block.regions)
       for (Call& call : region.list.calls)
-        if (call.kind == CallKind::loss)
+        if (call.is(kLoss))
           std::any_cast<LossAttributes&>(call.attributes).numbers_per_logit = 1 + loss.workspace_per_logit;
   return model;
 }

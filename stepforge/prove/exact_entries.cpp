@@ -17,6 +17,7 @@
 #include "stepforge/modelspec/calls/attention.h"
 #include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/norm.h"
+#include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
 #include "stepforge/modelspec/calls/router.h"
 #include "stepforge/modelspec/calls/swiglu.h"
@@ -174,7 +175,7 @@ void swiglu_backward(const CallRun& run) {
 }
 
 void residual_add(const CallRun& run) {
-  entry_of(CallKind::residual_add).forward(run);
+  entry_of(kResidualAdd).forward(run);
   run.written[0].copy_(to_integers(run.written[0]));
 }
 
@@ -264,20 +265,20 @@ void loss_backward(const CallRun& run) {
 
 }  // namespace
 
-const CallEntry& exact_entry_of(CallKind kind) {
+const CallEntry& exact_entry_of(const CallKind& kind) {
   static const std::vector<CallEntry> kExact = {
-      {CallKind::rms_norm, rms_norm, rms_norm_backward},
-      {CallKind::rotary, rotary, rotary_backward},
-      {CallKind::attention, attention, attention_backward},
-      {CallKind::swiglu, swiglu, swiglu_backward},
-      {CallKind::residual_add, residual_add, entry_of(CallKind::residual_add).backward},
-      {CallKind::add, add, entry_of(CallKind::add).backward},
-      {CallKind::gated_add, gated_add, gated_add_backward},
-      {CallKind::route, route, route_backward},
-      {CallKind::loss, loss, loss_backward},
+      {&kRmsNorm, rms_norm, rms_norm_backward},
+      {&kRotary, rotary, rotary_backward},
+      {&kAttention, attention, attention_backward},
+      {&kSwiglu, swiglu, swiglu_backward},
+      {&kResidualAdd, residual_add, entry_of(kResidualAdd).backward},
+      {&kAdd, add, entry_of(kAdd).backward},
+      {&kGatedAdd, gated_add, gated_add_backward},
+      {&kRoute, route, route_backward},
+      {&kLoss, loss, loss_backward},
   };
   for (const CallEntry& entry : kExact)
-    if (entry.kind == kind) return entry;
+    if (entry.kind == &kind) return entry;
   return entry_of(kind);
 }
 

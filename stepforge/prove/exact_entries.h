@@ -14,6 +14,6 @@
 
 namespace stepforge {
 
-const CallEntry& exact_entry_of(CallKind kind);
+const CallEntry& exact_entry_of(const CallKind& kind);
 
 }  // namespace stepforge

@@ -12,6 +12,7 @@
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/calls/lookup.h"
+#include "stepforge/modelspec/calls/residual.h"
 
 namespace stepforge {
 
@@ -87,7 +88,7 @@ void scale_embedding(BlockSpec& embedding) {
   RegionSpec& region = embedding.regions.front();
   for (CallList* list : {&region.list, &region.generation})
     for (Call& call : list->calls)
-      if (call.kind == CallKind::lookup) std::any_cast<LookupAttributes&>(call.attributes).factor = 4.0;
+      if (call.is(kLookup)) std::any_cast<LookupAttributes&>(call.attributes).factor = 4.0;
 }
 
 /// The sum of two values, before a layer.
@@ -95,7 +96,7 @@ RegionSpec join_region(int64_t width, const TensorParallel& tensor) {
   ListWriter writer("join");
   const int hidden = writer.input({"hidden", width});
   const int source = writer.input({"source", width});
-  const CallList list = writer.finish({writer.call(CallKind::add, "sum", {hidden, source})});
+  const CallList list = writer.finish({writer.call(kAdd, "sum", {hidden, source})});
   return region_of("join", on_slices(list, tensor), list);
 }
 

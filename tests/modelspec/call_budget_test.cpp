@@ -13,6 +13,7 @@
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/calls/exchange.h"
+#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/swiglu.h"
@@ -46,32 +47,32 @@ class ListDrawer {
   void add(const std::string& region, const std::string& name) {
     const int x = any_value();
     const int64_t width = list_.value(x).width;
-    Call call{.kind = CallKind::linear, .name = name, .region = region, .operands = {x}};
+    Call call{.kind = &kLinear, .name = name, .region = region, .operands = {x}};
     switch (dice_.below(7)) {
       case 0:
-        call.kind = CallKind::rms_norm;
+        call.kind = &kRmsNorm;
         call.weights = {weight({width})};
         call.attributes = NormAttributes{};
         break;
       case 1:
-        call.kind = CallKind::bias;
+        call.kind = &kBias;
         call.weights = {weight({width})};
         break;
       case 2:
-        call.kind = CallKind::exchange;
+        call.kind = &kExchange;
         call.attributes =
             ExchangeAttributes{.forward = dice_.toss() ? std::nullopt : std::optional(ExchangeKind::sum),
                                .backward = ExchangeKind::sum};
         break;
       case 3:
-        call.kind = CallKind::residual_add;
+        call.kind = &kResidualAdd;
         call.operands = {x, value_of_width(width)};
         call.attributes = ResidualAttributes{0, dice_.toss()};
         break;
       case 4:
       case 5:
         if (width == kWide) {
-          call.kind = CallKind::swiglu;
+          call.kind = &kSwiglu;
           call.attributes = SwigluAttributes{};
           break;
         }
@@ -205,10 +206,10 @@ BlockSpec small_block() {
   const ParameterSpec up{"up", {2 * kWidth, kWidth}, {{"weight", "up", 2 * kWidth, {}}}};
   const ParameterSpec norm{"norm", {kWidth}, {{"weight", "norm", kWidth, {}}}};
   ListWriter writer("mlp");
-  int y = writer.call(CallKind::linear, "up", {writer.input({"x", kWidth})}, {&up});
-  y = writer.call(CallKind::swiglu, "act", {y}, {}, SwigluAttributes{});
-  y = writer.call(CallKind::rms_norm, "norm", {y}, {&norm}, NormAttributes{});
-  return block_of(writer.finish({writer.call(CallKind::rms_norm, "last", {y}, {&norm}, NormAttributes{})}));
+  int y = writer.call(kLinear, "up", {writer.input({"x", kWidth})}, {&up});
+  y = writer.call(kSwiglu, "act", {y}, {}, SwigluAttributes{});
+  y = writer.call(kRmsNorm, "norm", {y}, {&norm}, NormAttributes{});
+  return block_of(writer.finish({writer.call(kRmsNorm, "last", {y}, {&norm}, NormAttributes{})}));
 }
 
 TEST(RecomputationWithin, MakesCheapValuesAgainBeforeProducts) {

@@ -46,12 +46,11 @@ const ParameterSpec& down_weight() {
 CallList mlp(bool dropout = false) {
   ListWriter writer("mlp");
   const int x = writer.input({"x", kWidth});
-  int y = writer.call(CallKind::rms_norm, "norm", {x}, {&norm_weight()}, NormAttributes{});
-  y = writer.call(CallKind::linear, "up", {y}, {&up_weight()});
-  y = writer.call(CallKind::swiglu, "swiglu", {y}, {}, SwigluAttributes{});
-  y = writer.call(CallKind::linear, "down", {y}, {&down_weight()});
-  return writer.finish(
-      {writer.call(CallKind::residual_add, "sum", {y, x}, {}, ResidualAttributes{0, dropout})});
+  int y = writer.call(kRmsNorm, "norm", {x}, {&norm_weight()}, NormAttributes{});
+  y = writer.call(kLinear, "up", {y}, {&up_weight()});
+  y = writer.call(kSwiglu, "swiglu", {y}, {}, SwigluAttributes{});
+  y = writer.call(kLinear, "down", {y}, {&down_weight()});
+  return writer.finish({writer.call(kResidualAdd, "sum", {y, x}, {}, ResidualAttributes{0, dropout})});
 }
 
 std::vector<std::string> names(const CallList& list, const std::vector<CallStep>& steps) {
@@ -155,10 +154,9 @@ TEST(CallProgram, DropoutMakesAGradientOfItsOwn) {
 TEST(CallProgram, AValueThatIsUsedTwiceHasTheSumOfItsGradients) {
   ListWriter writer("test");
   const int x = writer.input({"x", 2 * kWidth});
-  const int a = writer.call(CallKind::swiglu, "a", {x}, {}, SwigluAttributes{});
-  const int b = writer.call(CallKind::swiglu, "b", {x}, {}, SwigluAttributes{});
-  const CallList list =
-      writer.finish({writer.call(CallKind::residual_add, "sum", {a, b}, {}, ResidualAttributes{})});
+  const int a = writer.call(kSwiglu, "a", {x}, {}, SwigluAttributes{});
+  const int b = writer.call(kSwiglu, "b", {x}, {}, SwigluAttributes{});
+  const CallList list = writer.finish({writer.call(kResidualAdd, "sum", {a, b}, {}, ResidualAttributes{})});
   const BlockProgram program = derive(list, /*trains=*/true);
   EXPECT_EQ(names(list, program.backward), (std::vector<std::string>{"d b", "d a", "add"}));
   expect_sound(program);
@@ -168,10 +166,9 @@ TEST(CallProgram, ALinearCallAddsItsGradientToThatOfAnotherUseInTheSameMemory) {
   ListWriter writer("test");
   const int x = writer.input({"x", kWidth});
   const ParameterSpec square = weight_of("square", {kWidth, kWidth});
-  const int a = writer.call(CallKind::linear, "a", {x}, {&square});
-  const int b = writer.call(CallKind::linear, "b", {x}, {&square});
-  const CallList list =
-      writer.finish({writer.call(CallKind::residual_add, "sum", {a, b}, {}, ResidualAttributes{})});
+  const int a = writer.call(kLinear, "a", {x}, {&square});
+  const int b = writer.call(kLinear, "b", {x}, {&square});
+  const CallList list = writer.finish({writer.call(kResidualAdd, "sum", {a, b}, {}, ResidualAttributes{})});
   const BlockProgram program = derive(list, /*trains=*/true);
   ASSERT_EQ(names(list, program.backward), (std::vector<std::string>{"d b", "d a"}));
   EXPECT_EQ(program.backward[1].reads.back(), program.backward[0].writes[0]);
@@ -183,11 +180,11 @@ TEST(CallProgram, ALinearCallAddsItsGradientToThatOfAnotherUseInTheSameMemory) {
 TEST(CallProgram, AGradientThatPassesToTwoOperandsIsNotOverwrittenBetween) {
   ListWriter writer("test");
   const int x = writer.input({"x", kWidth});
-  const int twice = writer.call(CallKind::residual_add, "twice", {x, x}, {}, ResidualAttributes{});
-  const int normed = writer.call(CallKind::rms_norm, "norm", {x}, {&norm_weight()}, NormAttributes{});
-  const int last = writer.call(CallKind::rms_norm, "last", {twice}, {&norm_weight()}, NormAttributes{});
+  const int twice = writer.call(kResidualAdd, "twice", {x, x}, {}, ResidualAttributes{});
+  const int normed = writer.call(kRmsNorm, "norm", {x}, {&norm_weight()}, NormAttributes{});
+  const int last = writer.call(kRmsNorm, "last", {twice}, {&norm_weight()}, NormAttributes{});
   const CallList list =
-      writer.finish({writer.call(CallKind::residual_add, "sum", {last, normed}, {}, ResidualAttributes{})});
+      writer.finish({writer.call(kResidualAdd, "sum", {last, normed}, {}, ResidualAttributes{})});
   const BlockProgram program = derive(list, /*trains=*/true);
   std::vector<const CallStep*> sums;
   for (const CallStep& step : program.backward)
@@ -203,11 +200,11 @@ TEST(CallProgram, AGradientThatAQueueMayKeepIsNotOverwritten) {
   const ParameterSpec square = weight_of("square", {kWidth, kWidth});
   ListWriter writer("test");
   const int x = writer.input({"x", kWidth});
-  const int normed = writer.call(CallKind::rms_norm, "norm", {x}, {&norm_weight()}, NormAttributes{});
-  const int product = writer.call(CallKind::linear, "product", {x}, {&square});
-  const int sum = writer.call(CallKind::residual_add, "sum", {product, normed}, {}, ResidualAttributes{});
+  const int normed = writer.call(kRmsNorm, "norm", {x}, {&norm_weight()}, NormAttributes{});
+  const int product = writer.call(kLinear, "product", {x}, {&square});
+  const int sum = writer.call(kResidualAdd, "sum", {product, normed}, {}, ResidualAttributes{});
   const CallList list =
-      writer.finish({writer.call(CallKind::rms_norm, "last", {sum}, {&norm_weight()}, NormAttributes{})});
+      writer.finish({writer.call(kRmsNorm, "last", {sum}, {&norm_weight()}, NormAttributes{})});
   const BlockProgram program = derive(list, /*trains=*/true);
   ASSERT_EQ(names(list, program.backward), (std::vector<std::string>{"d last", "d product", "d norm"}));
   EXPECT_EQ(program.backward[2].reads[0], program.backward[1].reads[0]);
@@ -220,12 +217,12 @@ TEST(CallProgram, AValueWithTheMemoryOfASavedOneIsNotOverwritten) {
   const ParameterSpec bias = weight_of("bias", {kWidth});
   ListWriter writer("test");
   int x = writer.input({"x", kWidth});
-  x = writer.call(CallKind::linear, "first", {x}, {&square});
-  const int read_later = writer.call(CallKind::linear, "reader", {x}, {&square});
-  const int alias = writer.call(CallKind::exchange, "alias", {x}, {}, ExchangeAttributes{});
-  const int biased = writer.call(CallKind::bias, "bias", {alias}, {&bias});
-  const CallList list = writer.finish(
-      {writer.call(CallKind::residual_add, "sum", {biased, read_later}, {}, ResidualAttributes{})});
+  x = writer.call(kLinear, "first", {x}, {&square});
+  const int read_later = writer.call(kLinear, "reader", {x}, {&square});
+  const int alias = writer.call(kExchange, "alias", {x}, {}, ExchangeAttributes{});
+  const int biased = writer.call(kBias, "bias", {alias}, {&bias});
+  const CallList list =
+      writer.finish({writer.call(kResidualAdd, "sum", {biased, read_later}, {}, ResidualAttributes{})});
   const BlockProgram program = derive(list, /*trains=*/true);
   const CallStep& step = program.forward[2];
   ASSERT_EQ(list.calls[static_cast<std::size_t>(step.call)].name, "bias");
@@ -236,7 +233,7 @@ TEST(CallProgram, AValueWithTheMemoryOfASavedOneIsNotOverwritten) {
 TEST(CallProgram, AnOutputThatIsGivenTwiceHasTheSumOfItsGradients) {
   const ParameterSpec square = weight_of("square", {kWidth, kWidth});
   ListWriter writer("test");
-  const int y = writer.call(CallKind::linear, "product", {writer.input({"x", kWidth})}, {&square});
+  const int y = writer.call(kLinear, "product", {writer.input({"x", kWidth})}, {&square});
   const CallList list = writer.finish({y, y});
   EXPECT_EQ(names(list, derive(list, /*trains=*/true).backward),
             (std::vector<std::string>{"add", "d product"}));
@@ -268,18 +265,17 @@ CallList biased_product(int biases, bool of_product) {
   const ParameterSpec square = weight_of("square", {kWidth, kWidth});
   const ParameterSpec bias = weight_of("bias", {kWidth});
   ListWriter writer("test");
-  const int product = writer.call(CallKind::linear, "product", {writer.input({"x", kWidth})}, {&square});
+  const int product = writer.call(kLinear, "product", {writer.input({"x", kWidth})}, {&square});
   std::vector<int> values;
   if (of_product) values.push_back(product);
-  for (int i = 0; i < biases; ++i) values.push_back(writer.call(CallKind::bias, "bias", {product}, {&bias}));
+  for (int i = 0; i < biases; ++i) values.push_back(writer.call(kBias, "bias", {product}, {&bias}));
   int sum = -1;
   for (const int value : values) {
-    const int normed = writer.call(CallKind::rms_norm, "norm", {value}, {&norm_weight()}, NormAttributes{});
-    sum = sum < 0 ? normed
-                  : writer.call(CallKind::residual_add, "sum", {normed, sum}, {}, ResidualAttributes{});
+    const int normed = writer.call(kRmsNorm, "norm", {value}, {&norm_weight()}, NormAttributes{});
+    sum = sum < 0 ? normed : writer.call(kResidualAdd, "sum", {normed, sum}, {}, ResidualAttributes{});
   }
   CallList list = writer.finish({sum});
-  for (Call& call : list.calls) call.recompute = call.kind == CallKind::linear || call.kind == CallKind::bias;
+  for (Call& call : list.calls) call.recompute = call.is(kLinear) || call.is(kBias);
   return list;
 }
 
@@ -304,8 +300,7 @@ TEST(CallProgram, WhatLeavesARecomputedRegionIsKept) {
   const ParameterSpec other = weight_of("other", {kWidth});
   ListWriter writer("next");
   const int x = writer.input({"x", kWidth});
-  const CallList next =
-      writer.finish({writer.call(CallKind::rms_norm, "after", {x}, {&other}, NormAttributes{})});
+  const CallList next = writer.finish({writer.call(kRmsNorm, "after", {x}, {&other}, NormAttributes{})});
   CallList list = joined(mlp(), next);
   recompute_calls(list, std::vector<std::string>{"mlp"});
   // The sum is in the memory of the last product.
@@ -416,7 +411,7 @@ TEST(OverContext, NeighboursExchangeTokensForHeadsAroundAttention) {
   ListWriter writer("attention");
   const int x = writer.input({"x", shape.qkv_width()});
   const CallList whole =
-      writer.finish({writer.call(CallKind::attention, "attention", {x}, {}, AttentionAttributes{shape})});
+      writer.finish({writer.call(kAttention, "attention", {x}, {}, AttentionAttributes{shape})});
   const CallList list = over_context(whole, {4, ContextMethod::ulysses});
   EXPECT_EQ(kinds(list), (std::vector<std::string>{"to heads", "attention", "to tokens"}));
   const LayerValue& joined = list.value(list.calls[0].results.front());
@@ -430,12 +425,11 @@ TEST(OverContext, NeighboursExchangeTokensForHeadsAroundAttention) {
 TEST(CallTable, RefusesOperandsThatDoNotFit) {
   ListWriter writer("test");
   const int x = writer.input({"x", kWidth + 1});
-  EXPECT_CONTAINS(message_of<Error>([&] { writer.call(CallKind::linear, "up", {x}, {&up_weight()}); }),
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.call(kLinear, "up", {x}, {&up_weight()}); }),
                   "up (linear): operand 0 has width 9, but 8 is needed");
-  EXPECT_CONTAINS(message_of<Error>([&] {
-                    writer.call(CallKind::rms_norm, "norm", {x}, {&norm_weight()}, NormAttributes{});
-                  }),
-                  "norm (rms_norm): weight 0 has 8 elements, but 9 are needed");
+  EXPECT_CONTAINS(
+      message_of<Error>([&] { writer.call(kRmsNorm, "norm", {x}, {&norm_weight()}, NormAttributes{}); }),
+      "norm (rms_norm): weight 0 has 8 elements, but 9 are needed");
   EXPECT_CONTAINS(message_of<Error>([&] { joined(mlp(), CallList()); }),
                   "makes 1 values, but the next one takes 0");
 }

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/swiglu.h"
 #include "stepforge/nn/list_block.h"
 #include "tests/nn/tiny_model.h"
@@ -62,8 +63,8 @@ TEST_F(GradientQueueTest, KeepsTheInputOfALinearCallAndItsGradientOnly) {
   Parameter& down = tiny.parameter("layers.0.mlp.down");
   ListWriter writer("test");
   const int gate_up = writer.input({"x", 2 * tiny.config.ffn_dim});
-  const int hidden = writer.call(CallKind::swiglu, "swiglu", {gate_up}, {}, SwigluAttributes());
-  const CallList calls = writer.finish({writer.call(CallKind::linear, "down", {hidden}, {&down.spec()})});
+  const int hidden = writer.call(kSwiglu, "swiglu", {gate_up}, {}, SwigluAttributes());
+  const CallList calls = writer.finish({writer.call(kLinear, "down", {hidden}, {&down.spec()})});
   ListBlock block(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>());
   const BatchTensors batch(made_up_batch(1, 24, tiny.config.vocab_size));
   Context context;

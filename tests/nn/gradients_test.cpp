@@ -11,6 +11,7 @@
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/layers.h"
 #include "stepforge/kernels/reference.h"
+#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
@@ -67,17 +68,17 @@ class Gradients : public ::testing::Test {
                                        std::make_shared<const LayerResources>());
   }
   /// The result of one call.
-  at::Tensor call(CallKind kind, const Bundle& operands, std::any attributes = {},
+  at::Tensor call(const CallKind& kind, const Bundle& operands, std::any attributes = {},
                   const std::vector<const ParameterSpec*>& weights = {}) {
     std::vector<int64_t> widths;
     for (const at::Tensor& operand : operands) widths.push_back(operand.size(1));
     return block(one_call(kind, widths, std::move(attributes), weights))->forward(operands, context).front();
   }
   at::Tensor linear(const at::Tensor& x, const Parameter& weight) {
-    return call(CallKind::linear, {x}, {}, {&weight.spec()});
+    return call(kLinear, {x}, {}, {&weight.spec()});
   }
   at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& x, uint64_t site) {
-    return call(CallKind::residual_add, {branch, x}, ResidualAttributes{site, true});
+    return call(kResidualAdd, {branch, x}, ResidualAttributes{site, true});
   }
 
   TinyModel tiny;
@@ -137,7 +138,7 @@ TEST_F(Gradients, NormAndItsResidualPathMatchAutograd) {
   const at::Tensor weight64 = leaf64(weight.value());
   ListWriter writer("test");
   const int in = writer.input({"x", tiny.config.dim});
-  const int out = writer.call(CallKind::rms_norm, "norm", {in}, {&weight.spec()}, NormAttributes{1e-5});
+  const int out = writer.call(kRmsNorm, "norm", {in}, {&weight.spec()}, NormAttributes{1e-5});
   const Bundle made = block(writer.finish({out, in}))->forward({x}, context);
   const at::Tensor& normed = made[0];
   const at::Tensor& residual = made[1];
@@ -156,7 +157,7 @@ TEST_F(Gradients, RopeMatchesAutograd) {
   const at::Tensor qkv = leaf(random_tensor({tokens(), shape.qkv_width()}, 7));
   const at::Tensor qkv64 = leaf64(qkv);
   const at::Tensor cotangent = random_tensor(qkv.sizes(), 8);
-  const auto block = block_of(one_call(CallKind::rotary, {shape.qkv_width()}, RotaryAttributes{shape}),
+  const auto block = block_of(one_call(kRotary, {shape.qkv_width()}, RotaryAttributes{shape}),
                               {std::make_shared<const RopeTable>(rope), nullptr, {}, {}});
   const at::Tensor out = block->forward({qkv}, context).front();
   torch::autograd::backward({out}, {cotangent.clone()});
@@ -182,7 +183,7 @@ TEST_F(Gradients, SwigluMatchesAutograd) {
   const at::Tensor gate_up = leaf(random_tensor({tokens(), 2 * tiny.config.ffn_dim}, 11));
   const at::Tensor gate_up64 = leaf64(gate_up);
   const at::Tensor cotangent = random_tensor({tokens(), tiny.config.ffn_dim}, 12);
-  const at::Tensor out = call(CallKind::swiglu, {gate_up}, SwigluAttributes());
+  const at::Tensor out = call(kSwiglu, {gate_up}, SwigluAttributes());
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = reference_swiglu(gate_up64);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});

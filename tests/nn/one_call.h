@@ -14,7 +14,7 @@
 namespace stepforge::testing {
 
 /// A call of inputs of these widths, by `weights`; its first result is the output.
-inline CallList one_call(CallKind kind, const std::vector<int64_t>& widths, std::any attributes = {},
+inline CallList one_call(const CallKind& kind, const std::vector<int64_t>& widths, std::any attributes = {},
                          const std::vector<const ParameterSpec*>& weights = {}) {
   ListWriter writer("test");
   std::vector<int> inputs;
@@ -34,7 +34,7 @@ inline std::unique_ptr<ListBlock> block_of(const CallList& list, const LayerReso
 /// Attention by the method of `exchange`, of the rows of `batch`.
 inline at::Tensor attend_by_calls(const at::Tensor& qkv, const AttentionShape& shape,
                                   const BatchTensors& batch, const ContextExchange& exchange = {}) {
-  const CallList whole = one_call(CallKind::attention, {shape.qkv_width()}, AttentionAttributes{shape});
+  const CallList whole = one_call(kAttention, {shape.qkv_width()}, AttentionAttributes{shape});
   const auto block = block_of(over_context(whole, exchange.parallel), {{}, {}, {}, exchange});
   Context context;
   context.batch = &batch;

@@ -12,6 +12,7 @@
 #include "stepforge/kernels/embedding.h"
 #include "stepforge/kernels/reference.h"
 #include "stepforge/modelspec/call_passes.h"
+#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/nn/list_block.h"
 #include "stepforge/nn/slices.h"
 #include "tests/kernels/compare.h"
@@ -127,9 +128,9 @@ std::vector<at::Tensor> divided_pair(const TensorExchange& ranks, at::ScalarType
   x.set_requires_grad(true);
   ListWriter writer("pair");
   const int in = writer.input({"x", 5});
-  const int hidden = writer.call(CallKind::linear, "into", {in}, {&in_spec});
-  const CallList list = over_tensor(
-      writer.finish({writer.call(CallKind::linear, "out", {hidden}, {&out_spec})}), ranks.parallel);
+  const int hidden = writer.call(kLinear, "into", {in}, {&in_spec});
+  const CallList list =
+      over_tensor(writer.finish({writer.call(kLinear, "out", {hidden}, {&out_spec})}), ranks.parallel);
   const ParameterLookup lookup = [&](std::string_view name) -> Parameter& {
     return name == "into" ? into : out;
   };

@@ -103,8 +103,7 @@ inline CallExchanges head_exchanges(int64_t from, int64_t to) {
 
 }  // namespace attention_row
 
-inline constexpr CallRow kAttentionRow = {
-    .kind = CallKind::attention,
+inline constexpr CallKind kAttention = {
     .name = "attention",
     .rule = TypeRule::attention,
     .results =
@@ -138,8 +137,7 @@ inline constexpr CallRow kAttentionRow = {
         },
 };
 
-inline constexpr CallRow kToHeadsRow = {
-    .kind = CallKind::to_heads,
+inline constexpr CallKind kToHeads = {
     .name = "to_heads",
     .rule = TypeRule::exchange,
     .results =
@@ -165,8 +163,7 @@ inline constexpr CallRow kToHeadsRow = {
         },
 };
 
-inline constexpr CallRow kToTokensRow = {
-    .kind = CallKind::to_tokens,
+inline constexpr CallKind kToTokens = {
     .name = "to_tokens",
     .rule = TypeRule::exchange,
     .results =

@@ -10,8 +10,7 @@ struct SplitAttributes {
   int64_t first = 0;  ///< columns of the first result
 };
 
-inline constexpr CallRow kSplitRow = {
-    .kind = CallKind::split,
+inline constexpr CallKind kSplit = {
     .name = "split",
     .results =
         [](const CallView& view) {
@@ -23,8 +22,7 @@ inline constexpr CallRow kSplitRow = {
         },
 };
 
-inline constexpr CallRow kConcatRow = {
-    .kind = CallKind::concat,
+inline constexpr CallKind kConcat = {
     .name = "concat",
     .results =
         [](const CallView& view) {

@@ -22,8 +22,7 @@ inline std::vector<Exchange> exchanged(const std::optional<ExchangeKind>& kind, 
 
 }  // namespace exchange_row
 
-inline constexpr CallRow kExchangeRow = {
-    .kind = CallKind::exchange,
+inline constexpr CallKind kExchange = {
     .name = "exchange",
     .rule = TypeRule::exchange,
     .results =

@@ -57,8 +57,7 @@ inline std::string text(const CallView& view) {
 
 }  // namespace experts_row
 
-inline constexpr CallRow kSortRowsRow = {
-    .kind = CallKind::sort_rows,
+inline constexpr CallKind kSortRows = {
     .name = "sort_rows",
     .results =
         [](const CallView& view) {
@@ -69,8 +68,7 @@ inline constexpr CallRow kSortRowsRow = {
         },
 };
 
-inline constexpr CallRow kExpertInRow = {
-    .kind = CallKind::expert_in,
+inline constexpr CallKind kExpertIn = {
     .name = "expert_in",
     .rule = TypeRule::linear,
     .results =
@@ -91,8 +89,7 @@ inline constexpr CallRow kExpertInRow = {
     .text = experts_row::text,
 };
 
-inline constexpr CallRow kExpertOutRow = {
-    .kind = CallKind::expert_out,
+inline constexpr CallKind kExpertOut = {
     .name = "expert_out",
     .rule = TypeRule::linear,
     .results =

@@ -14,8 +14,7 @@ struct LatentHeadsAttributes {
       0;  ///< elements of a head that know their position; those of a key are the same in all heads
 };
 
-inline constexpr CallRow kLatentHeadsRow = {
-    .kind = CallKind::latent_heads,
+inline constexpr CallKind kLatentHeads = {
     .name = "latent_heads",
     .results =
         [](const CallView& view) {

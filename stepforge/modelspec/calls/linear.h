@@ -73,8 +73,7 @@ inline CallExchanges exchanges(const CallView& view) {
 
 }  // namespace linear_row
 
-inline constexpr CallRow kLinearRow = {
-    .kind = CallKind::linear,
+inline constexpr CallKind kLinear = {
     .name = "linear",
     .rule = TypeRule::linear,
     .results =
@@ -103,8 +102,7 @@ inline constexpr CallRow kLinearRow = {
 };
 
 /// Adds in place.
-inline constexpr CallRow kBiasRow = {
-    .kind = CallKind::bias,
+inline constexpr CallKind kBias = {
     .name = "bias",
     .results =
         [](const CallView& view) {

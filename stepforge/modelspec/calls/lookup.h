@@ -12,8 +12,7 @@ struct LookupAttributes {
   int64_t ahead = 0;  ///< of tokens so much further ahead, of which only training has values
 };
 
-inline constexpr CallRow kLookupRow = {
-    .kind = CallKind::lookup,
+inline constexpr CallKind kLookup = {
     .name = "lookup",
     .rule = TypeRule::lookup,
     .results =

@@ -17,8 +17,7 @@ struct LossAttributes {
   int64_t numbers_per_logit = 0;  ///< fp32 numbers that a loss of a plug-in allocates, with its gradient
 };
 
-inline constexpr CallRow kLossRow = {
-    .kind = CallKind::loss,
+inline constexpr CallKind kLoss = {
     .name = "loss",
     .rule = TypeRule::loss,
     .results =

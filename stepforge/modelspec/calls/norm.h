@@ -12,8 +12,7 @@ struct NormAttributes {
   double offset = 0.0;  ///< added to the weight: 1 in Gemma
 };
 
-inline constexpr CallRow kRmsNormRow = {
-    .kind = CallKind::rms_norm,
+inline constexpr CallKind kRmsNorm = {
     .name = "rms_norm",
     .results =
         [](const CallView& view) {

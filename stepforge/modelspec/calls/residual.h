@@ -12,8 +12,7 @@ struct ResidualAttributes {
   bool dropout = false;
 };
 
-inline constexpr CallRow kResidualAddRow = {
-    .kind = CallKind::residual_add,
+inline constexpr CallKind kResidualAdd = {
     .name = "residual_add",
     .results =
         [](const CallView& view) {
@@ -29,8 +28,7 @@ inline constexpr CallRow kResidualAddRow = {
         },
 };
 
-inline constexpr CallRow kAddRow = {
-    .kind = CallKind::add,
+inline constexpr CallKind kAdd = {
     .name = "add",
     .results =
         [](const CallView& view) {
@@ -41,8 +39,7 @@ inline constexpr CallRow kAddRow = {
     .passes_gradient = [](const CallView&) { return 3U; },
 };
 
-inline constexpr CallRow kGatedAddRow = {
-    .kind = CallKind::gated_add,
+inline constexpr CallKind kGatedAdd = {
     .name = "gated_add",
     .results =
         [](const CallView& view) {

@@ -31,8 +31,7 @@ inline int64_t span(const CallView& view, std::size_t weight) {
 
 }  // namespace rotary_row
 
-inline constexpr CallRow kRotaryRow = {
-    .kind = CallKind::rotary,
+inline constexpr CallKind kRotary = {
     .name = "rotary",
     .results =
         [](const CallView& view) {

@@ -37,8 +37,7 @@ inline double wide_flops(const CallView& view) {
 
 }  // namespace router_row
 
-inline constexpr CallRow kRouteRow = {
-    .kind = CallKind::route,
+inline constexpr CallKind kRoute = {
     .name = "route",
     .results =
         [](const CallView& view) {
@@ -70,8 +69,7 @@ inline constexpr CallRow kRouteRow = {
         },
 };
 
-inline constexpr CallRow kWideLinearRow = {
-    .kind = CallKind::wide_linear,
+inline constexpr CallKind kWideLinear = {
     .name = "wide_linear",
     .results =
         [](const CallView& view) {

@@ -16,8 +16,7 @@ struct SwigluAttributes {
   std::optional<ClampedSwiglu> clamped = {};  ///< of rows with weights
 };
 
-inline constexpr CallRow kSwigluRow = {
-    .kind = CallKind::swiglu,
+inline constexpr CallKind kSwiglu = {
     .name = "swiglu",
     .results =
         [](const CallView& view) {

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rows of the call table share: checks of operands, and the workspace of gradients of vectors.
+// What rows of calls share, such as the workspace of gradients of vectors.
 #pragma once
 
-#include "stepforge/modelspec/call_table.h"
+#include "stepforge/modelspec/call_kind.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 
 namespace stepforge {
-
-/// Throws Error, naming the call, unless its operand has this width.
-void require_width(const CallView& view, std::size_t operand, int64_t width);
-/// The same of the elements of a weight.
-void require_elements(const CallView& view, std::size_t weight, int64_t elements);
 
 /// Sums over tokens of `columns` numbers each are computed from a bounded number of partial sums.
 inline Workspace partial_sums(int64_t columns) {

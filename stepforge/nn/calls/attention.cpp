@@ -9,7 +9,7 @@
 #include "stepforge/nn/calls/keys.h"
 #include "stepforge/nn/kv_cache.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -80,6 +80,8 @@ void attend_gathered_backward(const CallRun& run) {
   qkv_gradient.narrow(1, shape.out_width(), own.size(1)).copy_(own);
 }
 
+namespace {
+
 void attention(const CallRun& run) {
   const auto& [shape, layer, context] = attributes_of<AttentionAttributes>(run.call);
   if (run.context.cache != nullptr) return attend_cached(run);
@@ -100,4 +102,8 @@ void attention_backward(const CallRun& run) {
                                 run.results[1], shape, ranges, split_qkv(run.written[0], shape));
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kAttentionEntry = {&kAttention, attention, attention_backward};
+
+}  // namespace stepforge

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/columns.h"
 
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -19,8 +19,6 @@ void copy_columns(const at::Tensor& whole, const at::Tensor& first, const at::Te
     begin += part.size(1);
   }
 }
-
-}  // namespace
 
 void split(const CallRun& run) {
   copy_columns(run.operands[0], run.written[0], run.written[1], /*to_parts=*/true);
@@ -38,4 +36,9 @@ void concat_backward(const CallRun& run) {
   copy_columns(run.gradients[0], run.written[0], run.written[1], /*to_parts=*/true);
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kSplitEntry = {&kSplit, split, split_backward};
+extern const CallEntry kConcatEntry = {&kConcat, concat, concat_backward};
+
+}  // namespace stepforge

@@ -2,9 +2,9 @@
 #include "stepforge/modelspec/calls/exchange.h"
 
 #include "stepforge/base/error.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -26,8 +26,6 @@ void exchange_tensors(ExchangeKind kind, const at::Tensor& in, const at::Tensor&
   }
 }
 
-}  // namespace
-
 void exchange(const CallRun& run) {
   exchange_tensors(*attributes_of<ExchangeAttributes>(run.call).forward, run.operands[0], run.written[0],
                    run.resources.tensor);
@@ -38,4 +36,8 @@ void exchange_backward(const CallRun& run) {
                    run.resources.tensor);
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kExchangeEntry = {&kExchange, exchange, exchange_backward};
+
+}  // namespace stepforge

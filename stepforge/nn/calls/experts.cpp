@@ -7,10 +7,10 @@
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/kernels/grouped_product.h"
 #include "stepforge/kernels/tensor_check.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/wide_linear.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -65,8 +65,6 @@ at::Tensor add_bias_gradient(const CallRun& run, const at::Tensor& of_rows, cons
   bias.add_gradient(sums);
   return sums;
 }
-
-}  // namespace
 
 void sort_rows(const CallRun& run) {
   const ExpertRows rows = sort_by_expert(run.operands[0], attributes_of<ExpertsAttributes>(run.call).experts);
@@ -138,4 +136,10 @@ void expert_out_backward(const CallRun& run) {
       });
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kSortRowsEntry = {&kSortRows, sort_rows, sort_rows_backward};
+extern const CallEntry kExpertInEntry = {&kExpertIn, expert_in, expert_in_backward};
+extern const CallEntry kExpertOutEntry = {&kExpertOut, expert_out, expert_out_backward};
+
+}  // namespace stepforge

@@ -4,9 +4,9 @@
 
 #include "stepforge/modelspec/calls/attention.h"
 #include "stepforge/nn/attention_sinks.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 /// Throws Error unless the batch has the part of its rows for which the model was made.
 void check_parts(const BatchTensors& batch, const ContextParallel& parallel);
@@ -38,4 +38,4 @@ void attend_gathered_backward(const CallRun& run);
 void attend_ring(const CallRun& run);
 void attend_ring_backward(const CallRun& run);
 
-}  // namespace stepforge::calls
+}  // namespace stepforge

@@ -2,9 +2,11 @@
 #include "stepforge/modelspec/calls/latent_heads.h"
 
 #include "stepforge/kernels/latent_heads.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 
-namespace stepforge::calls {
+namespace stepforge {
+
+namespace {
 
 void latent_heads(const CallRun& run) {
   latent_heads_forward(run.operands[0], run.operands[1], run.operands[2],
@@ -18,4 +20,8 @@ void latent_heads_backward(const CallRun& run) {
                                    run.written[1], run.written[2]);
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kLatentHeadsEntry = {&kLatentHeads, latent_heads, latent_heads_backward};
+
+}  // namespace stepforge

@@ -5,11 +5,13 @@
 #include <ATen/ops/mm.h>
 
 #include "stepforge/kernels/bias.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/norm_gradient.h"
 #include "stepforge/nn/slices.h"
 
-namespace stepforge::calls {
+namespace stepforge {
+
+namespace {
 
 void linear(const CallRun& run) {
   const LinearAttributes attributes = linear_attributes(run.call);
@@ -52,4 +54,9 @@ void bias_backward(const CallRun& run) {
   gradient.finish();
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kLinearEntry = {&kLinear, linear, linear_backward};
+extern const CallEntry kBiasEntry = {&kBias, bias, bias_backward};
+
+}  // namespace stepforge

@@ -2,10 +2,10 @@
 #include "stepforge/modelspec/calls/lookup.h"
 
 #include "stepforge/kernels/embedding.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/vocabulary_part.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 static_assert(kNoToken == kNoEmbedding);
 
@@ -24,8 +24,6 @@ double factor_of(const CallRun& run) {
   return static_cast<float>(c10::BFloat16(static_cast<float>(factor)));
 }
 
-}  // namespace
-
 void lookup(const CallRun& run) {
   embedding_forward(tokens_of(run), run.weight(0).value(), run.written[0],
                     vocabulary_part(run.weight(0).spec()), factor_of(run));
@@ -42,4 +40,8 @@ void lookup_backward(const CallRun& run) {
   });
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kLookupEntry = {&kLookup, lookup, lookup_backward};
+
+}  // namespace stepforge

@@ -2,10 +2,10 @@
 #include "stepforge/modelspec/calls/loss.h"
 
 #include "stepforge/kernels/cross_entropy.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/vocabulary_part.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -16,8 +16,6 @@ void compute(const CallRun& run, const LossGradient& gradient, const LinearCross
                        attributes.chunk, outputs, vocabulary_part(weight.spec()),
                        attributes.parts > 1 ? run.resources.tensor : TensorExchange());
 }
-
-}  // namespace
 
 /// In training losses are computed with their gradients.
 void loss(const CallRun& run) {
@@ -45,4 +43,8 @@ void loss_backward(const CallRun& run) {
   });
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kLossEntry = {&kLoss, loss, loss_backward};
+
+}  // namespace stepforge

@@ -2,10 +2,12 @@
 #include "stepforge/modelspec/calls/norm.h"
 
 #include "stepforge/kernels/rms_norm.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/norm_gradient.h"
 
-namespace stepforge::calls {
+namespace stepforge {
+
+namespace {
 
 void rms_norm(const CallRun& run) {
   const auto& norm = attributes_of<NormAttributes>(run.call);
@@ -22,4 +24,8 @@ void rms_norm_backward(const CallRun& run) {
   gradient.finish();
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kRmsNormEntry = {&kRmsNorm, rms_norm, rms_norm_backward};
+
+}  // namespace stepforge

@@ -5,9 +5,9 @@
 
 #include "stepforge/kernels/dropout_add.h"
 #include "stepforge/kernels/gated_add.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -26,8 +26,6 @@ struct Dropout {
               batch.row_positions.slice(0, slice.begin, slice.end)};
   }
 };
-
-}  // namespace
 
 void residual_add(const CallRun& run) {
   const Dropout dropout(run, run.operands[0].size(0));
@@ -56,4 +54,10 @@ void gated_add_backward(const CallRun& run) {
                                 run.written[2].squeeze(1));
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kResidualAddEntry = {&kResidualAdd, residual_add, residual_add_backward};
+extern const CallEntry kAddEntry = {&kAdd, add, add_backward};
+extern const CallEntry kGatedAddEntry = {&kGatedAdd, gated_add, gated_add_backward};
+
+}  // namespace stepforge

@@ -15,7 +15,7 @@
 
 #include "stepforge/nn/calls/keys.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -155,4 +155,4 @@ void attend_ring_backward(const CallRun& run) {
   gradient.narrow(1, shape.out_width(), width).copy_(own_sum);
 }
 
-}  // namespace stepforge::calls
+}  // namespace stepforge

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/rotary.h"
 
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/norm_gradient.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -17,8 +17,6 @@ QkNorm norm_of(const CallRun& run) {
 const RopeTable& table_of(const CallRun& run) {
   return *(attributes_of<RotaryAttributes>(run.call).local ? run.resources.local_rope : run.resources.rope);
 }
-
-}  // namespace
 
 void rotary(const CallRun& run) {
   const QkNorm norm = norm_of(run);
@@ -44,4 +42,8 @@ void rotary_backward(const CallRun& run) {
   k.finish();
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kRotaryEntry = {&kRotary, rotary, rotary_backward};
+
+}  // namespace stepforge

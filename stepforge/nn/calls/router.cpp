@@ -8,11 +8,11 @@
 #include "stepforge/kernels/bias.h"
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/kernels/router.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/router_step.h"
 #include "stepforge/nn/wide_linear.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -30,8 +30,6 @@ void report(const CallRun& run, const at::Tensor& row_sums) {
   step.report(route.layer,
               {row_sums, losses, count_tokens(run.written[1], step.token_weights(), experts), route.layer});
 }
-
-}  // namespace
 
 void route(const CallRun& run) {
   const auto& route = attributes_of<RouteAttributes>(run.call);
@@ -86,4 +84,9 @@ void wide_linear_backward(const CallRun& run) {
   if (run.written.wanted(0)) wide_input_gradient(run.gradients[0], run.weight(0).value(), run.written[0]);
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kWideLinearEntry = {&kWideLinear, wide_linear, wide_linear_backward};
+extern const CallEntry kRouteEntry = {&kRoute, route, route_backward};
+
+}  // namespace stepforge

@@ -2,9 +2,11 @@
 #include "stepforge/modelspec/calls/swiglu.h"
 
 #include "stepforge/kernels/swiglu.h"
-#include "stepforge/nn/calls/entries.h"
+#include "stepforge/nn/call_entries.h"
 
-namespace stepforge::calls {
+namespace stepforge {
+
+namespace {
 
 void swiglu(const CallRun& run) {
   const auto& [activation, clamped] = attributes_of<SwigluAttributes>(run.call);
@@ -31,4 +33,8 @@ void swiglu_backward(const CallRun& run) {
     expert_swiglu_backward(gradient, gate_up, run.operands[1], slots, run.written[0], run.written[1]);
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kSwigluEntry = {&kSwiglu, swiglu, swiglu_backward};
+
+}  // namespace stepforge

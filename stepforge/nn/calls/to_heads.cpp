@@ -11,7 +11,7 @@
 
 #include "stepforge/nn/calls/keys.h"
 
-namespace stepforge::calls {
+namespace stepforge {
 
 namespace {
 
@@ -85,8 +85,6 @@ struct HeadsExchange {
   }
 };
 
-}  // namespace
-
 void to_heads(const CallRun& run) {
   check_parts(*run.context.batch, run.resources.exchange.parallel);
   const HeadsExchange exchange(run);
@@ -114,4 +112,9 @@ void to_tokens_backward(const CallRun& run) {
   exchange.in_order_of_rows(exchange.to_joined_tokens(run.gradients[0]), run.written);
 }
 
-}  // namespace stepforge::calls
+}  // namespace
+
+extern const CallEntry kToHeadsEntry = {&kToHeads, to_heads, to_heads_backward};
+extern const CallEntry kToTokensEntry = {&kToTokens, to_tokens, to_tokens_backward};
+
+}  // namespace stepforge
