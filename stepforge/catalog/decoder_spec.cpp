@@ -180,11 +180,11 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
   std::vector<LayerSpec*> parts;
   for (LayerSpec& part : layers) {
     parts.push_back(&part);
-    block.regions.push_back(std::move(part.region));
   }
   if (kind != BlockKind::embedding) block.inputs.push_back(hidden);
   if (kind != BlockKind::head) block.outputs.push_back(hidden);
   block.units = add_units(spec, name, parts);
+  for (LayerSpec& part : layers) add_lists(block, std::move(part));
   spec.blocks.push_back(std::move(block));
 }
 

@@ -25,6 +25,14 @@ std::vector<int> add_units(ModelSpec& spec, const std::string& name, const std::
   return units;
 }
 
+void add_lists(BlockSpec& block, LayerSpec layer) {
+  const auto add = [](CallList& list, CallList next) {
+    list = list.empty() ? std::move(next) : joined(std::move(list), next);
+  };
+  add(block.list, std::move(layer.list));
+  add(block.generation, std::move(layer.generation));
+}
+
 void add_expert_blocks(ModelSpec& spec, const BundleEntry& hidden, int layer, LayerSpec attention,
                        ExpertParts parts, const ExpertDims& dims, const ExpertParallel& parallel) {
   const std::string name = format("layers.{}", layer);
@@ -37,25 +45,27 @@ void add_expert_blocks(ModelSpec& spec, const BundleEntry& hidden, int layer, La
                         .mesh = UnitMesh::experts});
 
   const auto add = [&](LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
-                       std::vector<BundleEntry> outputs, std::vector<RegionSpec> regions) -> BlockSpec& {
-    return spec.blocks.emplace_back(
-        layer_part(layer, part, std::move(units), std::move(inputs), std::move(outputs), std::move(regions)));
+                       std::vector<BundleEntry> outputs, LayerSpec calls) -> BlockSpec& {
+    BlockSpec& block = spec.blocks.emplace_back(
+        layer_part(layer, part, std::move(units), std::move(inputs), std::move(outputs)));
+    add_lists(block, std::move(calls));
+    return block;
   };
-  add(LayerPart::router, units, {hidden}, {hidden, values.tokens, values.weights, values.experts},
-      {std::move(attention.region), std::move(parts.router.region)});
+  BlockSpec& router = add(LayerPart::router, units, {hidden},
+                          {hidden, values.tokens, values.weights, values.experts}, std::move(attention));
+  add_lists(router, std::move(parts.router));
   std::vector<BundleEntry> joined = {hidden, values.combined()};
   if (dims.shared_hidden > 0) {
     std::vector<BundleEntry> made = {{"shared", hidden.width, hidden.slice}};
     if (dims.shared_gate)
       made.push_back({.name = "gate", .width = 1, .slice = hidden.slice, .dtype = DType::f32});
     std::ranges::copy(made, std::back_inserter(joined));
-    add(LayerPart::shared, {units.back()}, {values.tokens}, std::move(made),
-        {std::move(parts.shared.region)});
+    add(LayerPart::shared, {units.back()}, {values.tokens}, std::move(made), std::move(parts.shared));
   }
   add(LayerPart::experts, {unit_of_experts}, values.inputs(rows), {values.results(rows)},
-      {std::move(parts.experts.region)})
+      std::move(parts.experts))
       .dispatch = values.dispatch(dims.experts, parallel);
-  add(LayerPart::join, {}, std::move(joined), {hidden}, {std::move(parts.join.region)});
+  add(LayerPart::join, {}, std::move(joined), {hidden}, std::move(parts.join));
 }
 
 }  // namespace stepforge

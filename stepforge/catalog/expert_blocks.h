@@ -14,6 +14,9 @@ namespace stepforge {
 /// unit `name`.mlp. Returns the numbers of these units, of which there may be one.
 std::vector<int> add_units(ModelSpec& spec, const std::string& name, const std::vector<LayerSpec*>& layers);
 
+/// Appends what a layer computes to what the block does.
+void add_lists(BlockSpec& block, LayerSpec layer);
+
 /// Adds the blocks of a layer to `spec`, the unit layers.3.experts, which has the experts of this rank, and those of all
 /// else (add_units()). `hidden` passes between layers.
 void add_expert_blocks(ModelSpec& spec, const BundleEntry& hidden, int layer, LayerSpec attention,

@@ -10,7 +10,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/biased_experts.h"
 #include "stepforge/catalog/layer_writer.h"
-#include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/calls/experts.h"
 #include "stepforge/modelspec/calls/router.h"
 
@@ -234,8 +233,7 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
     const int x = hidden(layer, "hidden");
     const int tokens = layer.norm("norm", x);
     const Routed routed = layer.route(tokens, router);
-    parts.router.region =
-        region_on_slices("router", layer.finish({x, tokens, routed.weights, routed.experts}), tensor);
+    set_lists_on_slices(parts.router, layer.finish({x, tokens, routed.weights, routed.experts}), tensor);
   }
   {
     // Of rows that ranks have sent, each with one expert.
@@ -245,15 +243,14 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
     const int experts =
         layer.input({.name = "experts", .width = 1, .type = ElementType::int32, .differentiable = false});
     const int64_t held = parallel.part_of(dims.experts).size();
-    const CallList calls = layer.finish({layer.experts(rows, {weights, experts}, held, 1)});
-    parts.experts.region = region_of("mlp", calls, calls);
+    set_lists_on_slices(parts.experts, layer.finish({layer.experts(rows, {weights, experts}, held, 1)}), {});
   }
   if (dims.shared_hidden > 0) {
     ExpertWriter layer = writer("mlp", parts.shared);
     const Shared made = layer.shared(hidden(layer, "tokens"));
     std::vector<int> outputs = {made.result};
     if (made.gate >= 0) outputs.push_back(made.gate);
-    parts.shared.region = region_on_slices("mlp", layer.finish(std::move(outputs)), tensor);
+    set_lists_on_slices(parts.shared, layer.finish(std::move(outputs)), tensor);
   }
   {
     ExpertWriter layer = writer("join", parts.join);
@@ -262,8 +259,7 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
     Shared shared;
     if (dims.shared_hidden > 0) shared.result = hidden(layer, "shared");
     if (dims.shared_gate) shared.gate = layer.input(gate);
-    parts.join.region =
-        region_on_slices("join", layer.finish({layer.join(combined, shared, residual, dropout)}), tensor);
+    set_lists_on_slices(parts.join, layer.finish({layer.join(combined, shared, residual, dropout)}), tensor);
   }
   if (tensor.sequence)
     for (LayerSpec* part : {&parts.router, &parts.experts, &parts.shared, &parts.join})
@@ -284,7 +280,7 @@ LayerSpec expert_layer(const std::string& prefix, const std::string& hf_prefix, 
   const Routed routed = calls.route(tokens, router);
   const int results = calls.experts(tokens, routed, dims.experts, dims.chosen);
   const Shared shared = calls.shared(tokens);
-  layer.region = region_on_slices("mlp", calls.finish({calls.join(results, shared, x, dropout)}), tensor);
+  set_lists_on_slices(layer, calls.finish({calls.join(results, shared, x, dropout)}), tensor);
   if (tensor.sequence) layer.mesh = UnitMesh::slices;
   return layer;
 }

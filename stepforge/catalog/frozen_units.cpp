@@ -107,9 +107,8 @@ bool uses(const BlockSpec& block, const UnitSpec& unit) {
   const auto has = [&](const std::string& weight) {
     return std::ranges::find(unit.parameters, weight, &ParameterSpec::name) != unit.parameters.end();
   };
-  return std::ranges::any_of(block.regions, [&](const RegionSpec& region) {
-    return std::ranges::any_of(region.calls,
-                               [&](const CallSpec& call) { return std::ranges::any_of(call.weights, has); });
+  return std::ranges::any_of(block.list.calls, [&](const Call& call) {
+    return std::ranges::any_of(call.weights, has, &CallWeight::name);
   });
 }
 
@@ -167,8 +166,7 @@ void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType ma
   }
   model.units = std::move(units);
   for (BlockSpec& block : model.blocks)
-    for (RegionSpec& region : block.regions)
-      for (CallList* list : {&region.list, &region.generation}) freeze_calls(*list, model.units);
+    for (CallList* list : {&block.list, &block.generation}) freeze_calls(*list, model.units);
 }
 
 }  // namespace stepforge

@@ -73,8 +73,7 @@ LayerSpec latent_attention_layer(const std::string& prefix, const std::string& h
                                  bool dropout, const TensorParallel& tensor) {
   LayerSpec layer;
   layer.parameters = latent_parameters(prefix, hf_prefix, dims, depth_std);
-  layer.region =
-      region_of_rank("attention", latent_calls(prefix, layer.parameters, dims, traits, dropout), tensor);
+  set_lists_of_rank(layer, latent_calls(prefix, layer.parameters, dims, traits, dropout), tensor);
   return layer;
 }
 

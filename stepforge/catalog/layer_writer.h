@@ -85,11 +85,11 @@ class LayerWriter : public ListWriter {
   const LayerTraits& traits_;
 };
 
-/// The region of a rank, from the calls of a whole layer.
-RegionSpec region_of_rank(const std::string& name, const CallList& whole, TensorParallel tensor,
-                          const ContextParallel& context = {});
+/// Sets the lists of a rank, from the calls of a whole layer.
+void set_lists_of_rank(LayerSpec& layer, const CallList& whole, TensorParallel tensor,
+                       const ContextParallel& context = {});
 
-/// Of a layer of weights that are whole on every rank.
-RegionSpec region_on_slices(const std::string& name, const CallList& whole, const TensorParallel& tensor);
+/// Those of a layer of weights that are whole on every rank.
+void set_lists_on_slices(LayerSpec& layer, CallList whole, const TensorParallel& tensor);
 
 }  // namespace stepforge

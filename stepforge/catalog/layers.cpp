@@ -8,7 +8,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/layer_writer.h"
 #include "stepforge/modelspec/call_passes.h"
-#include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/calls/lookup.h"
 #include "stepforge/modelspec/calls/loss.h"
 
@@ -105,15 +104,16 @@ CallList head_calls(const ParameterSpec& norm, const CallWeight& output, const H
 
 }  // namespace
 
-RegionSpec region_of_rank(const std::string& name, const CallList& whole, TensorParallel tensor,
-                          const ContextParallel& context) {
-  CallList training = over_context(over_tensor(whole, tensor), context);
+void set_lists_of_rank(LayerSpec& layer, const CallList& whole, TensorParallel tensor,
+                       const ContextParallel& context) {
+  layer.list = over_context(over_tensor(whole, tensor), context);
   tensor.sequence = tensor.async = false;
-  return region_of(name, std::move(training), over_tensor(whole, tensor));
+  layer.generation = over_tensor(whole, tensor);
 }
 
-RegionSpec region_on_slices(const std::string& name, const CallList& whole, const TensorParallel& tensor) {
-  return region_of(name, on_slices(whole, tensor), whole);
+void set_lists_on_slices(LayerSpec& layer, CallList whole, const TensorParallel& tensor) {
+  layer.list = on_slices(whole, tensor);
+  layer.generation = std::move(whole);
 }
 
 double residual_std(int64_t layer) {
@@ -131,8 +131,7 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
   const SubTensor table{"weight", hf_name, vocab, {Initializer::Kind::normal, kProjectionStd}};
   layer.parameters.push_back(packed_matrix(
       prefix + ".weight", width, {row_slice(table, width, tensor.part_of(vocab))}, ParameterTag::embedding));
-  layer.region =
-      region_of_rank("embedding", embedding_calls(layer.parameters.front(), ahead, factor), tensor);
+  set_lists_of_rank(layer, embedding_calls(layer.parameters.front(), ahead, factor), tensor);
   return layer;
 }
 
@@ -191,9 +190,8 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
 
   const AttentionShape shape{dims.heads,    dims.kv_heads,    dims.head_dim, traits.query_scale,
                              traits.window, traits.score_cap, dims.value_dim};
-  layer.region = region_of_rank("attention",
-                                attention_calls(prefix, layer.parameters, shape, dims.width, traits, dropout),
-                                tensor, context);
+  set_lists_of_rank(layer, attention_calls(prefix, layer.parameters, shape, dims.width, traits, dropout),
+                    tensor, context);
   return layer;
 }
 
@@ -219,7 +217,7 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
                                           whole_hidden, part, depth_std));
   if (traits.norms_after()) add_norm(".post_norm", "post_feedforward_layernorm.weight");
 
-  layer.region = region_of_rank("mlp", mlp_calls(prefix, layer.parameters, width, traits, dropout), tensor);
+  set_lists_of_rank(layer, mlp_calls(prefix, layer.parameters, width, traits, dropout), tensor);
   return layer;
 }
 
@@ -236,7 +234,7 @@ LayerSpec head_layer(const std::string& prefix, const HeadDims& head, const Tens
     layer.parameters.push_back(
         packed_matrix(output.name, head.width, {row_slice(weight, head.width, part)}, ParameterTag::head));
   }
-  layer.region = region_of_rank("head", head_calls(layer.parameters.front(), output, head, tensor), tensor);
+  set_lists_of_rank(layer, head_calls(layer.parameters.front(), output, head, tensor), tensor);
   return layer;
 }
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/modelspec/call_list.h"
 #include "stepforge/modelspec/context_parallel.h"
-#include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/layer_traits.h"
 #include "stepforge/modelspec/parameter.h"
 #include "stepforge/modelspec/tensor_parallel.h"
@@ -20,7 +20,8 @@ namespace stepforge {
 
 struct LayerSpec {
   std::vector<ParameterSpec> parameters;
-  RegionSpec region;
+  CallList list = {};              ///< what it computes
+  CallList generation = {};        ///< the same in generation (BlockSpec)
   UnitMesh mesh = UnitMesh::rows;  ///< of its parameters
 };
 

@@ -7,7 +7,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/layer_writer.h"
 #include "stepforge/modelspec/call_passes.h"
-#include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/calls/columns.h"
 
 namespace stepforge {
@@ -59,7 +58,8 @@ LayerSpec mtp_layer(const std::string& prefix, const std::string& hf_prefix, con
   const auto calls = [&](bool slices) {
     return mtp_calls(prefix, layer.parameters, last_norm, width, traits, slices);
   };
-  layer.region = region_of("mtp", on_slices(calls(tensor.sequence), tensor), calls(false));
+  layer.list = on_slices(calls(tensor.sequence), tensor);
+  layer.generation = calls(false);
   if (tensor.sequence) layer.mesh = UnitMesh::slices;
   return layer;
 }

@@ -16,15 +16,6 @@ ValueType exchange_gradient(const TypePlace& place, ValueType gradient,
   return place.after(gradient, exchanges, "the gradient of its result");
 }
 
-/// A layer that was given all tokens, but keeps only its slice of them, must gather them again.
-void check_kept_slice(const TypePlace& place, ValueType x, const std::vector<Exchange>& exchanges) {
-  const bool keeps_slice = place.axis.axis == BlockAxis::tensor && x == replicated &&
-                           (place.call->keeps_slice || place.call->saves.slice_compute > 0);
-  if (!keeps_slice) return place.require_no_exchange(exchanges);
-  place.require(exchanges.size() == 1 && exchanges.front().kind == ExchangeKind::gather,
-                "keeps a slice of its input and does not gather it once in backward");
-}
-
 void add_weight(const TypePlace& place, WeightTypes& weights, const std::string& name, ValueType type) {
   if (const std::vector<Exchange> exchanges = place.weight_exchanges(); !exchanges.empty())
     type = place.after(type, exchanges, "the gradient of " + name);
@@ -36,7 +27,7 @@ void add_weight(const TypePlace& place, WeightTypes& weights, const std::string&
 }
 
 ValueType through_weight(const TypePlace& place, ValueType x, ValueType gradient, WeightTypes& weights) {
-  const std::string& weight = place.call->weights.front();
+  const std::string& weight = place.weights().front().name;
   switch (place.division()) {
     case Division::rows:
       add_weight(place, weights, weight, channels);
@@ -47,11 +38,12 @@ ValueType through_weight(const TypePlace& place, ValueType x, ValueType gradient
       return channels;
     case Division::experts:
       place.require_type(gradient, channels, "the gradient of the rows of experts");
-      for (const std::string& part : place.call->weights) add_weight(place, weights, part, channels);
+      for (const CallWeight& part : place.weights()) add_weight(place, weights, part.name, channels);
       return channels;
     case Division::whole:
-      for (const std::string& part : place.call->weights)
-        add_weight(place, weights, part, of_other_tokens(x) || gradient == partial ? partial : replicated);
+      for (const CallWeight& part : place.weights())
+        add_weight(place, weights, part.name,
+                   of_other_tokens(x) || gradient == partial ? partial : replicated);
       return gradient;
   }
   return gradient;
@@ -67,35 +59,52 @@ ValueType elementwise_weight(const TypePlace& place, const std::string& weight, 
 
 ValueType loss_gradient(const TypePlace& place, ValueType x, WeightTypes& weights) {
   const bool divided = place.division() != Division::whole;
-  add_weight(place, weights, place.call->weights.front(),
+  add_weight(place, weights, place.weights().front().name,
              divided              ? channels
              : of_other_tokens(x) ? partial
                                   : replicated);
   return divided ? partial : x;
 }
 
+ValueType linear_gradient(const TypePlace& place, ValueType x, ValueType gradient, WeightTypes& weights) {
+  std::vector<Exchange> exchanges = place.backward_exchanges();
+  std::vector<Exchange> forward = place.forward_exchanges();
+  if (place.scatters_result())
+    gradient = place.after(gradient, taken(exchanges, ExchangeKind::gather), "the gradient of its result");
+  ValueType made = through_weight(place, product_input(place, x, forward), gradient, weights);
+  if (place.gathers_input()) {
+    made = place.after(made, taken(exchanges, ExchangeKind::sum_slice), "the gradient of its input");
+    if (place.call->call->trains())
+      place.require(!taken(exchanges, ExchangeKind::gather).empty(),
+                    "keeps a slice of its input and does not gather it once in backward");
+  }
+  place.require_no_exchange(exchanges);
+  return made;
+}
+
 }  // namespace
 
 ValueType input_gradient_type(const TypePlace& place, ValueType x, ValueType gradient, WeightTypes& weights) {
   const std::vector<Exchange> exchanges = place.backward_exchanges();
-  switch (place.call->rule) {
+  switch (place.rule()) {
     case TypeRule::exchange:
       return exchange_gradient(place, gradient, exchanges);
-    case TypeRule::lookup:
     case TypeRule::linear:
-      check_kept_slice(place, x, exchanges);
+      return linear_gradient(place, x, gradient, weights);
+    case TypeRule::lookup:
+      place.require_no_exchange(exchanges);
       return through_weight(place, x, gradient, weights);
     case TypeRule::loss:
       place.require_no_exchange(exchanges);
       return loss_gradient(place, x, weights);
     case TypeRule::attention:
-      for (const std::string& weight : place.call->weights)
-        add_weight(place, weights, weight, elementwise_weight(place, weight, x, gradient));
+      for (const CallWeight& weight : place.weights())
+        add_weight(place, weights, weight.name, elementwise_weight(place, weight.name, x, gradient));
       return gradient;
     default:
       place.require_no_exchange(exchanges);
-      for (const std::string& weight : place.call->weights)
-        add_weight(place, weights, weight, elementwise_weight(place, weight, x, gradient));
+      for (const CallWeight& weight : place.weights())
+        add_weight(place, weights, weight.name, elementwise_weight(place, weight.name, x, gradient));
       return gradient;
   }
 }

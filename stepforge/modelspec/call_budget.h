@@ -12,8 +12,12 @@
 
 namespace stepforge {
 
+/// The names of activation_checkpoint.regions that a block knows. None of a block of your own, which is only recomputed as a
+/// whole.
+std::vector<std::string> region_names(const BlockSpec& block);
+
 /// The names of activation_checkpoint.calls that a block knows: kinds of its calls ("swiglu") and calls ("mlp.swiglu"). None
-/// of a block of tensor operations, whose regions are recomputed as a whole.
+/// of a block of your own.
 std::vector<std::string> call_names(const BlockSpec& block);
 
 /// The calls ("mlp.swiglu") that these names mean in a block. What leaves the block is never made again.
@@ -21,16 +25,16 @@ std::vector<std::string> calls_named(const BlockSpec& block, std::span<const std
 
 /// A way to run the backward pass of a block.
 struct RecomputationChoice {
-  std::vector<std::string> recomputed;  ///< for block_cost(): calls, or regions of tensor operations
+  std::vector<std::string> recomputed;  ///< calls, for block_cost()
   int64_t saved_bytes = 0;              ///< BlockCost::saved_bytes
-  double work = 0;  ///< call_work() of what backward makes again; of regions FLOPs and bytes sent
+  double work = 0;                      ///< call_work() of what backward makes again
 };
 
 /// What it takes to run a call once more: its FLOPs, and the bytes that it moves and sends as FLOPs that take as long.
 double call_work(const CallInfo& info, const CostContext& context);
 
-/// All ways of which none keeps as little for less work: first that which keeps everything, last that which keeps least. Exact
-/// for lists of calls: all sets of kept values are considered. Equal for equal blocks and contexts.
+/// All ways of which none keeps as little for less work: first that which keeps everything, last that which keeps least. All
+/// sets of kept values are considered; a block of your own keeps everything. Equal for equal blocks and contexts.
 std::vector<RecomputationChoice> recomputation_choices(const BlockSpec& block, const CostContext& context);
 
 /// The choice with the least work that keeps at most `budget`, from 0 to 1, of what can be saved beyond the last choice: 1

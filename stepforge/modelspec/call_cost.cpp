@@ -22,7 +22,7 @@ const T& item(const std::vector<T>& list, int index) {
 
 /// Each gradient of weights is another product of the size of the forward one.
 double weight_flops(const CallInfo& info, const CostContext& context) {
-  const bool product = info.kind().queued_operands != nullptr || info.kind().rule == TypeRule::loss;
+  const bool product = info.kind().queued_operands != nullptr || info.rule() == TypeRule::loss;
   return product && info.call->weights.front().trained ? call_flops(info, context) : 0.0;
 }
 
@@ -194,15 +194,16 @@ void add_work(BlockCost& cost, const std::vector<CallInfo>& calls, const BlockPr
 
 }  // namespace
 
+double flops_of_keys(const CallInfo& info, int64_t length) {
+  if (info.kind().flops_per_key == nullptr) return 0.0;
+  const int64_t window = info.kind().window(info.view());
+  return info.kind().flops_per_key(info.view()) *
+         static_cast<double>(window > 0 ? std::min(window, length) : length);
+}
+
 double call_flops(const CallInfo& info, const CostContext& context) {
-  const CallView view = info.view();
-  double per_row = info.kind().flops != nullptr ? info.kind().flops(view) : 0.0;
-  if (info.kind().flops_per_key != nullptr) {
-    const int64_t window = info.kind().window(view);
-    const int64_t length = context.document_length;
-    per_row +=
-        info.kind().flops_per_key(view) * static_cast<double>(window > 0 ? std::min(window, length) : length);
-  }
+  double per_row = flops_of_keys(info, context.document_length);
+  if (info.kind().flops != nullptr) per_row += info.kind().flops(info.view());
   // A product that gathers its input, or sums slices of its result, is of all tokens.
   const bool slice = !info.operands.empty() && info.operands.front().rows == Rows::slice &&
                      info.results.front().rows == Rows::slice;
@@ -211,20 +212,23 @@ double call_flops(const CallInfo& info, const CostContext& context) {
 
 BlockCost list_cost(const CallList& list, const CostContext& context,
                     const std::vector<std::string>& recomputed) {
-  CallList kept = list;
-  recompute_calls(kept, recomputed);
-  const std::vector<CallInfo> calls = call_infos(kept);
-  const BlockProgram program = derive(kept, /*trains=*/true);
-  const BlockProgram inference = derive(kept, /*trains=*/false);
+  if (!recomputed.empty()) {
+    CallList again = list;
+    recompute_calls(again, recomputed);
+    return list_cost(again, context);
+  }
+  const std::vector<CallInfo> calls = call_infos(list);
+  const BlockProgram program = derive(list, /*trains=*/true);
+  const BlockProgram inference = derive(list, /*trains=*/false);
   BlockCost cost;
   add_work(cost, calls, program, context);
 
-  const Account sizes(calls, kept, program, context);
+  const Account sizes(calls, list, program, context);
   for (const int buffer : program.saved) cost.saved_bytes += sizes.bytes_of(buffer);
   for (const int buffer : program.outputs) cost.output_bytes += sizes.bytes_of(buffer);
 
   const auto forward_peak = [&](const BlockProgram& steps) {
-    Account account(calls, kept, steps, context);
+    Account account(calls, list, steps, context);
     account.have(steps.inputs);
     account.run_forward();
     return account.peak();
@@ -233,7 +237,7 @@ BlockCost list_cost(const CallList& list, const CostContext& context,
   cost.inference_peak_bytes = forward_peak(inference);
 
   const auto backward = [&](bool queue) {
-    Account account(calls, kept, program, context);
+    Account account(calls, list, program, context);
     account.have(program.inputs);
     account.have(program.saved);
     account.have(program.output_gradients);

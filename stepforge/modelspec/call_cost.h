@@ -11,6 +11,9 @@
 
 namespace stepforge {
 
+/// FLOPs of attention in forward per token whose document has `length` tokens, without the causal mask; 0 of other calls.
+double flops_of_keys(const CallInfo& info, int64_t length);
+
 /// FLOPs of a call in forward.
 double call_flops(const CallInfo& info, const CostContext& context);
 

@@ -52,6 +52,7 @@ inline constexpr int kNoOperand = -1;
 struct CallKind {
   std::string_view name;
   TypeRule rule = TypeRule::elementwise;
+  TypeRule (*stated_rule)(const CallView&) = nullptr;  ///< instead of `rule`
   /// Its results; append() names them. Throws Error if operands or weights do not fit.
   std::vector<LayerValue> (*results)(const CallView&) = nullptr;
   /// The values that its derivative reads.

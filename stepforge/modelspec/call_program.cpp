@@ -310,6 +310,10 @@ class Deriver {
 
 }  // namespace
 
+TypeRule CallInfo::rule() const {
+  return kind().stated_rule != nullptr ? kind().stated_rule(view()) : kind().rule;
+}
+
 CallWorkspace CallInfo::workspace() const {
   return kind().workspace != nullptr ? kind().workspace(view()) : CallWorkspace();
 }

@@ -48,6 +48,7 @@ struct CallInfo {
 
   const CallKind& kind() const { return *call->kind; }
   CallView view() const { return {*call, operands}; }
+  TypeRule rule() const;
   CallWorkspace workspace() const;
   CallExchanges exchanges() const;
   CallValues derivative_reads() const;

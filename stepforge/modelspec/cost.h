@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a block as data: their calls with FLOPs, bytes saved for backward, bytes in flight, and what they
-// exchange with other ranks. The costs of lists are derived (call_cost.h); of blocks of tensor operations they are stated.
+// What calls take and exchange, by which they are priced: elements, workspaces, and exchanges with other ranks; and what a block
+// costs (call_cost.h).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "stepforge/base/dtype.h"
-#include "stepforge/modelspec/call_list.h"
 
 namespace stepforge {
 
@@ -99,63 +96,14 @@ enum class TypeRule : uint8_t {
   linear,       ///< by its weight [out, in]
   attention,    ///< of each token to others of its row, head by head
   loss,         ///< logits by its weight [vocabulary, in], and their loss
-  exchange,     ///< nothing but its exchanges: of its input in forward, of the gradient in backward
-  memory        ///< passes no value: memory and FLOPs only
-};
-
-/// One layer call inside a block. Sizes are per token.
-struct CallSpec {
-  std::string name;  ///< "rms_norm"
-  TypeRule rule = TypeRule::elementwise;
-  std::vector<std::string> weights = {};  ///< names of the parameters that it uses
-  double flops = 0;                       ///< forward, per token, of matrix products
-  /// Forward, per token and key of its document: attention without the causal mask; of at most `window` keys if that
-  /// is above 0.
-  double flops_per_key = 0;
-  int64_t window = 0;
-  Elements output = {};               ///< its result; lives until its region returns, or longer if saved
-  Elements extra = {};                ///< statistics, allocated and kept for backward
-  Elements saves = {};                ///< saved inputs, results and statistics, freed after its backward
-  Workspace forward_workspace = {};   ///< allocated and freed during the forward
-  Elements gradient = {};             ///< gradient of its input; 0 if its backward works in place
-  Workspace backward_workspace = {};  ///< allocated and freed while it computes the gradient of its input
-  Workspace weight_workspace = {};    ///< the same of its weights' gradients, which it computes before
-  bool weights_beside = false;        ///< both are computed, and their workspaces live, at the same time
-  Elements queued_saves = {};  ///< of `saves`, what a queue of weight gradients keeps: inputs of linear calls
-  Elements queued_input = {};  ///< of the block's input likewise, which the executor would free
-  Workspace queued = {};       ///< what such a queue keeps of what the backward allocates, besides gradients
-  std::vector<Exchange> forward_exchanges = {};
-  std::vector<Exchange> backward_exchanges = {};
-  /// Numbers of the values of the region's list that it takes and makes, those of gradients and indices left out; if there is
-  /// no list, it takes what the call before it makes.
-  std::vector<int> operands = {};
-  std::vector<int> results = {};
-  bool keeps_slice = false;  ///< of an input that is gathered: backward gathers it again
-
-  /// Of a document's, how many a query sees without the causal mask.
-  int64_t keys(int64_t document_length) const {
-    return window > 0 && window < document_length ? window : document_length;
-  }
-};
-
-/// A named part of a block ("attention", "mlp") that is saved or recomputed as a whole.
-struct RegionSpec {
-  std::string name;
-  std::vector<CallSpec> calls = {};
-  /// Its input is added to its result, so the incoming gradient lives until the end of its backward.
-  bool residual = false;
-  /// What it runs, of which `calls` is the view of value types (region_of()); empty: tensor operations, of which `calls` has
-  /// the sizes too.
-  CallList list = {};
-  CallList generation =
-      {};  ///< the list in generation, where no rank has slices of the tokens or parts of rows
+  exchange      ///< nothing but its exchanges: of its input in forward, of the gradient in backward
 };
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
 struct BlockCost {
   /// Kept from forward to backward, without the inputs of the block. Of its outputs those that its calls save.
   int64_t saved_bytes = 0;
-  int64_t output_bytes = 0;  ///< of the result of the last region
+  int64_t output_bytes = 0;  ///< of its results
   /// Peak of the bytes in flight during forward, without its inputs and including its output.
   int64_t forward_peak_bytes = 0;
   int64_t inference_peak_bytes = 0;  ///< the same without a graph
@@ -180,32 +128,5 @@ struct BlockCost {
   int64_t forward_beside = 0;  ///< of these bytes, those of exchanges made while the calls compute
   int64_t backward_beside = 0;
 };
-
-/// The cost of the regions of a block. `recomputed` names regions that save only their input and run again in
-/// backward.
-///
-/// Forward runs the regions in order. Inside a region, `output` and `extra` of every call live until the
-/// region returns. After that its `saves` live and, until the next region has returned, its result. (A result
-/// that is saved as the input of the next region is counted by the `saves` of that region; a region must not
-/// save its own result.) A recomputed region saves only its input, or nothing if that is the input of the
-/// block. Without a graph nothing is saved, and `extra` lives only during its call.
-///
-/// Backward runs regions and calls in reverse order and counts from 0 at its beginning. A call allocates
-/// `weight_workspace` while it computes gradients of weights, then `gradient` and, while it runs,
-/// `backward_workspace`; then its `saves` and its incoming gradient are freed.
-/// A call without a `gradient` works in place and passes the incoming one on. In a residual region the
-/// incoming gradient of the region lives to its end, where it is added to that of the branch. The incoming
-/// gradient of the block belongs to the caller and is not freed. A recomputed region first runs forward
-/// again: its `saves` are allocated again, and its result and its incoming gradient live to its end.
-///
-/// If weight gradients are queued, a call allocates `queued` instead of `weight_workspace`. That, `queued_saves`
-/// and the incoming gradient of a linear call or a lookup stay until the queue has written the gradient. All
-/// exchanges are part of the backward of inputs.
-///
-/// backward_flops is twice forward_flops, plus the forward FLOPs of recomputed regions. Those of weights are the
-/// forward FLOPs of linear calls and the loss.
-/// Of blocks whose calls are only known as these sizes (see list_cost()).
-BlockCost block_cost(const std::vector<RegionSpec>& regions, const CostContext& context,
-                     const std::vector<std::string>& recomputed = {});
 
 }  // namespace stepforge

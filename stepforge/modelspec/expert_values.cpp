@@ -35,7 +35,7 @@ BundleEntry ExpertValues::results(int64_t rows) const {
 }
 
 BlockSpec layer_part(int layer, LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
-                     std::vector<BundleEntry> outputs, std::vector<RegionSpec> regions) {
+                     std::vector<BundleEntry> outputs) {
   constexpr std::array<const char*, 5> kSuffixes = {"", "", ".shared", ".experts", ".join"};
   return {.name = format("layers.{}{}", layer, kSuffixes.at(static_cast<std::size_t>(part))),
           .kind = BlockKind::layer,
@@ -43,7 +43,6 @@ BlockSpec layer_part(int layer, LayerPart part, std::vector<int> units, std::vec
           .units = std::move(units),
           .inputs = std::move(inputs),
           .outputs = std::move(outputs),
-          .regions = std::move(regions),
           .part = part};
 }
 

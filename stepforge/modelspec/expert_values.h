@@ -37,8 +37,8 @@ struct ExpertValues {
   BundleEntry results(int64_t rows) const;
 };
 
-/// One of the blocks of layer `layer`.
+/// One of the blocks of layer `layer`, without its lists.
 BlockSpec layer_part(int layer, LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
-                     std::vector<BundleEntry> outputs, std::vector<RegionSpec> regions);
+                     std::vector<BundleEntry> outputs);
 
 }  // namespace stepforge

@@ -72,10 +72,24 @@ ValueType loss_type(const TypePlace& place, ValueType x) {
   return replicated;
 }
 
+ValueType linear_type(const TypePlace& place, ValueType x) {
+  std::vector<Exchange> exchanges = place.forward_exchanges();
+  x = product_input(place, x, exchanges);
+  ValueType made = by_weight(place, x, /*by_rows=*/channels);
+  if (place.scatters_result())
+    made = place.after(made, taken(exchanges, ExchangeKind::sum_slice), "its result");
+  place.require_no_exchange(exchanges);
+  return made;
+}
+
 }  // namespace
 
+ValueType product_input(const TypePlace& place, ValueType x, std::vector<Exchange>& exchanges) {
+  return place.gathers_input() ? place.after(x, taken(exchanges, ExchangeKind::gather), "its input") : x;
+}
+
 ValueType result_type(const TypePlace& place, ValueType x) {
-  const TypeRule rule = place.call->rule;
+  const TypeRule rule = place.rule();
   if (rule == TypeRule::exchange) return place.after(x, place.forward_exchanges(), "its input");
   place.require(x != partial, "uses a partial sum (P), which must be summed first");
   switch (rule) {
@@ -83,8 +97,7 @@ ValueType result_type(const TypePlace& place, ValueType x) {
       place.require_no_exchange(place.forward_exchanges());
       return by_weight(place, x, /*by_rows=*/partial);
     case TypeRule::linear:
-      place.require_no_exchange(place.forward_exchanges());
-      return by_weight(place, x, /*by_rows=*/channels);
+      return linear_type(place, x);
     case TypeRule::attention:
       check_keys(place, x);
       return x;

@@ -6,44 +6,36 @@
 
 #include "stepforge/modelspec/call_cost.h"
 #include "stepforge/modelspec/call_program.h"
+#include "stepforge/modelspec/calls/operations.h"
 
 namespace stepforge {
 
-bool BlockSpec::exchanges_over(BlockAxis axis) const {
-  const auto over_axis = [axis](const Exchange& exchange) { return exchange.axis == axis; };
-  return std::ranges::any_of(regions, [&](const RegionSpec& region) {
-    return std::ranges::any_of(region.calls, [&](const CallSpec& call) {
-      return std::ranges::any_of(call.forward_exchanges, over_axis) ||
-             std::ranges::any_of(call.backward_exchanges, over_axis);
-    });
-  });
+bool BlockSpec::is_own() const {
+  return std::ranges::any_of(list.calls, [](const Call& call) { return call.is(kOperations); });
 }
 
-CallList BlockSpec::joined_lists(CallList RegionSpec::* list) const {
-  CallList all;
-  for (const RegionSpec& region : regions) {
-    if ((region.*list).empty()) return {};
-    all = all.empty() ? region.*list : joined(std::move(all), region.*list);
+std::array<bool, kBlockAxes> BlockSpec::exchanged_axes() const {
+  std::array<bool, kBlockAxes> axes = {};
+  for (const CallInfo& info : call_infos(list)) {
+    const CallExchanges exchanges = info.exchanges();
+    for (const auto* made : {&exchanges.forward, &exchanges.backward})
+      for (const Exchange& exchange : *made) axes.at(static_cast<std::size_t>(exchange.axis)) = true;
   }
-  return all;
+  return axes;
 }
 
 BlockCost block_cost(const BlockSpec& block, const CostContext& context,
                      const std::vector<std::string>& recomputed) {
-  const CallList calls = block.calls();
-  if (calls.empty()) return block_cost(block.regions, context, recomputed);
   CostContext of_block = context;
   if (!block.inputs.empty() && block.inputs.front().dispatched > 0) {
     if (block.inputs.front().slice) of_block.tokens /= std::exchange(of_block.slices, 1);
     of_block.tokens *= block.inputs.front().dispatched;
   }
-  return list_cost(calls, of_block, recomputed);
+  return list_cost(block.list, of_block, recomputed);
 }
 
 std::vector<std::string> kept_outputs(const BlockSpec& block) {
-  const CallList calls = block.calls();
-  if (calls.empty()) return block.kept;
-  const BlockProgram program = derive(calls, /*trains=*/true);
+  const BlockProgram program = derive(block.list, /*trains=*/true);
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < block.outputs.size(); ++i)
     if (std::ranges::binary_search(program.saved, program.outputs[i])) kept.push_back(block.outputs[i].name);
@@ -76,12 +68,10 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
   }
   double attention = 0.0;
   for (const BlockSpec& block : blocks) {
-    for (const RegionSpec& region : block.regions) {
-      for (const CallSpec& call : region.calls) {
-        attention += 3.0 * call.flops_per_key * static_cast<double>(call.keys(seq_len));
-        if (call.rule == TypeRule::loss && block.ahead > 0)  // once more by the weight of the first head
-          matmul_parameters += find_parameter(call.weights.front())->elements();
-      }
+    for (const CallInfo& info : call_infos(block.list)) {
+      attention += 3.0 * flops_of_keys(info, seq_len);
+      if (info.rule() == TypeRule::loss && block.ahead > 0)  // once more by the weight of the first head
+        matmul_parameters += find_parameter(info.call->weights.front().name)->elements();
     }
   }
   return 6.0 * static_cast<double>(matmul_parameters) + attention;

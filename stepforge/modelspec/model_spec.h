@@ -12,6 +12,7 @@
 
 #include "stepforge/base/choices.h"
 #include "stepforge/base/dtype.h"
+#include "stepforge/modelspec/call_list.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/parameter.h"
 #include "stepforge/modelspec/rope_spec.h"
@@ -74,7 +75,9 @@ struct BlockSpec {
   std::vector<int> units;  ///< indices into ModelSpec::units
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
-  std::vector<RegionSpec> regions;
+  CallList list = {};  ///< what it computes
+  CallList generation =
+      {};  ///< the same in generation, where no rank has slices of the tokens or parts of rows
   LayerPart part = LayerPart::whole;
   std::optional<DispatchSpec> dispatch = {};  ///< of its inputs, and of its outputs back
   std::vector<std::string> kept = {};         ///< outputs that its backward needs
@@ -88,26 +91,22 @@ struct BlockSpec {
   std::vector<BundleEntry> arriving = {};  ///< what the stage receives, if this is its first block
   std::vector<BundleEntry> leaving = {};   ///< what it sends, if this is its last one
 
-  /// The lists of its regions, one after the other; empty if one is of tensor operations.
-  CallList calls() const { return joined_lists(&RegionSpec::list); }
-  CallList generation() const { return joined_lists(&RegionSpec::generation); }
+  /// Whether it is a block of your own: its list only states what it computes (calls/operations.h).
+  bool is_own() const;
   /// False for the other parts of a layer that is cut into blocks.
   bool begins_layer() const { return part == LayerPart::whole || part == LayerPart::router; }
   /// What it takes from blocks before it and makes for those after it, dispatch included.
   const std::vector<BundleEntry>& takes() const { return dispatch ? dispatch->sent : inputs; }
   const std::vector<BundleEntry>& makes() const { return dispatch ? dispatch->returned : outputs; }
-  /// Whether it exchanges something with the ranks of this axis while it computes.
-  bool exchanges_over(BlockAxis axis) const;
-
- private:
-  CallList joined_lists(CallList RegionSpec::* list) const;
+  /// Of each axis, by BlockAxis, whether it exchanges something with its ranks while it computes.
+  std::array<bool, kBlockAxes> exchanged_axes() const;
 };
 
-/// list_cost() of its calls, or block_cost() of its regions.
+/// list_cost() of what it computes. `recomputed` names regions and calls that backward runs again.
 BlockCost block_cost(const BlockSpec& block, const CostContext& context,
                      const std::vector<std::string>& recomputed = {});
 
-/// The outputs that its backward needs, if it is a list of calls.
+/// The outputs that its backward needs.
 std::vector<std::string> kept_outputs(const BlockSpec& block);
 
 /// A parameter that two blocks use. The unit of the first block owns it. Gradients of both are summed; norm,

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "stepforge/base/format.h"
+#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/type_rules.h"
 
 namespace stepforge {
@@ -60,10 +63,23 @@ ValueType after_one(const TypePlace& place, ValueType type, ExchangeKind kind, s
 
 }  // namespace
 
+std::vector<Exchange> taken(std::vector<Exchange>& exchanges, ExchangeKind kind) {
+  std::vector<Exchange> found;
+  const auto exchange = std::ranges::find(exchanges, kind, &Exchange::kind);
+  if (exchange == exchanges.end()) return found;
+  found.push_back(*exchange);
+  exchanges.erase(exchange);
+  return found;
+}
+
+void TypePlace::go_to(const CallInfo* next) {
+  call = next;
+  exchanges = next != nullptr ? next->exchanges() : CallExchanges();
+}
+
 void TypePlace::fail(std::string_view reason) const {
   std::string place = block.name;
-  if (region != nullptr) place += ", " + region->name;
-  if (call != nullptr) place += ", " + call->name;
+  if (call != nullptr) place += format(", {}, {}", call->call->region, call->call->name);
   throw ValueTypeError(format("{}, over {}: {}", place, axis.name, reason));
 }
 
@@ -85,20 +101,28 @@ Division TypePlace::division_of(const std::string& weight) const {
 }
 
 Division TypePlace::division() const {
-  require(!call->weights.empty(), "has no weight");
-  return division_of(call->weights.front());
+  require(!weights().empty(), "has no weight");
+  return division_of(weights().front().name);
+}
+
+bool TypePlace::gathers_input() const {
+  return axis.axis == BlockAxis::tensor && linear_attributes(*call->call).gathers_input;
+}
+
+bool TypePlace::scatters_result() const {
+  return axis.axis == BlockAxis::tensor && linear_attributes(*call->call).scatters_result;
 }
 
 std::vector<Exchange> TypePlace::forward_exchanges() const {
-  return over_axis(call->forward_exchanges, axis, /*of_weights=*/false);
+  return over_axis(exchanges.forward, axis, /*of_weights=*/false);
 }
 
 std::vector<Exchange> TypePlace::backward_exchanges() const {
-  return over_axis(call->backward_exchanges, axis, /*of_weights=*/false);
+  return over_axis(exchanges.backward, axis, /*of_weights=*/false);
 }
 
 std::vector<Exchange> TypePlace::weight_exchanges() const {
-  return over_axis(call->backward_exchanges, axis, /*of_weights=*/true);
+  return over_axis(exchanges.backward, axis, /*of_weights=*/true);
 }
 
 ValueType TypePlace::after(ValueType type, const std::vector<Exchange>& exchanges,

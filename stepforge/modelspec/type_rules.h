@@ -23,8 +23,11 @@ struct TypePlace {
   const ModelSpec& model;
   const BlockSpec& block;
   const TypeAxis& axis;
-  const RegionSpec* region = nullptr;  ///< null for what concerns the block
-  const CallSpec* call = nullptr;      ///< null for what concerns the region
+  const CallInfo* call = nullptr;  ///< null for what concerns the block
+  CallExchanges exchanges = {};    ///< of the call
+
+  /// Goes to a call, or to the block.
+  void go_to(const CallInfo* next);
 
   [[noreturn]] void fail(std::string_view reason) const;
   void require(bool fits, std::string_view reason) const {
@@ -37,6 +40,11 @@ struct TypePlace {
   Division division_of(const std::string& weight) const;
   /// The same for the call's first weight.
   Division division() const;
+  TypeRule rule() const { return call->rule(); }
+  const std::vector<CallWeight>& weights() const { return call->call->weights; }
+  /// Whether the product gathers its input, or sums slices of its result, while it computes, in forward.
+  bool gathers_input() const;
+  bool scatters_result() const;
 
   /// What the call exchanges over the axis, without gradients of weights.
   std::vector<Exchange> forward_exchanges() const;
@@ -48,8 +56,14 @@ struct TypePlace {
   ValueType after(ValueType type, const std::vector<Exchange>& exchanges, std::string_view value) const;
 };
 
+/// Moves the exchange of this kind, if there is one, to a list of its own.
+std::vector<Exchange> taken(std::vector<Exchange>& exchanges, ExchangeKind kind);
+
 /// The types of the gradients of weights, by name.
 using WeightTypes = std::map<std::string, ValueType>;
+
+/// The type of what a product multiplies, for an input `x` of the call. Takes what it gathers from the exchanges in forward.
+ValueType product_input(const TypePlace& place, ValueType x, std::vector<Exchange>& exchanges);
 
 /// The type of the result of the call, for an input `x`.
 ValueType result_type(const TypePlace& place, ValueType x);

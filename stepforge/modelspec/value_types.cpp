@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <set>
 
 #include "stepforge/base/format.h"
@@ -18,8 +17,9 @@ using enum ValueType;
 /// Infers the types of one block on one axis.
 class BlockTypes {
  public:
-  BlockTypes(const ModelSpec& model, const BlockSpec& block, const TypeAxis& axis)
-      : place_{model, block, axis} {}
+  BlockTypes(const ModelSpec& model, const BlockSpec& block, std::span<const CallInfo> infos,
+             const TypeAxis& axis)
+      : infos_(infos), place_{model, block, axis} {}
 
   std::vector<CallTypes> infer() {
     forward();
@@ -106,14 +106,8 @@ class BlockTypes {
     const BlockSpec& block = place_.block;
     check_dispatch();
     for (std::size_t i = 0; i < block.inputs.size(); ++i) inputs_.push_back(add_value(passed(block.inputs)));
-    std::vector<int> passing = inputs_;
-    for (const RegionSpec& region : block.regions) {
-      place_.region = &region;
-      passing = region.list.empty() ? chain(region, passing) : listed(region, passing);
-      place_.call = nullptr;
-    }
-    place_.region = nullptr;
-    outputs_ = passing;
+    infer_list();
+    place_.go_to(nullptr);
     for (const int value : outputs_) {
       const std::optional<ValueType> type = at(value).type;
       if (!type) continue;
@@ -124,52 +118,38 @@ class BlockTypes {
     }
   }
 
-  /// The calls of a region, each of which takes what the one before it makes.
-  std::vector<int> chain(const RegionSpec& region, const std::vector<int>& passing) {
-    const int into = passing.empty() ? add_value(place_.axis.tokens) : passing.front();
-    int last = into;
-    for (const CallSpec& call : region.calls)
-      if (call.rule != TypeRule::memory) last = infer(call, {last});
-    place_.call = nullptr;
-    if (region.residual)
-      place_.require_type(*at(last).type, *at(into).type, "the result that is added to its input");
-    return {last};
-  }
-
-  /// Those of a list, whose inputs are `passing`.
-  std::vector<int> listed(const RegionSpec& region, const std::vector<int>& passing) {
-    std::map<int, int> numbers;  // of the list's values
-    for (std::size_t i = 0; i < region.list.inputs.size(); ++i)
-      numbers[region.list.inputs[i]] = passing.at(i);
-    for (const CallSpec& call : region.calls) {
-      place_.call = &call;
+  void infer_list() {
+    const CallList& list = place_.block.list;
+    place_.require(list.inputs.size() == inputs_.size(),
+                   "its list of calls does not take what the block takes");
+    std::vector<int> numbers(list.values.size(), -1);  // of its values
+    const auto number = [&](int value) -> int& { return numbers[static_cast<std::size_t>(value)]; };
+    for (std::size_t i = 0; i < list.inputs.size(); ++i) number(list.inputs[i]) = inputs_[i];
+    for (const CallInfo& info : infos_) {
+      if (info.results.front().type == ElementType::int32) continue;  // indices have no type
+      place_.go_to(&info);
       std::vector<int> operands;
-      for (const int operand : call.operands) {
-        const auto known = numbers.find(operand);
-        if (known == numbers.end()) place_.fail("takes a value that no call makes");
-        operands.push_back(known->second);
+      for (std::size_t i = 0; i < info.operands.size(); ++i) {
+        if (info.operands[i].type == ElementType::int32) continue;
+        operands.push_back(number(info.call->operands[i]));
+        if (operands.back() < 0) place_.fail("takes a value that no call makes");
       }
-      const int made = infer(call, std::move(operands));
-      for (const int result : call.results) numbers[result] = made;
+      const int made = infer(std::move(operands));
+      for (const int result : info.call->results) number(result) = made;
     }
-    std::vector<int> outputs;
-    for (const int output : region.list.outputs) {
-      const auto known = numbers.find(output);
-      outputs.push_back(known != numbers.end() ? known->second : add_value({}));
-    }
-    return outputs;
+    for (const int output : list.outputs)
+      outputs_.push_back(number(output) >= 0 ? number(output) : add_value({}));
   }
 
   /// Returns the number of the call's result.
-  int infer(const CallSpec& call, std::vector<int> operands) {
-    place_.call = &call;
+  int infer(std::vector<int> operands) {
     if (operands.empty()) operands.push_back(add_value(place_.axis.tokens));  // the tokens of the batch
     const ValueType input = *at(operands.front()).type;
     for (const int operand : operands)
       place_.require_type(*at(operand).type, input, "what is combined with its first input");
     const ValueType type = result_type(place_, input);
     const int result = add_value(type);
-    calls_.push_back({{place_.region, &call, type, type}, std::move(operands), result});
+    calls_.push_back({{place_.call, type, type}, std::move(operands), result});
     return result;
   }
 
@@ -180,17 +160,14 @@ class BlockTypes {
       if (value.type) value.gradient = *value.type == partial ? replicated : *value.type;
     }
     for (auto typed = calls_.rbegin(); typed != calls_.rend(); ++typed) differentiate(*typed);
-    check_residuals();
-    place_.region = nullptr;
-    place_.call = nullptr;
+    place_.go_to(nullptr);
     for (const int input : inputs_)
       if (at(input).gradient)
         place_.require_type(*at(input).gradient, passed(place_.block.inputs), "the gradient of its input");
   }
 
   void differentiate(TypedCall& typed) {
-    place_.region = typed.types.region;
-    place_.call = typed.types.call;
+    place_.go_to(typed.types.call);
     const std::optional<ValueType> gradient = at(typed.result).gradient;
     if (!gradient) return;
     typed.types.gradient = *gradient;
@@ -207,25 +184,6 @@ class BlockTypes {
           format("the gradient of its input is {}, and that of its other use {}: they cannot be added",
                  type_name(gradient), type_name(*value.gradient)));
     value.gradient = gradient;
-  }
-
-  /// The gradient of a region's result is added to that of its input.
-  void check_residuals() {
-    for (const RegionSpec& region : place_.block.regions) {
-      if (!region.residual || !region.list.empty()) continue;
-      const auto of_region = [&](const TypedCall& typed) { return typed.types.region == &region; };
-      const auto first = std::ranges::find_if(calls_, of_region);
-      const auto last = std::find_if(calls_.rbegin(), calls_.rend(), of_region);
-      if (first == calls_.end()) continue;
-      place_.region = &region;
-      place_.call = nullptr;
-      const ValueType gradient = *at(first->operands.front()).gradient;
-      const ValueType into = *at(last->result).gradient;
-      if (gradient != into)
-        place_.fail(
-            format("the gradient of its input is {}, and that of the residual {}: they cannot be added",
-                   type_name(gradient), type_name(into)));
-    }
   }
 
   void check_gradient(ValueType value, ValueType gradient) const {
@@ -257,6 +215,7 @@ class BlockTypes {
     place_.fail(format("the gradient of {} is a partial sum (P) that nothing sums", name));
   }
 
+  std::span<const CallInfo> infos_;
   TypePlace place_;
   std::vector<Value> values_;
   std::vector<int> inputs_;
@@ -298,8 +257,9 @@ std::vector<TypeAxis> type_axes(const ModelSpec& model) {
   return axes;
 }
 
-std::vector<CallTypes> value_types(const ModelSpec& model, const BlockSpec& block, const TypeAxis& axis) {
-  return BlockTypes(model, block, axis).infer();
+std::vector<CallTypes> value_types(const ModelSpec& model, const BlockSpec& block,
+                                   std::span<const CallInfo> calls, const TypeAxis& axis) {
+  return BlockTypes(model, block, calls, axis).infer();
 }
 
 namespace {
@@ -308,8 +268,8 @@ namespace {
 void check_all_named(const ModelSpec& model) {
   std::set<std::string> named;
   for (const BlockSpec& block : model.blocks)
-    for (const RegionSpec& region : block.regions)
-      for (const CallSpec& call : region.calls) named.insert(call.weights.begin(), call.weights.end());
+    for (const Call& call : block.list.calls)
+      for (const CallWeight& weight : call.weights) named.insert(weight.name);
   for (const UnitSpec& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       if (unit.trainable && !named.contains(parameter.name))
@@ -323,10 +283,12 @@ void check_all_named(const ModelSpec& model) {
 void check_value_types(const ModelSpec& model) {
   const std::vector<TypeAxis> axes = type_axes(model);
   for (const BlockSpec& block : model.blocks) {
+    const auto exchanged = block.exchanged_axes();
     for (std::size_t i = 0; i < kBlockAxes; ++i)
-      if (model.degrees.at(i) == 1 && block.exchanges_over(static_cast<BlockAxis>(i)))
+      if (model.degrees.at(i) == 1 && exchanged.at(i))
         throw ValueTypeError(format("{}: exchanges over an axis of one rank", block.name));
-    for (const TypeAxis& axis : axes) value_types(model, block, axis);
+    const std::vector<CallInfo> calls = call_infos(block.list);
+    for (const TypeAxis& axis : axes) value_types(model, block, calls, axis);
   }
   check_all_named(model);
 }

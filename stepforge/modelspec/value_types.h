@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "stepforge/base/error.h"
+#include "stepforge/modelspec/call_program.h"
 #include "stepforge/modelspec/model_spec.h"
 
 namespace stepforge {
@@ -42,8 +44,7 @@ std::vector<TypeAxis> type_axes(const ModelSpec& model);
 
 /// The types of the result of a call and of the gradient of that result.
 struct CallTypes {
-  const RegionSpec* region = nullptr;
-  const CallSpec* call = nullptr;
+  const CallInfo* call = nullptr;
   ValueType value = ValueType::replicated;
   ValueType gradient = ValueType::replicated;
 };
@@ -54,7 +55,7 @@ class ValueTypeError : public Error {
   using Error::Error;
 };
 
-/// The types of a block's calls on one axis, those of kind `memory` left out. The rules, for an input X and the
+/// The types of the calls of a block on one axis, those that make indices left out. `calls` are those of its list. The rules, for an input X and the
 /// gradient G of the result; the gradient of a value of type R may be R or, before it is summed, P.
 /// - elementwise: X is not P; the result is X, the gradient is G. The gradient of a weight is P if X is V or S or
 ///   if G is P, otherwise R. With a part of a weight, such as a bias, X is S(channels).
@@ -77,10 +78,10 @@ class ValueTypeError : public Error {
 /// - The gradient of a weight is P on axes over which the step sums, and not P on others. Over tensor the step sums those of
 ///   units that are sharded over it (UnitMesh), whose tensors no rank has a part of.
 /// Throws ValueTypeError.
-std::vector<CallTypes> value_types(const ModelSpec& model, const BlockSpec& block, const TypeAxis& axis);
+std::vector<CallTypes> value_types(const ModelSpec& model, const BlockSpec& block,
+                                   std::span<const CallInfo> calls, const TypeAxis& axis);
 
-/// Checks all blocks on all axes, and that a call uses each trained parameter (or names it in a call of kind
-/// `memory`). Throws ValueTypeError.
+/// Checks all blocks on all axes, and that a call uses each trained parameter. Throws ValueTypeError.
 void check_value_types(const ModelSpec& model);
 
 }  // namespace stepforge

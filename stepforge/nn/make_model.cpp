@@ -31,12 +31,13 @@ Model make_model(const ModelSpec& spec, const ParameterLookup& parameters, const
   const auto resources = layer_resources(spec, options);
   Model model;
   for (const BlockSpec& block : spec.blocks) {
-    const CallList calls = block.calls();
-    if (calls.empty()) throw Error(format("{}: the block has no list of calls", block.name));
+    if (block.is_own())
+      throw Error(format("{}: only your own code can make a block of your own operations", block.name));
     if (block.kind == BlockKind::head)
-      model.heads.push_back(std::make_unique<ListHead>(calls, block.generation(), parameters, resources));
+      model.heads.push_back(std::make_unique<ListHead>(block.list, block.generation, parameters, resources));
     else
-      model.blocks.push_back(std::make_unique<ListBlock>(calls, block.generation(), parameters, resources));
+      model.blocks.push_back(
+          std::make_unique<ListBlock>(block.list, block.generation, parameters, resources));
   }
   return model;
 }

@@ -49,15 +49,7 @@ std::vector<bool> calls_made_again(const CallList& list) {
 /// `recomputed`: regions and calls of the block.
 std::string block_text(const BlockSpec& block, const std::vector<std::string>& recomputed) {
   std::string text;
-  CallList list = block.calls();
-  if (list.empty()) {
-    for (const RegionSpec& region : block.regions) {
-      const bool again = std::ranges::count(recomputed, region.name) > 0;
-      text += format("  {}{}\n", region.name, again ? ", recomputed in backward" : "");
-      for (const CallSpec& call : region.calls) text += format("    {}\n", call.name);
-    }
-    return text;
-  }
+  CallList list = block.list;
   recompute_calls(list, recomputed);
   const std::vector<bool> again = calls_made_again(list);
   std::string region;

@@ -22,10 +22,9 @@ namespace {
 ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
   if (loss.compute == nullptr) return model;
   for (BlockSpec& block : model.blocks)
-    for (RegionSpec& region : block.regions)
-      for (Call& call : region.list.calls)
-        if (call.is(kLoss))
-          std::any_cast<LossAttributes&>(call.attributes).numbers_per_logit = 1 + loss.workspace_per_logit;
+    for (Call& call : block.list.calls)
+      if (call.is(kLoss))
+        std::any_cast<LossAttributes&>(call.attributes).numbers_per_logit = 1 + loss.workspace_per_logit;
   return model;
 }
 

@@ -205,16 +205,19 @@ std::string type_table(const ModelSpec& part) {
   Table table(headings);
   for (const BlockSpec& block : part.blocks) {
     if (block.dispatch) table.add(dispatch_cells(block, /*back=*/false, axes, ValueType::channels));
+    const std::vector<CallInfo> calls = call_infos(block.list);
     std::vector<std::vector<CallTypes>> types;
-    for (const TypeAxis& axis : axes) types.push_back(value_types(part, block, axis));
+    for (const TypeAxis& axis : axes) types.push_back(value_types(part, block, calls, axis));
     for (std::size_t c = 0; c < types[0].size(); ++c) {
-      const CallTypes& of = types[0][c];
-      std::vector<std::string> cells = {format(
-          "{}{}.{}", block.name, of.region->name == block.name ? "" : "." + of.region->name, of.call->name)};
+      const CallInfo& info = *types[0][c].call;
+      const Call& call = *info.call;
+      std::vector<std::string> cells = {
+          format("{}{}.{}", block.name, call.region == block.name ? "" : "." + call.region, call.name)};
       for (const std::vector<CallTypes>& typed : types)
         cells.push_back(format("{}, {}", type_name(typed[c].value), type_name(typed[c].gradient)));
-      cells.push_back(exchanges_text(of.call->forward_exchanges));
-      cells.push_back(exchanges_text(of.call->backward_exchanges));
+      const CallExchanges exchanges = info.exchanges();
+      cells.push_back(exchanges_text(exchanges.forward));
+      cells.push_back(exchanges_text(exchanges.backward));
       table.add(std::move(cells));
     }
     if (block.dispatch) table.add(dispatch_cells(block, /*back=*/true, axes, ValueType::varying));

@@ -27,11 +27,11 @@ Names block_names(const ModelSpec& model) {
 }
 
 /// The names of the regions that can be recomputed.
-Names region_names(const ModelSpec& model) {
+Names names_of_regions(const ModelSpec& model) {
   Names names;
   for (const BlockSpec& block : model.blocks)
     if (block.kind != BlockKind::head)
-      for (const RegionSpec& region : block.regions) names.insert(region.name);
+      for (std::string& name : region_names(block)) names.insert(std::move(name));
   return names;
 }
 
@@ -53,7 +53,7 @@ void keep_names_of_part(StepOptions& options, const ModelSpec& whole, const Mode
     std::erase_if(list, [&](const std::string& name) { return known.contains(name) && !own.contains(name); });
   };
   keep(options.recompute.blocks, block_names);
-  keep(options.recompute.regions, region_names);
+  keep(options.recompute.regions, names_of_regions);
   keep(options.recompute.calls, names_of_calls);
   std::vector<PrefetchList>& lists = options.gather.prefetch.lists;
   for (PrefetchList& list : lists) {

@@ -10,7 +10,6 @@
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/modelspec/call_passes.h"
-#include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/calls/lookup.h"
 #include "stepforge/modelspec/calls/residual.h"
 
@@ -85,19 +84,17 @@ void spread_weights(ModelSpec& spec) {
 
 /// Rows of the embedding become integers.
 void scale_embedding(BlockSpec& embedding) {
-  RegionSpec& region = embedding.regions.front();
-  for (CallList* list : {&region.list, &region.generation})
+  for (CallList* list : {&embedding.list, &embedding.generation})
     for (Call& call : list->calls)
       if (call.is(kLookup)) std::any_cast<LookupAttributes&>(call.attributes).factor = 4.0;
 }
 
 /// The sum of two values, before a layer.
-RegionSpec join_region(int64_t width, const TensorParallel& tensor) {
+CallList join_calls(int64_t width) {
   ListWriter writer("join");
   const int hidden = writer.input({"hidden", width});
   const int source = writer.input({"source", width});
-  const CallList list = writer.finish({writer.call(kAdd, "sum", {hidden, source})});
-  return region_of("join", on_slices(list, tensor), list);
+  return writer.finish({writer.call(kAdd, "sum", {hidden, source})});
 }
 
 /// What the embedding makes goes to every second layer too, and to a second head.
@@ -106,12 +103,14 @@ void make_graph(ModelSpec& spec, const TensorParallel& tensor, const TensorPlan&
   BundleEntry source = embedding.outputs.front();
   source.name = "source";
   embedding.outputs.push_back(source);
-  for (CallList* list : {&embedding.regions.front().list, &embedding.regions.front().generation})
+  for (CallList* list : {&embedding.list, &embedding.generation})
     list->outputs.push_back(list->outputs.front());
   for (BlockSpec& block : spec.blocks) {
     if (block.layer % 2 != 1) continue;
     block.inputs.push_back(source);
-    block.regions.insert(block.regions.begin(), join_region(source.width, tensor));
+    const CallList sum = join_calls(source.width);
+    block.list = joined(on_slices(sum, tensor), block.list);
+    block.generation = joined(sum, block.generation);
   }
   LayerSpec extra = head_layer("extra",
                                {.width = source.width,
@@ -123,7 +122,8 @@ void make_graph(ModelSpec& spec, const TensorParallel& tensor, const TensorPlan&
   BlockSpec head{.name = "extra", .kind = BlockKind::head};
   head.units = {static_cast<int>(spec.units.size())};
   head.inputs = {source};
-  head.regions = {std::move(extra.region)};
+  head.list = std::move(extra.list);
+  head.generation = std::move(extra.generation);
   head.loss_weight = 2;
   spec.blocks.push_back(std::move(head));
   spec.units.push_back({"extra", std::move(extra.parameters)});

@@ -279,10 +279,14 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.loss_weight = block.loss_weight;
     added.ahead = block.ahead;
     added.weights_in_backward = block.kind != BlockKind::embedding;
-    if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
+    const auto exchanged = block.exchanged_axes();
+    const auto set_group = [&](BlockAxis axis, int group) {
+      if (exchanged.at(static_cast<std::size_t>(axis))) added.group(axis) = group;
+    };
+    set_group(BlockAxis::tensor, layout.tensor_group);
     if (options.kind == ProgramKind::generate) continue;  // has whole rows on every rank
-    if (block.exchanges_over(BlockAxis::context)) added.group(BlockAxis::context) = layout.keys_group;
-    if (block.exchanges_over(BlockAxis::heads)) added.group(BlockAxis::heads) = layout.heads_group;
+    set_group(BlockAxis::context, layout.keys_group);
+    set_group(BlockAxis::heads, layout.heads_group);
   }
   ValueWriter(program, options.cost).add(model);
   mark_trained_only(program);

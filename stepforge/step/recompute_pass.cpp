@@ -88,13 +88,8 @@ Parts named_parts(const ModelSpec& model, const std::string& what, const std::ve
 }
 
 Parts parts_of_regions(const ModelSpec& model, const std::vector<std::string>& names) {
-  const auto all = [](const BlockSpec& block) {
-    std::vector<std::string> found;
-    for (const RegionSpec& region : block.regions) found.push_back(region.name);
-    return found;
-  };
-  return named_parts(model, "region", names, all, [&](const BlockSpec& block) {
-    std::vector<std::string> chosen = all(block);
+  return named_parts(model, "region", names, region_names, [&](const BlockSpec& block) {
+    std::vector<std::string> chosen = region_names(block);
     std::erase_if(chosen, [&](const std::string& name) { return std::ranges::count(names, name) == 0; });
     return chosen;
   });

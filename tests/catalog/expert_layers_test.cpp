@@ -158,7 +158,7 @@ TEST(ExpertLayer, CostsOfAllRowsAreThoseOfTheRowsThatCanCome) {
   const auto cost = [&](const ExpertDims& dims, const ExpertParallel& parallel) {
     const ExpertParts parts = expert_parts("mlp", "", dims, qwen_expert_names(), 0.02, false,
                                            {.experts = true}, {.options = {.chosen = dims.chosen}}, parallel);
-    BlockSpec block{.name = "experts", .regions = {parts.experts.region}};
+    BlockSpec block{.name = "experts", .list = parts.experts.list};
     block.inputs = {{.name = "rows",
                      .width = dims.width,
                      .dispatched = parallel.rows_per_token(dims.experts, dims.chosen)}};
@@ -245,7 +245,7 @@ TEST(ExpertLayer, FlopsAreThoseOfTheChosenExpertsTheRouterAndTheSharedExpert) {
   dims.shared_hidden = 20;
   dims.shared_gate = true;
   const CostContext context{.tokens = 10, .document_length = 10};
-  const BlockCost cost = list_cost(expert_layer_of(dims, qwen_expert_names()).region.list, context);
+  const BlockCost cost = list_cost(expert_layer_of(dims, qwen_expert_names()).list, context);
   const double experts = 2 * 3 * 2.0 * 32 * 12;
   const double shared = 3 * 2.0 * 32 * 20;
   const double router = 2.0 * 32 * 6 + 2.0 * 32;
@@ -260,7 +260,7 @@ TEST(ExpertLayer, SavedBytesDependOnTheChosenExpertsOnly) {
   many.experts = 60;
   const CostContext context{.tokens = 10, .document_length = 10};
   const auto saved = [&](const ExpertDims& dims) {
-    return list_cost(expert_layer_of(dims, qwen_expert_names()).region.list, context).saved_bytes;
+    return list_cost(expert_layer_of(dims, qwen_expert_names()).list, context).saved_bytes;
   };
   EXPECT_EQ(saved(many) - saved(kExpertDims), 10 * 4 * 54);
 }
@@ -270,8 +270,15 @@ TEST(ExpertLayer, EveryParameterIsUsedByACall) {
   dims.shared_hidden = 20;
   const LayerSpec layer = expert_layer_of(dims, qwen_expert_names());
   std::set<std::string> used;
-  for (const CallSpec& call : layer.region.calls) used.insert(call.weights.begin(), call.weights.end());
+  for (const Call& call : layer.list.calls)
+    for (const CallWeight& weight : call.weights) used.insert(weight.name);
   for (const ParameterSpec& parameter : layer.parameters) EXPECT_EQ(used.count(parameter.name), 1U);
+}
+
+/// The last one, which the region before it feeds.
+void erase_region(CallList& list, const std::string& region) {
+  std::erase_if(list.calls, [&](const Call& call) { return call.region == region; });
+  list.outputs = {list.calls.back().results.front()};
 }
 
 /// Every rank of data or context parallelism has the whole layer and other tokens.
@@ -286,10 +293,12 @@ TEST(ExpertLayer, FitsTheRulesOfTypesInsideAModel) {
     std::vector<ParameterSpec>& parameters = model.units.at(1).parameters;
     std::erase_if(parameters, [](const ParameterSpec& p) { return p.name.starts_with("layers.0.mlp."); });
     parameters.insert(parameters.end(), layer.parameters.begin(), layer.parameters.end());
-    model.blocks.at(1).regions.at(1) = layer.region;
+    BlockSpec& block = model.blocks.at(1);
+    erase_region(block.list, "mlp");
+    block.list = joined(block.list, layer.list);
     EXPECT_NO_THROW(check_value_types(model));
     // And a weight that no call uses is found.
-    model.blocks.at(1).regions.at(1).calls.at(1).weights.clear();
+    std::ranges::find(block.list.calls, "mlp.route", &Call::full_name)->weights.clear();
     EXPECT_THROW(check_value_types(model), ValueTypeError);
   }
 }

@@ -14,6 +14,7 @@
 #include "stepforge/catalog/hf_fields.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/presets.h"
+#include "stepforge/modelspec/call_budget.h"
 #include "tests/catalog/all_families.h"
 #include "tests/config/published_parameters.h"
 #include "tests/support/throws.h"
@@ -434,8 +435,7 @@ TEST(ModelSpec, BlocksAndUnitsAreInForwardOrder) {
   for (size_t b = 1; b < spec.blocks.size(); ++b) {
     EXPECT_EQ(spec.blocks[b].inputs.at(0).name, spec.blocks[b - 1].outputs.at(0).name);
   }
-  EXPECT_EQ(spec.blocks[1].regions.at(0).name, "attention");
-  EXPECT_EQ(spec.blocks[1].regions.at(1).name, "mlp");
+  EXPECT_EQ(region_names(spec.blocks[1]), (std::vector<std::string>{"attention", "mlp"}));
 }
 
 TEST(ModelSpec, ForwardFlopsAreTwoPerMatrixElementAndFourPerKeyAndChannel) {

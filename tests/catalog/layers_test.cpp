@@ -55,7 +55,7 @@ TEST(Layers, NormsStartAtOneAndDoNotDecay) {
 
 TEST(Layers, TheGradientOfTheOutputProjectionIsAProductAsLargeAsTheLogits) {
   const LayerSpec head = head_layer("head", {.width = 32, .vocab = 100, .chunk = 64});
-  const BlockCost cost = list_cost(head.region.list, {.tokens = 10});
+  const BlockCost cost = list_cost(head.list, {.tokens = 10});
   EXPECT_EQ(cost.forward_flops, 10 * 2.0 * 32 * 100);
   EXPECT_EQ(cost.backward_weight_flops, cost.forward_flops);
   EXPECT_EQ(cost.backward_flops, 2 * cost.forward_flops);

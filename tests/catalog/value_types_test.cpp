@@ -65,8 +65,8 @@ TEST(ValueTypes, EveryParameterIsUsedByACall) {
     const ModelSpec spec = model_spec(small_model(family, 8, 4));
     std::set<std::string> used;
     for (const BlockSpec& block : spec.blocks)
-      for (const RegionSpec& region : block.regions)
-        for (const CallSpec& call : region.calls) used.insert(call.weights.begin(), call.weights.end());
+      for (const Call& call : block.list.calls)
+        for (const CallWeight& weight : call.weights) used.insert(weight.name);
     for (const UnitSpec& unit : spec.units) {
       if (unit.state) continue;  // not a weight: it has no gradient
       for (const ParameterSpec& parameter : unit.parameters)
@@ -78,8 +78,9 @@ TEST(ValueTypes, EveryParameterIsUsedByACall) {
 /// "norm: S(tokens), S(tokens)" of each call of a block.
 std::vector<std::string> types_of(const ModelSpec& spec, size_t block, size_t axis) {
   std::vector<std::string> lines;
-  for (const CallTypes& types : value_types(spec, spec.blocks.at(block), type_axes(spec).at(axis)))
-    lines.push_back(types.call->name + ": " + std::string(type_name(types.value)) + ", " +
+  const std::vector<CallInfo> calls = call_infos(spec.blocks.at(block).list);
+  for (const CallTypes& types : value_types(spec, spec.blocks.at(block), calls, type_axes(spec).at(axis)))
+    lines.push_back(types.call->call->name + ": " + std::string(type_name(types.value)) + ", " +
                     std::string(type_name(types.gradient)));
   return lines;
 }
@@ -125,20 +126,32 @@ void PrintTo(const TypeFault& fault, std::ostream* out) {
 
 class PlantedTypeFaults : public ::testing::TestWithParam<TypeFault> {};
 
-CallSpec& find_call(ModelSpec& spec, size_t block, size_t region, const std::string& name) {
-  std::vector<CallSpec>& calls = spec.blocks.at(block).regions.at(region).calls;
-  return *std::ranges::find(calls, name, &CallSpec::name);
+/// By its full name, "attention.norm".
+Call& find_call(ModelSpec& spec, size_t block, const std::string& name) {
+  return *std::ranges::find(spec.blocks.at(block).list.calls, name, &Call::full_name);
+}
+
+/// Gives a call a row of its own, whose exchanges a test may change: those of one call at a time.
+CallExchanges& exchanges_of(ModelSpec& spec, size_t block, const std::string& name) {
+  static CallKind kind;
+  static CallExchanges exchanges;
+  Call& call = find_call(spec, block, name);
+  exchanges = CallInfo{&call, spec.blocks.at(block).list.values_of(call.operands), {}}.exchanges();
+  kind = *call.kind;
+  kind.exchanges = [](const CallView&) { return exchanges; };
+  call.kind = &kind;
+  return exchanges;
 }
 
 /// What reads the result of the call reads its operand instead.
-void erase_call(ModelSpec& spec, size_t block, size_t region, const std::string& name) {
-  RegionSpec& of = spec.blocks.at(block).regions.at(region);
-  const auto erased = std::ranges::find(of.calls, name, &CallSpec::name);
+void erase_call(ModelSpec& spec, size_t block, const std::string& name) {
+  CallList& list = spec.blocks.at(block).list;
+  const auto erased = std::ranges::find(list.calls, name, &Call::full_name);
   const int made = erased->results.front();
   const int taken = erased->operands.front();
-  of.calls.erase(erased);
-  for (CallSpec& call : of.calls) std::ranges::replace(call.operands, made, taken);
-  std::ranges::replace(of.list.outputs, made, taken);
+  list.calls.erase(erased);
+  for (Call& call : list.calls) std::ranges::replace(call.operands, made, taken);
+  std::ranges::replace(list.outputs, made, taken);
 }
 
 /// Makes the whole parameter of a part of one.
@@ -151,6 +164,7 @@ void make_whole(ModelSpec& spec, const std::string& name) {
 
 const TensorParallel kSums{0, 2};
 const TensorParallel kSlices{0, 2, true};
+const TensorParallel kAsync{.degree = 2, .sequence = true, .async = true};
 const ContextParallel kGather{2, ContextMethod::allgather};
 const ContextParallel kRing{2, ContextMethod::ring};
 const ContextParallel kUlysses{2, ContextMethod::ulysses};
@@ -160,13 +174,13 @@ std::vector<TypeFault> type_faults() {
       {"OnlyTheLargestLogitIsOfTheWholeVocabulary",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 3, 0, "loss").forward_exchanges.pop_back(); },
+       [](ModelSpec& s) { exchanges_of(s, 3, "head.loss").forward.pop_back(); },
        "the loss of a part of the vocabulary is not that of all of it"},
       {"TheSumsOfTheLossAreMadeTwice",
        kSums,
        {},
        [](ModelSpec& s) {
-         auto& exchanges = find_call(s, 3, 0, "loss").forward_exchanges;
+         auto& exchanges = exchanges_of(s, 3, "head.loss").forward;
          exchanges.push_back(exchanges.back());
        },
        "the parts of the vocabulary are combined twice"},
@@ -174,7 +188,7 @@ std::vector<TypeFault> type_faults() {
        {},
        kGather,
        [](ModelSpec& s) {
-         auto& exchanges = find_call(s, 1, 0, "attention").forward_exchanges;
+         auto& exchanges = exchanges_of(s, 1, "attention.attention").forward;
          exchanges.push_back(exchanges.front());
        },
        "the keys of other tokens are gathered or shifted, once"},
@@ -182,104 +196,133 @@ std::vector<TypeFault> type_faults() {
        {},
        kGather,
        [](ModelSpec& s) {
-         auto& exchanges = find_call(s, 1, 0, "attention").backward_exchanges;
+         auto& exchanges = exchanges_of(s, 1, "attention.attention").backward;
          exchanges.front() = exchanges.back();
        },
        "the gradients of keys are returned more than once"},
       {"NoCallUsesAParameter",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 0, "rotary").weights.pop_back(); },
+       [](ModelSpec& s) { find_call(s, 1, "attention.rotary").weights.pop_back(); },
        "layers.0.attention.k_norm: no call of the model's specification uses it"},
       {"ASumAfterAttentionIsMissing",
        kSums,
        {},
-       [](ModelSpec& s) { erase_call(s, 1, 0, "leave"); },
+       [](ModelSpec& s) { erase_call(s, 1, "attention.leave"); },
        "layers.0, attention, residual_add, over tensor: what is combined with its first input is R, but must be P"},
       {"ASumAfterTheMlpIsMadeTwice",
        kSums,
        {},
        [](ModelSpec& s) {
-         auto& exchanges = find_call(s, 2, 1, "leave").forward_exchanges;
+         auto& exchanges = exchanges_of(s, 2, "mlp.leave").forward;
          exchanges.push_back(exchanges.front());
        },
        "layers.1, mlp, leave, over tensor: its input is R: a sum needs a partial sum (P)"},
       {"TheGradientBeforeAttentionIsNotSummed",
        kSums,
        {},
-       [](ModelSpec& s) { erase_call(s, 1, 0, "enter"); },
+       [](ModelSpec& s) { erase_call(s, 1, "attention.enter"); },
        "layers.0, attention, norm, over tensor: the gradient of its input is P, and that of its other use R"},
       {"TheGradientBeforeTheMlpIsSummedTwice",
        kSums,
        {},
        [](ModelSpec& s) {
-         auto& exchanges = find_call(s, 1, 1, "enter").backward_exchanges;
+         auto& exchanges = exchanges_of(s, 1, "mlp.enter").backward;
          exchanges.push_back(exchanges.front());
        },
        "layers.0, mlp, enter, over tensor: the gradient of its result is R: a sum needs a partial sum (P)"},
       {"TheSlicesAreNotGatheredBeforeTheProjection",
        kSlices,
        {},
-       [](ModelSpec& s) { erase_call(s, 1, 0, "enter"); },
+       [](ModelSpec& s) { erase_call(s, 1, "attention.enter"); },
        "qkv, over tensor: the input of a weight that is divided by rows is S(tokens), but must be R"},
       {"TheResultIsSummedWholeWhereASliceIsWanted",
        kSlices,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 0, "leave").forward_exchanges[0].kind = ExchangeKind::sum; },
+       [](ModelSpec& s) { exchanges_of(s, 1, "attention.leave").forward[0].kind = ExchangeKind::sum; },
        "layers.0, attention, residual_add, over tensor: what is combined with its first input is S(tokens), but "
        "must be R"},
       {"TheGradientOfASliceIsNotGathered",
        kSlices,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 1, "leave").backward_exchanges.clear(); },
+       [](ModelSpec& s) { exchanges_of(s, 1, "mlp.leave").backward.clear(); },
        "layers.0, mlp, leave, over tensor: the gradient of its input, which is P, is S(tokens)"},
       {"TheGradientOfASliceIsSummedWhole",
        kSlices,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 1, "enter").backward_exchanges[0].kind = ExchangeKind::sum; },
+       [](ModelSpec& s) { exchanges_of(s, 1, "mlp.enter").backward[0].kind = ExchangeKind::sum; },
        "layers.0, mlp, enter, over tensor: the gradient of its input, which is S(tokens), is R"},
       {"ASliceIsKeptAndNotGatheredAgain",
-       kSlices,
+       kAsync,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 1, "gate_up").backward_exchanges.clear(); },
+       [](ModelSpec& s) { exchanges_of(s, 1, "mlp.gate_up").backward.pop_back(); },
        "gate_up, over tensor: keeps a slice of its input and does not gather it once in backward"},
+      {"SlicesDoNotPassBesideTheProductThatNeedsThem",
+       kAsync,
+       {},
+       [](ModelSpec& s) { exchanges_of(s, 1, "attention.qkv").forward.clear(); },
+       "qkv, over tensor: the input of a weight that is divided by rows is S(tokens), but must be R"},
+      {"SharesAreNotSummedBesideTheProductThatMakesThem",
+       kAsync,
+       {},
+       [](ModelSpec& s) { exchanges_of(s, 1, "mlp.down").forward.clear(); },
+       "layers.0, mlp, residual_add, over tensor: what is combined with its first input is S(tokens), but must be P"},
+      {"TheGradientOfAResultIsNotGatheredBesideTheProduct",
+       kAsync,
+       {},
+       [](ModelSpec& s) { exchanges_of(s, 1, "mlp.down").backward.clear(); },
+       "down, over tensor: the gradient of its result is S(tokens), but must be R"},
+      {"TheGradientOfASliceIsNotSummedBesideTheProduct",
+       kAsync,
+       {},
+       [](ModelSpec& s) {
+         auto& exchanges = exchanges_of(s, 1, "mlp.gate_up").backward;
+         exchanges.erase(exchanges.begin());
+       },
+       "gate_up, over tensor: the gradient of its input, which is S(tokens), is P"},
+      {"AProductGathersTwice",
+       kAsync,
+       {},
+       [](ModelSpec& s) {
+         auto& exchanges = exchanges_of(s, 1, "mlp.gate_up").forward;
+         exchanges.push_back(exchanges.front());
+       },
+       "gate_up, over tensor: a gather where nothing must be exchanged"},
       {"TheGradientOfANormOfSlicesIsNotSummed",
        kSlices,
        {},
-       [](ModelSpec& s) { find_call(s, 2, 0, "norm").backward_exchanges.clear(); },
+       [](ModelSpec& s) { find_call(s, 2, "attention.norm").sums_weight_gradients = false; },
        "layers.1, over tensor: the gradient of layers.1.attention.norm is a partial sum (P) that nothing "
        "sums"},
       {"TheGradientOfAWholeNormIsSummed",
        kSums,
        {},
-       [](ModelSpec& s) {
-         find_call(s, 2, 0, "norm").backward_exchanges = {{BlockAxis::tensor, ExchangeKind::sum, {}, 96}};
-       },
+       [](ModelSpec& s) { find_call(s, 2, "attention.norm").sums_weight_gradients = true; },
        "the gradient of layers.1.attention.norm is R: a sum needs a partial sum (P)"},
       {"TheGradientOfTheHeadNormsIsNotSummed",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 0, "rotary").backward_exchanges.clear(); },
+       [](ModelSpec& s) { find_call(s, 1, "attention.rotary").sums_weight_gradients = false; },
        "the gradient of layers.0.attention.q_norm is a partial sum (P) that nothing sums"},
       {"TheGradientOfTheFinalNormIsNotSummed",
        kSlices,
        {},
-       [](ModelSpec& s) { find_call(s, 3, 0, "norm").backward_exchanges.clear(); },
+       [](ModelSpec& s) { find_call(s, 3, "head.norm").sums_weight_gradients = false; },
        "head, over tensor: the gradient of head.norm is a partial sum (P) that nothing sums"},
       {"TheEmbeddingsOfOtherTokensAreMissing",
        kSums,
        {},
-       [](ModelSpec& s) { erase_call(s, 0, 0, "leave"); },
+       [](ModelSpec& s) { erase_call(s, 0, "embedding.leave"); },
        "embedding, over tensor: what passes to the next block is P, but must be R"},
       {"TheLossIsOfOnePartOfTheVocabulary",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 3, 0, "loss").forward_exchanges.clear(); },
+       [](ModelSpec& s) { exchanges_of(s, 3, "head.loss").forward.clear(); },
        "the loss of a part of the vocabulary is not that of all of it"},
       {"TheGradientOfTheLossIsNotSummed",
        kSums,
        {},
-       [](ModelSpec& s) { erase_call(s, 3, 0, "enter"); },
+       [](ModelSpec& s) { erase_call(s, 3, "head.enter"); },
        "head, over tensor: the gradient of its input is P, but must be R"},
       {"AWholeVocabularyIsExchanged",
        kSums,
@@ -306,45 +349,45 @@ std::vector<TypeFault> type_faults() {
       {"AttentionSeesItsOwnTokensOnly",
        {},
        kGather,
-       [](ModelSpec& s) { find_call(s, 1, 0, "attention").forward_exchanges.clear(); },
+       [](ModelSpec& s) { exchanges_of(s, 1, "attention.attention").forward.clear(); },
        "layers.0, attention, attention, over context: sees only its own tokens of each row"},
       {"TheGradientsOfKeysAreNotReturned",
        {},
        kGather,
-       [](ModelSpec& s) { find_call(s, 1, 0, "attention").backward_exchanges.pop_back(); },
+       [](ModelSpec& s) { exchanges_of(s, 1, "attention.attention").backward.pop_back(); },
        "the gradients of keys are not returned to the ranks that have the tokens"},
       {"TheRingDoesNotTurnInBackward",
        {},
        kRing,
-       [](ModelSpec& s) { find_call(s, 2, 0, "attention").backward_exchanges.clear(); },
+       [](ModelSpec& s) { exchanges_of(s, 2, "attention.attention").backward.clear(); },
        "layers.1, attention, attention, over context: the gradients of keys are not returned"},
       {"TokensAreNotExchangedForHeads",
        {},
        kUlysses,
-       [](ModelSpec& s) { erase_call(s, 1, 0, "to heads"); },
+       [](ModelSpec& s) { erase_call(s, 1, "attention.to heads"); },
        "layers.0, attention, attention, over heads: sees only its own tokens of each row"},
       {"HeadsAreNotExchangedBack",
        {},
        kUlysses,
-       [](ModelSpec& s) { erase_call(s, 1, 0, "to tokens"); },
+       [](ModelSpec& s) { erase_call(s, 1, "attention.to tokens"); },
        "layers.0, attention, out, over heads: a part of the channels (S(channels)) meets a weight that is "
        "not divided"},
       {"AWeightGradientIsSummedInTheBlockAndInTheStep",
        {},
        kGather,
        [](ModelSpec& s) {
-         find_call(s, 1, 0, "norm").backward_exchanges = {{BlockAxis::context, ExchangeKind::sum, {}, 96}};
+         exchanges_of(s, 1, "attention.norm").backward = {{BlockAxis::context, ExchangeKind::sum, {}, 96}};
        },
        "the gradient of layers.0.attention.norm, which the step sums, is R, but must be P"},
       {"AParameterIsOfAnotherBlock",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 0, "out").weights = {"layers.1.attention.out"}; },
+       [](ModelSpec& s) { find_call(s, 1, "attention.out").weights.front().name = "layers.1.attention.out"; },
        "uses the parameter layers.1.attention.out, which is in none of the units of the block"},
       {"AnExchangeIsOverAnAxisOfOneRank",
        kSums,
        {},
-       [](ModelSpec& s) { find_call(s, 1, 0, "leave").forward_exchanges[0].axis = BlockAxis::context; },
+       [](ModelSpec& s) { exchanges_of(s, 1, "attention.leave").forward[0].axis = BlockAxis::context; },
        "layers.0: exchanges over an axis of one rank"},
   };
 }
@@ -364,7 +407,7 @@ INSTANTIATE_TEST_SUITE_P(Of, PlantedTypeFaults, ::testing::ValuesIn(type_faults(
 
 TEST(ValueTypes, APartialSumIsNotNormed) {
   ModelSpec spec = model_spec(small_model("gemma2", 8, 4), 64, kSums);
-  erase_call(spec, 1, 0, "leave");
+  erase_call(spec, 1, "attention.leave");
   EXPECT_CONTAINS(
       message_of<ValueTypeError>([&] { check_value_types(spec); }),
       "layers.0, attention, post_norm, over tensor: uses a partial sum (P), which must be summed first");
@@ -411,7 +454,7 @@ TEST(ValueTypes, FaultsOfSpreadExpertsAreRefused) {
        "rows are dispatched to experts that one rank has"},
       {"experts are exchanged inside a block",
        [](ModelSpec& s) {
-         find_call(s, kExperts, 0, "expert_gate_up").forward_exchanges = {
+         exchanges_of(s, kExperts, "mlp.expert_gate_up").forward = {
              {BlockAxis::experts, ExchangeKind::all_to_all, {1}}};
        },
        "layers.0.experts, mlp, expert_gate_up, over experts: a all-to-all where nothing must be exchanged"},
@@ -419,12 +462,12 @@ TEST(ValueTypes, FaultsOfSpreadExpertsAreRefused) {
        "a part of the channels (S(channels)) meets a weight that is not divided"},
       {"the gradient of the router is summed in the block too",
        [](ModelSpec& s) {
-         find_call(s, 1, 1, "route").backward_exchanges = {{BlockAxis::experts, ExchangeKind::sum, {}, 96}};
+         exchanges_of(s, 1, "router.route").backward = {{BlockAxis::experts, ExchangeKind::sum, {}, 96}};
        },
        "the gradient of layers.0.mlp.router, which the step sums, is R, but must be P"},
       {"gradients of experts are summed over their ranks",
        [](ModelSpec& s) {
-         find_call(s, kExperts, 0, "expert_gate_up").backward_exchanges = {
+         exchanges_of(s, kExperts, "mlp.expert_gate_up").backward = {
              {BlockAxis::experts, ExchangeKind::sum, {}, 96}};
        },
        "the gradient of layers.0.mlp.expert_gate_up is S(channels): a sum needs a partial sum (P)"},
@@ -445,25 +488,25 @@ TEST(ValueTypes, FaultsOfExpertsThatTakeSlicesAreRefused) {
   constexpr size_t kJoin = 4;
   constexpr size_t kSliceUnit = 2;
   constexpr size_t kExpertUnit = 3;
-  const auto sum_over_tensor = [](size_t block, size_t region, const char* call) {
+  const auto sum_over_tensor = [](size_t block, const char* call) {
     return [=](ModelSpec& s) {
-      find_call(s, block, region, call).backward_exchanges = {{BlockAxis::tensor, ExchangeKind::sum, {}, 96}};
+      exchanges_of(s, block, call).backward = {{BlockAxis::tensor, ExchangeKind::sum, {}, 96}};
     };
   };
   const std::vector<ExpertTypeFault> faults = {
       {"the gradient of the router is not summed",
        [](ModelSpec& s) { s.units.at(kSliceUnit).mesh = UnitMesh::rows; },
        "layers.0, over tensor: the gradient of layers.0.mlp.norm is a partial sum (P) that nothing sums"},
-      {"the gradient of the router is summed twice", sum_over_tensor(1, 1, "route"),
+      {"the gradient of the router is summed twice", sum_over_tensor(1, "router.route"),
        "the gradient of layers.0.mlp.router, which the step sums, is R, but must be P"},
-      {"the gradient of the shared expert is summed twice", sum_over_tensor(kShared, 0, "shared_gate"),
+      {"the gradient of the shared expert is summed twice", sum_over_tensor(kShared, "mlp.shared_gate"),
        "the gradient of layers.0.mlp.shared_gate, which the step sums, is R, but must be P"},
       {"gradients of experts are not summed",
        [](ModelSpec& s) { s.units.at(kExpertUnit).mesh = UnitMesh::rows; },
        "layers.0.experts, mlp, expert_gate_up, over tensor: the input of a weight that is divided by rows is "
        "S(tokens)"},
       {"gradients of experts are summed over tensor and by the step",
-       sum_over_tensor(kExperts, 0, "expert_gate_up"), "the gradient of layers.0.mlp.expert_gate_up"},
+       sum_over_tensor(kExperts, "mlp.expert_gate_up"), "the gradient of layers.0.mlp.expert_gate_up"},
       {"each rank sends all tokens",
        [](ModelSpec& s) { s.blocks.at(kExperts).dispatch->sent[0].slice = false; },
        "of what is dispatched and returned, only some is of slices of the tokens"},

@@ -11,10 +11,10 @@
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/call_cost.h"
 #include "stepforge/modelspec/call_passes.h"
-#include "stepforge/modelspec/call_region.h"
 #include "stepforge/modelspec/calls/exchange.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/norm.h"
+#include "stepforge/modelspec/calls/operations.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/swiglu.h"
 #include "tests/support/dice.h"
@@ -129,7 +129,7 @@ Strings calls_inside(const CallList& list) {
 
 BlockSpec block_of(const CallList& list) {
   BlockSpec block;
-  block.regions = {{.name = "all", .list = list, .generation = list}};
+  block.list = block.generation = list;
   return block;
 }
 
@@ -227,14 +227,22 @@ TEST(CallsNamed, AreThoseOfAKindOrOfANameButNotWhatLeavesTheBlock) {
             (Strings{"linear", "swiglu", "rms_norm", "mlp.up", "mlp.act", "mlp.norm", "mlp.last"}));
 }
 
-TEST(RecomputationChoices, ABlockOfTensorOperationsKeepsEverything) {
-  BlockSpec block;
-  block.regions = {{.name = "mlp", .calls = {{.name = "b", .flops = 200, .output = {8}, .saves = {32}}}}};
+TEST(RecomputationChoices, ABlockOfYourOwnKeepsEverything) {
+  ListWriter writer("mlp");
+  const int x = writer.input({"x", 8});
+  const OperationsAttributes first{.results = {{"", 16}}, .derivative_reads = {.operands = 1}, .flops = 200};
+  const OperationsAttributes last{.results = {{"", 8}}, .derivative_reads = {.operands = 1}};
+  const int y = writer.call(kOperations, "first", {x}, {}, first);
+  const BlockSpec block = block_of(writer.finish({writer.call(kOperations, "last", {y}, {}, last)}));
   const std::vector<RecomputationChoice> choices = recomputation_choices(block, kTenTokens);
   ASSERT_EQ(choices.size(), 1U);
   EXPECT_TRUE(choices.front().recomputed.empty());
-  EXPECT_EQ(choices.front().saved_bytes, block_cost(block, kTenTokens).saved_bytes);
+  EXPECT_EQ(choices.front().saved_bytes, 10 * 16 * 4);
+  EXPECT_EQ(block_cost(block, kTenTokens).saved_bytes, 10 * 16 * 4);
+  EXPECT_DOUBLE_EQ(block_cost(block, kTenTokens).forward_flops, 10 * 200);
   EXPECT_TRUE(call_names(block).empty());
+  EXPECT_TRUE(region_names(block).empty());
+  EXPECT_TRUE(calls_named(block, Strings{"operations", "mlp.first"}).empty());
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/modelspec/calls/attention.h"
+
 namespace stepforge::testing {
 namespace {
 
@@ -24,11 +26,14 @@ ModelSpec two_units() {
                          {parameter("norm.weight", {8}, ParameterTag::norm),
                           parameter("head.weight", {32, 8}, ParameterTag::head)},
                          true});
-  CallSpec attention;
-  attention.flops_per_key = 4.0 * 2 * 8;
-  BlockSpec layers;
-  layers.regions.push_back({.name = "attention", .calls = {attention}});
-  model.blocks.push_back(layers);
+  // Two layers, each of one head of 8.
+  const AttentionShape shape{.heads = 1, .kv_heads = 1, .head_dim = 8};
+  for (int layer = 0; layer < 2; ++layer) {
+    ListWriter list("attention");
+    const int qkv = list.input({"qkv", shape.qkv_width()});
+    const int out = list.call(kAttention, "attention", {qkv}, {}, AttentionAttributes{shape});
+    model.blocks.emplace_back().list = list.finish({out});
+  }
   return model;
 }
 

@@ -309,8 +309,7 @@ TEST(EmbeddingCost, QueuedBytesAreTheTokensAndTheGradientOfTheirRows) {
     const int64_t before = cpu_memory().live_bytes;
     const LayerSpec layer =
         embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, ahead);
-    ListBlock block(layer.region.list, layer.region.list, tiny.store.lookup(),
-                    std::make_shared<const LayerResources>());
+    ListBlock block(layer.list, layer.list, tiny.store.lookup(), std::make_shared<const LayerResources>());
     queued_backward(tiny.store, units, pending, [&] {
       const Bundle made = block.forward({}, context);
       Bundle gradients;
@@ -318,7 +317,7 @@ TEST(EmbeddingCost, QueuedBytesAreTheTokensAndTheGradientOfTheirRows) {
         gradients.push_back(random_tensor({kTokens, tiny.config.dim}, static_cast<int>(i)));
       torch::autograd::backward(made, gradients);
     });
-    const BlockCost cost = list_cost(layer.region.list, {.tokens = kTokens});
+    const BlockCost cost = list_cost(layer.list, {.tokens = kTokens});
     EXPECT_EQ(cpu_memory().live_bytes - before, cost.queued_bytes);
     EXPECT_EQ(cost.queued_bytes, (1 + ahead) * kTokens * (4 + tiny.config.dim * 4));
   }

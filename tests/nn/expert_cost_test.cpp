@@ -66,7 +66,7 @@ MeasuredExperts measure_experts(const ExpertCase& layer_case, DType compute, boo
 }
 
 BlockCost predicted_experts(const ExpertCase& layer_case, DType compute) {
-  return list_cost(layer_case.layer().region.list,
+  return list_cost(layer_case.layer().list,
                    {.tokens = kCostTokens, .document_length = kCostLength, .compute = compute});
 }
 

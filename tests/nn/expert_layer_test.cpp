@@ -256,7 +256,7 @@ TEST_F(Experts, FrozenWeightsPassGradientsOn) {
   const ParameterLookup lookup = [&](std::string_view name) -> Parameter& {
     return frozen.at(std::string(name));
   };
-  const CallList& calls = model.spec.region.list;
+  const CallList& calls = model.spec.list;
   ListBlock block(calls, calls, lookup, std::make_shared<const LayerResources>());
   const at::Tensor x = leaf_copy(input());
   torch::autograd::backward(block.forward({x}, context), {cotangent()});

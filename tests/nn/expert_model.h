@@ -72,7 +72,7 @@ struct ExpertModel {
         correction(layer_case.correction ? random_tensor({layer_case.dims.experts}, 50) * 0.3 : at::Tensor()),
         correction_spec{"layers.0.mlp.correction", {layer_case.dims.experts}, {}},
         correction_parameter(&correction_spec, correction, at::Tensor()),
-        block(spec.region.list, spec.region.list, lookup(), std::make_shared<const LayerResources>()) {
+        block(spec.list, spec.list, lookup(), std::make_shared<const LayerResources>()) {
     UnitStore& unit = store.unit(0);
     for (size_t i = 0; i < unit.parameters().size(); ++i) {
       at::Tensor master = unit.master_view(i);

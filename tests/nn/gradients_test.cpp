@@ -224,7 +224,7 @@ TEST_F(Gradients, HeadAndLossAreScaledAndSkipMaskedLabels) {
         head_layer(
             "head",
             {.width = tiny.config.dim, .vocab = tiny.config.vocab_size, .chunk = chunk, .norm_eps = 1e-5})
-            .region.list;
+            .list;
     ListHead head(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>());
     tiny.start_gradients();
     const LossResult result = head.loss_with_gradients({hidden}, context, scalar(0.125));

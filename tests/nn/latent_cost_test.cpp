@@ -42,7 +42,7 @@ struct LatentModel {
                                     layer_case.dropout)),
         units({{.name = "a", .parameters = spec.parameters}}),
         store(units, rank_layout(units, {.gather = compute})),
-        block(spec.region.list, spec.region.list, store.lookup(), resources(layer_case)) {
+        block(spec.list, spec.list, store.lookup(), resources(layer_case)) {
     store.initialize(7);
     UnitStore& unit = store.unit(0);
     if (!unit.resident()) unit.gather(at::empty({unit.gathered_size()}, scalar_type(compute)));
@@ -108,10 +108,10 @@ MeasuredLatents measure_latents(const LatentCase& layer_case, DType compute, boo
 BlockCost predicted_latents(const LatentCase& layer_case, DType compute) {
   const LayerSpec spec = latent_attention_layer("a", "", layer_case.dims, latent_traits(layer_case.dims),
                                                 0.02, layer_case.dropout);
-  return list_cost(spec.region.list, {.tokens = kLatentTokens,
-                                      .document_length = kLatentLength,
-                                      .compute = compute,
-                                      .threads = at::get_num_threads()});
+  return list_cost(spec.list, {.tokens = kLatentTokens,
+                               .document_length = kLatentLength,
+                               .compute = compute,
+                               .threads = at::get_num_threads()});
 }
 
 class LatentCost : public ::testing::TestWithParam<LatentCase> {

@@ -45,7 +45,7 @@ at::Tensor later_rows(const at::Tensor& x, const Batch& batch, int64_t ahead) {
 
 ListBlock mtp_block(TinyModel& tiny, const std::string& prefix, const std::string& last_norm) {
   const CallList calls =
-      mtp_layer(prefix, "", last_norm, tiny.config.dim, {.norm_eps = tiny.config.norm_eps}).region.list;
+      mtp_layer(prefix, "", last_norm, tiny.config.dim, {.norm_eps = tiny.config.norm_eps}).list;
   return {calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>()};
 }
 
@@ -74,7 +74,7 @@ TEST_P(Mtp, EmbeddingsOfLaterTokensAreOfTheSameDocumentInForwardAndBackward) {
   const at::Tensor table64 = leaf64(table.value());
   const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 3);
   const CallList calls =
-      embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, /*ahead=*/60).region.list;
+      embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, /*ahead=*/60).list;
   const Bundle made = ListBlock(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>())
                           .forward({}, context);
   ASSERT_EQ(made.size(), 61U);
@@ -177,7 +177,7 @@ TEST(MtpCost, SavedBytesAreThoseOfTheAllocatorAndPeaksAreBounds) {
     const BatchTensors batch(made_up_batch(4, 128, tiny.config.vocab_size));
     const int64_t width = tiny.config.dim;
     const LayerSpec layer = mtp_layer("mtp", "", "norm", width, {});
-    const BlockCost cost = list_cost(layer.region.list, {.tokens = batch.token_count(), .compute = compute});
+    const BlockCost cost = list_cost(layer.list, {.tokens = batch.token_count(), .compute = compute});
     const MeasuredMtp measured = measure_mtp(tiny, batch, compute, /*queue=*/false);
     EXPECT_EQ(cost.saved_bytes, measured.saved);
     EXPECT_EQ(cost.saved_bytes, batch.token_count() * (3 * width * dtype_bytes(compute) + 3 * 4));

@@ -18,6 +18,34 @@ inline constexpr int kExpertsBlock = 3;
 inline constexpr int kJoinBlock = 4;
 inline constexpr int kLayerBlocks = 4;
 
+inline const LayerValue kExpertWeights{.name = "weights", .width = 1, .type = ElementType::fp32};
+inline const LayerValue kExpertIndices{
+    .name = "experts", .width = 1, .type = ElementType::int32, .differentiable = false};
+
+inline CallList one_call(const StatedCall& stated, const std::vector<LayerValue>& inputs) {
+  ListWriter list("mlp");
+  std::vector<int> operands;
+  for (const LayerValue& input : inputs) operands.push_back(list.input(input));
+  return list.finish({add_call(list, stated, operands)});
+}
+
+/// Of the hidden state, the tokens, their weights and their experts.
+inline CallList router_calls(int64_t chosen) {
+  ListWriter list("mlp");
+  const int x = list.input({"hidden", 8});
+  LayerValue weights = kExpertWeights;
+  LayerValue experts = kExpertIndices;
+  weights.width = experts.width = chosen;
+  list.add({.kind = &kStated,
+            .name = "route",
+            .operands = {x},
+            .attributes = OperationsAttributes{.results = {{"tokens", 8}, weights, experts},
+                                               .derivative_reads = {.operands = 1, .results = 1},
+                                               .flops = 100}});
+  const std::vector<int> made = list.results();
+  return list.finish({x, made[0], made[1], made[2]});
+}
+
 inline ModelSpec expert_model(int layers = 2, DispatchMethod method = DispatchMethod::all_to_all) {
   constexpr int64_t kExperts = 4;
   constexpr int64_t kChosen = 2;
@@ -39,20 +67,22 @@ inline ModelSpec expert_model(int layers = 2, DispatchMethod method = DispatchMe
     const BundleEntry hidden = block.inputs.front();
     const ExpertValues values(hidden, kChosen);
     const auto add = [&](LayerPart part, std::vector<int> units, std::vector<BundleEntry> inputs,
-                         std::vector<BundleEntry> outputs, CallSpec last) -> BlockSpec& {
-      model.blocks.push_back(layer_part(block.layer, part, std::move(units), std::move(inputs),
-                                        std::move(outputs), {{"mlp", {std::move(last)}}}));
+                         std::vector<BundleEntry> outputs, CallList list) -> BlockSpec& {
+      model.blocks.push_back(
+          layer_part(block.layer, part, std::move(units), std::move(inputs), std::move(outputs)));
+      model.blocks.back().list = std::move(list);
       return model.blocks.back();
     };
-    BlockSpec& router = add(LayerPart::router, {unit}, {hidden},
-                            {hidden, values.tokens, values.weights, values.experts}, call("route", 8, 16, 8));
+    BlockSpec& router =
+        add(LayerPart::router, {unit}, {hidden}, {hidden, values.tokens, values.weights, values.experts},
+            joined(residual_calls("attention", {{"norm", 8, 2}, {"linear", 8}}), router_calls(kChosen)));
     router.kept = {"hidden", "tokens"};
-    router.regions.insert(router.regions.begin(), block.regions.front());
-    add(LayerPart::shared, {unit}, {values.tokens}, {{"shared", 8}}, call("linear", 8, 16, 8));
+    add(LayerPart::shared, {unit}, {values.tokens}, {{"shared", 8}}, one_call({"linear", 8, 16}, {{"x", 8}}));
     add(LayerPart::experts, {unit + 1}, values.inputs(kChosen), {values.results(kChosen)},
-        call("experts", 16, 32, 16))
+        one_call({"experts", 8, 16}, {{"rows", 8}, kExpertWeights, kExpertIndices}))
         .dispatch = values.dispatch(kExperts, {.method = method});
-    add(LayerPart::join, {}, {hidden, {"combined", 8}, {"shared", 8}}, {hidden}, call("sum", 8, 0, 0));
+    add(LayerPart::join, {}, {hidden, {"combined", 8}, {"shared", 8}}, {hidden},
+        one_call({"sum", 8, 0, false}, {{"hidden", 8}, {"combined", 8}, {"shared", 8}}));
   }
   return model;
 }

@@ -2,10 +2,14 @@
 // A small model whose sizes are easy to add up: an embedding, layers of two regions, a head.
 #pragma once
 
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/modelspec/calls/operations.h"
+#include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/program.h"
@@ -22,14 +26,37 @@ inline ParameterSpec parameter(const std::string& name, std::vector<int64_t> sha
   return spec;
 }
 
-inline CallSpec call(const std::string& name, int64_t output, int64_t saves, int64_t gradient) {
-  CallSpec cost;
-  cost.name = name;
-  cost.flops = 100;
-  cost.output = {output, 0};
-  cost.saves = {saves, 0};
-  cost.gradient = {gradient, 0};
-  return cost;
+/// A call whose sizes are stated; in a layer like all others, not a block of your own.
+inline constexpr CallKind kStated = kOperations;
+
+/// What a call makes, with `kept` statistics for its derivative, which reads its first operand too if it `keeps_input`.
+struct StatedCall {
+  std::string name;
+  int64_t width = 8;
+  int64_t kept = 0;
+  bool keeps_input = true;
+};
+
+/// Returns the result, in the region of the writer.
+inline int add_call(ListWriter& list, const StatedCall& stated, std::vector<int> operands) {
+  OperationsAttributes attributes{.results = {{.name = "", .width = stated.width}}, .flops = 100};
+  if (stated.kept > 0)
+    attributes.results.push_back({.name = "", .width = stated.kept, .differentiable = false});
+  attributes.derivative_reads = {.operands = stated.keeps_input ? 1U : 0U,
+                                 .results = stated.kept > 0 ? 2U : 0U};
+  return list.add({.kind = &kStated,
+                   .name = stated.name,
+                   .operands = std::move(operands),
+                   .attributes = std::move(attributes)});
+}
+
+/// Calls one after the other, to whose result their input is added.
+inline CallList residual_calls(const std::string& region, const std::vector<StatedCall>& calls) {
+  ListWriter list(region);
+  const int x = list.input({"hidden", 8});
+  int y = x;
+  for (const StatedCall& call : calls) y = add_call(list, call, {y});
+  return list.finish({list.call(kResidualAdd, "residual_add", {y, x}, {}, ResidualAttributes{})});
 }
 
 /// Width 8, vocabulary 32. A tied model's head uses the embedding's unit beside its own.
@@ -46,22 +73,24 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
   model.units.push_back(
       {"embedding", {parameter("embedding.weight", {32, 8}, ParameterTag::embedding)}, true});
   const std::vector<BundleEntry> hidden = {{"hidden", 8}};
+  ListWriter embedding("embedding");
   model.blocks.push_back({"embedding",
                           BlockKind::embedding,
                           -1,
                           {0},
                           {},
                           hidden,
-                          {{"embedding", {call("lookup", 8, 0, 0)}, false}}});
+                          embedding.finish({add_call(embedding, {"lookup", 8, 0, false}, {})})});
   for (int layer = 0; layer < layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     model.units.push_back({name,
                            {parameter(name + ".norm", {8}, ParameterTag::norm),
                             parameter(name + ".weight", {8, 8}, ParameterTag::matrix)},
                            true});
-    const RegionSpec attention{"attention", {call("norm", 8, 2, 8), call("linear", 8, 8, 8)}, true};
-    const RegionSpec mlp{"mlp", {call("linear", 16, 8, 8), call("act", 8, 16, 16)}, true};
-    model.blocks.push_back({name, BlockKind::layer, layer, {layer + 1}, hidden, hidden, {attention, mlp}});
+    const CallList attention = residual_calls("attention", {{"norm", 8, 2}, {"linear", 8}});
+    const CallList mlp = residual_calls("mlp", {{"linear", 16}, {"act", 8}});
+    model.blocks.push_back(
+        {name, BlockKind::layer, layer, {layer + 1}, hidden, hidden, joined(attention, mlp)});
   }
   std::vector<int> head_units = {layers + 1};
   if (tied) {
@@ -74,15 +103,22 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
                             parameter("head.weight", {32, 8}, ParameterTag::head)},
                            true});
   }
+  ListWriter head("loss");
+  const int x = head.input({"hidden", 8});
   model.blocks.push_back(
-      {"head", BlockKind::head, -1, head_units, hidden, {}, {{"loss", {call("loss", 0, 0, 8)}, false}}});
+      {"head", BlockKind::head, -1, head_units, hidden, {}, head.finish({add_call(head, {"loss", 1}, {x})})});
   return model;
 }
 
-/// Lets the region's last call exchange `forward` and `backward` elements per token.
-inline void add_exchange(RegionSpec& region, BlockAxis axis, int64_t forward, int64_t backward) {
-  region.calls.back().forward_exchanges.push_back({axis, ExchangeKind::sum, {forward}});
-  region.calls.back().backward_exchanges.push_back({axis, ExchangeKind::sum, {backward}});
+/// Lets the last stated call of each region exchange `forward` and `backward` elements per token.
+inline void add_exchanges(BlockSpec& block, BlockAxis axis, int64_t forward, int64_t backward) {
+  std::set<std::string> done;
+  for (auto call = block.list.calls.rbegin(); call != block.list.calls.rend(); ++call) {
+    if (!call->is(kStated) || !done.insert(call->region).second) continue;
+    CallExchanges& exchanges = std::any_cast<OperationsAttributes&>(call->attributes).exchanges;
+    exchanges.forward.push_back({axis, ExchangeKind::sum, {forward}});
+    exchanges.backward.push_back({axis, ExchangeKind::sum, {backward}});
+  }
 }
 
 inline RankOptions small_options(int micro_batches = 1) {

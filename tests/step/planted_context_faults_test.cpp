@@ -10,10 +10,8 @@ namespace {
 Programs divided_by_tokens(const RankOptions& options) {
   ModelSpec model = small_model();
   for (BlockSpec& block : model.blocks) {
-    for (RegionSpec& region : block.regions) {
-      add_exchange(region, BlockAxis::tensor, 8, 8);
-      if (block.kind == BlockKind::layer) add_exchange(region, BlockAxis::context, 16, 32);
-    }
+    add_exchanges(block, BlockAxis::tensor, 8, 8);
+    if (block.kind == BlockKind::layer) add_exchanges(block, BlockAxis::context, 16, 32);
   }
   Programs programs;
   for (int rank = 0; rank < 8; ++rank) {

@@ -33,8 +33,7 @@ Programs tied_stages(const RankOptions& options) {
 /// Stages of two tensor-parallel ranks.
 Programs divided_stages(const RankOptions& options) {
   ModelSpec model = small_model();
-  for (BlockSpec& block : model.blocks)
-    for (RegionSpec& region : block.regions) add_exchange(region, BlockAxis::tensor, 8, 8);
+  for (BlockSpec& block : model.blocks) add_exchanges(block, BlockAxis::tensor, 8, 8);
   RankOptions of_job = options;
   of_job.plan.dims = {.dp_shard = 1, .tp = 2};
   return pipeline_programs(model, of_job,

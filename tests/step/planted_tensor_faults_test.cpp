@@ -12,8 +12,7 @@ namespace {
 /// Two shards of two parts: shard groups {0, 2} and {1, 3}, tensor groups {0, 1} and {2, 3}.
 Programs divided(const RankOptions& options) {
   ModelSpec model = small_model();
-  for (BlockSpec& block : model.blocks)
-    for (RegionSpec& region : block.regions) add_exchange(region, BlockAxis::tensor, 8, 8);
+  for (BlockSpec& block : model.blocks) add_exchanges(block, BlockAxis::tensor, 8, 8);
   Programs programs;
   for (int rank = 0; rank < 4; ++rank) {
     RankOptions of_rank = options;

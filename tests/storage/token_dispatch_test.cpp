@@ -33,8 +33,7 @@ struct SpreadExperts {
         parallel(ranks),
         units({UnitSpec{.name = "experts", .parameters = parameters()}}),
         store(units, rank_layout(units)),
-        block(part().region.list, part().region.generation, store.lookup(),
-              std::make_shared<const LayerResources>()) {
+        block(part().list, part().generation, store.lookup(), std::make_shared<const LayerResources>()) {
     for (size_t p = 0; p < units[0].parameters.size(); ++p) {
       at::Tensor master = store.unit(0).master_view(p);
       master.copy_(part_of(random_tensor(whole_shape(p), 60 + p), p).reshape(master.sizes()));

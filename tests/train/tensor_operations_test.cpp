@@ -6,6 +6,7 @@
 #include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "stepforge/modelspec/calls/operations.h"
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
@@ -19,10 +20,34 @@ ParameterSpec spread(const std::string& name, std::vector<int64_t> shape, Parame
   return {name, std::move(shape), {{"weight", name, rows, {Initializer::Kind::normal, 0.3}}}, tag};
 }
 
-CallSpec call(TypeRule rule, std::vector<std::string> weights) {
-  CallSpec made{.name = "call", .rule = rule, .weights = std::move(weights)};
-  made.output.compute = made.saves.compute = made.gradient.compute = kWidth;
-  return made;
+/// One call of a layer of your own: `rule` by `weights`, from `inputs` values of kWidth to `outputs` of `width`.
+CallList operations(TypeRule rule, const std::vector<CallWeight>& weights, size_t inputs, size_t outputs,
+                    int64_t width) {
+  ListWriter list("own");
+  std::vector<int> operands;
+  for (size_t i = 0; i < inputs; ++i) operands.push_back(list.input({"x", kWidth}));
+  OperationsAttributes attributes{.rule = rule};
+  attributes.derivative_reads.operands = (1U << inputs) - 1;
+  attributes.results.assign(outputs, {.name = "", .width = width});
+  list.add({.kind = &kOperations,
+            .name = "call",
+            .operands = std::move(operands),
+            .weights = weights,
+            .attributes = std::move(attributes)});
+  return list.finish(list.results());
+}
+
+CallList lookup_of(const std::string& table, size_t outputs) {
+  return operations(TypeRule::lookup, {{table, {kVocabulary, kWidth}}}, 0, outputs, kWidth);
+}
+
+CallList layer_of(size_t inputs) {
+  return operations(TypeRule::linear, {{"layers.0.weight", {kWidth, kWidth}}, {"layers.0.bias", {kWidth}}},
+                    inputs, 1, kWidth);
+}
+
+CallList loss_of(const std::string& weight) {
+  return operations(TypeRule::loss, {{weight, {kVocabulary, kWidth}}}, 1, 1, 1);
 }
 
 enum class Shape {
@@ -47,29 +72,16 @@ ModelSpec operations_spec(Shape shape) {
                 {"layers.0",
                  {spread("layers.0.weight", {kWidth, kWidth}, ParameterTag::matrix),
                   spread("layers.0.bias", {kWidth}, ParameterTag::bias)}}};
-  spec.blocks = {{"embedding",
-                  BlockKind::embedding,
-                  -1,
-                  {0},
-                  {},
-                  {stream},
-                  {{.name = "embedding", .calls = {call(TypeRule::lookup, {"embedding.weight"})}}}},
-                 {"layers.0",
-                  BlockKind::layer,
-                  0,
-                  {1},
-                  {stream},
-                  {stream},
-                  {{.name = "mlp",
-                    .calls = {call(TypeRule::linear, {"layers.0.weight", "layers.0.bias"})},
-                    .residual = true}}},
-                 {"head",
-                  BlockKind::head,
-                  -1,
-                  {tied ? 0 : 2},
-                  {stream},
-                  {},
-                  {{.name = "head", .calls = {call(TypeRule::loss, {output})}}}}};
+  spec.blocks = {
+      {"embedding",
+       BlockKind::embedding,
+       -1,
+       {0},
+       {},
+       {stream},
+       lookup_of("embedding.weight", shape == Shape::graph ? 2 : 1)},
+      {"layers.0", BlockKind::layer, 0, {1}, {stream}, {stream}, layer_of(shape == Shape::graph ? 2 : 1)},
+      {"head", BlockKind::head, -1, {tied ? 0 : 2}, {stream}, {}, loss_of(output)}};
   if (tied) {
     spec.ties = {{"embedding.weight", "head", "head.weight"}};
   } else {
@@ -80,13 +92,7 @@ ModelSpec operations_spec(Shape shape) {
     spec.blocks[0].outputs.push_back(source);
     spec.blocks[1].inputs.push_back(source);
     spec.units.push_back({"extra", {spread("extra.weight", {kVocabulary, kWidth}, ParameterTag::matrix)}});
-    spec.blocks.push_back({"extra",
-                           BlockKind::head,
-                           -1,
-                           {3},
-                           {source},
-                           {},
-                           {{.name = "head", .calls = {call(TypeRule::loss, {"extra.weight"})}}}});
+    spec.blocks.push_back({"extra", BlockKind::head, -1, {3}, {source}, {}, loss_of("extra.weight")});
     spec.blocks.back().loss_weight = kSecondWeight;
   }
   return spec;
