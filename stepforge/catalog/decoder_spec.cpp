@@ -178,9 +178,7 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
   block.kind = kind;
   block.layer = layer;
   std::vector<LayerSpec*> parts;
-  for (LayerSpec& part : layers) {
-    parts.push_back(&part);
-  }
+  for (LayerSpec& part : layers) parts.push_back(&part);
   if (kind != BlockKind::embedding) block.inputs.push_back(hidden);
   if (kind != BlockKind::head) block.outputs.push_back(hidden);
   block.units = add_units(spec, name, parts);
@@ -341,7 +339,6 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   add_corrections(spec, model);
   plan.check_rules(spec);
   freeze_units(spec, model.freeze, model.frozen_dtype);
-  for (BlockSpec& block : spec.blocks) block.kept = kept_outputs(block);
   return spec;
 }
 

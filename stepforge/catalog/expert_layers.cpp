@@ -243,7 +243,8 @@ ExpertParts expert_parts(const std::string& prefix, const std::string& hf_prefix
     const int experts =
         layer.input({.name = "experts", .width = 1, .type = ElementType::int32, .differentiable = false});
     const int64_t held = parallel.part_of(dims.experts).size();
-    set_lists_on_slices(parts.experts, layer.finish({layer.experts(rows, {weights, experts}, held, 1)}), {});
+    parts.experts.list = layer.finish({layer.experts(rows, {weights, experts}, held, 1)});
+    parts.experts.generation = parts.experts.list;
   }
   if (dims.shared_hidden > 0) {
     ExpertWriter layer = writer("mlp", parts.shared);

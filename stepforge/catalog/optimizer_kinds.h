@@ -42,7 +42,7 @@ struct OptimizerKind {
   UpdateRule (*rule)(const UpdateOptions& options, const Extensions& extensions) = nullptr;
 };
 
-/// adamw, adamw_bf16, adamw_8bit, lion, sgd, muon.
+/// Those that need no plug-in: the choices of optimizer.name.
 std::span<const OptimizerKind> builtin_optimizers();
 
 /// The optimizer of a run: which kind updates each parameter, and what it needs.

@@ -402,8 +402,9 @@ void ForeignConversion::set_optimizer(const ForeignSetting& setting) {
   const std::string name = lower_text(setting.value);
   const auto* const found = std::ranges::find(kOptimizers, std::string_view(name), &Synonyms::first);
   if (found == kOptimizers.end()) {
-    return lose(setting.key,
-                "optimizer.name is adamw, adamw_bf16, adamw_8bit, lion, sgd or muon; adamw is used");
+    const auto& known = config_schema().find("optimizer")->table->find("name")->rules.choices;
+    return lose(setting.key, format("optimizer.name is one of {}; adamw is used",
+                                    join(std::vector<std::string>(known.begin(), known.end()), ", ")));
   }
   set(setting.key, "optimizer.name", toml_string(found->second));
 }

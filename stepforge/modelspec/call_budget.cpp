@@ -169,7 +169,7 @@ std::vector<RecomputationChoice> choices_of_list(const CallList& list, const Cos
 
 std::vector<std::string> region_names(const BlockSpec& block) {
   std::vector<std::string> names;
-  if (block.is_own()) return names;
+  if (block.uses_autograd()) return names;
   for (const Call& call : block.list.calls)
     if (std::ranges::find(names, call.region) == names.end()) names.push_back(call.region);
   return names;
@@ -179,7 +179,7 @@ std::vector<std::string> call_names(const BlockSpec& block) {
   std::vector<std::string> kinds;
   std::vector<std::string> names;
   const bool keeps_nothing = block.kind == BlockKind::embedding || block.kind == BlockKind::head;
-  if (keeps_nothing || block.is_own()) return names;
+  if (keeps_nothing || block.uses_autograd()) return names;
   for (const Call& call : block.list.calls) {
     const std::string kind(call.kind->name);
     if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
@@ -192,7 +192,7 @@ std::vector<std::string> call_names(const BlockSpec& block) {
 std::vector<std::string> calls_named(const BlockSpec& block, std::span<const std::string> names) {
   const auto is_named = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
   std::vector<std::string> found;
-  if (block.is_own()) return found;
+  if (block.uses_autograd()) return found;
   for (const Call& call : block.list.calls)
     if ((is_named(call.kind->name) || is_named(call.full_name())) && !makes_output(block.list, call))
       found.push_back(call.full_name());
@@ -208,7 +208,7 @@ double call_work(const CallInfo& info, const CostContext& context) {
 }
 
 std::vector<RecomputationChoice> recomputation_choices(const BlockSpec& block, const CostContext& context) {
-  if (block.is_own()) return {{{}, block_cost(block, context).saved_bytes, 0}};
+  if (block.uses_autograd()) return {{{}, block_cost(block, context).saved_bytes, 0}};
   return choices_of_list(block.list, context);
 }
 

@@ -2,13 +2,13 @@
 #include "stepforge/modelspec/call_cost.h"
 
 #include <algorithm>
-#include <deque>
-#include <iterator>
+#include <span>
 #include <utility>
 
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/call_program.h"
 #include "stepforge/modelspec/calls/linear.h"
+#include "stepforge/modelspec/calls/operations.h"
 #include "stepforge/modelspec/calls/workspaces.h"
 
 namespace stepforge {
@@ -23,7 +23,9 @@ const T& item(const std::vector<T>& list, int index) {
 /// Each gradient of weights is another product of the size of the forward one.
 double weight_flops(const CallInfo& info, const CostContext& context) {
   const bool product = info.kind().queued_operands != nullptr || info.rule() == TypeRule::loss;
-  return product && info.call->weights.front().trained ? call_flops(info, context) : 0.0;
+  return product && !info.call->weights.empty() && info.call->weights.front().trained
+             ? call_flops(info, context)
+             : 0.0;
 }
 
 /// What lives while the steps of a list run. `live` counts from 0 at the beginning, so it falls below 0 when memory that
@@ -87,7 +89,7 @@ class Account {
   }
 
   bool is_held(int buffer) const {
-    return std::ranges::any_of(pending_,
+    return std::ranges::any_of(std::span(pending_).subspan(run_),
                                [&](const Pending& p) { return std::ranges::count(p.buffers, buffer) > 0; });
   }
 
@@ -105,7 +107,7 @@ class Account {
     const int64_t gradients = allocate(step);
     const int64_t input = gradients + extra.backward.bytes(context_);
     const int64_t weights = extra.weights.bytes(context_);
-    if (queue_ && info.call->trains()) {
+    if (queue_ && info.call->trains() && !info.call->is(kOperations)) {
       const int64_t kept = extra.queued.bytes(context_);
       peak_ = std::max(peak_, live_ + input + kept);
       hold(info, step, kept, weights);
@@ -137,9 +139,8 @@ class Account {
 
   void run_queue() {
     int64_t freed = 0;
-    while (!pending_.empty()) {
-      const Pending next = std::move(pending_.front());
-      pending_.pop_front();
+    while (run_ < pending_.size()) {
+      const Pending next = std::move(pending_[run_++]);
       weight_peak_ = std::max(weight_peak_, next.weights - next.workspace - freed);
       freed += next.workspace;
       for (const int buffer : next.buffers) freed += is_held(buffer) ? 0 : bytes_of(buffer);
@@ -151,7 +152,8 @@ class Account {
   const BlockProgram& program_;
   const CostContext& context_;
   std::vector<bool> there_;
-  std::deque<Pending> pending_;
+  std::vector<Pending> pending_;
+  std::size_t run_ = 0;  ///< of them
   bool queue_ = false;
   int64_t live_ = 0;
   int64_t peak_ = 0;
@@ -218,8 +220,8 @@ BlockCost list_cost(const CallList& list, const CostContext& context,
     return list_cost(again, context);
   }
   const std::vector<CallInfo> calls = call_infos(list);
-  const BlockProgram program = derive(list, /*trains=*/true);
-  const BlockProgram inference = derive(list, /*trains=*/false);
+  const BlockProgram program = derive(list, calls, /*trains=*/true);
+  const BlockProgram inference = derive(list, calls, /*trains=*/false);
   BlockCost cost;
   add_work(cost, calls, program, context);
 

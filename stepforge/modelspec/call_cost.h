@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes and FLOPs of a list of calls, from the steps that run (call_program.h) and the formulas of the call table.
+// Bytes and FLOPs of a list of calls, from the steps that run (call_program.h) and the formulas of its calls (call_kind.h).
 #pragma once
 
 #include <string>

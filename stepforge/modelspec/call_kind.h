@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of calls: one row for each, in calls/, as step/operations.h has for operations. A row states what a call makes, what
+// The kinds of calls, one row for each in calls/, as step/operations.h has for operations. A row states what a call makes, what
 // its derivative reads, what may be overwritten, its FLOPs, workspace and exchanges, all as formulas of its operands. Derivation
 // (call_program.h), costs (call_cost.h) and value types read the rows; nn/call_entries.h runs them.
 #pragma once
@@ -48,7 +48,7 @@ struct CallExchanges {
 
 inline constexpr int kNoOperand = -1;
 
-/// A row; calls point to it, so that no two are copies of each other. Empty functions mean: none.
+/// The formulas of a kind of call. Calls point to it: another object is another kind. Empty functions mean: none.
 struct CallKind {
   std::string_view name;
   TypeRule rule = TypeRule::elementwise;

@@ -32,10 +32,9 @@ enum class ElementType : uint8_t {
 struct LayerValue {
   std::string name;
   int64_t width = 0;
+  int64_t times = 1;  ///< multiplies the rows: of tokens that neighbours join, or the experts of each token
   Rows rows = Rows::tokens;
   ElementType type = ElementType::compute;
-  int64_t times =
-      1;  ///< multiplies the rows: of tokens that neighbours join, or of the experts of each token
   bool differentiable = true;  ///< false for statistics and integers
 
   bool has_shape_of(const LayerValue& other) const {

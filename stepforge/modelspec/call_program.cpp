@@ -34,8 +34,8 @@ void add_frees(std::vector<CallStep>& steps, const std::vector<bool>& kept) {
 
 class Deriver {
  public:
-  Deriver(const CallList& list, bool trains)
-      : list_(list), calls_(call_infos(list)), values_(list.values.size()) {
+  Deriver(const CallList& list, const std::vector<CallInfo>& calls, bool trains)
+      : list_(list), calls_(calls), values_(list.values.size()) {
     for (std::size_t c = 0; c < calls_.size(); ++c)
       for (const int result : calls_[c].call->results) at(values_, result).maker = static_cast<int>(c);
     for (const int input : list.inputs) at(values_, input).outside = true;
@@ -45,6 +45,9 @@ class Deriver {
   }
 
   BlockProgram derive(bool trains) {
+    program_.buffers.reserve(2 * values_.size());
+    program_.forward.reserve(calls_.size());
+    program_.backward.reserve(trains ? calls_.size() : 0);
     forward();
     if (trains) backward();
     return std::move(program_);
@@ -153,6 +156,7 @@ class Deriver {
 
   std::vector<int> buffers_of(const std::vector<int>& values) const {
     std::vector<int> found;
+    found.reserve(values.size());
     for (const int value : values) found.push_back(at(values_, value).buffer);
     return found;
   }
@@ -167,6 +171,7 @@ class Deriver {
       return;
     }
     CallStep step{CallAction::forward, index, buffers_of(call.operands), {}};
+    step.writes.reserve(call.results.size());
     const int over = info.overwrites();
     for (std::size_t r = 0; r < call.results.size(); ++r) {
       const bool overwrites =
@@ -241,6 +246,8 @@ class Deriver {
     const CallInfo& info = at(calls_, index);
     const Call& call = *info.call;
     CallStep step{CallAction::backward, index, {}, {}};
+    step.reads.reserve(2 * call.results.size() + call.operands.size() + 1);
+    step.writes.reserve(call.operands.size());
     bool any = false;
     for (const int result : call.results) {
       step.reads.push_back(std::exchange(at(values_, result).gradient, kNoTensor));
@@ -301,7 +308,7 @@ class Deriver {
   }
 
   const CallList& list_;
-  std::vector<CallInfo> calls_;
+  const std::vector<CallInfo>& calls_;
   std::vector<ValueState> values_;
   BlockProgram program_;
   int held_ = kNoTensor;     ///< a gradient that further operands take
@@ -344,17 +351,18 @@ int CallInfo::overwrites() const {
 
 std::vector<CallInfo> call_infos(const CallList& list) {
   std::vector<CallInfo> infos;
+  infos.reserve(list.calls.size());
   for (const Call& call : list.calls)
     infos.push_back({&call, list.values_of(call.operands), list.values_of(call.results)});
   return infos;
 }
 
-BlockProgram derive(const CallList& list, bool trains) {
-  return Deriver(list, trains).derive(trains);
+BlockProgram derive(const CallList& list, const std::vector<CallInfo>& calls, bool trains) {
+  return Deriver(list, calls, trains).derive(trains);
 }
 
 std::vector<bool> values_read_by_derivatives(const CallList& list) {
-  return Deriver(list, /*trains=*/true).values_read();
+  return Deriver(list, call_infos(list), /*trains=*/true).values_read();
 }
 
 }  // namespace stepforge

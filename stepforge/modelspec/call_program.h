@@ -62,8 +62,11 @@ struct CallInfo {
 /// Of each call of the list, which must outlive them.
 std::vector<CallInfo> call_infos(const CallList& list);
 
-/// `trains`: with a backward pass, for the gradients of all inputs and trained weights.
-BlockProgram derive(const CallList& list, bool trains);
+/// `trains`: with a backward pass, for the gradients of all inputs and trained weights. `calls` are those of the list.
+BlockProgram derive(const CallList& list, const std::vector<CallInfo>& calls, bool trains);
+inline BlockProgram derive(const CallList& list, bool trains) {
+  return derive(list, call_infos(list), trains);
+}
 
 /// Which values the derivatives of the calls read: they are kept, or made again from others that are.
 std::vector<bool> values_read_by_derivatives(const CallList& list);

@@ -28,10 +28,6 @@ struct Elements {
   /// The same elements, but only for the tokens of the slice.
   Elements of_slice() const { return {0, 0, compute + slice_compute, fp32 + slice_fp32}; }
   bool operator==(const Elements&) const = default;
-  Elements operator+(const Elements& other) const {
-    return {compute + other.compute, fp32 + other.fp32, slice_compute + other.slice_compute,
-            slice_fp32 + other.slice_fp32};
-  }
 };
 
 struct CostContext {

@@ -10,14 +10,16 @@
 
 namespace stepforge {
 
-bool BlockSpec::is_own() const {
+bool BlockSpec::uses_autograd() const {
   return std::ranges::any_of(list.calls, [](const Call& call) { return call.is(kOperations); });
 }
 
 std::array<bool, kBlockAxes> BlockSpec::exchanged_axes() const {
   std::array<bool, kBlockAxes> axes = {};
-  for (const CallInfo& info : call_infos(list)) {
-    const CallExchanges exchanges = info.exchanges();
+  for (const Call& call : list.calls) {
+    if (call.kind->exchanges == nullptr) continue;
+    const std::vector<LayerValue> operands = list.values_of(call.operands);
+    const CallExchanges exchanges = call.kind->exchanges({call, operands});
     for (const auto* made : {&exchanges.forward, &exchanges.backward})
       for (const Exchange& exchange : *made) axes.at(static_cast<std::size_t>(exchange.axis)) = true;
   }
@@ -70,7 +72,8 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
   for (const BlockSpec& block : blocks) {
     for (const CallInfo& info : call_infos(block.list)) {
       attention += 3.0 * flops_of_keys(info, seq_len);
-      if (info.rule() == TypeRule::loss && block.ahead > 0)  // once more by the weight of the first head
+      if (info.rule() == TypeRule::loss && block.ahead > 0 &&
+          !info.call->weights.empty())  // once more by the weight of the first head
         matmul_parameters += find_parameter(info.call->weights.front().name)->elements();
     }
   }

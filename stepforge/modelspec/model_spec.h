@@ -80,7 +80,6 @@ struct BlockSpec {
       {};  ///< the same in generation, where no rank has slices of the tokens or parts of rows
   LayerPart part = LayerPart::whole;
   std::optional<DispatchSpec> dispatch = {};  ///< of its inputs, and of its outputs back
-  std::vector<std::string> kept = {};         ///< outputs that its backward needs
   int stage = 0;                              ///< the pipeline stage that it belongs to
   double loss_weight = 1;                     ///< of a head
   /// How many tokens after the next one it predicts, or helps to: its labels are those of tokens so much later in the
@@ -91,8 +90,8 @@ struct BlockSpec {
   std::vector<BundleEntry> arriving = {};  ///< what the stage receives, if this is its first block
   std::vector<BundleEntry> leaving = {};   ///< what it sends, if this is its last one
 
-  /// Whether it is a block of your own: its list only states what it computes (calls/operations.h).
-  bool is_own() const;
+  /// Whether it is tensor operations that autograd differentiates: its list only states what they do (calls/operations.h).
+  bool uses_autograd() const;
   /// False for the other parts of a layer that is cut into blocks.
   bool begins_layer() const { return part == LayerPart::whole || part == LayerPart::router; }
   /// What it takes from blocks before it and makes for those after it, dispatch included.

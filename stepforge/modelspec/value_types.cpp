@@ -122,20 +122,24 @@ class BlockTypes {
     const CallList& list = place_.block.list;
     place_.require(list.inputs.size() == inputs_.size(),
                    "its list of calls does not take what the block takes");
+    place_.require(list.outputs.size() == std::max<std::size_t>(1, place_.block.outputs.size()),
+                   "its list of calls does not make what the block makes, or a loss");
     std::vector<int> numbers(list.values.size(), -1);  // of its values
     const auto number = [&](int value) -> int& { return numbers[static_cast<std::size_t>(value)]; };
     for (std::size_t i = 0; i < list.inputs.size(); ++i) number(list.inputs[i]) = inputs_[i];
     for (const CallInfo& info : infos_) {
-      if (info.results.front().type == ElementType::int32) continue;  // indices have no type
+      const auto is_index = [](const LayerValue& value) { return value.type == ElementType::int32; };
+      if (std::ranges::all_of(info.results, is_index)) continue;  // indices have no type
       place_.go_to(&info);
       std::vector<int> operands;
       for (std::size_t i = 0; i < info.operands.size(); ++i) {
-        if (info.operands[i].type == ElementType::int32) continue;
+        if (is_index(info.operands[i])) continue;
         operands.push_back(number(info.call->operands[i]));
         if (operands.back() < 0) place_.fail("takes a value that no call makes");
       }
       const int made = infer(std::move(operands));
-      for (const int result : info.call->results) number(result) = made;
+      for (std::size_t i = 0; i < info.results.size(); ++i)
+        if (!is_index(info.results[i])) number(info.call->results[i]) = made;
     }
     for (const int output : list.outputs)
       outputs_.push_back(number(output) >= 0 ? number(output) : add_value({}));

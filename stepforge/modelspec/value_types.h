@@ -55,13 +55,15 @@ class ValueTypeError : public Error {
   using Error::Error;
 };
 
-/// The types of the calls of a block on one axis, those that make indices left out. `calls` are those of its list. The rules, for an input X and the
-/// gradient G of the result; the gradient of a value of type R may be R or, before it is summed, P.
+/// The types of the calls of a block on one axis, those that only make indices left out. `calls` are those of its list. The
+/// rules, for an input X and the gradient G of the result; the gradient of a value of type R may be R or, before it is summed, P.
 /// - elementwise: X is not P; the result is X, the gradient is G. The gradient of a weight is P if X is V or S or
 ///   if G is P, otherwise R. With a part of a weight, such as a bias, X is S(channels).
 /// - lookup and linear by a whole weight: likewise. By a part of the rows (output channels): X is R, the result is
 ///   S(channels), or P for a lookup; the gradient is P. By a part of the columns: X is S(channels), the result is
 ///   P; G is R, the gradient is S(channels). The gradient of a part is a part.
+///   While it computes, a product may gather slices of X before it, and sum slices of its result after it (asynchronous tensor
+///   parallelism); then it gathers X again for the gradient of a trained weight, once.
 /// - linear by the weights of this rank's experts: X and G are S(channels), the rows that take them; the gradient is of
 ///   its own part and not summed.
 /// - Over experts, what a block takes and makes is S(channels) if it is dispatched to it, and otherwise V; only a
@@ -72,7 +74,7 @@ class ValueTypeError : public Error {
 ///   maxima) of the logits are combined or the logits gathered; the gradient is P.
 /// - sum: P to R. gather: S to R. sum_slice: P to S(tokens). slice: R to S(tokens). all_to_all: S(tokens) to
 ///   S(channels) and back. In backward the same rules apply to the gradient; a slice of a value becomes P.
-/// - The two ends of a residual have one type, and so have their gradients. A value of type P has a gradient of
+/// - All operands of a call have one type, and so have the gradients of all uses of a value. A value of type P has a gradient of
 ///   type R, and every other one a gradient of its own type, unless it is R and the gradient has not been summed.
 /// - What passes between blocks is what BlockSpec says, and its gradient is complete.
 /// - The gradient of a weight is P on axes over which the step sums, and not P on others. Over tensor the step sums those of

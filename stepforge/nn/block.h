@@ -17,11 +17,19 @@ namespace stepforge {
 /// The tensors that a block takes or makes, in the order of BlockSpec::inputs or outputs; each [tokens, width].
 using Bundle = std::vector<at::Tensor>;
 
+struct ForwardPass {
+  Bundle outputs;
+  /// Returns the gradients of the inputs from those of the outputs, and contributes those of the parameters. Runs once. Integers
+  /// have no gradient: an undefined tensor. Null if no backward pass follows.
+  std::function<Bundle(const Bundle& output_gradients)> backward = {};
+};
+
 /// Every block except the head. The first one takes an empty bundle and reads the batch's tokens.
 class Block {
  public:
   virtual ~Block() = default;
-  virtual Bundle forward(const Bundle& inputs, const Context& context) = 0;
+  /// `trains`: a backward pass follows. Outputs belong to no graph of autograd.
+  virtual ForwardPass forward(const Bundle& inputs, const Context& context, bool trains) = 0;
 };
 
 struct LossResult {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each kind of call runs: the entries of modelspec/call_kind.h for tensors. No autograd.
+// What each kind of call (modelspec/call_kind.h) runs. No autograd.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ struct LossOptions {
 };
 
 struct CallEntry;
-/// Of all kinds of calls.
+/// Of all kinds of calls but kOperations, which blocks of your own run.
 std::span<const CallEntry* const> call_entries();
 /// Throws Error if the kind is not among them.
 const CallEntry& entry_of(const CallKind& kind);

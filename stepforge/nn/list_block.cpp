@@ -7,8 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/custom_class.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -147,48 +146,29 @@ struct ListBlock::Kept {
   Context context;
   std::unique_ptr<Buffers> buffers;
 
-  /// The gradients of the inputs, from those of the outputs.
-  Bundle backward(const std::vector<at::Tensor>& gradients) {
+  Kept(std::shared_ptr<const Steps> of_block, std::shared_ptr<const LayerResources> used, Context of_pass,
+       std::unique_ptr<Buffers> saved)
+      : steps(std::move(of_block)),
+        resources(std::move(used)),
+        context(std::move(of_pass)),
+        buffers(std::move(saved)) {}
+
+  Bundle backward(const Bundle& gradients) {
+    const at::NoGradGuard no_grad;
+    const std::unique_ptr<Buffers> live = std::move(buffers);
+    if (live == nullptr) throw Error("a block runs backward once for each forward; run its forward again");
     const BlockProgram& program = steps->program;
     for (std::size_t i = 0; i < gradients.size(); ++i)
       if (program.output_gradients[i] != kNoTensor)
-        buffers->at(program.output_gradients[i]) = gradients[i].contiguous();
-    steps->run(program.backward, *buffers, *resources, context);
+        live->at(program.output_gradients[i]) = gradients[i].contiguous();
+    steps->run(program.backward, *live, *resources, context);
     Bundle of_inputs;
-    for (const int buffer : program.input_gradients) of_inputs.push_back(buffers->read(buffer));
-    return of_inputs;
-  }
-};
-
-/// Lets a node of autograd hold what backward needs.
-struct ListBlock::Capsule : torch::CustomClassHolder {
-  explicit Capsule(std::shared_ptr<Kept> saved) : kept(std::move(saved)) {}
-  std::shared_ptr<Kept> kept;
-};
-
-struct ListBlock::Node : torch::autograd::Function<Node> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList inputs,
-                                                const at::Tensor& /*anchor*/, ListBlock* block,
-                                                const Context* context) {
-    auto kept = std::make_shared<Kept>();
-    Bundle outputs = block->run(block->steps(*context, /*trains=*/true), inputs.vec(), *context, kept.get());
-    torch::autograd::variable_list indices;
-    for (const at::Tensor& output : outputs)
-      if (!output.is_floating_point()) indices.push_back(output);
-    ctx->mark_non_differentiable(indices);
-    ctx->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<Capsule>(std::move(kept)));
-    return outputs;
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list gradients) {
-    const at::NoGradGuard no_grad;
-    // Taken, so that nothing else holds what backward frees.
-    const auto capsule = ctx->saved_data.at("kept").toCapsule();
-    const auto kept = std::exchange(static_cast<Capsule*>(capsule.get())->kept, nullptr);
-    if (kept == nullptr) throw Error("a block runs backward once for each forward; run its forward again");
-    torch::autograd::variable_list of_inputs = kept->backward(gradients);
-    of_inputs.resize(of_inputs.size() + 3);  // of the anchor, the block and the context
+    for (std::size_t i = 0; i < program.inputs.size(); ++i) {
+      of_inputs.push_back(live->read(program.input_gradients[i]));
+      const at::Tensor& input = live->at(program.inputs[i]);
+      if (!of_inputs.back().defined() && input.is_floating_point())  // a list need not use what it takes
+        of_inputs.back() = at::zeros_like(input);
+    }
     return of_inputs;
   }
 };
@@ -236,29 +216,9 @@ std::shared_ptr<const ListBlock::Steps> ListBlock::steps(const Context& context,
   return made;
 }
 
-at::Tensor ListBlock::anchor(const Bundle& inputs) const {
-  if (std::ranges::none_of(inputs, &at::Tensor::requires_grad))
-    for (const auto& [name, parameter] : training_.parameters)
-      if (parameter->trained()) return parameter->value();
-  return inputs.empty() ? training_.parameters.begin()->second->value() : inputs.front().detach();
-}
-
-Bundle ListBlock::forward(const Bundle& inputs, const Context& context) {
-  if (at::GradMode::is_enabled()) return Node::apply(at::TensorList(inputs), anchor(inputs), this, &context);
-  return run(steps(context, /*trains=*/false), inputs, context, nullptr);
-}
-
-ListBlock::Gradients ListBlock::forward_backward(const Bundle& inputs, const Context& context,
-                                                 const Bundle& output_gradients) {
+ForwardPass ListBlock::forward(const Bundle& inputs, const Context& context, bool trains) {
   const at::NoGradGuard no_grad;
-  Kept kept;
-  Gradients made{.outputs = run(steps(context, /*trains=*/true), inputs, context, &kept)};
-  made.inputs = kept.backward(output_gradients);
-  return made;
-}
-
-Bundle ListBlock::run(std::shared_ptr<const Steps> steps, const Bundle& inputs, const Context& context,
-                      Kept* kept) const {
+  const std::shared_ptr<const Steps> steps = this->steps(context, trains);
   const BlockProgram& program = steps->program;
   if (inputs.size() != program.inputs.size())
     throw Error(format("a block takes {} values, but was given {}", program.inputs.size(), inputs.size()));
@@ -270,19 +230,17 @@ Bundle ListBlock::run(std::shared_ptr<const Steps> steps, const Bundle& inputs, 
                                            like.options().requires_grad(false));
   for (std::size_t i = 0; i < inputs.size(); ++i) buffers->at(program.inputs[i]) = inputs[i].detach();
   steps->run(program.forward, *buffers, *resources_, context);
-  Bundle outputs;
+  ForwardPass pass;
   // Tensors of their own: two outputs, or an input, may have the same memory.
-  for (const int output : program.outputs) outputs.push_back(buffers->at(output).detach());
-  if (kept == nullptr) return outputs;
+  for (const int output : program.outputs) pass.outputs.push_back(buffers->at(output).detach());
+  if (!trains) return pass;
   std::vector<int> lives = program.saved;
   lives.insert(lives.end(), program.inputs.begin(), program.inputs.end());
   buffers->keep(lives);
-  kept->context = context;
+  auto kept = std::make_shared<Kept>(steps, resources_, context, std::move(buffers));
   kept->context.recomputed_regions = steps->recomputed;
-  kept->steps = std::move(steps);
-  kept->resources = resources_;
-  kept->buffers = std::move(buffers);
-  return outputs;
+  pass.backward = [kept](const Bundle& gradients) { return kept->backward(gradients); };
+  return pass;
 }
 
 }  // namespace stepforge

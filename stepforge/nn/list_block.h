@@ -13,8 +13,8 @@
 
 namespace stepforge {
 
-/// A block that runs a list of calls, perhaps without inputs. To autograd it is one node: neither forward nor backward builds a
-/// graph inside, memory is freed where the steps say so, and only values that backward reads are kept.
+/// A block that runs a list of calls, perhaps without inputs, without autograd: memory is freed where the steps say so, and only
+/// values that backward reads are kept.
 class ListBlock : public Block {
  public:
   /// Looks up the weights of the calls. `generation` is the list with which tokens are generated. Throws Error if there is no
@@ -25,37 +25,21 @@ class ListBlock : public Block {
   ListBlock(const ListBlock&) = delete;
   ListBlock& operator=(const ListBlock&) = delete;
 
-  Bundle forward(const Bundle& inputs, const Context& context) override;
-
-  /// Outputs, and the gradients of inputs for these of outputs, without autograd.
-  struct Gradients {
-    Bundle outputs;
-    Bundle inputs;
-  };
-  Gradients forward_backward(const Bundle& inputs, const Context& context, const Bundle& output_gradients);
+  ForwardPass forward(const Bundle& inputs, const Context& context, bool trains) override;
 
  private:
   class Buffers;
   struct Steps;
   struct Kept;
-  struct Capsule;
-  struct Node;
 
   /// The steps for the context, its recomputed regions and tokens further ahead; derived when they are first asked for.
   std::shared_ptr<const Steps> steps(const Context& context, bool trains);
-  /// Fills `kept` if it is not null.
-  Bundle run(std::shared_ptr<const Steps> steps, const Bundle& inputs, const Context& context,
-             Kept* kept) const;
-
   /// A list with the parameters of each of its calls.
   struct BoundList {
     BoundList(CallList calls, const ParameterLookup& parameters);
     CallList list;
     std::map<std::string, Parameter*> parameters;
   };
-
-  /// A tensor that makes autograd differentiate the block although no input has a gradient: a weight.
-  at::Tensor anchor(const Bundle& inputs) const;
 
   BoundList training_;
   BoundList generation_;

@@ -28,6 +28,10 @@ CallList before_loss(CallList list) {
   return list;
 }
 
+at::Tensor result_of(ListBlock& block, const at::Tensor& input, const Context& context) {
+  return block.forward({input}, context, /*trains=*/false).outputs.front();
+}
+
 }  // namespace
 
 ListHead::ListHead(const CallList& training, const CallList& generation, const ParameterLookup& parameters,
@@ -40,15 +44,16 @@ ListHead::ListHead(const CallList& training, const CallList& generation, const P
 
 LossResult ListHead::loss_with_gradients(const Bundle& inputs, const Context& context,
                                          const at::Tensor& scale) {
-  ListBlock::Gradients made = block_.forward_backward({inputs.at(0)}, context, {scale});
-  return {made.outputs.front().view({-1}), at::Tensor(), std::move(made.inputs)};
+  const ForwardPass made = block_.forward({inputs.at(0)}, context, /*trains=*/true);
+  Bundle gradients = made.backward({scale});
+  return {made.outputs.front().view({-1}), at::Tensor(), std::move(gradients)};
 }
 
 LossResult ListHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
   const at::NoGradGuard no_grad;
-  if (!with_logits) return {block_.forward({inputs.at(0)}, context).front().view({-1}), {}, {}};
+  if (!with_logits) return {result_of(block_, inputs.at(0), context).view({-1}), {}, {}};
   const auto& attributes = attributes_of<LossAttributes>(call_);
-  const at::Tensor hidden = states_.forward({inputs.at(0)}, context).front();
+  const at::Tensor hidden = result_of(states_, inputs.at(0), context);
   const at::Tensor weight = weight_.value().detach();
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(compute_type(hidden)));
@@ -65,7 +70,7 @@ at::Tensor ListHead::last_logits(const Bundle& inputs, const Context& context) {
   const int64_t rows = context.batch->host.rows;
   const int64_t count = hidden.size(0) / rows;
   const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
-  at::Tensor logits = at::mm(states_.forward({last}, context).front(), weight_.value().detach().t());
+  at::Tensor logits = at::mm(result_of(states_, last, context), weight_.value().detach().t());
   const double cap = attributes_of<LossAttributes>(call_).logit_cap;
   if (cap > 0) cap_logits(logits, cap);
   return of_all(logits.to(at::kFloat));

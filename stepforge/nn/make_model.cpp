@@ -31,8 +31,11 @@ Model make_model(const ModelSpec& spec, const ParameterLookup& parameters, const
   const auto resources = layer_resources(spec, options);
   Model model;
   for (const BlockSpec& block : spec.blocks) {
-    if (block.is_own())
-      throw Error(format("{}: only your own code can make a block of your own operations", block.name));
+    if (block.list.empty() || block.uses_autograd())
+      throw Error(
+          format("{}: its list of calls only states what a block of your own computes; replace the build "
+                 "step \"model\" and make that block there",
+                 block.name));
     if (block.kind == BlockKind::head)
       model.heads.push_back(std::make_unique<ListHead>(block.list, block.generation, parameters, resources));
     else

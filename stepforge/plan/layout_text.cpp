@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/parallel_plans.h"
+#include "stepforge/modelspec/call_program.h"
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/value_types.h"
 
@@ -206,6 +208,9 @@ std::string type_table(const ModelSpec& part) {
   for (const BlockSpec& block : part.blocks) {
     if (block.dispatch) table.add(dispatch_cells(block, /*back=*/false, axes, ValueType::channels));
     const std::vector<CallInfo> calls = call_infos(block.list);
+    std::vector<bool> again(calls.size());  // in backward
+    for (const CallStep& step : derive(block.list, calls, /*trains=*/true).backward)
+      if (step.action == CallAction::forward) again[static_cast<size_t>(step.call)] = true;
     std::vector<std::vector<CallTypes>> types;
     for (const TypeAxis& axis : axes) types.push_back(value_types(part, block, calls, axis));
     for (std::size_t c = 0; c < types[0].size(); ++c) {
@@ -215,8 +220,10 @@ std::string type_table(const ModelSpec& part) {
           format("{}{}.{}", block.name, call.region == block.name ? "" : "." + call.region, call.name)};
       for (const std::vector<CallTypes>& typed : types)
         cells.push_back(format("{}, {}", type_name(typed[c].value), type_name(typed[c].gradient)));
-      const CallExchanges exchanges = info.exchanges();
+      CallExchanges exchanges = info.exchanges();
       cells.push_back(exchanges_text(exchanges.forward));
+      if (again[static_cast<size_t>(&info - calls.data())])
+        std::ranges::copy(exchanges.forward, std::back_inserter(exchanges.backward));
       cells.push_back(exchanges_text(exchanges.backward));
       table.add(std::move(cells));
     }

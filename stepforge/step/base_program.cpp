@@ -187,12 +187,13 @@ class ValueWriter {
       takes.push_back(take(block, entry));
       element(program_.values, takes.back()).consumers.push_back(b);
     }
+    const std::vector<std::string> kept = kept_outputs(block);
     std::vector<int>& makes = block.dispatch ? added.returned : added.outputs;
     for (const BundleEntry& entry : block.makes()) {
       if (!has(entry)) continue;
       const std::string part = block.makes().size() == 1 ? "" : "." + entry.name;
       makes.push_back(make(block.name + part, entry, b));
-      if (std::ranges::count(block.kept, entry.name) > 0) added.kept.push_back(makes.back());
+      if (std::ranges::count(kept, entry.name) > 0) added.kept.push_back(makes.back());
     }
     if (block.dispatch) add_rows(block, b);
     for (const BundleEntry& entry : block.leaving) {

@@ -10,10 +10,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -24,16 +21,6 @@
 namespace stepforge {
 
 namespace {
-
-/// Tensors that share memory with `bundle`, as leaves of a new graph.
-Bundle as_leaves(const Bundle& bundle, bool requires_grad) {
-  Bundle leaves;
-  for (const auto& tensor : bundle) {
-    leaves.push_back(tensor.detach());
-    leaves.back().set_requires_grad(requires_grad && tensor.is_floating_point());
-  }
-  return leaves;
-}
 
 /// The index of each block among those without outputs, or among those with some.
 std::vector<size_t> module_indices(const std::vector<ProgramBlock>& blocks) {
@@ -242,35 +229,28 @@ Bundle Executor::read_inputs(const Operation& operation) {
 
 void Executor::forward(const Operation& operation, const StepInputs& inputs) {
   const Context context = context_for(operation, inputs);
-  const bool keep = operation.keep_graph || operation.kind == OpKind::recompute;
-  Bundle leaves = as_leaves(read_inputs(operation), keep);
-  const at::AutoGradMode mode(keep);
-  const Bundle outputs = block(operation).forward(leaves, context);
+  const bool trains = operation.keep_graph || operation.kind == OpKind::recompute;
+  ForwardPass pass = block(operation).forward(read_inputs(operation), context, trains);
   if (operation.kind == OpKind::forward) {
-    Bundle made = as_leaves(outputs, false);
-    if (inputs.inspect) inputs.inspect(program_block(operation), made, /*is_gradient=*/false);
+    if (inputs.inspect) inputs.inspect(program_block(operation), pass.outputs, /*is_gradient=*/false);
     const std::vector<int>& values = program_block(operation).outputs;
     for (size_t i = 0; i < values.size(); ++i)
-      allocate(operation, BufferKind::bundle, values[i]).tensor = std::move(made.at(i));
+      allocate(operation, BufferKind::bundle, values[i]).tensor = std::move(pass.outputs.at(i));
   }
-  if (keep) {
-    Value& graph = allocate(operation, BufferKind::graph);
-    graph.leaves = std::move(leaves);
-    for (const auto& output : outputs)
-      if (output.is_floating_point()) graph.roots.push_back(torch::autograd::impl::gradient_edge(output));
-  }
+  if (trains) allocate(operation, BufferKind::graph).backward = std::move(pass.backward);
 }
 
 void Executor::backward(const Operation& operation, const StepInputs& inputs) {
-  Value& graph = read(operation, BufferKind::graph);
   Bundle gradients;
-  for (const int value : program_block(operation).outputs)
+  for (const int value : program_block(operation).outputs) {
+    gradients.emplace_back();
     if (program_value(value).has_gradient())
-      gradients.push_back(std::move(read(operation, BufferKind::bundle_gradient, value).tensor));
+      gradients.back() = std::move(read(operation, BufferKind::bundle_gradient, value).tensor);
+  }
+  Bundle of_inputs;
   const auto run = [&] {
-    torch::autograd::Engine::get_default_engine().execute(std::exchange(graph.roots, {}), gradients,
-                                                          /*keep_graph=*/false,
-                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+    const auto backward = std::move(read(operation, BufferKind::graph).backward);
+    of_inputs = backward(gradients);
   };
   if (operation.kind == OpKind::backward_input) {
     queued_backward(store_, program_block(operation).units,
@@ -278,12 +258,7 @@ void Executor::backward(const Operation& operation, const StepInputs& inputs) {
   } else {
     run();
   }
-  gradients.clear();
-  for (auto& leaf : graph.leaves) gradients.push_back(std::move(leaf.mutable_grad()));
-  for (size_t i = 0; i < gradients.size(); ++i)  // a block need not use what it takes
-    if (!gradients[i].defined() && graph.leaves[i].is_floating_point())
-      gradients[i] = at::zeros_like(graph.leaves[i]);
-  add_input_gradients(operation, inputs, std::move(gradients));
+  add_input_gradients(operation, inputs, std::move(of_inputs));
 }
 
 void Executor::add_input_gradients(const Operation& operation, const StepInputs& inputs, Bundle gradients) {

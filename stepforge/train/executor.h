@@ -11,9 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/autograd/edge.h>
-#include <torch/csrc/autograd/function.h>
-
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/gradient_queue.h"
 #include "stepforge/nn/router_step.h"
@@ -113,10 +110,8 @@ class Executor {
   /// A live buffer's contents: one of these, by BufferKind.
   struct Value {
     std::vector<LoadedBatch> batches;  ///< batch: by ProgramBlock::ahead
-    /// graph: the block's inputs as leaves
-    Bundle leaves;
-    /// graph: the edges at which the gradients of the outputs enter; they keep no output alive
-    torch::autograd::edge_list roots;
+    /// graph: ForwardPass::backward
+    std::function<Bundle(const Bundle&)> backward;
     /// bundle, bundle_gradient, gather_slot, whole_gradient, gradient_level, or the state of an offloaded unit
     at::Tensor tensor;
     /// weight_queue

@@ -192,7 +192,7 @@ TEST(ExpertLayer, TheBlocksOfALayerPassWhatTheNextOnesTake) {
                                               "layers.0.experts: tokens weights experts -> combined",
                                               "layers.0.join: hidden combined shared gate -> hidden"}));
   // What backward of the router reads of what it passes on.
-  EXPECT_EQ(part.blocks.at(1).kept, (std::vector<std::string>{"hidden", "tokens", "experts"}));
+  EXPECT_EQ(kept_outputs(part.blocks.at(1)), (std::vector<std::string>{"hidden", "tokens", "experts"}));
   // As many rows are expected as a rank sends; all of them may come.
   const auto rows = [&](bool all) {
     return model_spec(model, 0, {}, {}, {}, {0, 3, all}).blocks.at(3).inputs.front().dispatched;

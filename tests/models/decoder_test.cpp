@@ -14,6 +14,7 @@
 #include "stepforge/modelspec/stage_part.h"
 #include "stepforge/nn/make_model.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 namespace {
@@ -55,7 +56,7 @@ class Chain {
     Bundle passed;
     for (const BlockSpec& block : whole.blocks) {
       if (block.kind == BlockKind::head) continue;
-      outputs.push_back(block_of(block)->forward(passed, context));
+      outputs.push_back(forward_in_graph(*block_of(block), passed, context));
       inputs.push_back(outputs.back().at(0).detach().requires_grad_());
       passed = {inputs.back()};
     }

@@ -321,6 +321,13 @@ TEST(ListCost, RecomputationCountsTheCallsThatRunAgain) {
   EXPECT_EQ(list_cost(list, context, {"mlp"}).saved_bytes, 0);
 }
 
+TEST(ListCost, FrozenWeightsHaveNoProductsOfTheirGradients) {
+  CallList list = mlp();
+  list.calls[1].weights.front().trained = false;  // up
+  const CostContext context{.tokens = 10, .document_length = 10};
+  EXPECT_DOUBLE_EQ(list_cost(list, context).backward_weight_flops, 10 * 2.0 * kHidden * kWidth);
+}
+
 // bf16 products of weights need a result of their own.
 TEST(ListCost, AQueueFreesWhatItHasWrittenBeforeItWritesMore) {
   const CostContext context{.tokens = 10, .document_length = 10, .compute = DType::bf16};
@@ -422,7 +429,7 @@ TEST(OverContext, NeighboursExchangeTokensForHeadsAroundAttention) {
   EXPECT_EQ(kinds(over_context(whole, {2, ContextMethod::ring})), kinds(whole));
 }
 
-TEST(CallTable, RefusesOperandsThatDoNotFit) {
+TEST(CallKinds, RefusesOperandsThatDoNotFit) {
   ListWriter writer("test");
   const int x = writer.input({"x", kWidth + 1});
   EXPECT_CONTAINS(message_of<Error>([&] { writer.call(kLinear, "up", {x}, {&up_weight()}); }),

@@ -11,6 +11,7 @@
 
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 namespace {
@@ -66,7 +67,7 @@ class BiasedExpertsCost : public ::testing::TestWithParam<BiasedCase> {
     hidden.set_requires_grad(true);
     reset_cpu_peak();
     const int64_t before = cpu_memory().live_bytes;
-    Bundle outputs = tiny.model.blocks.at(1)->forward({hidden}, context);
+    Bundle outputs = forward_in_graph(*tiny.model.blocks.at(1), {hidden}, context);
     measured.output = static_cast<int64_t>(outputs.at(0).nbytes());
     measured.forward_peak = cpu_memory().peak_bytes - before;
     measured.saved = cpu_memory().live_bytes - before - measured.output;

@@ -18,6 +18,7 @@
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/equal_ranks.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 #include "tests/support/onednn_isa.h"
 
 namespace stepforge::testing {
@@ -82,7 +83,7 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
     hidden.set_requires_grad(true);
     reset_cpu_peak();
     const int64_t before = cpu_memory().live_bytes;
-    Bundle outputs = tiny.model.blocks.at(1)->forward({hidden}, context);
+    Bundle outputs = forward_in_graph(*tiny.model.blocks.at(1), {hidden}, context);
     measured.output = static_cast<int64_t>(outputs.at(0).nbytes());
     measured.forward_peak = cpu_memory().peak_bytes - before;
     measured.saved = cpu_memory().live_bytes - before - measured.output;
@@ -311,7 +312,7 @@ TEST(EmbeddingCost, QueuedBytesAreTheTokensAndTheGradientOfTheirRows) {
         embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, ahead);
     ListBlock block(layer.list, layer.list, tiny.store.lookup(), std::make_shared<const LayerResources>());
     queued_backward(tiny.store, units, pending, [&] {
-      const Bundle made = block.forward({}, context);
+      const Bundle made = forward_in_graph(block, {}, context);
       Bundle gradients;
       for (size_t i = 0; i < made.size(); ++i)
         gradients.push_back(random_tensor({kTokens, tiny.config.dim}, static_cast<int>(i)));

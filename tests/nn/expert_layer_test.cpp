@@ -10,6 +10,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/expert_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 namespace {
@@ -259,7 +260,7 @@ TEST_F(Experts, FrozenWeightsPassGradientsOn) {
   const CallList& calls = model.spec.list;
   ListBlock block(calls, calls, lookup, std::make_shared<const LayerResources>());
   const at::Tensor x = leaf_copy(input());
-  torch::autograd::backward(block.forward({x}, context), {cotangent()});
+  torch::autograd::backward(forward_in_graph(block, {x}, context), {cotangent()});
   EXPECT_TRUE(at::equal(x.grad(), expected.x_gradient));
 }
 

@@ -20,6 +20,7 @@
 #include "stepforge/nn/router_step.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 
@@ -93,7 +94,7 @@ struct ExpertModel {
     };
   }
   at::Tensor forward(const at::Tensor& x, const Context& context) {
-    return block.forward({x}, context).front();
+    return forward_in_graph(block, {x}, context).front();
   }
 
   LayerSpec spec;

@@ -10,6 +10,7 @@
 #include "stepforge/modelspec/calls/swiglu.h"
 #include "stepforge/nn/list_block.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 namespace {
@@ -74,7 +75,7 @@ TEST_F(GradientQueueTest, KeepsTheInputOfALinearCallAndItsGradientOnly) {
   const int64_t kept = 24 * (tiny.config.ffn_dim + tiny.config.dim) * 4;
   {
     at::Tensor source = random_tensor({24, 2 * tiny.config.ffn_dim}, 3);
-    const Bundle made = block.forward({source.set_requires_grad(true)}, context);
+    const Bundle made = forward_in_graph(block, {source.set_requires_grad(true)}, context);
     down.defer_to(&queue);
     torch::autograd::backward(made, {random_tensor({24, tiny.config.dim}, 4)});
     down.defer_to(nullptr);

@@ -20,6 +20,7 @@
 #include "tests/nn/one_call.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 namespace {
@@ -72,7 +73,8 @@ class Gradients : public ::testing::Test {
                   const std::vector<const ParameterSpec*>& weights = {}) {
     std::vector<int64_t> widths;
     for (const at::Tensor& operand : operands) widths.push_back(operand.size(1));
-    return block(one_call(kind, widths, std::move(attributes), weights))->forward(operands, context).front();
+    const auto made = block(one_call(kind, widths, std::move(attributes), weights));
+    return forward_in_graph(*made, operands, context).front();
   }
   at::Tensor linear(const at::Tensor& x, const Parameter& weight) {
     return call(kLinear, {x}, {}, {&weight.spec()});
@@ -92,7 +94,7 @@ TEST_F(Gradients, EmbeddingMatchesAutograd) {
   Parameter& table = parameter("embedding.weight");
   const at::Tensor expected_table = leaf64(table.value());
   const at::Tensor cotangent = random_tensor({tokens(), tiny.config.dim}, 1);
-  const at::Tensor out = tiny.model.blocks.front()->forward({}, context).front();
+  const at::Tensor out = forward_in_graph(*tiny.model.blocks.front(), {}, context).front();
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = at::embedding(expected_table, batch.tokens.to(at::kLong));
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
@@ -139,7 +141,8 @@ TEST_F(Gradients, NormAndItsResidualPathMatchAutograd) {
   ListWriter writer("test");
   const int in = writer.input({"x", tiny.config.dim});
   const int out = writer.call(kRmsNorm, "norm", {in}, {&weight.spec()}, NormAttributes{1e-5});
-  const Bundle made = block(writer.finish({out, in}))->forward({x}, context);
+  const auto norm = block(writer.finish({out, in}));
+  const Bundle made = forward_in_graph(*norm, {x}, context);
   const at::Tensor& normed = made[0];
   const at::Tensor& residual = made[1];
   EXPECT_TRUE(at::equal(residual, x));
@@ -159,7 +162,7 @@ TEST_F(Gradients, RopeMatchesAutograd) {
   const at::Tensor cotangent = random_tensor(qkv.sizes(), 8);
   const auto block = block_of(one_call(kRotary, {shape.qkv_width()}, RotaryAttributes{shape}),
                               {std::make_shared<const RopeTable>(rope), nullptr, {}, {}});
-  const at::Tensor out = block->forward({qkv}, context).front();
+  const at::Tensor out = forward_in_graph(*block, {qkv}, context).front();
   torch::autograd::backward({out}, {cotangent.clone()});
   const at::Tensor expected = reference_rotate(qkv64, shape, batch.positions, rope, {}, {}, 1e-6);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
@@ -389,7 +392,7 @@ TEST_P(LayerGradients, AWholeLayerMatchesAutograd) {
     const at::Tensor expected = reference_layer(layer, x64, weights);
     torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
     const auto block = static_cast<size_t>(layer) + 1;
-    const Bundle outputs = tiny.model.blocks.at(block)->forward({x}, context);
+    const Bundle outputs = forward_in_graph(*tiny.model.blocks.at(block), {x}, context);
     torch::autograd::backward(outputs, {cotangent.clone()});
     expect_near(outputs.at(0), expected, 4 * kTolerance, "out");
     expect_near(x.grad(), x64.grad(), 4 * kTolerance, "x");
@@ -408,7 +411,7 @@ TEST_P(LayerGradients, RecomputedRegionsGiveTheSameBits) {
     context.recomputed_regions = recomputed;
     const at::Tensor x = leaf(random_tensor({tokens(), tiny.config.dim}, 17));
     tiny.start_gradients();
-    const Bundle outputs = tiny.model.blocks.at(1)->forward({x}, context);
+    const Bundle outputs = forward_in_graph(*tiny.model.blocks.at(1), {x}, context);
     torch::autograd::backward(outputs, {cotangent});
     return std::vector<at::Tensor>{outputs.at(0).detach(), x.grad(), tiny.store.unit(1).gradient().clone()};
   };

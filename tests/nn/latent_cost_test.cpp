@@ -12,6 +12,7 @@
 #include "stepforge/nn/list_block.h"
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 namespace {
@@ -83,7 +84,7 @@ MeasuredLatents measure_latents(const LatentCase& layer_case, DType compute, boo
     at::Tensor gradient = random_tensor(x.sizes(), 4).to(scalar_type(compute));
     reset_cpu_peak();
     const int64_t before = cpu_memory().live_bytes;
-    at::Tensor out = model.block.forward({x}, context).front();
+    at::Tensor out = forward_in_graph(model.block, {x}, context).front();
     measured.output = static_cast<int64_t>(out.nbytes());
     measured.forward_peak = cpu_memory().peak_bytes - before;
     measured.saved = cpu_memory().live_bytes - before - measured.output;

@@ -12,6 +12,7 @@
 #include "stepforge/storage/queued_backward.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 namespace {
@@ -75,8 +76,8 @@ TEST_P(Mtp, EmbeddingsOfLaterTokensAreOfTheSameDocumentInForwardAndBackward) {
   const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 3);
   const CallList calls =
       embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, /*ahead=*/60).list;
-  const Bundle made = ListBlock(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>())
-                          .forward({}, context);
+  ListBlock block(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>());
+  const Bundle made = forward_in_graph(block, {}, context);
   ASSERT_EQ(made.size(), 61U);
   const at::Tensor expected =
       later_rows(at::embedding(table64, batch.tokens.to(at::kLong)), batch.host, ahead);
@@ -102,7 +103,7 @@ TEST_F(Mtp, EachDepthNormsWhatItTakesByTheHeadOfTheDepthBefore) {
     const at::Tensor hidden = random_tensor({2 * kSeqLen, tiny.config.dim}, 4).set_requires_grad(true);
     const at::Tensor embedded = random_tensor({2 * kSeqLen, tiny.config.dim}, 5).set_requires_grad(true);
     const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 6);
-    const at::Tensor out = block.forward({hidden, embedded}, context).at(0);
+    const at::Tensor out = forward_in_graph(block, {hidden, embedded}, context).at(0);
     torch::autograd::backward({out}, {cotangent});
 
     std::vector<at::Tensor> weights;
@@ -144,7 +145,7 @@ MeasuredMtp measure_mtp(TinyModel& tiny, const BatchTensors& batch, DType comput
     at::Tensor gradient = random_tensor(inputs[0].sizes(), 3, scalar_type(compute));
     reset_cpu_peak();
     const int64_t before = cpu_memory().live_bytes;
-    at::Tensor out = block.forward(inputs, context).at(0);
+    at::Tensor out = forward_in_graph(block, inputs, context).at(0);
     const auto output = static_cast<int64_t>(out.nbytes());
     measured.forward_peak = cpu_memory().peak_bytes - before;
     measured.saved = cpu_memory().live_bytes - before - output;

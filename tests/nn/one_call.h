@@ -10,6 +10,7 @@
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/calls/attention.h"
 #include "stepforge/nn/list_block.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 
@@ -38,7 +39,7 @@ inline at::Tensor attend_by_calls(const at::Tensor& qkv, const AttentionShape& s
   const auto block = block_of(over_context(whole, exchange.parallel), {{}, {}, {}, exchange});
   Context context;
   context.batch = &batch;
-  return block->forward({qkv}, context).front();
+  return forward_in_graph(*block, {qkv}, context).front();
 }
 
 }  // namespace stepforge::testing

@@ -104,7 +104,7 @@ TEST(LayoutText, StatesTheTypesOfValuesAndWhatCallsExchange) {
   EXPECT_CONTAINS(
       text,
       "layers.*.mlp.enter (each of 3)               R, P                      S(tokens), S(tokens)  "
-      "gather over tensor");
+      "gather over tensor                sum of slices over tensor, gather over tensor");
   EXPECT_CONTAINS(
       text,
       "layers.*.attention.attention (each of 3)     S(channels), S(channels)  S(tokens), S(tokens)  "

@@ -73,10 +73,8 @@ inline ModelSpec expert_model(int layers = 2, DispatchMethod method = DispatchMe
       model.blocks.back().list = std::move(list);
       return model.blocks.back();
     };
-    BlockSpec& router =
-        add(LayerPart::router, {unit}, {hidden}, {hidden, values.tokens, values.weights, values.experts},
-            joined(residual_calls("attention", {{"norm", 8, 2}, {"linear", 8}}), router_calls(kChosen)));
-    router.kept = {"hidden", "tokens"};
+    add(LayerPart::router, {unit}, {hidden}, {hidden, values.tokens, values.weights, values.experts},
+        joined(residual_calls("attention", {{"norm", 8, 2}, {"linear", 8}}), router_calls(kChosen)));
     add(LayerPart::shared, {unit}, {values.tokens}, {{"shared", 8}}, one_call({"linear", 8, 16}, {{"x", 8}}));
     add(LayerPart::experts, {unit + 1}, values.inputs(kChosen), {values.results(kChosen)},
         one_call({"experts", 8, 16}, {{"rows", 8}, kExpertWeights, kExpertIndices}))

@@ -13,6 +13,7 @@
 
 #include "tests/nn/equal_ranks.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 
 namespace stepforge::testing {
 namespace {
@@ -77,7 +78,7 @@ class QueuedBackward : public ::testing::TestWithParam<QueueCase> {
       pass.input = random_tensor({tokens, tiny.config.dim}, 20 + micro_batch, dtype);
       inputs = {pass.input.set_requires_grad(true)};
     }
-    pass.outputs = tiny.model.blocks.at(index)->forward(inputs, context);
+    pass.outputs = forward_in_graph(*tiny.model.blocks.at(index), inputs, context);
     pass.gradient = random_tensor(pass.outputs.at(0).sizes(), 30 + micro_batch, dtype);
     return pass;
   }
@@ -227,7 +228,7 @@ TEST(QueuedBackwardOfUnits, DoesNotReadTheBatchWhenTheQueueRuns) {
   UnitStore& unit = tiny.store.unit(0);
   const auto backward = [&] {
     unit.start_gradient();
-    torch::autograd::backward(tiny.model.blocks.at(0)->forward({}, context), {gradient});
+    torch::autograd::backward(forward_in_graph(*tiny.model.blocks.at(0), {}, context), {gradient});
   };
   backward();
   const at::Tensor expected = unit.gradient().clone();

@@ -16,6 +16,7 @@
 #include "stepforge/nn/list_block.h"
 #include "stepforge/nn/slices.h"
 #include "tests/kernels/compare.h"
+#include "tests/support/in_graph.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/throws.h"
 #include "tests/support/whole_head.h"
@@ -139,7 +140,7 @@ std::vector<at::Tensor> divided_pair(const TensorExchange& ranks, at::ScalarType
   const BatchTensors batch(made_up_batch(1, 4 * ranks.parallel.degree, 16));
   Context context;
   context.batch = &batch;
-  const at::Tensor result = block.forward({x}, context).front();
+  const at::Tensor result = forward_in_graph(block, {x}, context).front();
   const at::Tensor x_gradient = torch::autograd::grad(
       {result}, {x}, {small_integers({4, 5}, 40 + static_cast<uint64_t>(rank)).to(type)})[0];
   return {result.detach(), x_gradient, into.gradient(), out.gradient()};

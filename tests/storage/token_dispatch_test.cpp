@@ -16,6 +16,7 @@
 #include "stepforge/storage/unit_store.h"
 #include "tests/kernels/compare.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/in_graph.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/throws.h"
 
@@ -72,11 +73,12 @@ struct SpreadExperts {
     const BatchTensors batch(made_up_batch(1, 8, 16));
     Context context;
     context.batch = &batch;
-    const at::Tensor results = block
-                                   .forward({tokens.repeat_interleave(chosen, 0), weights.reshape({-1, 1}),
-                                             indices.reshape({-1, 1}).contiguous()},
-                                            context)
-                                   .front();
+    const at::Tensor results =
+        forward_in_graph(block,
+                         {tokens.repeat_interleave(chosen, 0), weights.reshape({-1, 1}),
+                          indices.reshape({-1, 1}).contiguous()},
+                         context)
+            .front();
     return results.view({tokens.size(0), chosen, results.size(1)}).sum(1);
   }
   at::Tensor gradient(size_t p) { return store.parameter(units[0].parameters[p].name).gradient(); }

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/modelspec/calls/operations.h"
+#include "stepforge/nn/autograd_block.h"
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
@@ -20,34 +21,49 @@ ParameterSpec spread(const std::string& name, std::vector<int64_t> shape, Parame
   return {name, std::move(shape), {{"weight", name, rows, {Initializer::Kind::normal, 0.3}}}, tag};
 }
 
-/// One call of a layer of your own: `rule` by `weights`, from `inputs` values of kWidth to `outputs` of `width`.
-CallList operations(TypeRule rule, const std::vector<CallWeight>& weights, size_t inputs, size_t outputs,
-                    int64_t width) {
+/// One call of a layer of your own, by `rule` and `weights`: from `inputs` values of kWidth to `made`, of which the last one is
+/// what autograd keeps besides.
+CallList operations(TypeRule rule, const std::vector<CallWeight>& weights, size_t inputs,
+                    const std::vector<LayerValue>& made, double flops) {
   ListWriter list("own");
   std::vector<int> operands;
   for (size_t i = 0; i < inputs; ++i) operands.push_back(list.input({"x", kWidth}));
-  OperationsAttributes attributes{.rule = rule};
-  attributes.derivative_reads.operands = (1U << inputs) - 1;
-  attributes.results.assign(outputs, {.name = "", .width = width});
   list.add({.kind = &kOperations,
             .name = "call",
             .operands = std::move(operands),
             .weights = weights,
-            .attributes = std::move(attributes)});
-  return list.finish(list.results());
+            .attributes = OperationsAttributes{
+                .rule = rule,
+                .results = made,
+                .derivative_reads = {.operands = (1U << inputs) - 1, .results = 1U << (made.size() - 1)},
+                .flops = flops}});
+  std::vector<int> outputs = list.results();
+  outputs.pop_back();
+  return list.finish(std::move(outputs));
 }
 
+LayerValue kept(int64_t width, ElementType type = ElementType::compute) {
+  return {.name = "", .width = width, .type = type, .differentiable = false};
+}
+
+/// Keeps the tokens as 64-bit integers.
 CallList lookup_of(const std::string& table, size_t outputs) {
-  return operations(TypeRule::lookup, {{table, {kVocabulary, kWidth}}}, 0, outputs, kWidth);
+  std::vector<LayerValue> made(outputs, {"", kWidth});
+  made.push_back(kept(2, ElementType::fp32));
+  return operations(TypeRule::lookup, {{table, {kVocabulary, kWidth}}}, 0, made, 0);
 }
 
 CallList layer_of(size_t inputs) {
   return operations(TypeRule::linear, {{"layers.0.weight", {kWidth, kWidth}}, {"layers.0.bias", {kWidth}}},
-                    inputs, 1, kWidth);
+                    inputs, {{"", kWidth}, kept(kWidth)}, 2.0 * kWidth * kWidth);
 }
 
+/// Keeps logarithms of probabilities.
 CallList loss_of(const std::string& weight) {
-  return operations(TypeRule::loss, {{weight, {kVocabulary, kWidth}}}, 1, 1, 1);
+  return operations(
+      TypeRule::loss, {{weight, {kVocabulary, kWidth}}}, 1,
+      {{.name = "", .width = 1, .type = ElementType::fp32}, kept(kVocabulary, ElementType::fp32)},
+      2.0 * kWidth * kVocabulary);
 }
 
 enum class Shape {
@@ -111,10 +127,10 @@ at::Tensor token_losses(const at::Tensor& x, const at::Tensor& weight, const at:
                                 labels.to(at::kLong), {}, at::Reduction::None, kIgnoredLabel);
 }
 
-class Embedding : public Block {
+class Embedding : public AutogradBlock {
  public:
   Embedding(Parameter& table, size_t outputs) : table_(table), outputs_(outputs) {}
-  Bundle forward(const Bundle&, const Context& context) override {
+  Bundle compute(const Bundle&, const Context& context) override {
     return Bundle(outputs_, embedded(table_.value(), context.batch->tokens));
   }
 
@@ -123,10 +139,10 @@ class Embedding : public Block {
   size_t outputs_;
 };
 
-class Layer : public Block {
+class Layer : public AutogradBlock {
  public:
   Layer(Parameter& weight, Parameter& bias) : weight_(weight), bias_(bias) {}
-  Bundle forward(const Bundle& inputs, const Context&) override {
+  Bundle compute(const Bundle& inputs, const Context&) override {
     const at::Tensor made = layer(inputs.at(0), weight_.value(), bias_.value());
     return {inputs.size() == 1 ? made : made * inputs[1]};
   }
