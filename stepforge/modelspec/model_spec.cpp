@@ -39,7 +39,8 @@ BlockCost block_cost(const BlockSpec& block, const CostContext& context,
 std::vector<std::string> kept_outputs(const BlockSpec& block) {
   const BlockProgram program = derive(block.list, /*trains=*/true);
   std::vector<std::string> kept;
-  for (std::size_t i = 0; i < block.outputs.size(); ++i)
+  // A list that makes other values than the block is refused by its value types.
+  for (std::size_t i = 0; i < std::min(block.outputs.size(), program.outputs.size()); ++i)
     if (std::ranges::binary_search(program.saved, program.outputs[i])) kept.push_back(block.outputs[i].name);
   return kept;
 }

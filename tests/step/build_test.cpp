@@ -181,8 +181,8 @@ TEST(RecomputePass, UnknownNamesAreRefusedWithASuggestion) {
   options.recompute.mode = RecomputeMode::calls;
   options.recompute.calls = {"swiglu"};
   EXPECT_CONTAINS(refusal(small_model(), options),
-                  "call \"swiglu\": the model has no such call; it has operations, residual_add, "
-                  "attention.norm, attention.linear, attention.residual_add, mlp.linear");
+                  "call \"swiglu\": the model has no such call; it has operations, attention.norm, "
+                  "attention.linear, mlp.linear, mlp.act");
   options.recompute.mode = RecomputeMode::every_n;
   options.recompute.n = 0;
   EXPECT_CONTAINS(refusal(small_model(), options), "at least 1, not 0");

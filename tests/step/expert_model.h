@@ -74,7 +74,7 @@ inline ModelSpec expert_model(int layers = 2, DispatchMethod method = DispatchMe
       return model.blocks.back();
     };
     add(LayerPart::router, {unit}, {hidden}, {hidden, values.tokens, values.weights, values.experts},
-        joined(residual_calls("attention", {{"norm", 8, 2}, {"linear", 8}}), router_calls(kChosen)));
+        joined(chained_calls("attention", {{"norm", 8, 2}, {"linear", 8}}), router_calls(kChosen)));
     add(LayerPart::shared, {unit}, {values.tokens}, {{"shared", 8}}, one_call({"linear", 8, 16}, {{"x", 8}}));
     add(LayerPart::experts, {unit + 1}, values.inputs(kChosen), {values.results(kChosen)},
         one_call({"experts", 8, 16}, {{"rows", 8}, kExpertWeights, kExpertIndices}))

@@ -9,7 +9,6 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/calls/operations.h"
-#include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/program.h"
@@ -50,13 +49,12 @@ inline int add_call(ListWriter& list, const StatedCall& stated, std::vector<int>
                    .attributes = std::move(attributes)});
 }
 
-/// Calls one after the other, to whose result their input is added.
-inline CallList residual_calls(const std::string& region, const std::vector<StatedCall>& calls) {
+/// Calls one after the other.
+inline CallList chained_calls(const std::string& region, const std::vector<StatedCall>& calls) {
   ListWriter list(region);
-  const int x = list.input({"hidden", 8});
-  int y = x;
+  int y = list.input({"hidden", 8});
   for (const StatedCall& call : calls) y = add_call(list, call, {y});
-  return list.finish({list.call(kResidualAdd, "residual_add", {y, x}, {}, ResidualAttributes{})});
+  return list.finish({y});
 }
 
 /// Width 8, vocabulary 32. A tied model's head uses the embedding's unit beside its own.
@@ -87,8 +85,8 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
                            {parameter(name + ".norm", {8}, ParameterTag::norm),
                             parameter(name + ".weight", {8, 8}, ParameterTag::matrix)},
                            true});
-    const CallList attention = residual_calls("attention", {{"norm", 8, 2}, {"linear", 8}});
-    const CallList mlp = residual_calls("mlp", {{"linear", 16}, {"act", 8}});
+    const CallList attention = chained_calls("attention", {{"norm", 8, 2}, {"linear", 8}});
+    const CallList mlp = chained_calls("mlp", {{"linear", 16}, {"act", 8}});
     model.blocks.push_back(
         {name, BlockKind::layer, layer, {layer + 1}, hidden, hidden, joined(attention, mlp)});
   }
