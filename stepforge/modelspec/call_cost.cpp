@@ -153,7 +153,7 @@ class Account {
   const CostContext& context_;
   std::vector<bool> there_;
   std::vector<Pending> pending_;
-  std::size_t run_ = 0;  ///< of them
+  std::size_t run_ = 0;  ///< how many of them have run
   bool queue_ = false;
   int64_t live_ = 0;
   int64_t peak_ = 0;

@@ -15,7 +15,7 @@
 
 namespace stepforge {
 
-/// A call with its operands and results, as formulas see it.
+/// A call with its operands, as formulas see it.
 struct CallView {
   const Call& call;
   std::span<const LayerValue> operands;

@@ -361,6 +361,13 @@ BlockProgram derive(const CallList& list, const std::vector<CallInfo>& calls, bo
   return Deriver(list, calls, trains).derive(trains);
 }
 
+std::vector<bool> calls_made_again(const CallList& list) {
+  std::vector<bool> again(list.calls.size());
+  for (const CallStep& step : derive(list, /*trains=*/true).backward)
+    if (step.action == CallAction::forward) at(again, step.call) = true;
+  return again;
+}
+
 std::vector<bool> values_read_by_derivatives(const CallList& list) {
   return Deriver(list, call_infos(list), /*trains=*/true).values_read();
 }

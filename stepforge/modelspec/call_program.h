@@ -68,6 +68,9 @@ inline BlockProgram derive(const CallList& list, bool trains) {
   return derive(list, call_infos(list), trains);
 }
 
+/// Which calls of the list backward makes again.
+std::vector<bool> calls_made_again(const CallList& list);
+
 /// Which values the derivatives of the calls read: they are kept, or made again from others that are.
 std::vector<bool> values_read_by_derivatives(const CallList& list);
 

@@ -76,8 +76,8 @@ struct BlockSpec {
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
   CallList list = {};  ///< what it computes
-  CallList generation =
-      {};  ///< the same in generation, where no rank has slices of the tokens or parts of rows
+  /// The same in generation, where no rank has slices of the tokens or parts of rows.
+  CallList generation = {};
   LayerPart part = LayerPart::whole;
   std::optional<DispatchSpec> dispatch = {};  ///< of its inputs, and of its outputs back
   int stage = 0;                              ///< the pipeline stage that it belongs to

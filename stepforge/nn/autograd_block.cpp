@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -16,21 +15,22 @@ namespace {
 /// The graph of one forward pass.
 struct Graph {
   Bundle leaves;                       ///< the inputs
-  torch::autograd::edge_list outputs;  ///< where gradients enter; they keep no output alive
+  torch::autograd::edge_list outputs;  ///< where their gradients enter; they keep no output alive
 
   Bundle backward(const Bundle& output_gradients) {
+    const torch::autograd::edge_list edges = std::exchange(outputs, {});
+    torch::autograd::edge_list roots;
     Bundle gradients;
-    for (const at::Tensor& gradient : output_gradients)
-      if (gradient.defined()) gradients.push_back(gradient);
-    torch::autograd::Engine::get_default_engine().execute(std::exchange(outputs, {}), gradients,
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (!output_gradients.at(i).defined()) continue;
+      roots.push_back(edges[i]);
+      gradients.push_back(output_gradients[i]);
+    }
+    torch::autograd::Engine::get_default_engine().execute(roots, gradients,
                                                           /*keep_graph=*/false,
                                                           /*create_graph=*/false, /*accumulate_grad=*/true);
     Bundle of_inputs;
-    for (at::Tensor& leaf : leaves) {
-      of_inputs.push_back(std::move(leaf.mutable_grad()));
-      if (!of_inputs.back().defined() && leaf.is_floating_point())  // a block need not use what it takes
-        of_inputs.back() = at::zeros_like(leaf);
-    }
+    for (at::Tensor& leaf : leaves) of_inputs.push_back(input_gradient(std::move(leaf.mutable_grad()), leaf));
     return of_inputs;
   }
 };
@@ -47,8 +47,9 @@ ForwardPass AutogradBlock::forward(const Bundle& inputs, const Context& context,
   ForwardPass pass;
   for (const at::Tensor& output : compute(graph.leaves, context)) {
     pass.outputs.push_back(output.detach());
-    if (trains && output.is_floating_point())
-      graph.outputs.push_back(torch::autograd::impl::gradient_edge(output));
+    if (trains)
+      graph.outputs.push_back(output.is_floating_point() ? torch::autograd::impl::gradient_edge(output)
+                                                         : torch::autograd::Edge());
   }
   if (trains)
     pass.backward = [graph = std::move(graph)](const Bundle& gradients) mutable {

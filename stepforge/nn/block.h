@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "stepforge/nn/context.h"
 #include "stepforge/nn/parameter.h"
@@ -17,12 +19,19 @@ namespace stepforge {
 /// The tensors that a block takes or makes, in the order of BlockSpec::inputs or outputs; each [tokens, width].
 using Bundle = std::vector<at::Tensor>;
 
+/// Returns the gradients of the inputs from those of the outputs, and contributes those of the parameters. Runs once. Integers
+/// have no gradient: an undefined tensor.
+using BackwardPass = std::function<Bundle(const Bundle& output_gradients)>;
+
 struct ForwardPass {
   Bundle outputs;
-  /// Returns the gradients of the inputs from those of the outputs, and contributes those of the parameters. Runs once. Integers
-  /// have no gradient: an undefined tensor. Null if no backward pass follows.
-  std::function<Bundle(const Bundle& output_gradients)> backward = {};
+  BackwardPass backward = {};  ///< null if none follows
 };
+
+/// The gradient of an input of a block: zero if the block does not use it, undefined for integers.
+inline at::Tensor input_gradient(at::Tensor gradient, const at::Tensor& input) {
+  return gradient.defined() || !input.is_floating_point() ? std::move(gradient) : at::zeros_like(input);
+}
 
 /// Every block except the head. The first one takes an empty bundle and reads the batch's tokens.
 class Block {

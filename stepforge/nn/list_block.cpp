@@ -7,7 +7,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -75,6 +74,7 @@ struct ListBlock::Steps {
   CallList list;
   BlockProgram program;
   std::vector<std::vector<Parameter*>> weights;  ///< of each call
+  std::vector<const CallEntry*> entries;         ///< likewise
   int64_t slices = 1;
 
   std::vector<at::Tensor> read(const Buffers& buffers, const std::vector<int>& from, std::size_t begin,
@@ -115,8 +115,8 @@ struct ListBlock::Steps {
     const auto index = static_cast<std::size_t>(step.call);
     const Call& call = list.calls[index];
     const std::vector<at::Tensor> operands = read(buffers, step.reads, 0, step.reads.size());
-    resources.entry(*call.kind)
-        .forward({call, weights[index], resources, context, trains, operands, Writes(step.writes, buffers)});
+    entries[index]->forward(
+        {call, weights[index], resources, context, trains, operands, Writes(step.writes, buffers)});
   }
 
   void differentiate(const CallStep& step, Buffers& buffers, const LayerResources& resources,
@@ -128,9 +128,9 @@ struct ListBlock::Steps {
     const std::vector<at::Tensor> gradients = read(buffers, step.reads, 0, results);
     const std::vector<at::Tensor> taken = read(buffers, step.reads, results, operands);
     const std::vector<at::Tensor> made = read(buffers, step.reads, results + operands, results);
-    resources.entry(*call.kind)
-        .backward({call, weights[index], resources, context, trains, taken, Writes(step.writes, buffers),
-                   made, gradients, buffers.read(step.reads.back())});
+    entries[index]->backward({call, weights[index], resources, context, trains, taken,
+                              Writes(step.writes, buffers), made, gradients,
+                              buffers.read(step.reads.back())});
   }
 
   static void add(const CallStep& step, Buffers& buffers) {
@@ -163,12 +163,9 @@ struct ListBlock::Kept {
         live->at(program.output_gradients[i]) = gradients[i].contiguous();
     steps->run(program.backward, *live, *resources, context);
     Bundle of_inputs;
-    for (std::size_t i = 0; i < program.inputs.size(); ++i) {
-      of_inputs.push_back(live->read(program.input_gradients[i]));
-      const at::Tensor& input = live->at(program.inputs[i]);
-      if (!of_inputs.back().defined() && input.is_floating_point())  // a list need not use what it takes
-        of_inputs.back() = at::zeros_like(input);
-    }
+    for (std::size_t i = 0; i < program.inputs.size(); ++i)
+      of_inputs.push_back(
+          input_gradient(live->read(program.input_gradients[i]), live->at(program.inputs[i])));
     return of_inputs;
   }
 };
@@ -208,6 +205,7 @@ std::shared_ptr<const ListBlock::Steps> ListBlock::steps(const Context& context,
   made->slices = generates ? 1 : resources_->tensor.parallel.degree;
   for (const Call& call : made->list.calls) {
     std::vector<Parameter*>& of_call = made->weights.emplace_back();
+    made->entries.push_back(&resources_->entry(*call.kind));
     for (const CallWeight& weight : call.weights) of_call.push_back(bound.parameters.at(weight.name));
   }
   recompute_calls(made->list, made->recomputed);

@@ -38,14 +38,6 @@ std::string call_line(const BlockSpec& block, const CallList& list, const Call& 
   return line + "\n";
 }
 
-/// Which calls of a list backward makes again.
-std::vector<bool> calls_made_again(const CallList& list) {
-  std::vector<bool> again(list.calls.size());
-  for (const CallStep& step : derive(list, /*trains=*/true).backward)
-    if (step.action == CallAction::forward) again[static_cast<std::size_t>(step.call)] = true;
-  return again;
-}
-
 /// `recomputed`: regions and calls of the block.
 std::string block_text(const BlockSpec& block, const std::vector<std::string>& recomputed) {
   std::string text;

@@ -208,9 +208,7 @@ std::string type_table(const ModelSpec& part) {
   for (const BlockSpec& block : part.blocks) {
     if (block.dispatch) table.add(dispatch_cells(block, /*back=*/false, axes, ValueType::channels));
     const std::vector<CallInfo> calls = call_infos(block.list);
-    std::vector<bool> again(calls.size());  // in backward
-    for (const CallStep& step : derive(block.list, calls, /*trains=*/true).backward)
-      if (step.action == CallAction::forward) again[static_cast<size_t>(step.call)] = true;
+    const std::vector<bool> again = calls_made_again(block.list);
     std::vector<std::vector<CallTypes>> types;
     for (const TypeAxis& axis : axes) types.push_back(value_types(part, block, calls, axis));
     for (std::size_t c = 0; c < types[0].size(); ++c) {

@@ -110,8 +110,8 @@ class Executor {
   /// A live buffer's contents: one of these, by BufferKind.
   struct Value {
     std::vector<LoadedBatch> batches;  ///< batch: by ProgramBlock::ahead
-    /// graph: ForwardPass::backward
-    std::function<Bundle(const Bundle&)> backward;
+    /// graph
+    BackwardPass backward;
     /// bundle, bundle_gradient, gather_slot, whole_gradient, gradient_level, or the state of an offloaded unit
     at::Tensor tensor;
     /// weight_queue

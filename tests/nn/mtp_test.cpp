@@ -17,7 +17,7 @@
 namespace stepforge::testing {
 namespace {
 
-constexpr int64_t kSeqLen = 24;
+constexpr int64_t kMtpLength = 24;
 
 ModelConfig two_depths() {
   ModelConfig config = tiny_config("deepseek_v3");
@@ -27,9 +27,9 @@ ModelConfig two_depths() {
 
 /// Two rows with documents of 1, 6, 17 and 24 tokens.
 Batch ragged_batch(int64_t vocab) {
-  Batch batch = empty_batch(kSeqLen, 2);
-  append_row(made_up_row(0, kSeqLen, vocab, {1, 7}), 0, batch);
-  append_row(made_up_row(1, kSeqLen, vocab), 1, batch);
+  Batch batch = empty_batch(kMtpLength, 2);
+  append_row(made_up_row(0, kMtpLength, vocab, {1, 7}), 0, batch);
+  append_row(made_up_row(1, kMtpLength, vocab), 1, batch);
   add_tokens_ahead(batch, 60);
   return batch;
 }
@@ -73,7 +73,7 @@ TEST_P(Mtp, EmbeddingsOfLaterTokensAreOfTheSameDocumentInForwardAndBackward) {
   const int64_t ahead = GetParam();
   Parameter& table = tiny.parameter("embedding.weight");
   const at::Tensor table64 = leaf64(table.value());
-  const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 3);
+  const at::Tensor cotangent = random_tensor({2 * kMtpLength, tiny.config.dim}, 3);
   const CallList calls =
       embedding_layer("embedding", "", tiny.config.vocab_size, tiny.config.dim, {}, /*ahead=*/60).list;
   ListBlock block(calls, calls, tiny.store.lookup(), std::make_shared<const LayerResources>());
@@ -100,9 +100,9 @@ TEST_F(Mtp, EachDepthNormsWhatItTakesByTheHeadOfTheDepthBefore) {
     const std::vector<std::string> names = {prefix + ".embedding_norm", mtp_norm(tiny.config, depth - 1),
                                             prefix + ".hidden_norm", prefix + ".projection"};
     ListBlock block = mtp_block(tiny, prefix, names[1]);
-    const at::Tensor hidden = random_tensor({2 * kSeqLen, tiny.config.dim}, 4).set_requires_grad(true);
-    const at::Tensor embedded = random_tensor({2 * kSeqLen, tiny.config.dim}, 5).set_requires_grad(true);
-    const at::Tensor cotangent = random_tensor({2 * kSeqLen, tiny.config.dim}, 6);
+    const at::Tensor hidden = random_tensor({2 * kMtpLength, tiny.config.dim}, 4).set_requires_grad(true);
+    const at::Tensor embedded = random_tensor({2 * kMtpLength, tiny.config.dim}, 5).set_requires_grad(true);
+    const at::Tensor cotangent = random_tensor({2 * kMtpLength, tiny.config.dim}, 6);
     const at::Tensor out = forward_in_graph(block, {hidden, embedded}, context).at(0);
     torch::autograd::backward({out}, {cotangent});
 

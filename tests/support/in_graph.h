@@ -14,8 +14,8 @@
 namespace stepforge::testing {
 
 struct PassHolder : torch::CustomClassHolder {
-  explicit PassHolder(std::function<Bundle(const Bundle&)> of_pass) : backward(std::move(of_pass)) {}
-  std::function<Bundle(const Bundle&)> backward;
+  explicit PassHolder(BackwardPass of_pass) : backward(std::move(of_pass)) {}
+  BackwardPass backward;
 };
 
 struct BlockNode : torch::autograd::Function<BlockNode> {
