@@ -24,9 +24,9 @@ namespace stepforge {
 namespace {
 
 // The protocol of c10d's TCPStore, as far as it is needed here: a byte for the question, then its arguments.
-enum class StoreQuestion : uint8_t { validate = 0, check = 5, wait = 6, ping = 13 };
+enum class StoreQuestion : uint8_t { validate = 0, wait = 6, ping = 13 };
 constexpr uint32_t kMagic = 0x3C85F7CE;
-/// The answer to `check` if the key exists, and to `wait` once it does.
+/// The answer to `wait` once the key exists.
 constexpr std::byte kYes{0};
 /// A ping is answered with its own four bytes, none of which is kYes.
 constexpr uint32_t kPing = 0x02020202;
@@ -91,6 +91,7 @@ bool StoreWatch::pause(double seconds) const {
 }
 
 void StoreWatch::watch() {
+  const std::string prefix = store_prefix(options_.run_id);
   do {
     const Descriptor socket = connect_to(options_.store, options_.ask_seconds);
     if (!socket) continue;
@@ -98,45 +99,35 @@ void StoreWatch::watch() {
     append(greeting, StoreQuestion::validate);
     append(greeting, kMagic);
     if (!send_all(socket.number(), greeting)) continue;
-    Answer answer = ask_for_job(socket.number());
-    while (answer == Answer::no && pause(options_.ask_seconds)) answer = ask_for_job(socket.number());
-    if (answer == Answer::yes) return watch_job(socket.number());
+    // The store answers in the moment in which the ranks meet, so no hang after that is missed.
+    if (wait_for_key(socket.number(), size_key(prefix)) != Answer::yes) continue;
+    const Answer answer = wait_for_key(socket.number(), all_finished_key(prefix));
+    if (answer == Answer::silent) report_end(format("has not answered for {} s", options_.silent_seconds));
+    if (answer == Answer::closed) report_end("is closed");
+    return;
   } while (pause(options_.ask_seconds));
 }
 
-/// Whether this is the store of this job, and rank 0 is there.
-StoreWatch::Answer StoreWatch::ask_for_job(int socket) const {
-  const std::string key = size_key(store_prefix(options_.run_id));
-  return send_all(socket, question(StoreQuestion::check, key)) ? next_answer(socket) : Answer::closed;
-}
-
-void StoreWatch::watch_job(int socket) {
-  const std::string key = all_finished_key(store_prefix(options_.run_id));
-  bool is_open = send_all(socket, question(StoreQuestion::wait, key) + ping());
+/// Waits until the store has the key, and asks meanwhile whether it is still there. Answer::yes: it has the key.
+StoreWatch::Answer StoreWatch::wait_for_key(int socket, const std::string& key) const {
+  if (!send_all(socket, question(StoreQuestion::wait, key) + ping())) return Answer::closed;
   // Rounds are counted, not time: a launcher that was suspended together with the job has not waited.
   double silence = 0;
-  while (is_open && silence < options_.silent_seconds) {
-    switch (next_answer(socket)) {
-      case Answer::yes:  // all have finished
-      case Answer::stopped:
-        return;
-      case Answer::no:  // the ping
-        silence = 0;
-        if (!pause(options_.ask_seconds)) return;
-        is_open = send_all(socket, ping());
-        break;
-      case Answer::silent:
-        silence += options_.ask_seconds;
-        break;
-      case Answer::closed:
-        is_open = false;
-        break;
+  while (silence < options_.silent_seconds) {
+    const Answer answer = next_answer(socket);
+    if (answer == Answer::silent) {
+      silence += options_.ask_seconds;
+    } else if (answer == Answer::ping) {
+      silence = 0;
+      if (!pause(options_.ask_seconds)) return Answer::stopped;
+      if (!send_all(socket, ping())) return Answer::closed;
+    } else {
+      return answer;
     }
   }
-  report_end(is_open ? format("has not answered for {} s", options_.silent_seconds) : "is closed");
+  return Answer::silent;
 }
 
-/// Answer::yes: the key of a `check` or `wait` exists. Answer::no: the key of a `check` does not, or a ping came back.
 StoreWatch::Answer StoreWatch::next_answer(int socket) const {
   std::array<pollfd, 2> polled{{{socket, POLLIN, 0}, {stop_.number(), POLLIN, 0}}};
   if (poll(polled.data(), polled.size(), milliseconds_of(options_.ask_seconds)) <= 0) return Answer::silent;
@@ -145,7 +136,7 @@ StoreWatch::Answer StoreWatch::next_answer(int socket) const {
   const ssize_t count = recv(socket, bytes.data(), bytes.size(), 0);
   if (count <= 0) return Answer::closed;
   const std::span received = std::span(bytes).first(static_cast<std::size_t>(count));
-  return std::ranges::find(received, kYes) != received.end() ? Answer::yes : Answer::no;
+  return std::ranges::find(received, kYes) != received.end() ? Answer::yes : Answer::ping;
 }
 
 void StoreWatch::report_end(const std::string& how) {

@@ -38,13 +38,13 @@ class StoreWatch {
   std::string reason() const;
 
  private:
-  enum class Answer : uint8_t { yes, no, silent, closed, stopped };
+  /// `yes`: the key exists; `ping`: the store is there; `stopped`: this watch is to end.
+  enum class Answer : uint8_t { yes, ping, silent, closed, stopped };
 
   void watch();
   /// Waits `seconds`; false if the watch is to stop.
   bool pause(double seconds) const;
-  Answer ask_for_job(int socket) const;
-  void watch_job(int socket);
+  Answer wait_for_key(int socket, const std::string& key) const;
   Answer next_answer(int socket) const;
   void report_end(const std::string& how);
 

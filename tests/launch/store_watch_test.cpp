@@ -67,10 +67,15 @@ class WatchedJob : public ::testing::Test {
   explicit WatchedJob(double silent_seconds = 60)
       : watch_({{"127.0.0.1", listener_.port()}, "run", 0.01, silent_seconds}), store_(listener_) {}
 
+  /// The watch asks whether the store is the job's, and whether it is there.
+  void expect_first_question() {
+    store_.expect_greeting();
+    store_.expect('\x06', size_key(store_prefix("run")));
+    store_.expect_ping();
+  }
   /// The store says that it is the job's, and hears what the watch then asks.
   void begin() {
-    store_.expect_greeting();
-    store_.expect('\x05', size_key(store_prefix("run")));
+    expect_first_question();
     store_.answer(std::string(1, '\0'));
     store_.expect('\x06', all_finished_key(store_prefix("run")));
     store_.expect_ping();
@@ -88,7 +93,7 @@ class WatchedJob : public ::testing::Test {
 
 class SilentJob : public WatchedJob {
  protected:
-  SilentJob() : WatchedJob(0.05) {}
+  SilentJob() : WatchedJob(0.5) {}
 };
 
 TEST_F(WatchedJob, EndsElsewhereIfItsStoreCloses) {
@@ -104,7 +109,7 @@ TEST_F(WatchedJob, EndsElsewhereIfItsStoreCloses) {
 TEST_F(SilentJob, EndsElsewhereIfItsStoreNoLongerAnswers) {
   begin();
   EXPECT_TRUE(has_ended());
-  EXPECT_EQ(watch_.reason(), address() + " has not answered for 0.05 s");
+  EXPECT_EQ(watch_.reason(), address() + " has not answered for 0.5 s");
 }
 
 TEST_F(WatchedJob, IsOverOnceAllRanksHaveFinishedAndTheStoreMayClose) {
@@ -115,11 +120,20 @@ TEST_F(WatchedJob, IsOverOnceAllRanksHaveFinishedAndTheStoreMayClose) {
   EXPECT_EQ(watch_.reason(), "");
 }
 
+TEST_F(WatchedJob, IsKnownByALateAnswerToo) {
+  expect_first_question();
+  pollfd none{-1, POLLIN, 0};
+  poll(&none, 1, 100);  // ten times as long as the watch waits between two questions
+  store_.answer_ping();
+  store_.expect_ping();  // over the same connection
+  store_.answer(std::string(1, '\0'));
+  store_.expect('\x06', all_finished_key(store_prefix("run")));
+}
+
 TEST_F(WatchedJob, IsAnotherIfTheStoreDoesNotKnowItAndMayEndAsItLikes) {
-  store_.expect_greeting();
-  store_.expect('\x05', size_key(store_prefix("run")));
-  store_.answer("\x01");
-  store_.expect('\x05', size_key(store_prefix("run")));  // rank 0 may come yet
+  expect_first_question();
+  store_.answer_ping();
+  store_.expect_ping();  // rank 0 may come yet
   store_.close();
   PlayedStore next(listener_);
   next.expect_greeting();
