@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/kernels/reference.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {

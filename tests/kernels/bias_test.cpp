@@ -4,7 +4,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/kernels/reference.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {

@@ -11,8 +11,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/reduce.h"
-#include "stepforge/kernels/reference.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/whole_head.h"
 

@@ -5,9 +5,9 @@
 #include <ATen/ops/linalg_svd.h>
 #include <torch/optim/sgd.h>
 
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/lion.h"
 #include "stepforge/kernels/muon.h"
-#include "stepforge/kernels/reference.h"
 #include "stepforge/kernels/sgd.h"
 #include "tests/kernels/compare.h"
 

@@ -9,7 +9,7 @@
 #include <ATen/ops/arange.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/kernels/reference.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {

@@ -15,7 +15,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "stepforge/catalog/expert_layers.h"
-#include "stepforge/kernels/reference.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/nn/list_block.h"
 #include "stepforge/nn/router_step.h"
 #include "tests/nn/reference.h"

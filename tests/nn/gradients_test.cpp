@@ -10,7 +10,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/layers.h"
-#include "stepforge/kernels/reference.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"

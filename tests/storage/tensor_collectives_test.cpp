@@ -10,7 +10,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/kernels/embedding.h"
-#include "stepforge/kernels/reference.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/nn/list_block.h"

@@ -5,7 +5,7 @@
 #include <ATen/ops/mm.h>
 
 #include "stepforge/kernels/cross_entropy.h"
-#include "stepforge/kernels/reference.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge::testing {

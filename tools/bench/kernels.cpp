@@ -25,7 +25,7 @@
 
 #include "stepforge/kernels/adamw.h"
 #include "stepforge/kernels/attention.h"
-#include "stepforge/kernels/reference.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/rms_norm.h"
 #include "stepforge/kernels/swiglu.h"
 

@@ -8,9 +8,9 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/kernels/cpu/adamw_step.h"
-#include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/scalar_memory.h"
 #include "stepforge/kernels/cpu/simd.h"
+#include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
 namespace {

@@ -8,9 +8,9 @@
 #include <ATen/Parallel.h>
 
 #include "stepforge/kernels/cpu/adamw_step.h"
-#include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/scalar_memory.h"
 #include "stepforge/kernels/cpu/simd.h"
+#include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
 namespace {
@@ -66,8 +66,8 @@ struct Codes {
 STEPFORGE_SIMD_CLONES void update_block(float* parameter, const float* grad, const MomentBlock& first,
                                         const MomentBlock& second, const Codes& codes,
                                         const AdamWCoefficients& coefficients) {
-  std::array<float, kQuantizedBlock> m;
-  std::array<float, kQuantizedBlock> v;
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): written at once
+  std::array<float, kQuantizedBlock> m, v;
   dequantize(first, codes.first, m.data());
   dequantize(second, codes.second, v.data());
   adamw_step(parameter, grad, m.data(), v.data(), kQuantizedBlock, coefficients);

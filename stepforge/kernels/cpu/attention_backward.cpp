@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include "stepforge/kernels/cpu/attention_blocks.h"
-#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/simd.h"
+#include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <ATen/Parallel.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/simd.h"
+#include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
 namespace {

@@ -11,9 +11,9 @@
 #include <ATen/ops/mm.h>
 
 #include "stepforge/kernels/cpu/block_gemm.h"
-#include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/pair_product.h"
 #include "stepforge/kernels/cpu/panel_product.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/tensor_check.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 

@@ -6,9 +6,9 @@
 
 #include <ATen/Parallel.h>
 
-#include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/scalar_memory.h"
 #include "stepforge/kernels/cpu/simd.h"
+#include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/simd.h"
+#include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/rms_norm.h"
 
 namespace stepforge::cpu {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/scalar_memory.h"
+#include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
 

@@ -111,6 +111,10 @@ constexpr int64_t rows_per_partial(int64_t rows) {
   return even > kMinRows ? even : kMinRows;
 }
 
+/// The last step of sums over tokens:
+/// target[c] = sum of partials[r * stride + c] over r, in the order of r.
+void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t stride, float* target);
+
 /// Parallel loops give a thread at least about this many elements.
 constexpr int64_t kElementsPerTask = 16384;
 constexpr int64_t rows_per_task(int64_t row_elements) {
