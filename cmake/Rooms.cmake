@@ -102,10 +102,9 @@ function(stepforge_torch_library)
   target_compile_options(stepforge_torch PRIVATE -fopenmp)
   target_link_options(stepforge_torch PRIVATE -Wl,-z,defs)
   target_precompile_headers(stepforge_torch PRIVATE <stepforge/kernels/torch_pch.h>)
-  # Kernels are vectorised for the machine's instruction sets by function multiversioning, not by -march=native. A square
-  # root that may set errno is not vectorised; the precompiled header is compiled without this flag.
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/kernels/cpu/adamw.cpp PROPERTIES
-    COMPILE_OPTIONS -fno-math-errno SKIP_PRECOMPILE_HEADERS ON)
+  # Kernels are vectorised for the machine's instruction sets by function multiversioning, not by -march=native. Without these flags a
+  # square root may set errno, and each side of a select may trap: loops with them are not vectorised.
+  target_compile_options(stepforge_torch PRIVATE -fno-math-errno -fno-trapping-math)
   # The header of c10d's Gloo group includes headers of Gloo that PyTorch packages lack.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/engines/gloo_links.cpp PROPERTIES
     COMPILE_DEFINITIONS USE_C10D_GLOO INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR}/stepforge/engines/gloo_declarations)

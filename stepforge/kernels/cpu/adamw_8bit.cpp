@@ -30,20 +30,25 @@ struct MomentBlock {
 };
 
 STEPFORGE_INLINE void dequantize(const MomentBlock& block, const Code& code, float* values) {
-  for (int64_t i = 0; i < kQuantizedBlock; ++i) values[i] = code.values[block.indices[i]] * *block.scale;
+  const float* decoded = code.values.data();
+#pragma omp simd
+  for (int64_t i = 0; i < kQuantizedBlock; ++i) values[i] = decoded[block.indices[i]] * *block.scale;
 }
 
-/// The index of the nearest value of the code; of two, the lower one.
-STEPFORGE_INLINE int32_t nearest(const Code& code, float value) {
-  int32_t index = 0;
-  for (int32_t half = 128; half > 0; half /= 2)
-    index += value > code.middles[static_cast<size_t>(index + half - 1)] ? half : 0;
-  return index;
+/// The index of the nearest value of the code; of two, the lower one. Steps of a loop would not be vectorised.
+template <int32_t kHalf = 128>
+STEPFORGE_INLINE int32_t nearest(const float* middles, float value, int32_t index = 0) {
+  index += value > middles[index + kHalf - 1] ? kHalf : 0;
+  if constexpr (kHalf == 1)
+    return index;
+  else
+    return nearest<kHalf / 2>(middles, value, index);
 }
 
 /// `lowest`: the index of values above 0 at least.
 STEPFORGE_INLINE void quantize(const float* values, const Code& code, int32_t lowest,
                                const MomentBlock& block) {
+  const float* middles = code.middles.data();
   float largest = 0.0F;
 #pragma omp simd reduction(max : largest)
   for (int64_t i = 0; i < kQuantizedBlock; ++i) largest = std::max(largest, std::abs(values[i]));
@@ -51,7 +56,7 @@ STEPFORGE_INLINE void quantize(const float* values, const Code& code, int32_t lo
 #pragma omp simd
   for (int64_t i = 0; i < kQuantizedBlock; ++i) {
     const float share = values[i] / divisor;
-    const int32_t index = nearest(code, share);
+    const int32_t index = nearest(middles, share);
     const int32_t least = share > 0.0F ? lowest : 0;
     block.indices[i] = static_cast<uint8_t>(index > least ? index : least);
   }

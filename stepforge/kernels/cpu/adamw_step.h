@@ -25,7 +25,7 @@ struct AdamWCoefficients {
 /// Reads the scalars. Throws Error if scalars.number < 1.
 AdamWCoefficients adamw_coefficients(const AdamWOptions& options, const UpdateScalars& scalars);
 
-/// Vectorized only with -fno-math-errno: otherwise square roots must set errno.
+/// The update of `count` elements.
 template <typename Moment>
 STEPFORGE_INLINE void adamw_step(float* parameter, const float* grad, Moment* first, Moment* second,
                                  int64_t count, const AdamWCoefficients& settings) {
