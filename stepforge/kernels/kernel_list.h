@@ -23,6 +23,7 @@
 #include "stepforge/kernels/gated_add.h"
 #include "stepforge/kernels/grouped_product.h"
 #include "stepforge/kernels/latent_heads.h"
+#include "stepforge/kernels/linear_product.h"
 #include "stepforge/kernels/lion.h"
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/kernels/rms_norm.h"
@@ -50,6 +51,7 @@
   ROW(cap_logits, fp32_and_bf16)              \
   ROW(embedding_forward, fp32_and_bf16)       \
   ROW(embedding_backward, fp32_and_bf16)      \
+  ROW(few_rows_product, fp32_and_bf16)        \
   ROW(grouped_product, fp32_and_bf16)         \
   ROW(grouped_input_gradient, fp32_and_bf16)  \
   ROW(grouped_weight_gradient, fp32_and_bf16) \

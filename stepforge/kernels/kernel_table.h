@@ -24,9 +24,11 @@ struct KernelRow {
 
 /// A constant: a rank gets its own when it starts (make_rank_memory()).
 struct KernelTable {
+// NOLINTBEGIN(bugprone-macro-parentheses): a name that is declared
 #define STEPFORGE_ROW(name, types) \
   KernelRow<decltype(reference::name)> name{reference::name, cpu::name, KernelTypes::types};
   STEPFORGE_KERNELS(STEPFORGE_ROW)
+// NOLINTEND(bugprone-macro-parentheses)
 #undef STEPFORGE_ROW
 
   bool references_only = false;  ///< kernels.reference: all operations run their references

@@ -5,10 +5,10 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/cross_entropy.h"
+#include "stepforge/kernels/linear_product.h"
 #include "stepforge/kernels/tensor_check.h"
 #include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/nn/vocabulary_part.h"
@@ -70,7 +70,10 @@ at::Tensor ListHead::last_logits(const Bundle& inputs, const Context& context) {
   const int64_t rows = context.batch->host.rows;
   const int64_t count = hidden.size(0) / rows;
   const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
-  at::Tensor logits = at::mm(result_of(states_, last, context), weight_.value().detach().t());
+  const at::Tensor states = result_of(states_, last, context);
+  const at::Tensor weight = weight_.value().detach();
+  const at::Tensor logits = at::empty({rows, weight.size(0)}, states.options());
+  linear_product(states, weight, logits);
   const double cap = attributes_of<LossAttributes>(call_).logit_cap;
   if (cap > 0) cap_logits(logits, cap);
   return of_all(logits.to(at::kFloat));

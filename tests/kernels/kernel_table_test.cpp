@@ -251,6 +251,12 @@ Tensors call_expert_bias(at::ScalarType type) {
   return r;
 }
 
+Tensors call_few_rows(at::ScalarType type) {
+  Tensors r = {unwritten({3, 11}, type)};
+  linear_product(some({3, 70}, 1, type), some({11, 70}, 2, type), r[0]);
+  return r;
+}
+
 Tensors call_gated_add(at::ScalarType type) {
   const at::Tensor y = some({kN, 9}, 1, type);
   const at::Tensor gate = some({kN}, 2);
@@ -318,6 +324,7 @@ constexpr TableCase kTableCases[] = {
     {"router", call_router},
     {"expert_rows", call_expert_rows},
     {"expert_bias", call_expert_bias},
+    {"few_rows", call_few_rows},
     {"gated_add", call_gated_add},
     {"updates", call_updates},
     {"reductions", call_reductions},

@@ -54,6 +54,11 @@ ModelFiles open_model(const fs::path& path, const CommandContext& context) {
 LoadedModel load_model(const fs::path& path, DType compute, const CommandContext& context,
                        bool with_gradient) {
   ModelFiles files = open_model(path, context);
+  // Without updates, weights are only read: stored as they are used, no step converts them again.
+  if (!with_gradient) {
+    for (UnitSpec& unit : files.spec.units)
+      if (!unit.state) unit.master = compute;
+  }
   auto store =
       std::make_unique<ModelStore>(files.spec.units, rank_layout(files.spec.units, {.gather = compute}),
                                    StoreOptions{.with_gradient = with_gradient});

@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 
 #include "stepforge/kernels/bias.h"
+#include "stepforge/kernels/linear_product.h"
 #include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/norm_gradient.h"
 #include "stepforge/nn/slices.h"
@@ -20,8 +21,7 @@ void linear(const CallRun& run) {
     return product_of_slices(run.operands[0], weight, run.resources.tensor, run.written[0]);
   if (attributes.scatters_result)
     return product_to_slice(run.operands[0], weight, run.resources.tensor, run.written[0]);
-  at::Tensor out = run.written[0];
-  at::mm_out(out, run.operands[0], weight.t());
+  linear_product(run.operands[0], weight, run.written[0]);
 }
 
 void linear_backward(const CallRun& run) {
