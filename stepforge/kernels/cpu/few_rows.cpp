@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of few rows with a weight, bound by reading the weight: each of its rows is read once, and meets all rows of x.
-
 #include <cstring>
 
 #include <ATen/Parallel.h>
@@ -12,8 +11,8 @@ namespace stepforge::cpu {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kStreams =
-    4;  ///< parts of the weight that are read at a time: one does not fill the queues of the memory
+/// Parts of the weight that are read at a time: one does not fill the queues of the memory.
+constexpr int64_t kStreams = 4;
 using Floats __attribute__((vector_size(kLanes * sizeof(float)))) = float;
 using Words __attribute__((vector_size(kLanes * sizeof(uint32_t)))) = uint32_t;
 using Halves __attribute__((vector_size(kLanes * sizeof(uint16_t)))) = uint16_t;
