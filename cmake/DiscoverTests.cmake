@@ -2,6 +2,7 @@
 # Run by CTest: adds the tests of one program (Tests.cmake). Reads ROOM, PROGRAM, FOLDER, BY_CASE and TOGETHER.
 if(NOT EXISTS ${PROGRAM})
   add_test(${ROOM}_NOT_BUILT ${PROGRAM})
+  set_tests_properties(${ROOM}_NOT_BUILT PROPERTIES LABELS fast)
   return()
 endif()
 

@@ -51,7 +51,7 @@
   ROW(cap_logits, fp32_and_bf16)              \
   ROW(embedding_forward, fp32_and_bf16)       \
   ROW(embedding_backward, fp32_and_bf16)      \
-  ROW(few_rows_product, fp32_and_bf16)        \
+  ROW(linear_product, fp32_and_bf16)          \
   ROW(grouped_product, fp32_and_bf16)         \
   ROW(grouped_input_gradient, fp32_and_bf16)  \
   ROW(grouped_weight_gradient, fp32_and_bf16) \

@@ -9,19 +9,13 @@
 namespace stepforge {
 
 void linear_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
-  if (x.size(0) > 0 && x.size(0) <= kFewRows) return few_rows_product(x, weight, out);
-  at::Tensor result = out;
-  at::mm_out(result, x, weight.t());
-}
-
-void few_rows_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
   check_shape(x, "product x", {x.size(0), weight.size(1)});
-  check_tensor(weight, "product weight", {weight.size(0), x.size(1)}, x.scalar_type());
+  check_tensor(weight, "product weight", weight.sizes(), x.scalar_type());
   check_tensor(out, "product out", {x.size(0), weight.size(0)}, x.scalar_type());
-  pick(&KernelTable::few_rows_product, x)(x, weight, out);
+  pick(&KernelTable::linear_product, x)(x, weight, out);
 }
 
-void reference::few_rows_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
+void reference::linear_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
   at::Tensor result = out;
   at::mm_out(result, x, weight.t());
 }

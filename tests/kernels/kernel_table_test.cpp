@@ -251,7 +251,7 @@ Tensors call_expert_bias(at::ScalarType type) {
   return r;
 }
 
-Tensors call_few_rows(at::ScalarType type) {
+Tensors call_linear_product(at::ScalarType type) {
   Tensors r = {unwritten({3, 11}, type)};
   linear_product(some({3, 70}, 1, type), some({11, 70}, 2, type), r[0]);
   return r;
@@ -324,7 +324,7 @@ constexpr TableCase kTableCases[] = {
     {"router", call_router},
     {"expert_rows", call_expert_rows},
     {"expert_bias", call_expert_bias},
-    {"few_rows", call_few_rows},
+    {"linear_product", call_linear_product},
     {"gated_add", call_gated_add},
     {"updates", call_updates},
     {"reductions", call_reductions},

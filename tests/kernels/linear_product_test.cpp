@@ -18,15 +18,17 @@ at::Tensor product_of(const at::Tensor& x, const at::Tensor& weight) {
   return out;
 }
 
+constexpr int64_t kFew = 8;  ///< rows of which the product is a kernel's
+
 TEST(LinearProduct, AgreesWithTheFp64Reference) {
-  for (const int64_t rows : {1, 3, int(kFewRows), int(kFewRows) + 1}) {
+  for (const int64_t rows : {int64_t{1}, int64_t{3}, kFew, kFew + 1}) {
     for (const int64_t depth : {1, 17, 96, 770}) {
       for (const int64_t outputs : {1, 4, 11, 300}) {
         for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
           const at::Tensor x = random_tensor({rows, depth}, 1).to(type);
           const at::Tensor weight = random_tensor({outputs, depth}, 2).to(type);
           const at::Tensor expected = at::empty({rows, outputs}, at::kDouble);
-          reference::few_rows_product(x.to(at::kDouble), weight.to(at::kDouble), expected);
+          reference::linear_product(x.to(at::kDouble), weight.to(at::kDouble), expected);
           expect_close(product_of(x, weight), expected, type == at::kFloat ? 32 * kEps32 : kEps16, "out");
         }
       }
@@ -36,9 +38,9 @@ TEST(LinearProduct, AgreesWithTheFp64Reference) {
 
 TEST(LinearProduct, OfFewRowsGivesEachRowTheBitsThatItHasAlone) {
   const at::Tensor weight = random_tensor({37, 129}, 1);
-  const at::Tensor x = random_tensor({kFewRows, 129}, 2);
+  const at::Tensor x = random_tensor({kFew, 129}, 2);
   const at::Tensor all = product_of(x, weight);
-  for (int64_t row = 0; row < kFewRows; ++row) {
+  for (int64_t row = 0; row < kFew; ++row) {
     EXPECT_TRUE(at::equal(product_of(x.slice(0, row, row + 1), weight), all.slice(0, row, row + 1)));
   }
 }

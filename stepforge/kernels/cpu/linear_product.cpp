@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows with a weight, bound by reading the weight: each of its rows is read once, and meets all rows of x.
+// Products of few rows with a weight are bound by reading the weight: each of its rows is read once, and meets all rows of x. Other
+// products are libtorch's, which packs both sides first.
 #include <cstring>
 
 #include <ATen/Parallel.h>
@@ -10,6 +11,7 @@
 namespace stepforge::cpu {
 namespace {
 
+constexpr int64_t kFewRows = 8;
 constexpr int64_t kLanes = 16;
 /// Parts of the weight that are read at a time: one does not fill the queues of the memory.
 constexpr int64_t kStreams = 4;
@@ -93,8 +95,10 @@ void multiply_few(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 
 }  // namespace
 
-void few_rows_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
-  if (x.scalar_type() == at::kFloat) {
+void linear_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {
+  if (x.size(0) > kFewRows) {
+    reference::linear_product(x, weight, out);
+  } else if (x.scalar_type() == at::kFloat) {
     multiply_few<float>(x, weight, out);
   } else {
     multiply_few<BFloat16>(x, weight, out);
