@@ -4,15 +4,14 @@
 #include <algorithm>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/kernels/kernel_table.h"
+#include "stepforge/kernels/linear_product.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -84,9 +83,6 @@ class ChunkedHead {
         ranks_(ranks),
         weight_written_(outputs.accumulate_weight) {
     logits_ = at::empty({std::min(chunk, hidden.size(0)), weight.size(0)}, hidden.options());
-    if (outputs.grad_weight.defined() && outputs.grad_weight.scalar_type() != hidden.scalar_type()) {
-      narrow_product_ = at::empty(weight.sizes(), hidden.options());
-    }
   }
 
   void run(int64_t begin, int64_t end, const at::Tensor& labels) {
@@ -99,16 +95,15 @@ class ChunkedHead {
       return;
     }
     const at::Tensor hidden = hidden_.slice(0, begin, end);
-    at::Tensor logits = logits_.slice(0, 0, end - begin);
-    at::mm_out(logits, hidden, weight_.t());
+    const at::Tensor logits = logits_.slice(0, 0, end - begin);
+    linear_product(hidden, weight_, logits);
     if (gradient_.cap > 0) cap_logits(logits, gradient_.cap);
     if (outputs_.logits.defined()) outputs_.logits.slice(0, begin, end).copy_(logits);
     const bool with_gradients = outputs_.grad_hidden.defined() || outputs_.grad_weight.defined();
     losses(logits, labels, token_loss, with_gradients);
     if (!with_gradients) return;
     if (outputs_.grad_hidden.defined()) {
-      at::Tensor grad_hidden = outputs_.grad_hidden.slice(0, begin, end);
-      at::mm_out(grad_hidden, logits, weight_);
+      linear_input_gradient(logits, weight_, at::Tensor(), outputs_.grad_hidden.slice(0, begin, end));
     }
     if (outputs_.grad_weight.defined()) add_weight_gradient(logits, hidden);
   }
@@ -149,15 +144,7 @@ class ChunkedHead {
   }
 
   void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& hidden) {
-    at::Tensor target = outputs_.grad_weight;
-    if (narrow_product_.defined()) {
-      at::mm_out(narrow_product_, grad_logits.t(), hidden);
-      write_or_add(target, narrow_product_, weight_written_);
-    } else if (weight_written_) {
-      at::addmm_out(target, target, grad_logits.t(), hidden);
-    } else {
-      at::mm_out(target, grad_logits.t(), hidden);
-    }
+    linear_weight_gradient(grad_logits, hidden, outputs_.grad_weight, weight_written_);
     weight_written_ = true;
   }
 
@@ -170,7 +157,6 @@ class ChunkedHead {
   const TensorExchange& ranks_;
   bool weight_written_;
   at::Tensor logits_;          ///< of one chunk, then their gradient
-  at::Tensor narrow_product_;  ///< one chunk's share of grad_weight in hidden's type; undefined if it is fp32
 };
 
 void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,

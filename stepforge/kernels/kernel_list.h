@@ -52,6 +52,8 @@
   ROW(embedding_forward, fp32_and_bf16)       \
   ROW(embedding_backward, fp32_and_bf16)      \
   ROW(linear_product, fp32_and_bf16)          \
+  ROW(linear_input_gradient, fp32_and_bf16)   \
+  ROW(linear_weight_gradient, fp32_and_bf16)  \
   ROW(grouped_product, fp32_and_bf16)         \
   ROW(grouped_input_gradient, fp32_and_bf16)  \
   ROW(grouped_weight_gradient, fp32_and_bf16) \

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "stepforge/modelspec/kernel_tiles.h"
+
 namespace stepforge {
 
 std::string_view axis_name(BlockAxis axis) {
@@ -17,8 +19,9 @@ std::string_view exchange_name(ExchangeKind kind) {
 }
 
 int64_t Workspace::bytes(const CostContext& context) const {
+  const int64_t narrows = narrow + narrow_token * std::min(context.tokens, cpu::kBf16ProductTokens);
   const int64_t narrow_bytes =
-      context.compute == DType::f32 ? 0 : narrow * static_cast<int64_t>(dtype_bytes(context.compute));
+      context.compute == DType::f32 ? 0 : narrows * static_cast<int64_t>(dtype_bytes(context.compute));
   const int64_t document = std::max<int64_t>(1, context.document_length);
   const int64_t tokens = context.tokens * context.parts;
   const int64_t tasks = (tokens + document - 1) / document * tasks_per_document;

@@ -31,6 +31,23 @@ constexpr int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+/// Of the weight gradient of a product of bf16, the most tokens at a time.
+inline constexpr int64_t kBf16ProductTokens = 2048;
+/// The most columns of the right factor that a product of bf16 [rows, depth] [depth, columns] packs at a time.
+constexpr int64_t bf16_product_columns(int64_t depth) {
+  constexpr int64_t kUnit = 64;
+  constexpr int64_t kMostColumns = 1024;
+  constexpr int64_t kMostNumbers = kBf16ProductTokens * kMostColumns;
+  const int64_t columns = kMostNumbers / (depth > 0 ? depth : 1) / kUnit * kUnit;
+  return columns < kUnit ? kUnit : columns > kMostColumns ? kMostColumns : columns;
+}
+/// Memory for them, in fp32 numbers.
+constexpr int64_t bf16_product_words(int64_t depth, int64_t columns) {
+  const int64_t all = round_up(columns, 64);
+  const int64_t most = bf16_product_columns(depth);
+  return depth * (all < most ? all : most);
+}
+
 /// fp32 numbers per token in the packed keys and values of one key-value head, in attention forward.
 constexpr int64_t attention_packed_floats(int64_t head_dim, int64_t value_dim) {
   return head_dim + round_up(value_dim, kColumnUnit);

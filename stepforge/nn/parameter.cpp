@@ -4,9 +4,8 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
 
+#include "stepforge/kernels/linear_product.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -35,15 +34,8 @@ void Parameter::add_gradient(const at::Tensor& value) {
 
 void Parameter::add_product(const at::Tensor& left, const at::Tensor& right) {
   // Detached: a queue must not keep the graph that made them.
-  write([left = left.detach().t(), right = right.detach()](at::Tensor gradient, bool accumulate) {
-    if (right.scalar_type() != at::kFloat) {
-      // The CPU has no bf16 product with an fp32 result.
-      write_or_add(gradient, at::mm(left, right), accumulate);
-    } else if (accumulate) {
-      at::addmm_out(gradient, gradient, left, right);
-    } else {
-      at::mm_out(gradient, left, right);
-    }
+  write([left = left.detach(), right = right.detach()](const at::Tensor& gradient, bool accumulate) {
+    linear_weight_gradient(left, right, gradient, accumulate);
   });
 }
 

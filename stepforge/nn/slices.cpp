@@ -5,10 +5,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/kernels/linear_product.h"
 
 namespace stepforge {
 
@@ -83,18 +83,10 @@ void SumOfSlices::finish() {
   exchange_.add(shares_, sum_);
 }
 
-namespace {
-
-void product(at::Tensor out, const at::Tensor& left, const at::Tensor& right) {
-  at::mm_out(out, left, right);
-}
-
-}  // namespace
-
 void product_of_slices(const at::Tensor& x, const at::Tensor& weight, const TensorExchange& exchange,
                        const at::Tensor& out) {
   ArrivingSlices(x, exchange).each([&](const at::Tensor& slice, int64_t begin) {
-    product(out.narrow(0, begin, slice.size(0)), slice, weight.t());
+    linear_product(slice, weight, out.narrow(0, begin, slice.size(0)));
   });
 }
 
@@ -105,7 +97,7 @@ void product_of_slices_backward(const at::Tensor& gradient, const at::Tensor& x,
   SumOfSlices sum(out, exchange);
   if (out.defined())
     sum.start([&](int64_t begin, const at::Tensor& share) {
-      product(share, gradient.narrow(0, begin, share.size(0)), weight.value());
+      linear_input_gradient(gradient.narrow(0, begin, share.size(0)), weight.value(), at::Tensor(), share);
     });
   if (weight.trained()) weight.add_product(gradient, input->all());
   if (out.defined()) sum.finish();
@@ -115,7 +107,7 @@ void product_to_slice(const at::Tensor& x, const at::Tensor& weight, const Tenso
                       const at::Tensor& out) {
   SumOfSlices sum(out, exchange);
   sum.start([&](int64_t begin, const at::Tensor& share) {
-    product(share, x.narrow(0, begin, share.size(0)), weight.t());
+    linear_product(x.narrow(0, begin, share.size(0)), weight, share);
   });
   sum.finish();
 }
@@ -125,7 +117,7 @@ void product_to_slice_backward(const at::Tensor& gradient, const at::Tensor& x, 
   ArrivingSlices slices(gradient, exchange);
   if (out.defined())
     slices.each([&](const at::Tensor& slice, int64_t begin) {
-      product(out.narrow(0, begin, slice.size(0)), slice, weight.value());
+      linear_input_gradient(slice, weight.value(), at::Tensor(), out.narrow(0, begin, slice.size(0)));
     });
   if (weight.trained()) weight.add_product(slices.all(), x);
 }

@@ -252,8 +252,10 @@ Tensors call_expert_bias(at::ScalarType type) {
 }
 
 Tensors call_linear_product(at::ScalarType type) {
-  Tensors r = {unwritten({3, 11}, type)};
+  Tensors r = {unwritten({3, 11}, type), unwritten({3, 70}, type), unwritten({11, 70})};
   linear_product(some({3, 70}, 1, type), some({11, 70}, 2, type), r[0]);
+  linear_input_gradient(some({3, 11}, 3, type), some({11, 70}, 2, type), {}, r[1]);
+  linear_weight_gradient(some({3, 11}, 3, type), some({3, 70}, 1, type), r[2], false);
   return r;
 }
 

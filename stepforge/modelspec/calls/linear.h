@@ -38,7 +38,9 @@ inline CallWorkspace workspace(const CallView& view) {
     return Elements{.slice_compute = int64_t{2} * (attributes.slices - 1) * width};
   };
   CallWorkspace made;
-  if (trained) made.weights.narrow = in * out;
+  made.forward.narrow = bf16_product(in, out);
+  made.backward.narrow = bf16_product(out, in);
+  if (trained) made.weights.narrow_token = bf16_product(1, in);
   if (attributes.gathers_input) {
     made.forward.token.compute = in;
     made.backward.token = shares(in);

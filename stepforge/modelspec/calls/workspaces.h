@@ -15,6 +15,11 @@ inline Workspace partial_sums(int64_t columns) {
   return workspace;
 }
 
+/// Elements of bf16 in the memory of a product [rows, depth] [depth, columns] of bf16.
+inline int64_t bf16_product(int64_t depth, int64_t columns) {
+  return 2 * cpu::bf16_product_words(depth, columns);
+}
+
 /// Gradients of vectors, `elements` in all, are computed beside the gradient of the input, in memory of their own.
 inline CallWorkspace vector_gradient(int64_t elements, const Workspace& backward) {
   CallWorkspace made;

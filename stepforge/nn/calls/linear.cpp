@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/linear.h"
 
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
-
 #include "stepforge/kernels/bias.h"
 #include "stepforge/kernels/linear_product.h"
 #include "stepforge/nn/call_entries.h"
@@ -35,11 +32,7 @@ void linear_backward(const CallRun& run) {
                                      run.written[0]);
   if (weight.trained()) weight.add_product(run.gradients[0], run.operands[0]);
   if (!run.written.wanted(0)) return;
-  at::Tensor out = run.written[0];
-  if (run.summand.defined())
-    at::addmm_out(out, run.summand, run.gradients[0], weight.value());
-  else
-    at::mm_out(out, run.gradients[0], weight.value());
+  linear_input_gradient(run.gradients[0], weight.value(), run.summand, run.written[0]);
 }
 
 void bias(const CallRun& run) {
