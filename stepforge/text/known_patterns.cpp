@@ -6,12 +6,11 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/text/character_classes.h"
+#include "stepforge/text/contraction.h"
 
 namespace stepforge {
 
 namespace {
-
-constexpr std::string_view kLongS = "\u017F";  // folds to "s"
 
 /// Reads the characters of a text one after the other.
 class Cursor {
@@ -46,31 +45,6 @@ class Cursor {
   size_t position_;
   ClassifiedCharacter current_;
 };
-
-char lower(char byte) {
-  return byte >= 'A' && byte <= 'Z' ? static_cast<char>(byte + ('a' - 'A')) : byte;
-}
-
-/// Length of 's, 't, 're, 've, 'm, 'll or 'd at the start of `text`, or 0.
-template <bool kAnyCase>
-size_t contraction(std::string_view text) {
-  if (text.size() < 2 || text[0] != '\'') return 0;
-  const auto letter = [&](size_t at) { return kAnyCase ? lower(text[at]) : text[at]; };
-  switch (letter(1)) {
-    case 's':
-    case 't':
-    case 'm':
-    case 'd':
-      return 2;
-    case 'r':
-    case 'v':
-      return text.size() > 2 && letter(2) == 'e' ? 3 : 0;
-    case 'l':
-      return text.size() > 2 && letter(2) == 'l' ? 3 : 0;
-    default:
-      return kAnyCase && text.substr(1).starts_with(kLongS) ? 1 + kLongS.size() : 0;
-  }
-}
 
 /// Where `\s+(?!\S)|\s+` ends: before the last character of white space if a word follows, so that the word has
 /// it. With `kLineBreaks`, `\s*[\r\n]+` comes first: after the last line break.

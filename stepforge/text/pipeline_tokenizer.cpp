@@ -2,6 +2,7 @@
 #include "stepforge/text/pipeline_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_set>
 #include <utility>
 
@@ -38,8 +39,9 @@ class PipelineTokenizer::WordEncoder final : public Encoder {
  public:
   explicit WordEncoder(const PipelineTokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  void append(std::string_view text, std::vector<int32_t>& ids) override {
+  void append(std::string_view text, std::vector<int32_t>& target) override {
     require_utf8(text, "text to tokenize");
+    IdBuffer ids(target);
     const TokenizerDefinition& definition = tokenizer_.definition_;
     cut_at_tokens(text, tokenizer_.first_finder_, ids, [&](std::string_view section) {
       size_t head = section.data() == text.data() ? utf8_sequence_length(text) : 0;
@@ -47,33 +49,32 @@ class PipelineTokenizer::WordEncoder final : public Encoder {
       cut_at_tokens(normalized, tokenizer_.second_finder_, ids, [&](std::string_view part) {
         const auto begin = static_cast<size_t>(part.data() - normalized.data());
         definition.pre_tokenizer.split(part, head > begin ? head - begin : 0, scratch_,
-                                       [&](std::string_view piece) { word(piece, ids); });
+                                       [&](std::string_view piece, const char* end) { word(piece, end, ids); });
       });
     });
+    ids.flush();
   }
 
   template <typename Section>
-  static void cut_at_tokens(std::string_view text, const AddedTokenFinder& finder, std::vector<int32_t>& ids,
+  static void cut_at_tokens(std::string_view text, const AddedTokenFinder& finder, IdBuffer& ids,
                             const Section& section) {
     size_t begin = 0;
     AddedTokenFinder::Search search(finder, text);
     while (const auto found = search.next()) {
       if (found->begin > begin) section(text.substr(begin, found->begin - begin));
-      ids.push_back(found->token->id);
+      ids.append(std::array{found->token->id}, 1);
       begin = found->end;
     }
     if (begin < text.size()) section(text.substr(begin));
   }
 
-  void word(std::string_view text, std::vector<int32_t>& ids) {
-    if (text.empty()) return;
-    if (const auto known = cache_.find(text)) {
-      ids.insert(ids.end(), known->begin(), known->end());
-      return;
-    }
-    const size_t begin = ids.size();
-    tokenizer_.definition_.model.model->append_word(text, ids);
-    cache_.insert(text, std::span<const int32_t>(ids).subspan(begin));
+  /// The memory of `text` can be read up to `end`.
+  void word(std::string_view text, const char* end, IdBuffer& ids) {
+    if (text.empty() || cache_.append(text, end, ids)) return;
+    std::vector<int32_t>& target = ids.flush();
+    const size_t begin = target.size();
+    tokenizer_.definition_.model.model->append_word(text, target);
+    cache_.insert(text, std::span<const int32_t>(target).subspan(begin));
   }
 
   const PipelineTokenizer& tokenizer_;

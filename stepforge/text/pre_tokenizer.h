@@ -30,7 +30,8 @@ class PreTokenizer {
   void leave_bytes_to_model() { --used_; }
 
   /// Calls `word` with each word of `text`, in order. `head`: how many bytes of `text` come from the first character
-  /// of the whole input. Words are views of `text` or of memory that lives during the call.
+  /// of the whole input. Words are views of `text` or of memory that lives during the call. Its second argument is the end
+  /// of what may be read after the word.
   template <typename Word>
   void split(std::string_view text, size_t head, SplitPattern::Scratch& scratch, const Word& word) const {
     run(0, text, head, scratch, word);
@@ -54,7 +55,7 @@ class PreTokenizer {
   template <typename Word>
   void run(size_t stage, std::string_view text, size_t head, SplitPattern::Scratch& scratch,
            const Word& word) const {
-    if (stage == used_) return word(text);
+    if (stage == used_) return word(text, text.data() + text.size());
     const Step& step = steps_[stage];
     if (step.kind != Step::Kind::cut) {
       const std::optional<Changed> changed = change(step, text, head);
@@ -63,12 +64,13 @@ class PreTokenizer {
     }
     const auto head_at = [head](size_t begin) { return head > begin ? head - begin : 0; };
     if (const SplitPattern* pattern = step.cut->isolating_pattern()) {
-      for (size_t begin = 0; begin < text.size();) {
-        const size_t length = pattern->piece_length(text, begin, scratch);
-        run(stage + 1, text.substr(begin, length), head_at(begin), scratch, word);
-        begin += length;
+      if (stage + 1 == used_) {
+        const char* const end = text.data() + text.size();
+        return pattern->for_each_piece(text, scratch, [&](std::string_view piece) { word(piece, end); });
       }
-      return;
+      return pattern->for_each_piece(text, scratch, [&](std::string_view piece) {
+        run(stage + 1, piece, head_at(static_cast<size_t>(piece.data() - text.data())), scratch, word);
+      });
     }
     for (const std::string_view piece : step.cut->pieces(text, scratch))
       run(stage + 1, piece, head_at(static_cast<size_t>(piece.data() - text.data())), scratch, word);

@@ -92,7 +92,8 @@ SplitPattern::Scratch::Scratch() : state_(std::make_shared<State>()) {}
 
 SplitPattern::SplitPattern(std::string_view pattern, const std::string& source, bool use_scanner)
     : source_(format("{}: regular expression {}", source, quoted_for_message(pattern))),
-      scanner_(use_scanner ? scanner_for(pattern) : nullptr) {
+      scanner_(use_scanner ? scanner_for(pattern) : nullptr),
+      block_scanner_(use_scanner ? block_scanner_for(pattern) : nullptr) {
   require_short(pattern, source);
   const std::shared_ptr<pcre2_code> code = compile(rewrite_pattern(pattern, source), source);
   uint32_t matches_empty = 0;
@@ -106,7 +107,7 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& source, 
 
 SplitPattern SplitPattern::search(std::string_view pattern, const std::string& source) {
   require_short(pattern, source);
-  return {source, compile(std::string(pattern), source, PCRE2_MULTILINE), nullptr};
+  return {source, compile(std::string(pattern), source, PCRE2_MULTILINE)};
 }
 
 std::optional<SplitPattern::Match> SplitPattern::find(std::string_view text, size_t from,
@@ -130,6 +131,12 @@ size_t SplitPattern::piece_length(std::string_view text, size_t position, Scratc
   const std::optional<Match> match = find(text, position, scratch);
   if (!match) return text.size() - position;
   return (match->begin > position ? match->begin : match->end) - position;
+}
+
+void SplitPattern::next_ends(std::string_view text, size_t position, Scratch& scratch, PieceEnds& ends) const {
+  ends.count = 0;
+  if (block_scanner_ != nullptr) block_scanner_(text.substr(position), ends);
+  if (ends.count == 0) ends.ends[ends.count++] = piece_length(text, position, scratch);
 }
 
 }  // namespace stepforge

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stepforge/text/known_patterns.h"
+#include "stepforge/text/piece_blocks.h"
 
 namespace stepforge {
 
@@ -49,13 +50,33 @@ class SplitPattern {
   /// `text` must be valid UTF-8 with a character at `position`. Throws what find() throws.
   size_t piece_length(std::string_view text, size_t position, Scratch& scratch) const;
 
+  /// Calls `piece` with all pieces of `text`, in order; those of a known pattern are found many at a time. Throws what find()
+  /// throws.
+  template <typename Piece>
+  void for_each_piece(std::string_view text, Scratch& scratch, const Piece& piece) const {
+    PieceEnds ends;
+    for (size_t begin = 0; begin < text.size();) {
+      next_ends(text, begin, scratch, ends);
+      const size_t from = begin;
+      for (size_t i = 0; i < ends.count; ++i) {
+        const size_t end = from + ends.ends[i];
+        piece(text.substr(begin, end - begin));
+        begin = end;
+      }
+    }
+  }
+
  private:
-  SplitPattern(std::string source, std::shared_ptr<const void> code, PieceScanner scanner)
-      : source_(std::move(source)), code_(std::move(code)), scanner_(scanner) {}
+  SplitPattern(std::string source, std::shared_ptr<const void> code)
+      : source_(std::move(source)), code_(std::move(code)) {}
+
+  /// The ends of some pieces of `text` from `position` on, counted from there; at least one.
+  void next_ends(std::string_view text, size_t position, Scratch& scratch, PieceEnds& ends) const;
 
   std::string source_;
   std::shared_ptr<const void> code_;
-  PieceScanner scanner_ = nullptr;  ///< null: pieces are found by the regular expression
+  PieceScanner scanner_ = nullptr;        ///< null: pieces are found by the regular expression
+  BlockScanner block_scanner_ = nullptr;  ///< as scanner_
 };
 
 }  // namespace stepforge

@@ -1,50 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Caches the ids of words. Bounded: it is cleared when full.
+// Caches the ids of words. Bounded: of words that share a place, those that repeat stay.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
-#include <vector>
+
+#include "stepforge/text/id_buffer.h"
+#include "stepforge/text/word_table.h"
 
 namespace stepforge {
 
-/// Owned by one thread. Memory: at most about 8 MiB.
+/// Owned by one thread. Memory: at most about 12 MiB.
 class WordCache {
  public:
-  WordCache() : slots_(kFirstCapacity) {}
+  /// Appends the ids of `word`, which is not empty; false if it is not cached. The memory of the word can be read up to `end`.
+  bool append(std::string_view word, const char* end, IdBuffer& ids) {
+    if (word.size() <= Small::kMaxBytes) {
+      if (const auto* known = small_.find(Small::key_of(word, end))) {
+        ids.append(known->ids, known->count());
+        return true;
+      }
+    }
+    return append_large(word, end, ids);
+  }
 
-  /// The ids of `word`, valid until the next insert; nullopt if it is not cached.
-  std::optional<std::span<const int32_t>> find(std::string_view word) const;
-
-  /// Long words are not cached: they rarely repeat. `word` must not be in the cache.
+  /// Words that are long or have many ids are not cached: they rarely repeat. `word` must not be in the cache.
   void insert(std::string_view word, std::span<const int32_t> ids);
 
  private:
-  static constexpr size_t kFirstCapacity = 512;
-  static constexpr size_t kLastCapacity = size_t{1} << 17;
-  static constexpr size_t kMaxCachedBytes = 32;
+  /// Nearly all words of texts in Latin script.
+  using Small = WordTable<2, 4>;
+  using Large = WordTable<6, 20>;
 
-  struct Slot {
-    /// 0 marks a free slot; words of length 0 do not exist.
-    uint32_t length = 0;
-    uint32_t count = 0;
-    uint32_t bytes_begin = 0;
-    uint32_t ids_begin = 0;
-  };
+  bool append_large(std::string_view word, const char* end, IdBuffer& ids);
 
-  std::string_view word_of(const Slot& slot) const {
-    return std::string_view(bytes_).substr(slot.bytes_begin, slot.length);
-  }
-  size_t slot_of(std::string_view word) const;
-  void grow_or_clear();
-
-  std::vector<Slot> slots_;
-  std::string bytes_;
-  std::vector<int32_t> ids_;
-  size_t size_ = 0;
+  Small small_{512, size_t{1} << 17};
+  Large large_{64, size_t{1} << 14};
 };
 
 }  // namespace stepforge

@@ -92,7 +92,7 @@ void WordCounter::add(std::string_view text, std::string_view source) {
     const std::string_view slice = slices[static_cast<size_t>(index)];
     std::unordered_map<std::string_view, int64_t> local;
     SplitPattern::Scratch scratch;
-    splitter_.split(slice, 0, scratch, [&](std::string_view word) { ++local[word]; });
+    splitter_.split(slice, 0, scratch, [&](std::string_view word, const char*) { ++local[word]; });
     const std::lock_guard lock(mutex);
     for (const auto& [word, count] : local) counts_[std::string(word)] += count;
   });

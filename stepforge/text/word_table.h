@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// A hash table from words of limited length to few ids, which forgets: for the innermost loop of encoding.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace stepforge {
+
+/// Words and ids lie in the slots themselves. A word has two possible slots, beside each other: it takes the second, from
+/// which the word before it is forgotten, and is moved to the first when it is found again. So words that do not repeat
+/// push out only each other. `kKeyWords`: of eight bytes.
+template <size_t kKeyWords, size_t kIds>
+class WordTable {
+ public:
+  static constexpr size_t kMaxBytes = kKeyWords * 8 - 1;
+  static constexpr size_t kMaxIds = kIds;
+
+  /// The bytes of a word, then zeros; the last byte is the length. All zeros stands for no word.
+  using Key = std::array<uint64_t, kKeyWords>;
+
+  /// Ids with their count: the last one is the complement of the count if there are fewer.
+  struct Ids {
+    std::array<int32_t, kIds> ids{};
+    size_t count() const { return ids.back() < 0 ? static_cast<size_t>(~ids.back()) : kIds; }
+  };
+
+  /// Sizes are powers of two.
+  WordTable(size_t first_pairs, size_t most_pairs) : most_pairs_(most_pairs) { resize(first_pairs); }
+
+  /// `word` has 1 to kMaxBytes bytes; its memory can be read up to `end`.
+  static Key key_of(std::string_view word, const char* end) {
+    Key key{};
+    if (end - word.data() >= static_cast<std::ptrdiff_t>(sizeof(Key))) {
+      std::memcpy(key.data(), word.data(), sizeof(Key));
+      for (size_t i = 0; i < kKeyWords; ++i) key[i] &= kMasks[word.size()][i];
+    } else {
+      std::memcpy(key.data(), word.data(), word.size());
+    }
+    key.back() |= uint64_t{word.size()} << kLengthShift;
+    return key;
+  }
+
+  /// Null if the word is not here. Valid until the next call.
+  const Ids* find(const Key& key) {
+    Pair& pair = pairs_[index_of(key)];
+    if (pair[0].key == key) return &pair[0].ids;
+    if (pair[1].key != key) return nullptr;
+    std::swap(pair[0], pair[1]);
+    return &pair[0].ids;
+  }
+
+  /// Adds a word that is not here, with at most kIds ids.
+  void insert(const Key& key, std::span<const int32_t> ids) {
+    if (++inserted_ > pairs_.size() && pairs_.size() < most_pairs_) grow();
+    Slot slot{key, {}};
+    std::copy(ids.begin(), ids.end(), slot.ids.ids.begin());
+    if (ids.size() < kIds) slot.ids.ids.back() = ~static_cast<int32_t>(ids.size());
+    put(slot);
+  }
+
+ private:
+  struct Slot {
+    Key key{};
+    Ids ids;
+  };
+  /// Small slots share a line of the processor's cache.
+  struct alignas(64) Pair : std::array<Slot, 2> {};
+
+  static constexpr int kLengthShift = std::endian::native == std::endian::little ? 56 : 0;
+
+  static constexpr auto kMasks = [] {
+    std::array<Key, kMaxBytes + 1> masks{};
+    for (size_t size = 0; size <= kMaxBytes; ++size) {
+      std::array<uint8_t, sizeof(Key)> bytes{};
+      for (size_t i = 0; i < size; ++i) bytes[i] = 0xFF;
+      masks[size] = std::bit_cast<Key>(bytes);
+    }
+    return masks;
+  }();
+
+  size_t index_of(const Key& key) const {
+    uint64_t hash = 0;
+    for (const uint64_t word : key) hash = (std::rotl(hash, 29) ^ word) * 0x9E3779B97F4A7C15;
+    return static_cast<size_t>((hash ^ hash >> 32) * 0xBF58476D1CE4E5B9 >> shift_);
+  }
+
+  void put(const Slot& slot) {
+    Pair& pair = pairs_[index_of(slot.key)];
+    pair[pair[0].key == Key{} ? 0 : 1] = slot;
+  }
+
+  void resize(size_t pairs) {
+    pairs_.assign(pairs, Pair{});
+    shift_ = 64 - std::bit_width(pairs - 1);
+  }
+
+  void grow() {
+    std::vector<Pair> old(std::move(pairs_));
+    resize(std::min(old.size() * 4, most_pairs_));
+    inserted_ = 0;
+    for (const Pair& pair : old) {
+      for (const Slot& slot : pair) {
+        if (slot.key == Key{}) continue;
+        put(slot);
+        ++inserted_;
+      }
+    }
+  }
+
+  std::vector<Pair> pairs_;
+  size_t most_pairs_;
+  size_t inserted_ = 0;  ///< since it last grew, and what was here then
+  int shift_ = 0;
+};
+
+}  // namespace stepforge
