@@ -5,41 +5,16 @@
 #include <bit>
 #include <cstring>
 
+#include "stepforge/base/byte_vector.h"
 #include "stepforge/text/character_classes.h"
 
 namespace stepforge {
 
 namespace {
 
-enum Flag { kLetter, kNumber, kSpace, kLineBreak, kBlank, kApostrophe, kWide };
-
-constexpr uint8_t flag_if(bool condition, Flag flag) {
-  return condition ? static_cast<uint8_t>(1 << flag) : uint8_t{0};
-}
-
-/// Without branches or tables, so that the compiler does many bytes at once.
-constexpr uint8_t flags_of(uint8_t byte) {
-  const auto is_within = [byte](uint8_t first, uint8_t count) {
-    return static_cast<uint8_t>(byte - first) < count;
-  };
-  const auto lower = static_cast<uint8_t>(byte | 0x20);
-  return flag_if(static_cast<uint8_t>(lower - 'a') < 26, kLetter) | flag_if(is_within('0', 10), kNumber) |
-         flag_if(is_within('\t', 5), kSpace) | flag_if(byte == ' ', kSpace) |
-         flag_if(byte == '\n', kLineBreak) | flag_if(byte == '\r', kLineBreak) | flag_if(byte == ' ', kBlank) |
-         flag_if(byte == '\'', kApostrophe) | flag_if(byte >= 0x80, kWide);
-}
-
-/// The flags of eight bytes, the first in the lowest byte.
-uint64_t load_flags(const uint8_t* flags) {
-  uint64_t word = 0;
-  std::memcpy(&word, flags, sizeof(word));
-  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
-  return word;
-}
-
-/// One flag of eight bytes as eight bits: the product moves the bit of byte i to bit 56 + i.
-constexpr uint64_t gather(uint64_t flags, Flag flag) {
-  return ((flags >> flag & 0x0101010101010101) * 0x0102040810204080) >> 56;
+/// The bytes from `first` on, `count` of them.
+ByteVector is_within(ByteVector bytes, uint8_t first, uint8_t count) {
+  return ByteVector(bytes - first < count);
 }
 
 /// Sets `length` bits from `byte` on.
@@ -63,30 +38,32 @@ size_t block_size(std::string_view text) {
 CharacterMasks::CharacterMasks(std::string_view text) : size(block_size(text)), words((size + 63) / 64) {
   text = text.substr(0, size);
   std::array<uint64_t, ByteBits::kWords> wide;
-  for (size_t w = 0; w < words; ++w) {
-    wide[w] = classify_ascii(text.substr(w * 64), w);
-    if (wide[w] != 0) is_ascii = false;
+  for (size_t w = 0; w < size / 64; ++w) wide[w] = classify_ascii(text.data() + w * 64, w);
+  if (const size_t left = size % 64; left != 0) {
+    std::array<char, 64> block{};
+    std::memcpy(block.data(), text.data() + size - left, left);
+    wide[words - 1] = classify_ascii(block.data(), words - 1);
   }
+  is_ascii = std::all_of(wide.begin(), wide.begin() + words, [](uint64_t bits) { return bits == 0; });
   for (size_t w = 0; w < words && !is_ascii; ++w) classify_wide(text, w, wide[w]);
   for (size_t w = 0; w < words; ++w) other[w] = ~(letter[w] | number[w] | space[w]);
   if (size % 64 != 0) other[words - 1] &= (uint64_t{1} << size % 64) - 1;
 }
 
 /// Returns which bytes are not ASCII.
-uint64_t CharacterMasks::classify_ascii(std::string_view bytes, size_t w) {
-  std::array<uint8_t, 64> block{};
-  std::memcpy(block.data(), bytes.data(), std::min(bytes.size(), block.size()));
-  for (uint8_t& byte : block) byte = flags_of(byte);
+uint64_t CharacterMasks::classify_ascii(const char* block, size_t w) {
   uint64_t wide = 0;
-  for (size_t i = 0; i < block.size(); i += 8) {
-    const uint64_t flags = load_flags(block.data() + i);
-    letter[w] |= gather(flags, kLetter) << i;
-    number[w] |= gather(flags, kNumber) << i;
-    space[w] |= gather(flags, kSpace) << i;
-    line_break[w] |= gather(flags, kLineBreak) << i;
-    blank[w] |= gather(flags, kBlank) << i;
-    apostrophe[w] |= gather(flags, kApostrophe) << i;
-    wide |= gather(flags, kWide) << i;
+  for (size_t i = 0; i < 64; i += kVectorBytes) {
+    const ByteVector bytes = load_bytes(block + i);
+    const auto line_breaks = ByteVector((bytes == '\n') | (bytes == '\r'));
+    const auto blanks = ByteVector(bytes == ' ');
+    letter[w] |= high_bits(is_within(bytes | 0x20, 'a', 26)) << i;
+    number[w] |= high_bits(is_within(bytes, '0', 10)) << i;
+    space[w] |= high_bits(is_within(bytes, '\t', 5) | blanks) << i;
+    line_break[w] |= high_bits(line_breaks) << i;
+    blank[w] |= high_bits(blanks) << i;
+    apostrophe[w] |= high_bits(ByteVector(bytes == '\'')) << i;
+    wide |= high_bits(bytes) << i;
   }
   return wide;
 }

@@ -51,7 +51,7 @@ struct CharacterMasks {
   ByteBits continuation;  ///< bytes of a character after its first
 
  private:
-  uint64_t classify_ascii(std::string_view bytes, size_t w);
+  uint64_t classify_ascii(const char* block, size_t w);
   void classify_wide(std::string_view text, size_t w, uint64_t wide);
 };
 

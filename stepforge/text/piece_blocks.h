@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "stepforge/text/character_masks.h"
@@ -15,6 +15,7 @@ namespace stepforge {
 struct PieceEnds {
   size_t count = 0;
   std::array<size_t, ByteBits::kBytes> ends;
+  std::span<const size_t> all() const { return {ends.data(), count}; }
 };
 
 /// Finds the ends of the first pieces of `text`, which is valid UTF-8 and not empty: as many as are certain from a block of

@@ -49,7 +49,7 @@ class PipelineTokenizer::WordEncoder final : public Encoder {
       cut_at_tokens(normalized, tokenizer_.second_finder_, ids, [&](std::string_view part) {
         const auto begin = static_cast<size_t>(part.data() - normalized.data());
         definition.pre_tokenizer.split(part, head > begin ? head - begin : 0, scratch_,
-                                       [&](std::string_view piece, const char* end) { word(piece, end, ids); });
+                                       [&](std::string_view rest, std::span<const size_t> ends) { words(rest, ends, ids); });
       });
     });
     ids.flush();
@@ -68,13 +68,30 @@ class PipelineTokenizer::WordEncoder final : public Encoder {
     if (begin < text.size()) section(text.substr(begin));
   }
 
-  /// The memory of `text` can be read up to `end`.
-  void word(std::string_view text, const char* end, IdBuffer& ids) {
-    if (text.empty() || cache_.append(text, end, ids)) return;
+  /// The words follow each other from the start of `text`.
+  void words(std::string_view text, std::span<const size_t> ends, IdBuffer& ids) {
+    constexpr size_t kAtOnce = 16;
+    std::array<std::string_view, kAtOnce> words;
+    std::array<WordCache::Place, kAtOnce> places;
+    size_t begin = 0;
+    while (!ends.empty()) {
+      const size_t count = std::min(kAtOnce, ends.size());
+      for (size_t i = 0; i < count; begin = ends[i++]) {
+        words[i] = text.substr(begin, ends[i] - begin);
+        places[i] = cache_.place_of(words[i], text.data() + text.size());
+      }
+      for (size_t i = 0; i < count; ++i) {
+        if (!cache_.append(words[i], places[i], ids)) append_new(words[i], ids);
+      }
+      ends = ends.subspan(count);
+    }
+  }
+
+  void append_new(std::string_view word, IdBuffer& ids) {
     std::vector<int32_t>& target = ids.flush();
     const size_t begin = target.size();
-    tokenizer_.definition_.model.model->append_word(text, target);
-    cache_.insert(text, std::span<const int32_t>(target).subspan(begin));
+    tokenizer_.definition_.model.model->append_word(word, target);
+    cache_.insert(word, std::span<const int32_t>(target).subspan(begin));
   }
 
   const PipelineTokenizer& tokenizer_;

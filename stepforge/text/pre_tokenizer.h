@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,12 +30,12 @@ class PreTokenizer {
   /// From now on split() leaves out the last step, so that words are pieces of the text itself.
   void leave_bytes_to_model() { --used_; }
 
-  /// Calls `word` with each word of `text`, in order. `head`: how many bytes of `text` come from the first character
-  /// of the whole input. Words are views of `text` or of memory that lives during the call. Its second argument is the end
-  /// of what may be read after the word.
-  template <typename Word>
-  void split(std::string_view text, size_t head, SplitPattern::Scratch& scratch, const Word& word) const {
-    run(0, text, head, scratch, word);
+  /// Splits `text` into words. Calls `words` with texts and the ends of the first words in them, in order: the words follow
+  /// each other from the start of the text, which is a view of `text` or of memory that lives during the call. `head`: how
+  /// many bytes of `text` come from the first character of the whole input.
+  template <typename Words>
+  void split(std::string_view text, size_t head, SplitPattern::Scratch& scratch, const Words& words) const {
+    run(0, text, head, scratch, words);
   }
 
  private:
@@ -52,28 +53,33 @@ class PreTokenizer {
     size_t head = 0;
   };
 
-  template <typename Word>
+  template <typename Words>
   void run(size_t stage, std::string_view text, size_t head, SplitPattern::Scratch& scratch,
-           const Word& word) const {
-    if (stage == used_) return word(text, text.data() + text.size());
+           const Words& words) const {
+    if (stage == used_) {
+      const size_t end = text.size();
+      return words(text, std::span(&end, end > 0 ? 1 : 0));
+    }
     const Step& step = steps_[stage];
     if (step.kind != Step::Kind::cut) {
       const std::optional<Changed> changed = change(step, text, head);
-      return changed ? run(stage + 1, changed->text, changed->head, scratch, word)
-                     : run(stage + 1, text, head, scratch, word);
+      return changed ? run(stage + 1, changed->text, changed->head, scratch, words)
+                     : run(stage + 1, text, head, scratch, words);
     }
     const auto head_at = [head](size_t begin) { return head > begin ? head - begin : 0; };
     if (const SplitPattern* pattern = step.cut->isolating_pattern()) {
-      if (stage + 1 == used_) {
-        const char* const end = text.data() + text.size();
-        return pattern->for_each_piece(text, scratch, [&](std::string_view piece) { word(piece, end); });
-      }
-      return pattern->for_each_piece(text, scratch, [&](std::string_view piece) {
-        run(stage + 1, piece, head_at(static_cast<size_t>(piece.data() - text.data())), scratch, word);
+      if (stage + 1 == used_) return pattern->for_each_pieces(text, scratch, words);
+      return pattern->for_each_pieces(text, scratch, [&](std::string_view rest, std::span<const size_t> ends) {
+        size_t begin = 0;
+        for (const size_t end : ends) {
+          const auto offset = static_cast<size_t>(rest.data() - text.data()) + begin;
+          run(stage + 1, rest.substr(begin, end - begin), head_at(offset), scratch, words);
+          begin = end;
+        }
       });
     }
     for (const std::string_view piece : step.cut->pieces(text, scratch))
-      run(stage + 1, piece, head_at(static_cast<size_t>(piece.data() - text.data())), scratch, word);
+      run(stage + 1, piece, head_at(static_cast<size_t>(piece.data() - text.data())), scratch, words);
   }
 
   std::optional<Changed> change(const Step& step, std::string_view text, size_t head) const;

@@ -50,19 +50,14 @@ class SplitPattern {
   /// `text` must be valid UTF-8 with a character at `position`. Throws what find() throws.
   size_t piece_length(std::string_view text, size_t position, Scratch& scratch) const;
 
-  /// Calls `piece` with all pieces of `text`, in order; those of a known pattern are found many at a time. Throws what find()
-  /// throws.
-  template <typename Piece>
-  void for_each_piece(std::string_view text, Scratch& scratch, const Piece& piece) const {
+  /// Calls `pieces` with a rest of `text` and the ends of the first pieces of it, until all of it is in pieces; those of a
+  /// known pattern are found many at a time. Throws what find() throws.
+  template <typename Pieces>
+  void for_each_pieces(std::string_view text, Scratch& scratch, const Pieces& pieces) const {
     PieceEnds ends;
-    for (size_t begin = 0; begin < text.size();) {
+    for (size_t begin = 0; begin < text.size(); begin += ends.all().back()) {
       next_ends(text, begin, scratch, ends);
-      const size_t from = begin;
-      for (size_t i = 0; i < ends.count; ++i) {
-        const size_t end = from + ends.ends[i];
-        piece(text.substr(begin, end - begin));
-        begin = end;
-      }
+      pieces(text.substr(begin), ends.all());
     }
   }
 

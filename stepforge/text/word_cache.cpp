@@ -3,9 +3,9 @@
 
 namespace stepforge {
 
-bool WordCache::append_large(std::string_view word, const char* end, IdBuffer& ids) {
+bool WordCache::append_large(std::string_view word, IdBuffer& ids) {
   if (word.size() > Large::kMaxBytes) return false;
-  const auto* known = large_.find(Large::key_of(word, end));
+  const auto* known = large_.find(Large::place_of(word, word.data() + word.size()));
   if (known == nullptr) return false;
   ids.append(known->ids, known->count());
   return true;
@@ -14,9 +14,9 @@ bool WordCache::append_large(std::string_view word, const char* end, IdBuffer& i
 void WordCache::insert(std::string_view word, std::span<const int32_t> ids) {
   const char* const end = word.data() + word.size();
   if (word.size() <= Small::kMaxBytes && ids.size() <= Small::kMaxIds) {
-    small_.insert(Small::key_of(word, end), ids);
+    small_.insert(Small::place_of(word, end), ids);
   } else if (word.size() <= Large::kMaxBytes && ids.size() <= Large::kMaxIds) {
-    large_.insert(Large::key_of(word, end), ids);
+    large_.insert(Large::place_of(word, end), ids);
   }
 }
 

@@ -14,15 +14,23 @@ namespace stepforge {
 /// Owned by one thread. Memory: at most about 12 MiB.
 class WordCache {
  public:
-  /// Appends the ids of `word`, which is not empty; false if it is not cached. The memory of the word can be read up to `end`.
-  bool append(std::string_view word, const char* end, IdBuffer& ids) {
-    if (word.size() <= Small::kMaxBytes) {
-      if (const auto* known = small_.find(Small::key_of(word, end))) {
-        ids.append(known->ids, known->count());
-        return true;
-      }
-    }
-    return append_large(word, end, ids);
+  /// Where the ids of a word may be.
+  using Place = WordTable<2, 4>::Place;
+
+  /// Looks for `word`, which is not empty and whose memory can be read up to `end`. The answer takes a while to come from
+  /// memory: ask for several words first.
+  Place place_of(std::string_view word, const char* end) const {
+    const Place place = Small::place_of(word, end);
+    small_.prefetch(place);
+    return place;
+  }
+
+  /// Appends the ids of `word`; false if it is not cached.
+  bool append(std::string_view word, const Place& place, IdBuffer& ids) {
+    const auto* known = small_.find(place);
+    if (known == nullptr) return append_large(word, ids);
+    ids.append(known->ids, known->count());
+    return true;
   }
 
   /// Words that are long or have many ids are not cached: they rarely repeat. `word` must not be in the cache.
@@ -31,12 +39,12 @@ class WordCache {
  private:
   /// Nearly all words of texts in Latin script.
   using Small = WordTable<2, 4>;
-  using Large = WordTable<6, 20>;
+  using Large = WordTable<12, 24>;
 
-  bool append_large(std::string_view word, const char* end, IdBuffer& ids);
+  bool append_large(std::string_view word, IdBuffer& ids);
 
   Small small_{512, size_t{1} << 17};
-  Large large_{64, size_t{1} << 14};
+  Large large_{32, size_t{1} << 13};
 };
 
 }  // namespace stepforge

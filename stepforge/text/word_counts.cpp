@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/text/word_counts.h"
 
+#include <span>
 #include <algorithm>
 #include <mutex>
 #include <vector>
@@ -92,7 +93,13 @@ void WordCounter::add(std::string_view text, std::string_view source) {
     const std::string_view slice = slices[static_cast<size_t>(index)];
     std::unordered_map<std::string_view, int64_t> local;
     SplitPattern::Scratch scratch;
-    splitter_.split(slice, 0, scratch, [&](std::string_view word, const char*) { ++local[word]; });
+    splitter_.split(slice, 0, scratch, [&](std::string_view part, std::span<const size_t> ends) {
+      size_t begin = 0;
+      for (const size_t end : ends) {
+        ++local[part.substr(begin, end - begin)];
+        begin = end;
+      }
+    });
     const std::lock_guard lock(mutex);
     for (const auto& [word, count] : local) counts_[std::string(word)] += count;
   });

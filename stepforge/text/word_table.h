@@ -24,7 +24,7 @@ class WordTable {
   static constexpr size_t kMaxBytes = kKeyWords * 8 - 1;
   static constexpr size_t kMaxIds = kIds;
 
-  /// The bytes of a word, then zeros; the last byte is the length. All zeros stands for no word.
+  /// The bytes of a word, then zeros; the last byte is the length, 0 for no word.
   using Key = std::array<uint64_t, kKeyWords>;
 
   /// Ids with their count: the last one is the complement of the count if there are fewer.
@@ -36,32 +36,42 @@ class WordTable {
   /// Sizes are powers of two.
   WordTable(size_t first_pairs, size_t most_pairs) : most_pairs_(most_pairs) { resize(first_pairs); }
 
-  /// `word` has 1 to kMaxBytes bytes; its memory can be read up to `end`.
-  static Key key_of(std::string_view word, const char* end) {
+  /// A word and where to look for it.
+  struct Place {
+    Key key;
+    uint64_t hash;
+  };
+
+  /// The memory of the word can be read up to `end`. A word of more than kMaxBytes is never found.
+  static Place place_of(std::string_view word, const char* end) {
+    const size_t size = std::min(word.size(), kMaxBytes + 1);
     Key key{};
     if (end - word.data() >= static_cast<std::ptrdiff_t>(sizeof(Key))) {
       std::memcpy(key.data(), word.data(), sizeof(Key));
-      for (size_t i = 0; i < kKeyWords; ++i) key[i] &= kMasks[word.size()][i];
+      for (size_t i = 0; i < kKeyWords; ++i) key[i] &= kMasks[size][i];
     } else {
-      std::memcpy(key.data(), word.data(), word.size());
+      std::memcpy(key.data(), word.data(), std::min(size, kMaxBytes));
     }
-    key.back() |= uint64_t{word.size()} << kLengthShift;
-    return key;
+    key.back() |= uint64_t{size} << kLengthShift;
+    return {key, hash_of(key)};
   }
 
+  /// Begins to bring the place from memory.
+  void prefetch(const Place& place) const { __builtin_prefetch(&pairs_[place.hash >> shift_]); }
+
   /// Null if the word is not here. Valid until the next call.
-  const Ids* find(const Key& key) {
-    Pair& pair = pairs_[index_of(key)];
-    if (pair[0].key == key) return &pair[0].ids;
-    if (pair[1].key != key) return nullptr;
+  const Ids* find(const Place& place) {
+    Pair& pair = pairs_[place.hash >> shift_];
+    if (equal(pair[0].key, place.key)) return &pair[0].ids;
+    if (!equal(pair[1].key, place.key)) return nullptr;
     std::swap(pair[0], pair[1]);
     return &pair[0].ids;
   }
 
-  /// Adds a word that is not here, with at most kIds ids.
-  void insert(const Key& key, std::span<const int32_t> ids) {
+  /// Adds a word of at most kMaxBytes that is not here, with at most kIds ids.
+  void insert(const Place& place, std::span<const int32_t> ids) {
     if (++inserted_ > pairs_.size() && pairs_.size() < most_pairs_) grow();
-    Slot slot{key, {}};
+    Slot slot{place.key, {}};
     std::copy(ids.begin(), ids.end(), slot.ids.ids.begin());
     if (ids.size() < kIds) slot.ids.ids.back() = ~static_cast<int32_t>(ids.size());
     put(slot);
@@ -78,24 +88,31 @@ class WordTable {
   static constexpr int kLengthShift = std::endian::native == std::endian::little ? 56 : 0;
 
   static constexpr auto kMasks = [] {
-    std::array<Key, kMaxBytes + 1> masks{};
-    for (size_t size = 0; size <= kMaxBytes; ++size) {
+    std::array<Key, kMaxBytes + 2> masks{};
+    for (size_t size = 0; size < masks.size(); ++size) {
       std::array<uint8_t, sizeof(Key)> bytes{};
-      for (size_t i = 0; i < size; ++i) bytes[i] = 0xFF;
+      for (size_t i = 0; i < std::min(size, kMaxBytes); ++i) bytes[i] = 0xFF;
       masks[size] = std::bit_cast<Key>(bytes);
     }
     return masks;
   }();
 
-  size_t index_of(const Key& key) const {
+  /// Without the call that comparing arrays makes.
+  static bool equal(const Key& left, const Key& right) {
+    uint64_t difference = 0;
+    for (size_t i = 0; i < kKeyWords; ++i) difference |= left[i] ^ right[i];
+    return difference == 0;
+  }
+
+  static uint64_t hash_of(const Key& key) {
     uint64_t hash = 0;
     for (const uint64_t word : key) hash = (std::rotl(hash, 29) ^ word) * 0x9E3779B97F4A7C15;
-    return static_cast<size_t>((hash ^ hash >> 32) * 0xBF58476D1CE4E5B9 >> shift_);
+    return (hash ^ hash >> 32) * 0xBF58476D1CE4E5B9;
   }
 
   void put(const Slot& slot) {
-    Pair& pair = pairs_[index_of(slot.key)];
-    pair[pair[0].key == Key{} ? 0 : 1] = slot;
+    Pair& pair = pairs_[hash_of(slot.key) >> shift_];
+    pair[pair[0].key.back() == 0 ? 0 : 1] = slot;
   }
 
   void resize(size_t pairs) {
@@ -109,7 +126,7 @@ class WordTable {
     inserted_ = 0;
     for (const Pair& pair : old) {
       for (const Slot& slot : pair) {
-        if (slot.key == Key{}) continue;
+        if (slot.key.back() == 0) continue;
         put(slot);
         ++inserted_;
       }
