@@ -2,9 +2,10 @@
 #include "stepforge/base/utf8.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
-#include <cstring>
 
+#include "stepforge/base/byte_vector.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 
@@ -63,19 +64,32 @@ bool is_incomplete_utf8(std::string_view text) {
   return text.size() < lead.length && valid_prefix(text, lead) == text.size();
 }
 
+size_t ascii_prefix(std::string_view text) {
+  size_t length = 0;
+  for (; text.size() - length >= kVectorBytes; length += kVectorBytes) {
+    const uint64_t wide = high_bits(load_bytes(text.data() + length));
+    if (wide != 0) return length + static_cast<size_t>(std::countr_zero(wide));
+  }
+  while (length < text.size() && byte_at(text, length) < 0x80) ++length;
+  return length;
+}
+
 size_t find_invalid_utf8(std::string_view text) {
+  const auto continues = [text](size_t index) { return (byte_at(text, index) & 0xC0) == 0x80; };
   size_t offset = 0;
   while (offset < text.size()) {
-    // Eight ASCII bytes at a time: most text is ASCII.
-    uint64_t word = 0;
-    if (text.size() - offset >= sizeof(word)) {
-      std::memcpy(&word, text.data() + offset, sizeof(word));
-      if ((word & 0x8080808080808080) == 0) {
-        offset += sizeof(word);
-        continue;
-      }
+    const uint8_t byte = byte_at(text, offset);
+    const size_t left = text.size() - offset;
+    size_t length = 0;
+    if (byte < 0x80) {
+      length = ascii_prefix(text.substr(offset));
+    } else if (byte >= 0xC2 && byte <= 0xDF && left >= 2) {  // these two kinds are most of what is not ASCII
+      length = continues(offset + 1) ? 2 : 0;
+    } else if (byte >= 0xE1 && byte <= 0xEC && left >= 3) {
+      length = continues(offset + 1) && continues(offset + 2) ? 3 : 0;
+    } else {
+      length = utf8_sequence_length(text.substr(offset));
     }
-    const size_t length = utf8_sequence_length(text.substr(offset));
     if (length == 0) return offset;
     offset += length;
   }

@@ -18,6 +18,9 @@ size_t utf8_sequence_length(std::string_view text);
 /// True if `text` is a proper prefix of some well-formed sequence, so that further bytes may complete it.
 bool is_incomplete_utf8(std::string_view text);
 
+/// How many bytes at the start of `text` are ASCII.
+size_t ascii_prefix(std::string_view text);
+
 /// Offset of the first byte that is not part of well-formed UTF-8, or npos.
 size_t find_invalid_utf8(std::string_view text);
 

@@ -47,7 +47,9 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<const AddedToken*>& tokens)
   // The tree keeps the last of equal pieces, but the first of equal tokens counts.
   for (size_t i = tokens.size(); i-- > 0;) {
     pieces.emplace_back(tokens[i]->pattern, static_cast<int32_t>(i));
-    begins_[static_cast<uint8_t>(tokens[i]->pattern.front())] = true;
+    bool& begins = begins_[static_cast<uint8_t>(tokens[i]->pattern.front())];
+    if (!begins) first_bytes_ += tokens[i]->pattern.front();
+    begins = true;
   }
   patterns_ = PieceTrie(std::move(pieces));
   states_.resize(patterns_.size());
@@ -70,15 +72,25 @@ uint32_t AddedTokenFinder::next_state(uint32_t state, uint8_t byte) const {
   }
 }
 
+/// Where the next byte is that a pattern begins with, or the end.
+size_t AddedTokenFinder::find_begin(std::string_view text, size_t from) const {
+  if (first_bytes_.empty()) return text.size();
+  if (first_bytes_.size() == 1) return std::min(text.find(first_bytes_.front(), from), text.size());
+  while (from < text.size() && !begins_[static_cast<uint8_t>(text[from])]) ++from;
+  return from;
+}
+
 /// The state is the longest beginning of patterns that ends here. As long as it begins no later than the best match, a
 /// match further left or a longer one may follow.
 std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view text, size_t from) const {
   std::optional<Match> best;
   uint32_t state = 0;
   for (size_t i = from; i < text.size(); ++i) {
-    const auto byte = static_cast<uint8_t>(text[i]);
-    if (state == 0 && !begins_[byte]) continue;
-    state = next_state(state, byte);
+    if (state == 0) {
+      i = find_begin(text, i);
+      if (i == text.size()) break;
+    }
+    state = next_state(state, static_cast<uint8_t>(text[i]));
     const auto begin_of = [&](uint32_t node) { return i + 1 - states_[node].length; };
     if (best && begin_of(state) > best->begin) return best;
     if (const uint32_t whole = states_[state].pattern;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -49,6 +50,7 @@ class AddedTokenFinder {
     const AddedToken* token = nullptr;
   };
   std::optional<Match> find(std::string_view text, size_t from) const;
+  size_t find_begin(std::string_view text, size_t from) const;
   uint32_t next_state(uint32_t state, uint8_t byte) const;
 
   /// A state of the Aho-Corasick automaton: a node of the tree, which stands for a beginning of patterns.
@@ -62,6 +64,7 @@ class AddedTokenFinder {
   PieceTrie patterns_;  ///< ids are places in tokens_
   std::vector<State> states_;
   std::array<bool, 256> begins_ = {};  ///< whether a pattern begins with this byte
+  std::string first_bytes_;            ///< those; a single one is found many bytes at a time
 };
 
 }  // namespace stepforge

@@ -93,10 +93,8 @@ void for_each_code_point(std::string_view text, const Use& use) {
 
 bool may_change(std::string_view text, NormalForm form) {
   while (!text.empty()) {
-    if (static_cast<unsigned char>(text.front()) < 0x80) {
-      text.remove_prefix(1);
-      continue;
-    }
+    text.remove_prefix(ascii_prefix(text));
+    if (text.empty()) break;
     if (!is_inert(decode_code_point(text), form)) return true;
     text.remove_prefix(utf8_sequence_length(text));
   }

@@ -105,8 +105,9 @@ class WordTable {
   }
 
   static uint64_t hash_of(const Key& key) {
-    uint64_t hash = 0;
-    for (const uint64_t word : key) hash = (std::rotl(hash, 29) ^ word) * 0x9E3779B97F4A7C15;
+    uint64_t hash = key.back();
+    for (size_t i = 0; i + 1 < kKeyWords && (i < 2 || key[i] != 0); ++i)
+      hash = (std::rotl(hash, 29) ^ key[i]) * 0x9E3779B97F4A7C15;
     return (hash ^ hash >> 32) * 0xBF58476D1CE4E5B9;
   }
 
