@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "stepforge/base/huge_pages.h"
 #include "stepforge/base/random.h"
 
 namespace stepforge {
@@ -71,14 +72,14 @@ class PairMap {
   }
 
   void grow() {
-    std::vector<Slot> old(slots_.size() * 2);
+    std::vector<Slot, HugePages<Slot>> old(slots_.size() * 2);
     old.swap(slots_);
     for (Slot& slot : old) {
       if (slot.pair != kEmpty) slots_[slot_of(slot.pair)] = std::move(slot);
     }
   }
 
-  std::vector<Slot> slots_;
+  std::vector<Slot, HugePages<Slot>> slots_;
   size_t size_ = 0;
 };
 

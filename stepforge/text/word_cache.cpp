@@ -13,11 +13,11 @@ bool WordCache::append_large(std::string_view word, IdBuffer& ids) {
 
 void WordCache::insert(std::string_view word, std::span<const int32_t> ids) {
   const char* const end = word.data() + word.size();
-  if (word.size() <= Small::kMaxBytes && ids.size() <= Small::kMaxIds) {
-    small_.insert(Small::place_of(word, end), ids);
-  } else if (word.size() <= Large::kMaxBytes && ids.size() <= Large::kMaxIds) {
+  const bool is_short = word.size() <= Small::kMaxBytes;
+  if (is_short) small_.insert(Small::place_of(word, end), ids);
+  const bool is_large = !is_short || ids.size() > Small::kMaxIds;
+  if (is_large && word.size() <= Large::kMaxBytes && ids.size() <= Large::kMaxIds)
     large_.insert(Large::place_of(word, end), ids);
-  }
 }
 
 }  // namespace stepforge

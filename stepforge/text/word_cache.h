@@ -27,17 +27,19 @@ class WordCache {
 
   /// Appends the ids of `word`; false if it is not cached.
   bool append(std::string_view word, const Place& place, IdBuffer& ids) {
-    const auto* known = small_.find(place);
-    if (known == nullptr) return append_large(word, ids);
-    ids.append(known->ids, known->count());
-    return true;
+    const Small::Ids* const known = small_.find(place);
+    if (known != nullptr && known->count() <= Small::kMaxIds) {
+      ids.append(known->ids, known->count());
+      return true;
+    }
+    return (known != nullptr || word.size() > Small::kMaxBytes) && append_large(word, ids);
   }
 
-  /// Words that are long or have many ids are not cached: they rarely repeat. `word` must not be in the cache.
+  /// Words that are long or have many ids are not cached: they rarely repeat.
   void insert(std::string_view word, std::span<const int32_t> ids);
 
  private:
-  /// Nearly all words of texts in Latin script.
+  /// Nearly all words of texts in Latin script. Of a short word with more ids it has the number only.
   using Small = WordTable<2, 4>;
   using Large = WordTable<12, 24>;
 

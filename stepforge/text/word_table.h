@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "stepforge/base/huge_pages.h"
+
 namespace stepforge {
 
 /// Words and ids lie in the slots themselves. A word has two possible slots, beside each other: it takes the second, from
@@ -27,7 +29,7 @@ class WordTable {
   /// The bytes of a word, then zeros; the last byte is the length, 0 for no word.
   using Key = std::array<uint64_t, kKeyWords>;
 
-  /// Ids with their count: the last one is the complement of the count if there are fewer.
+  /// Ids with their count: the last one is its complement unless there are kIds. If there are more, they are not here.
   struct Ids {
     std::array<int32_t, kIds> ids{};
     size_t count() const { return ids.back() < 0 ? static_cast<size_t>(~ids.back()) : kIds; }
@@ -68,12 +70,12 @@ class WordTable {
     return &pair[0].ids;
   }
 
-  /// Adds a word of at most kMaxBytes that is not here, with at most kIds ids.
+  /// Adds or replaces a word of at most kMaxBytes.
   void insert(const Place& place, std::span<const int32_t> ids) {
     if (++inserted_ > pairs_.size() && pairs_.size() < most_pairs_) grow();
     Slot slot{place.key, {}};
-    std::copy(ids.begin(), ids.end(), slot.ids.ids.begin());
-    if (ids.size() < kIds) slot.ids.ids.back() = ~static_cast<int32_t>(ids.size());
+    std::copy_n(ids.begin(), std::min(ids.size(), kIds), slot.ids.ids.begin());
+    if (ids.size() != kIds) slot.ids.ids.back() = ~static_cast<int32_t>(ids.size());
     put(slot);
   }
 
@@ -113,7 +115,8 @@ class WordTable {
 
   void put(const Slot& slot) {
     Pair& pair = pairs_[hash_of(slot.key) >> shift_];
-    pair[pair[0].key.back() == 0 ? 0 : 1] = slot;
+    const bool takes_first = pair[0].key.back() == 0 || equal(pair[0].key, slot.key);
+    pair[takes_first ? 0 : 1] = slot;
   }
 
   void resize(size_t pairs) {
@@ -122,7 +125,7 @@ class WordTable {
   }
 
   void grow() {
-    std::vector<Pair> old(std::move(pairs_));
+    const auto old = std::exchange(pairs_, {});
     resize(std::min(old.size() * 4, most_pairs_));
     inserted_ = 0;
     for (const Pair& pair : old) {
@@ -134,7 +137,7 @@ class WordTable {
     }
   }
 
-  std::vector<Pair> pairs_;
+  std::vector<Pair, HugePages<Pair>> pairs_;
   size_t most_pairs_;
   size_t inserted_ = 0;  ///< since it last grew, and what was here then
   int shift_ = 0;
