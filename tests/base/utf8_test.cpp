@@ -39,6 +39,22 @@ TEST(Utf8, FindsTheFirstIllFormedByte) {
             std::string_view::npos);
 }
 
+TEST(Utf8, IsCheckedAtEveryPlaceBetweenAscii) {
+  for (size_t before = 0; before < 40; ++before) {
+    for (const size_t after : {0, 1, 2, 20}) {
+      const std::string ascii(before, 'a');
+      const std::string rest(after, 'b');
+      for (const std::string_view good : {"\u00E9", "\u20AC", "\uD7FF", "\U0001F600", "\u00E9\u6F22"}) {
+        EXPECT_EQ(find_invalid_utf8(ascii + std::string(good) + rest), std::string_view::npos);
+        EXPECT_EQ(ascii_prefix(ascii + std::string(good) + rest), before);
+        EXPECT_EQ(ascii_prefix(ascii + rest), before + after);
+      }
+      for (const std::string_view bad : {"\x80", "\xC2", "\xC1\x80", "\xE2\x82", "\xE1\x80+", "\xED\xA0\x80"})
+        EXPECT_EQ(find_invalid_utf8(ascii + std::string(bad) + rest), before);
+    }
+  }
+}
+
 TEST(Utf8, TheErrorNamesSourceOffsetAndByte) {
   EXPECT_CONTAINS(message_of<FormatError>([&] { return require_utf8("ab\xE9", "notes.txt"); }), "notes.txt",
                   "byte 2", "0xe9", "UTF-8");

@@ -30,6 +30,13 @@ void compare_pieces(std::string_view text) {
       require(length > 0 && length == pattern.expression.piece_length(text, begin, scratch));
       begin += length;
     }
+    pattern.scanner.for_each_pieces(text, scratch, [&](std::string_view rest, std::span<const size_t> ends) {
+      size_t begin = 0;
+      for (const size_t end : ends) {
+        require(end - begin == pattern.scanner.piece_length(rest, begin, scratch));
+        begin = end;
+      }
+    });
   }
 }
 
