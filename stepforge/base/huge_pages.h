@@ -30,7 +30,9 @@ struct HugePages {
     ::operator delete(memory, alignment(count * sizeof(T)));
   }
 
-  friend bool operator==(const HugePages&, const HugePages&) { return true; }
+  friend bool operator==(const HugePages&, const HugePages&) {
+    return true;
+  }
 
  private:
   static constexpr size_t kHugePage = size_t{2} << 20;

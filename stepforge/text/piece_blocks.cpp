@@ -96,7 +96,8 @@ class Llama3Starts {
     const uint64_t letter = first(masks_.letter) & ~inner_space_.before(w) & ~leading_.before(w);
     const uint64_t last_space = inner_space_[w] & masks_.next(solid_, w);
     const uint64_t after_break = inner_space_[w] & line_break_.before(w);
-    starts_[w] = (letter | other | first(masks_.number) | first(space_) | last_space | after_break) & ~continued;
+    starts_[w] =
+        (letter | other | first(masks_.number) | first(space_) | last_space | after_break) & ~continued;
   }
 
   /// White space between line breaks belongs to one piece with them.
@@ -125,7 +126,8 @@ size_t end_of_certainty(const CharacterMasks& masks) {
   return 0;
 }
 
-void collect_ends(std::string_view text, const CharacterMasks& masks, const ByteBits& starts, PieceEnds& ends) {
+void collect_ends(std::string_view text, const CharacterMasks& masks, const ByteBits& starts,
+                  PieceEnds& ends) {
   const bool is_whole = masks.size == text.size();
   const size_t limit = is_whole ? masks.size : end_of_certainty(masks);
   size_t count = 0;

@@ -48,8 +48,9 @@ class PipelineTokenizer::WordEncoder final : public Encoder {
       const std::string_view normalized = definition.normalizer.apply(section, normalized_, head, scratch_);
       cut_at_tokens(normalized, tokenizer_.second_finder_, ids, [&](std::string_view part) {
         const auto begin = static_cast<size_t>(part.data() - normalized.data());
-        definition.pre_tokenizer.split(part, head > begin ? head - begin : 0, scratch_,
-                                       [&](std::string_view rest, std::span<const size_t> ends) { words(rest, ends, ids); });
+        definition.pre_tokenizer.split(
+            part, head > begin ? head - begin : 0, scratch_,
+            [&](std::string_view rest, std::span<const size_t> ends) { words(rest, ends, ids); });
       });
     });
     ids.flush();

@@ -69,14 +69,15 @@ class PreTokenizer {
     const auto head_at = [head](size_t begin) { return head > begin ? head - begin : 0; };
     if (const SplitPattern* pattern = step.cut->isolating_pattern()) {
       if (stage + 1 == used_) return pattern->for_each_pieces(text, scratch, words);
-      return pattern->for_each_pieces(text, scratch, [&](std::string_view rest, std::span<const size_t> ends) {
-        size_t begin = 0;
-        for (const size_t end : ends) {
-          const auto offset = static_cast<size_t>(rest.data() - text.data()) + begin;
-          run(stage + 1, rest.substr(begin, end - begin), head_at(offset), scratch, words);
-          begin = end;
-        }
-      });
+      return pattern->for_each_pieces(
+          text, scratch, [&](std::string_view rest, std::span<const size_t> ends) {
+            size_t begin = 0;
+            for (const size_t end : ends) {
+              const auto offset = static_cast<size_t>(rest.data() - text.data()) + begin;
+              run(stage + 1, rest.substr(begin, end - begin), head_at(offset), scratch, words);
+              begin = end;
+            }
+          });
     }
     for (const std::string_view piece : step.cut->pieces(text, scratch))
       run(stage + 1, piece, head_at(static_cast<size_t>(piece.data() - text.data())), scratch, words);

@@ -133,7 +133,8 @@ size_t SplitPattern::piece_length(std::string_view text, size_t position, Scratc
   return (match->begin > position ? match->begin : match->end) - position;
 }
 
-void SplitPattern::next_ends(std::string_view text, size_t position, Scratch& scratch, PieceEnds& ends) const {
+void SplitPattern::next_ends(std::string_view text, size_t position, Scratch& scratch,
+                             PieceEnds& ends) const {
   ends.count = 0;
   if (block_scanner_ != nullptr) block_scanner_(text.substr(position), ends);
   if (ends.count == 0) ends.ends[ends.count++] = piece_length(text, position, scratch);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/text/word_counts.h"
 
-#include <span>
 #include <algorithm>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "stepforge/base/threads.h"

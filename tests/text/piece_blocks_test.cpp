@@ -17,13 +17,32 @@ namespace {
 constexpr std::string_view kPatterns[] = {kGpt2Pattern, kLlama3Pattern, kQwen2Pattern};
 
 /// Characters of every class and length, and what patterns treat in a special way.
-constexpr std::string_view kTricky[] = {
-    "a",      "Zebra",  "s",      "'s",     "'S",     "'re",    "'LL",        "'ve",        "'\u017F", "'",
-    "''",     " '",     " ",      "  ",     "   ",    "\n",     "\n\n",       "\r\n",       "\t",      " \n",
-    "\n ",    ".\n",    ".\n\n ", "\n \n",  "1",      "1234",   "1234567",    "-",          "--",      " -",
-    ".a",     "..a",    " .a",    "\u00E9", "\u0301", "\u00A0", "\u00A0\n",   "\u3000",     "\u3000a", "\u2028",
-    "\u0663", "\u0663\u0663\u0663\u0663",   "\u6F22", "\u3002", "\u3002a",    "\U0001F600", "\U0001F600a",
-    "\U00031350",       "\U0001D7D8",       "\u0085", "\x7F",   "\u201Cquoted\u201D"};
+constexpr std::string_view kTricky[] = {"a",           "Zebra",
+                                        "s",           "'s",
+                                        "'S",          "'re",
+                                        "'LL",         "'ve",
+                                        "'\u017F",     "'",
+                                        "''",          " '",
+                                        " ",           "  ",
+                                        "   ",         "\n",
+                                        "\n\n",        "\r\n",
+                                        "\t",          " \n",
+                                        "\n ",         ".\n",
+                                        ".\n\n ",      "\n \n",
+                                        "1",           "1234",
+                                        "1234567",     "-",
+                                        "--",          " -",
+                                        ".a",          "..a",
+                                        " .a",         "\u00E9",
+                                        "\u0301",      "\u00A0",
+                                        "\u00A0\n",    "\u3000",
+                                        "\u3000a",     "\u2028",
+                                        "\u0663",      "\u0663\u0663\u0663\u0663",
+                                        "\u6F22",      "\u3002",
+                                        "\u3002a",     "\U0001F600",
+                                        "\U0001F600a", "\U00031350",
+                                        "\U0001D7D8",  "\u0085",
+                                        "\x7F",        "\u201Cquoted\u201D"};
 
 std::vector<size_t> ends_by_scanner(std::string_view pattern, std::string_view text) {
   std::vector<size_t> ends;
