@@ -51,8 +51,7 @@ std::vector<size_t> ends_by_scanner(std::string_view pattern, std::string_view t
   return ends;
 }
 
-std::vector<size_t> ends_by_blocks(std::string_view pattern, std::string_view text) {
-  const SplitPattern split(pattern, "test");
+std::vector<size_t> ends_by_blocks(const SplitPattern& split, std::string_view text) {
   SplitPattern::Scratch scratch;
   std::vector<size_t> all;
   split.for_each_pieces(text, scratch, [&](std::string_view rest, std::span<const size_t> ends) {
@@ -62,8 +61,14 @@ std::vector<size_t> ends_by_blocks(std::string_view pattern, std::string_view te
 }
 
 void expect_same_pieces(const std::string& text) {
-  for (const std::string_view pattern : kPatterns) {
-    ASSERT_EQ(ends_by_blocks(pattern, text), ends_by_scanner(pattern, text))
+  static const std::vector<SplitPattern> splits = [] {
+    std::vector<SplitPattern> compiled;
+    for (const std::string_view pattern : kPatterns) compiled.emplace_back(pattern, "test");
+    return compiled;
+  }();
+  for (size_t i = 0; i < splits.size(); ++i) {
+    const std::string_view pattern = kPatterns[i];
+    ASSERT_EQ(ends_by_blocks(splits[i], text), ends_by_scanner(pattern, text))
         << quoted_for_message(text) << " of " << text.size() << " bytes by " << pattern;
   }
 }
@@ -82,10 +87,10 @@ TEST(PieceBlocks, PiecesAreThoseOfTheScanners) {
 
 TEST(PieceBlocks, WordsOfBitsAndBlocksHaveNoBorders) {
   std::mt19937 random(12);
-  for (const size_t border : {size_t{64}, size_t{128}, ByteBits::kBytes, 2 * ByteBits::kBytes}) {
+  for (const size_t border : {size_t{64}, size_t{128}, ByteBits::kBytes}) {
     for (size_t before = border - 12; before <= border + 2; ++before) {
       for (const std::string_view tricky : kTricky) {
-        for (const std::string_view filler : {"x", " ", ".", "7", "\n", "word "}) {
+        for (const std::string_view filler : {"x", " ", "7", "\n"}) {
           std::string text;
           while (text.size() < before) text += filler;
           text.resize(before);

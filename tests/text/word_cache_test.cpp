@@ -56,10 +56,14 @@ TEST(WordCache, WordsThatBeginAlikeDiffer) {
     word += i % 3 == 0 ? '\0' : 'a';
     cache.insert(word, CachedIds{i});
   }
-  while (!word.empty()) {
-    EXPECT_EQ(look_up(cache, word), CachedIds{static_cast<int32_t>(word.size())});
-    word.pop_back();
+  int found = 0;
+  for (; !word.empty(); word.pop_back()) {
+    const auto ids = look_up(cache, word);  // nothing if others pushed it out
+    if (!ids) continue;
+    EXPECT_EQ(*ids, CachedIds{static_cast<int32_t>(word.size())});
+    ++found;
   }
+  EXPECT_GT(found, 50);
 }
 
 TEST(WordCache, RepeatedWordsStayWhileOthersPassThrough) {
