@@ -120,6 +120,8 @@ TEST(PieceBlocks, OnlyCertainEndsAreGiven) {
   block_scanner_for(kGpt2Pattern)("a" + std::string(2 * ByteBits::kBytes, ' '), ends);
   ASSERT_EQ(ends.count, 1U);
   EXPECT_EQ(ends.ends[0], 1U);
+  block_scanner_for(kLlama3Pattern)("a\n" + std::string(2 * ByteBits::kBytes, ' '), ends);
+  ASSERT_EQ(ends.count, 1U);  // a line break may follow, to which all white space belongs
   EXPECT_EQ(block_scanner_for(kGpt4oPattern), nullptr);
 }
 
