@@ -26,13 +26,9 @@ struct HugePages {
 #endif
     return static_cast<T*>(memory);
   }
-  void deallocate(T* memory, size_t count) {
-    ::operator delete(memory, alignment(count * sizeof(T)));
-  }
+  void deallocate(T* memory, size_t count) { ::operator delete(memory, alignment(count * sizeof(T))); }
 
-  friend bool operator==(const HugePages&, const HugePages&) {
-    return true;
-  }
+  friend bool operator==(const HugePages&, const HugePages&) { return true; }
 
  private:
   static constexpr size_t kHugePage = size_t{2} << 20;
