@@ -2,21 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training run in PyTorch, the same work as a Stepforge run of tools/bench: the peers of `make bench`.
 
-    tools/bench/peer.py eager|compile|hf CONFIG.toml    prints one JSON line: seconds of each step, wall-clock end of step 1
-    tools/bench/peer.py matrix CONFIG.toml              prints the machine's rate on the model's own matrix products
+    tools/bench/peer.py PEER CONFIG.toml [section.key=value...]    prints one JSON line: seconds of each step, wall-clock end of step 1
 
-fp32, the threads of the config, cross-entropy over all tokens, clip_grad_norm_, fused AdamW: the usual training loop.
+PEER is eager, compile or hf (transformers), or one of these with a setting: eager-tuned. The threads of the config, cross-entropy over
+all tokens, clip_grad_norm_, fused AdamW: the usual training loop. Settings:
+
+- hf-eager: experts one after another, where transformers' default is grouped products.
+- tuned: compare.py starts it with another malloc and MKL. With bf16, the weights of the model are bf16, and the optimizer's fp32, as
+  Stepforge's are; otherwise torch.autocast, which users turn to first. With several documents in a row, attention to one after another;
+  otherwise a mask of blocks. (PyTorch's flex_attention has no backward pass on the CPU.)
 """
+import functools
 import json
+import random
 import sys
 import time
-import tomllib
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from work import matrix_shapes
+from work import configuration
 
 
 class Attention(nn.Module):
@@ -84,8 +90,9 @@ class Llama(nn.Module):
 
     def forward(self, tokens):
         x = self.embedding(tokens)
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
         for block in self.blocks:
-            x = block(x, self.cos, self.sin)
+            x = block(x, cos, sin)
         return self.head(self.norm(x))
 
 
@@ -99,36 +106,94 @@ HUGGING_FACE_NAMES = {
 }  # fmt: skip
 
 
-def hugging_face(m, seq_len):
+def hugging_face(m, setting):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {HUGGING_FACE_NAMES.get(name, name): value for name, value in m.items() if name not in ("family", "rope_theta")}
     rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
     config = AutoConfig.for_model(m["family"], **sizes, rope_parameters=rope, use_cache=False)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", experts_implementation="eager").train()
+    experts = {"experts_implementation": "eager"} if setting == "eager" else {}
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", **experts).train()
     return model, lambda tokens: model(input_ids=tokens).logits
 
 
-def peer(kind, m, seq_len):
+def peer(kind, setting, m, seq_len):
     if kind == "hf":
-        return hugging_face(m, seq_len)
+        return hugging_face(m, setting)
     model = Llama(m, seq_len)
     return model, torch.compile(model) if kind == "compile" else model
 
 
-def train(kind, config):
+def document_ends(length, mean):
+    """Where the documents of a row end. Their lengths are distributed as in Stepforge's synthetic data."""
+    ends, generator = [0], random.Random(1)
+    while ends[-1] < length:
+        ends.append(min(length, ends[-1] + generator.randint(1, 2 * mean - 1)))
+    return ends[1:]
+
+
+def attend_in_turn(attention, lengths, q, k, v):
+    parts = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
+    return torch.cat([Attention.attend(attention, *part) for part in parts], dim=2)
+
+
+def attend_in_blocks(attention, mask, q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=attention.heads != attention.kv_heads)
+
+
+def divide_rows(model, ends, in_turn):
+    """Attention sees only its own document. All rows have the same documents."""
+    lengths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    number = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    mask = (number[:, None] == number).tril()
+    for block in model.blocks:
+        a = block.attention
+        a.attend = functools.partial(attend_in_turn, a, lengths) if in_turn else functools.partial(attend_in_blocks, a, mask)
+
+
+class MasterWeights:
+    """An optimizer of fp32 weights for a model of bf16 weights."""
+
+    def __init__(self, parameters, make):
+        self.parameters = list(parameters)
+        self.masters = [parameter.detach().float() for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.data = parameter.data.bfloat16()
+        self.update = make(self.masters)
+
+    def step(self):
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = parameter.grad.float()
+        self.update.step()
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.masters)
+
+    def zero_grad(self, set_to_none):
+        for tensor in (*self.parameters, *self.masters):
+            tensor.grad = None
+
+
+def train(kind, setting, config):
     m, training, optimizer = config["model"], config["training"], config["optimizer"]
-    model, logits_of = peer(kind, m, training["seq_len"])
-    update = torch.optim.AdamW(
-        model.parameters(), lr=optimizer["lr"], betas=(0.9, 0.95), weight_decay=optimizer["weight_decay"], fused=True
+    bf16 = config.get("precision", {}).get("compute") == "bf16"
+    model, logits_of = peer(kind, setting, m, training["seq_len"])
+    mean = config["data"].get("synthetic_document_length", 0)
+    if mean > 0:
+        divide_rows(model, document_ends(training["seq_len"], mean), setting == "tuned")
+    make = functools.partial(
+        torch.optim.AdamW, lr=optimizer["lr"], betas=(0.9, 0.95), weight_decay=optimizer["weight_decay"], fused=True
     )
+    masters = bf16 and setting == "tuned"
+    update = MasterWeights(model.parameters(), make) if masters else make(model.parameters())
     generator = torch.Generator().manual_seed(1)
     shape = (training["local_batch_size"], training["seq_len"] + 1)
     seconds, losses, first_end = [], [], None
     for _ in range(training["steps"]):
         tokens = torch.randint(0, m["vocab_size"], shape, generator=generator)
         began = time.perf_counter()
-        loss = F.cross_entropy(logits_of(tokens[:, :-1]).reshape(-1, m["vocab_size"]), tokens[:, 1:].reshape(-1))
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16 and not masters):
+            logits = logits_of(tokens[:, :-1])
+        loss = F.cross_entropy(logits.float().reshape(-1, m["vocab_size"]), tokens[:, 1:].reshape(-1))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training["max_norm"])
         update.step()
@@ -141,39 +206,14 @@ def train(kind, config):
     }  # fmt: skip
 
 
-def matrix_rate(config):
-    """FLOP/s of the forward, input-gradient and weight-gradient products of one step, back to back, nothing else; the best of some."""
-    m, training = config["model"], config["training"]
-    shapes = matrix_shapes(m, training["seq_len"] * training["local_batch_size"])
-    seconds = flops = 0.0
-    for rows, inner, columns, times in shapes:
-        x, w, g = torch.randn(rows, inner), torch.randn(columns, inner), torch.randn(rows, columns)
-        out, dx, dw = torch.empty(rows, columns), torch.empty(rows, inner), torch.empty(columns, inner)
-        for product in (
-            lambda: torch.mm(x, w.t(), out=out),
-            lambda: torch.mm(g, w, out=dx),
-            lambda: torch.mm(g.t(), x, out=dw),
-        ):
-            best = min(timed(product) for _ in range(6))
-            seconds += times * best
-            flops += times * 2.0 * rows * inner * columns
-    return {"matrix_flops": flops / seconds}
-
-
-def timed(action):
-    began = time.perf_counter()
-    action()
-    return time.perf_counter() - began
-
-
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
-    with open(sys.argv[2], "rb") as file:
-        config = tomllib.load(file)
+    config = configuration(sys.argv[2], sys.argv[3:])
     torch.set_num_threads(config["training"]["threads"])
     torch.manual_seed(0)
-    print(json.dumps(matrix_rate(config) if sys.argv[1] == "matrix" else train(sys.argv[1], config)))
+    kind, _, setting = sys.argv[1].partition("-")
+    print(json.dumps(train(kind, setting, config)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix products of a training step, from the [model] section of a configuration."""
+"""Configurations of the benchmark, and the matrix products of a training step."""
+import tomllib
+
+
+def configuration(path, overrides=()):
+    """What the file says, with values of the form section.key=value, as on Stepforge's command line."""
+    with open(path, "rb") as file:
+        config = tomllib.load(file)
+    for override in overrides:
+        for section, values in tomllib.loads(override).items():
+            config.setdefault(section, {}).update(values)
+    return config
 
 
 def matrix_shapes(m, tokens):
