@@ -3,7 +3,7 @@
 """Compares Stepforge on several ranks of one machine with PyTorch over Gloo, in turn, on the same work.
 
     tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--ranks 2,4] [--rounds 3]
-                         [--kinds fsdp,tensor,context,1F1B,Interleaved1F1B,experts]
+                         [--kinds fsdp,tensor,context,1F1B,Interleaved1F1B,experts] [--tokens 24576]
 
 The work is the model of tools/bench/small.toml with one thread per rank. fsdp: its eight rows per step are divided over the ranks, so
 that matrix products dominate; then each rank has one row, so that communication matters more. tensor: all ranks share the eight rows,
@@ -11,7 +11,10 @@ with sequence and loss parallelism. context: each row is divided over the ranks,
 1F1B, Interleaved1F1B: eight layers in pipelines of one or two stages per rank, the same ones for both, and micro-batches of one row.
 experts: the model of qwen3_moe.toml, whose experts are spread over all ranks, with the rows of fsdp; the peer is the plain loop of
 tools/oracle/expert_model.py, where each rank has a copy of all else.
-Both read the same token ids in the same order, so that routers choose for the same tokens.
+All read the same token ids in the same order, so that routers choose for the same tokens.
+
+Ranks of Stepforge share memory, which is what it does on one host. PyTorch has only Gloo for the CPU, here through loopback, so a
+row gives Stepforge over Gloo too. "tuned" gives the peers the MKL kernels that Stepforge has, and keeps their memory (machine.py).
 Memory is the peak resident size of the largest rank. Noise is the spread of the rounds of one program.
 """
 import argparse
@@ -26,13 +29,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from pathlib import Path
 
-from compare import WARMUP_STEPS, measured
+from compare import WARMUP_STEPS, measured, print_noise
+from machine import environment, print_machine
+from work import configuration
 
 HERE = Path(__file__).resolve().parent
-TOKENS = 24576  # per run, so that all runs take about the same time
 
 
 def free_port():
@@ -109,18 +112,19 @@ def write_tokens(path, vocabulary, count):
     path.write_bytes(tokens.tobytes())
 
 
-def run_stepforge(options, kind, ranks, rows, seq_len, steps, tokens):
+def run_stepforge(options, backend, kind, ranks, rows, seq_len, steps, tokens):
     folder = Path(tempfile.mkdtemp(prefix="stepforge-bench."))
     try:
         command = [
             options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", config_of(kind),
-            f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", f"training.seq_len={seq_len}", "training.threads=1",
+            f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", f"training.seq_len={seq_len}",
+            "training.threads=1", f"comm.backend={backend}",
             f'data.sources=[{{ path = "{tokens}", format = "tokens_u16" }}]', "data.shuffle=false",
             "tokenizer.type=hf", f"tokenizer.path={tokens.parent / 'tokenizer.json'}",
             *KINDS[kind][1](ranks, rows),
         ]  # fmt: skip
         # The launcher's peak is that of its largest rank.
-        _, began, peak = measured(command, {**os.environ, "OMP_NUM_THREADS": "1"})
+        _, began, peak = measured(command, environment(1))
         lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         steps = [line for line in lines if line["kind"] == "train"]
         return {
@@ -132,14 +136,13 @@ def run_stepforge(options, kind, ranks, rows, seq_len, steps, tokens):
         shutil.rmtree(folder)
 
 
-def run_peer(options, kind, ranks, rows, seq_len, steps, tokens):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-                   "WORLD_SIZE": str(ranks), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+def run_peer(options, tuned, kind, ranks, rows, seq_len, steps, tokens):
+    shared = environment(1, tuned, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
     began = time.time()
     processes = [
         subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, config_of(kind), str(rows), str(seq_len), str(steps), tokens,
                           *[str(PIPELINE_LAYERS)] * (kind in PIPELINES)],
-                         env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+                         env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]  # fmt: skip
     outputs = [process.communicate()[0] for process in processes]
@@ -161,28 +164,41 @@ def summarize(runs, tokens):
         "peak_mib": max(run["peak_bytes"] for run in runs) / 2**20,
         "first_step_s": min(run["first_step_end"] for run in runs),
         "noise": max(medians) / min(medians) - 1.0,
+        "rounds": len(runs),
+    }
+
+
+def programs(peer):
+    """A function for each row of a table."""
+    return {
+        "Stepforge": lambda options, *work: run_stepforge(options, "shared_memory", *work),
+        "Stepforge, Gloo": lambda options, *work: run_stepforge(options, "gloo", *work),
+        peer: lambda options, *work: run_peer(options, False, *work),
+        f"{peer}, tuned": lambda options, *work: run_peer(options, True, *work),
     }
 
 
 def bench(options, kind, ranks, rows, seq_len, file):
     tokens = rows * seq_len
-    steps = WARMUP_STEPS + max(1, TOKENS // tokens)
+    steps = WARMUP_STEPS + max(1, options.tokens // tokens)
     peer = KINDS[kind][0]
-    runs = {"Stepforge": [], peer: []}
+    runs = {name: [] for name in programs(peer)}
     for number in range(1, options.rounds + 1):
         print(f"{kind}, {ranks} ranks, {rows} rows per step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
-        runs["Stepforge"].append(run_stepforge(options, kind, ranks, rows, seq_len, steps, file))
-        runs[peer].append(run_peer(options, kind, ranks, rows, seq_len, steps, file))
+        for name, run in programs(peer).items():
+            runs[name].append(run(options, kind, ranks, rows, seq_len, steps, file))
     table = {name: summarize(list_of_runs, tokens) for name, list_of_runs in runs.items()}
     print(f"\n{kind}: {ranks} ranks, {rows} {'row' if rows == 1 else 'rows'} of {seq_len} tokens per step")
-    print(f"{'':14}{'tok/s':>8}{'peak MiB per rank':>19}{'s to end of step 1':>20}{'noise':>8}")
+    print(f"{'':24}{'tok/s':>8}{'peak MiB per rank':>19}{'s to end of step 1':>20}{'noise':>8}")
     for name, row in table.items():
-        print(f"{name:14}{row['tps']:8.0f}{row['peak_mib']:19.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
-    ours, theirs = table["Stepforge"], table[peer]
-    print(
-        f"Stepforge against {peer}: speed x {ours['tps'] / theirs['tps']:.2f}, memory per rank x {ours['peak_mib'] / theirs['peak_mib']:.2f}, "
-        f"time to the end of step 1 x {ours['first_step_s'] / theirs['first_step_s']:.2f}"
-    )
+        print(f"{name:24}{row['tps']:8.0f}{row['peak_mib']:19.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
+    ours, over_gloo, *theirs = table.values()
+    for name, row in zip((peer, f"{peer}, tuned"), theirs, strict=True):
+        print(
+            f"Stepforge against {name}: speed x {ours['tps'] / row['tps']:.2f} (over Gloo x {over_gloo['tps'] / row['tps']:.2f}), memory per "
+            f"rank x {ours['peak_mib'] / row['peak_mib']:.2f}, time to the end of step 1 x {ours['first_step_s'] / row['first_step_s']:.2f}"
+        )
+    print_noise(table.values())
 
 
 def main():
@@ -192,15 +208,16 @@ def main():
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[2, 4])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=24576, help="of a run after its first steps, so that all runs take about as long")
     options = parser.parse_args()
+    print_machine()
     with tempfile.TemporaryDirectory(prefix="stepforge-bench.") as folder:
         for kind in options.kinds:
-            with open(config_of(kind), "rb") as file:
-                config = tomllib.load(file)
+            config = configuration(config_of(kind))
             training, tokens = config["training"], Path(folder) / f"{kind}.bin"
             step = training["local_batch_size"] * training["seq_len"]
             write_tokenizer(tokens.parent / "tokenizer.json", config["model"]["vocab_size"])
-            write_tokens(tokens, config["model"]["vocab_size"], TOKENS + (WARMUP_STEPS + 1) * step + 1)
+            write_tokens(tokens, config["model"]["vocab_size"], options.tokens + (WARMUP_STEPS + 1) * step + 1)
             for ranks in options.ranks:
                 for rows, seq_len in shapes(kind, ranks, training["local_batch_size"], training["seq_len"]):
                     bench(options, kind, ranks, rows, seq_len, tokens)
