@@ -32,6 +32,7 @@ WARMUP_STEPS = 2
 NAMES = {
     "stepforge": "Stepforge", "eager": "PyTorch eager", "eager-tuned": "eager, tuned", "compile": "torch.compile",
     "compile-tuned": "compile, tuned", "hf": "transformers", "hf-tuned": "hf, tuned", "hf-eager": "hf, eager experts",
+    "gpt": "GPT-2 in PyTorch", "gpt-tuned": "GPT-2, tuned",
 }  # fmt: skip
 PEERS = ["eager", "eager-tuned", "compile", "compile-tuned", "hf", "hf-eager"]
 MODELS = ["small", "large", "small_bf16", "large_bf16", "qwen3_moe", "deepseek_v3"]

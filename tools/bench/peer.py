@@ -4,7 +4,7 @@
 
     tools/bench/peer.py PEER CONFIG.toml [section.key=value...]    prints one JSON line: seconds of each step, wall-clock end of step 1
 
-PEER is eager, compile or hf (transformers), or one of these with a setting: eager-tuned. The threads of the config, cross-entropy over
+PEER is eager, compile, hf (transformers) or gpt (a GPT-2 of the same size), or one of these with a setting: eager-tuned. The threads of the config, cross-entropy over
 all tokens, clip_grad_norm_, fused AdamW: the usual training loop. Settings:
 
 - hf-eager: experts one after another, where transformers' default is grouped products.
@@ -120,7 +120,14 @@ def hugging_face(m, setting):
 def peer(kind, setting, m, seq_len):
     if kind == "hf":
         return hugging_face(m, setting)
+    if kind == "gpt":
+        from gpt_peer import Gpt
+
+        model = Gpt(m, seq_len)
+        return model, model
     model = Llama(m, seq_len)
+    if m["tie_embeddings"]:
+        model.head.weight = model.embedding.weight
     return model, torch.compile(model) if kind == "compile" else model
 
 
