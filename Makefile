@@ -4,7 +4,7 @@
 .NOTPARALLEL:
 SECONDS ?= 60
 ROUNDS ?= 3
-.PHONY: setup build demo test check test-all lint format docs api oracle bench bench-data fuzz fuzz-long mutants clean help
+.PHONY: setup build demo test check test-all lint format docs api oracle bench bench-data bench-yardsticks fuzz fuzz-long mutants clean help
 
 setup: ## Install what building and testing need: Debian packages, and libtorch and Arrow in ~/.cache
 	@scripts/setup.sh
@@ -39,8 +39,11 @@ api: ## Write the reference of the public headers to build/api with Doxygen
 oracle: ## Compare results with PyTorch, transformers and tokenizers (downloads about 5 GB once)
 	@tools/oracle/oracle.sh
 
-bench: ## Measure speed and memory against PyTorch, torch.compile and transformers; ROUNDS=3
-	@tools/bench/bench.sh $(ROUNDS)
+bench: ## Measure speed and memory against PyTorch, torch.compile and transformers; ROUNDS=3, PARTS="models ranks"
+	@tools/bench/bench.sh $(ROUNDS) $(PARTS)
+
+bench-yardsticks: ## Measure nanoGPT's recipe for a CPU, and GPT-2 124M against PyTorch and llm.c; ROUNDS=3, LLMC=train_gpt2
+	@TEXT="$(TEXT)" LLMC="$(LLMC)" tools/bench/yardsticks.sh $(ROUNDS)
 
 bench-data: ## Measure tokenizing and preparing text against tokenizers, datasets and Megatron; ROUNDS=3
 	@tools/bench/data.sh $(ROUNDS)
@@ -58,4 +61,4 @@ clean: ## Remove the build folder; keep runs and caches
 	@rm -rf build
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile

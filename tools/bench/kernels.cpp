@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the fused kernels against libtorch's on this machine: `bench_kernels [threads]`. Best of 100 rounds.
+// Times the fused kernels against libtorch's on this machine: `bench_kernels [threads]`. Best of 100 rounds. Prints a line of JSON for
+// each, which tools/bench/roofline.py shows as a table.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -38,8 +40,29 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// What a kernel does at least: operations, and bytes of its operands, each read or written once.
+struct Work {
+  double flops = 0;
+  double bytes = 0;
+  bool bf16 = false;  ///< whether its products are of bf16
+};
+
+double bytes_of(std::initializer_list<at::Tensor> tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
+}
+
+/// theirs: 0 for none.
+void print(const std::string& name, const Work& work, double ours, double theirs) {
+  std::printf(R"({"name": "%s", "ms": %.4f, "flops": %.0f, "bytes": %.0f, "bf16": %s, "libtorch_ms": %.4f})"
+              "\n",
+              name.c_str(), ours * 1e3, work.flops, work.bytes, work.bf16 ? "true" : "false", theirs * 1e3);
+  std::fflush(stdout);
+}
+
 /// Alternates between the two, so that noise of the machine affects both.
-void compare(const std::string& name, const std::function<void()>& ours,
+void compare(const std::string& name, const Work& work, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
   double our_best = 1e9;
   double their_best = 1e9;
@@ -47,9 +70,7 @@ void compare(const std::string& name, const std::function<void()>& ours,
     our_best = std::min(our_best, seconds_of(ours));
     their_best = std::min(their_best, seconds_of(theirs));
   }
-  std::printf("%-44s %9.3f ms   libtorch %9.3f ms   ratio %.2f\n", name.c_str(), our_best * 1e3,
-              their_best * 1e3, their_best / our_best);
-  std::fflush(stdout);
+  print(name, work, our_best, their_best);
 }
 
 void attention(const std::string& name, int64_t documents, int64_t length, const AttentionShape& shape,
@@ -74,9 +95,12 @@ void attention(const std::string& name, int64_t documents, int64_t length, const
     return at::_scaled_dot_product_flash_attention_for_cpu(q, expand(h), expand(h + shape.kv_heads), 0.0,
                                                            true);
   };
+  // Causal: half of the pairs of tokens. Two products forward, five backward, which computes the scores again.
+  const bool bf16 = type == at::kBFloat16;
+  const double product = static_cast<double>(tokens * length * shape.out_width());
   compare(
-      name + " forward", [&] { attention_forward(split_qkv(qkv, shape), shape, ranges, out, lse); },
-      torch_forward);
+      name + " forward", {2 * product, bytes_of({qkv, out, lse}), bf16},
+      [&] { attention_forward(split_qkv(qkv, shape), shape, ranges, out, lse); }, torch_forward);
   const auto [their_out, their_lse] = torch_forward();
   const at::Tensor grad = grad_out.view({documents, length, h, shape.head_dim}).transpose(1, 2);
   const at::Tensor k = expand(h);
@@ -84,7 +108,7 @@ void attention(const std::string& name, int64_t documents, int64_t length, const
   const at::Tensor saved_out = their_out;
   const at::Tensor saved_lse = their_lse;
   compare(
-      name + " backward",
+      name + " backward", {5 * product, bytes_of({qkv, out, grad_out, grad_qkv, lse}), bf16},
       [&] {
         attention_backward(grad_out, split_qkv(qkv, shape), out, lse, shape, ranges,
                            split_qkv(grad_qkv, shape));
@@ -102,21 +126,28 @@ void element_wise() {
   const at::Tensor out = at::empty_like(x);
   const at::Tensor grad_out = at::randn_like(x);
   const at::Tensor grad_weight = at::empty({768});
+  // Operations per element: a square, a sum, two products; backward those, and the gradients of input and weight.
+  const double elements = 2048.0 * 768.0;
   compare(
-      "rms_norm forward 2048x768", [&] { rms_norm_forward(x, weight, 1e-6, out, rstd); },
+      "rms_norm forward 2048x768", {4 * elements, bytes_of({x, weight, out, rstd})},
+      [&] { rms_norm_forward(x, weight, 1e-6, out, rstd); },
       [&] { at::_fused_rms_norm(x, {768}, weight, 1e-6); });
   compare(
-      "rms_norm backward 2048x768",
+      "rms_norm backward 2048x768", {11 * elements, bytes_of({x, grad_out, out, rstd, weight, grad_weight})},
       [&] { rms_norm_backward(grad_out, x, weight, rstd, {}, out, grad_weight); },
       [&] { reference::rms_norm_backward(grad_out, x, weight, rstd, {}, out, grad_weight, 0.0); });
   const at::Tensor gate_up = at::randn({2048, 4096});
   const at::Tensor mixed = at::empty({2048, 2048});
   const at::Tensor grad_gate_up = at::empty_like(gate_up);
+  // An exponential counts as ten operations.
+  const double units = 2048.0 * 2048.0;
   compare(
-      "swiglu forward 2048x2048", [&] { swiglu_forward(gate_up, mixed); },
+      "swiglu forward 2048x2048", {13 * units, bytes_of({gate_up, mixed})},
+      [&] { swiglu_forward(gate_up, mixed); },
       [&] { at::silu(gate_up.slice(1, 0, 2048)) * gate_up.slice(1, 2048, 4096); });
   compare(
-      "swiglu backward 2048x2048", [&] { swiglu_backward(mixed, gate_up, grad_gate_up); },
+      "swiglu backward 2048x2048", {20 * units, bytes_of({mixed, gate_up, grad_gate_up})},
+      [&] { swiglu_backward(mixed, gate_up, grad_gate_up); },
       [&] {
         const at::Tensor gate = gate_up.slice(1, 0, 2048);
         grad_gate_up.slice(1, 0, 2048).copy_(at::silu_backward(mixed * gate_up.slice(1, 2048, 4096), gate));
@@ -133,8 +164,7 @@ void product() {
   for (int round = 0; round < 100; ++round) {
     best = std::min(best, seconds_of([&] { at::mm_out(out, x, weight.t()); }));
   }
-  std::printf("%-44s %9.3f ms   %.0f GF/s\n", "product 2048x512x1536", best * 1e3,
-              2e-9 * 2048 * 512 * 1536 / best);
+  print("product 2048x512x1536", {2.0 * 2048 * 512 * 1536, bytes_of({x, weight, out})}, best, 0.0);
 }
 
 void optimizer() {
@@ -145,8 +175,10 @@ void optimizer() {
   at::Tensor v = at::zeros({kElements});
   at::Tensor step = at::zeros({});
   const UpdateScalars scalars = first_update_scalars(at::kCPU);
+  // Weight and moments are read and written, the gradient read.
   compare(
-      "adamw 16M", [&] { adamw_update(p, g, m, v, 0, kElements, {}, scalars); },
+      "adamw 16M", {15.0 * kElements, 7.0 * sizeof(float) * kElements},
+      [&] { adamw_update(p, g, m, v, 0, kElements, {}, scalars); },
       [&] { at::_fused_adamw_({p}, {g}, {m}, {v}, {}, {step}, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false); });
 }
 

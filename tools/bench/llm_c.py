@@ -58,14 +58,16 @@ def step_seconds(program, threads, steps=6):
         command = ["stdbuf", "-oL", Path(program).resolve()]
         process = subprocess.Popen(command, cwd=folder, env=environment(threads), stdout=subprocess.PIPE, text=True)
         seconds = []
-        for line in process.stdout:
-            found = re.search(r"took ([\d.]+) ms", line)
-            if found:
-                seconds.append(float(found[1]) / 1000)
-            if len(seconds) == steps:
-                break
-        process.kill()
-        process.wait()
+        try:
+            for line in process.stdout:
+                found = re.search(r"took ([\d.]+) ms", line)
+                if found:
+                    seconds.append(float(found[1]) / 1000)
+                if len(seconds) == steps:
+                    break
+        finally:
+            process.kill()
+            process.wait()
         if len(seconds) < steps:
             raise SystemExit(f"{program} ended after {len(seconds)} steps")
         return seconds

@@ -62,7 +62,7 @@ def run_recipe(options, name, folder):
         ]  # fmt: skip
         _, began, resident = measured(command, environment(threads))
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        lines = [{**line, "loss": line["validation_metrics/loss"]} for line in lines if line["kind"] == "validation"]
+        lines = [{**line, "loss": line["validation_metrics/global_avg_loss"]} for line in lines if line["kind"] == "validation"]
         shutil.rmtree(run.parent)
     else:
         kind, _, setting = name.partition("-")
