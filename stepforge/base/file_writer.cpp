@@ -88,11 +88,21 @@ void FileWriter::write(const void* bytes, size_t count) {
   while (count > 0) {
     const ssize_t put = ::write(descriptor_, next, count);
     if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && errno == EINVAL && direct_) {  // no whole block, or a disk with larger ones
+      set_direct(false);
+      continue;
+    }
     if (put < 0) throw Error(format("cannot write {}: {}", path_.string(), reason_of_failure()));
     next += put;
     count -= static_cast<size_t>(put);
     written_ += put;
   }
+}
+
+void FileWriter::set_direct(bool direct) {
+  const int flags = fcntl(descriptor_, F_GETFL);
+  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+  direct_ = flags >= 0 && fcntl(descriptor_, F_SETFL, wanted) == 0 && direct;
 }
 
 void FileWriter::flush() {

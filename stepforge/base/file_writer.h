@@ -35,6 +35,10 @@ class FileWriter {
   void write(const void* bytes, size_t count);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
   int64_t written() const { return written_; }
+  /// Whether to write past the page cache from now on, as far as the file system can: whole blocks of kDirectBlock bytes
+  /// from memory that is aligned to as many. Other bytes still go through it.
+  void set_direct(bool direct);
+  static constexpr size_t kDirectBlock = 4096;
   /// Flushes to the disk.
   void flush();
   /// Flushes to the disk and closes. Without this call the destructor closes the file and ignores errors.
@@ -46,6 +50,7 @@ class FileWriter {
   std::filesystem::path path_;
   int descriptor_ = -1;
   int64_t written_ = 0;
+  bool direct_ = false;
 };
 
 }  // namespace stepforge

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "stepforge/base/content_hasher.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 
@@ -172,18 +173,16 @@ std::string content_hash(std::string_view bytes) {
 
 std::string range_hash(const FileReader& file, int64_t begin, int64_t end,
                        const std::function<void()>& on_chunk) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
-  XXH3_128bits_reset(state.get());
+  ContentHasher hasher;
   constexpr int64_t kChunkBytes = int64_t{1} << 20;
   std::vector<std::byte> chunk(static_cast<size_t>(std::min(end - begin, kChunkBytes)));
   for (; begin < end; begin += kChunkBytes) {
     const auto read = std::span(chunk).first(static_cast<size_t>(std::min(end - begin, kChunkBytes)));
     file.read(begin, read);
-    XXH3_128bits_update(state.get(), read.data(), read.size());
+    hasher.update(read);
     if (on_chunk) on_chunk();
   }
-  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
-  return format("{:016x}{:016x}", hash.high64, hash.low64);
+  return hasher.hash();
 }
 
 std::string file_hash(const fs::path& path, const std::function<void()>& on_chunk) {

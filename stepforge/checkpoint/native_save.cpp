@@ -51,11 +51,7 @@ std::string write_own(const fs::path& folder, const StagedCheckpoint& staged, in
     throw Error(format("{}, created by rank 0, does not exist here; all ranks must use one common run folder",
                        folder.string()));
   }
-  std::vector<FileRecord> files;
-  for (const std::string& name : staged.write_tensors(folder, rank, ranks)) {
-    files.push_back(file_record(folder / name));
-  }
-  return file_records_to_json(files).dump();
+  return file_records_to_json(staged.write_tensors(folder, rank, ranks)).dump();
 }
 
 /// The files that all ranks have written.

@@ -11,6 +11,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/checkpoint/frozen_weights.h"
+#include "stepforge/checkpoint/staged_memory.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/tensorfile/dcp.h"
@@ -60,12 +61,20 @@ bool StagedCheckpoint::has_optimizer() const {
   return state_.contains(kOptimizerSteps);
 }
 
-void StagedCheckpoint::reserve(size_t bytes) {
+void StagedCheckpoint::make_pages(const std::stop_token& stop) const {
+  stepforge::make_pages({memory_.get(), capacity_}, stop);
+}
+
+void StagedCheckpoint::reserve(const Tensors& tensors) {
+  size_t bytes = 0;
+  for (const auto* all : {&tensors.masters, &tensors.slots})
+    for (const Tensor& tensor : *all)
+      for (const auto& part : tensor.parts) bytes += staged_bytes(part.second, tensor.dtype);
   // A save that ran into its deadline may still be reading the memory.
   if (capacity_ >= bytes && memory_.use_count() == 1) return;
   memory_.reset();  // before the new memory is allocated
   capacity_ = 0;
-  memory_ = std::make_shared_for_overwrite<std::byte[]>(bytes);
+  memory_ = map_memory(bytes);
   capacity_ = bytes;
 }
 
@@ -79,9 +88,9 @@ void StagedCheckpoint::add(Files& files, const Tensor& tensor) {
   }
 }
 
-std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::path& folder, int rank,
-                                                         int ranks) const {
-  std::vector<std::string> names;
+std::vector<FileRecord> StagedCheckpoint::write_tensors(const std::filesystem::path& folder, int rank,
+                                                        int ranks) const {
+  std::vector<FileRecord> records;
   for (const auto& [kind, files] : {std::pair("model", &model_), std::pair("optimizer", &optimizer_)}) {
     for (size_t i = 0; i < files->size(); ++i) {
       std::vector<TensorSpec> specs;
@@ -90,54 +99,63 @@ std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::
         specs.push_back({part.name, part.dtype, part.slice.sizes});
         offsets.emplace(part.name, part.slice.offsets);
       }
-      names.push_back(file_name(kind, rank, ranks, i, files->size()));
-      SafetensorsWriter writer(folder / names.back(), specs, dcp_metadata(offsets));
+      const std::string name = file_name(kind, rank, ranks, i, files->size());
+      SafetensorsWriter writer(folder / name, specs, dcp_metadata(offsets));
       for (const Part& part : (*files)[i]) {
         writer.write(part.name, {memory_.get() + part.begin, part.bytes});
       }
-      writer.finish();
+      const std::string hash = writer.finish();
+      records.push_back({name, writer.written(), hash});
     }
   }
-  return names;
+  return records;
 }
 
-StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
-                                  Json state, StagedCheckpoint reused) {
+StagedCheckpoint::Tensors StagedCheckpoint::tensors_of(const ModelSpec& model, const ModelStore& store,
+                                                       const Optimizer* optimizer, const Json& state) {
   if (!state.is_object()) throw Error("a checkpoint's state must be a JSON object");
-  const at::NoGradGuard no_grad;
   std::vector<NamedTensor> tensors = named_tensors(model);
   const FrozenWeights left_out = frozen_weights_of(state, "the state");
   std::erase_if(tensors, [&](const NamedTensor& tensor) { return left_out.contains(tensor.name); });
   const auto saved = saved_slices(
       tensors, store, [&](const NamedTensor& tensor) { return saved_state(store, optimizer, tensor); });
-  std::vector<StagedCheckpoint::Tensor> masters;
-  std::vector<StagedCheckpoint::Tensor> slots;
+  Tensors all;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& tensor = tensors[i];
-    masters.push_back({tensor.name, DType::f32, {}});
+    all.masters.push_back({tensor.name, DType::f32, {}});
     for (const ShardSlice& held : saved[i])
-      masters.back().parts.emplace_back(held.slice, part_of(store.unit(tensor.unit).master(), held));
+      all.masters.back().parts.emplace_back(held.slice, part_of(store.unit(tensor.unit).master(), held));
     if (optimizer == nullptr || !store.unit(tensor.unit).trained()) continue;
     const UnitState& unit = optimizer->state(tensor.unit);
     for (const int slot : unit.layout().of(tensor.parameter)) {
       const SlotSpec& spec = unit.layout().slots().at(static_cast<size_t>(slot));
-      slots.push_back({optimizer_tensor_name(tensor.name, spec.name), spec.dtype, {}});
+      all.slots.push_back({optimizer_tensor_name(tensor.name, spec.name), spec.dtype, {}});
       for (const ShardSlice& held : saved[i])
-        slots.back().parts.emplace_back(spec.slice(held.slice), unit.values(slot, tensor.parameter, held));
+        all.slots.back().parts.emplace_back(spec.slice(held.slice), unit.values(slot, tensor.parameter, held));
     }
   }
-  size_t total = 0;
-  for (const auto* all : {&masters, &slots})
-    for (const StagedCheckpoint::Tensor& tensor : *all)
-      for (const auto& part : tensor.parts) total += staged_bytes(part.second, tensor.dtype);
+  return all;
+}
 
+StagedCheckpoint reserve_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
+                                    const Json& state) {
+  StagedCheckpoint reserved;
+  reserved.reserve(StagedCheckpoint::tensors_of(model, store, optimizer, state));
+  return reserved;
+}
+
+StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
+                                  Json state, StagedCheckpoint reused) {
+  const at::NoGradGuard no_grad;
+  const StagedCheckpoint::Tensors tensors =
+      StagedCheckpoint::tensors_of(model, store, optimizer, state);
   StagedCheckpoint staged = std::move(reused);
-  staged.reserve(total);
+  staged.reserve(tensors);
   staged.used_ = 0;
   staged.model_.clear();
   staged.optimizer_.clear();
-  for (const StagedCheckpoint::Tensor& tensor : masters) staged.add(staged.model_, tensor);
-  for (const StagedCheckpoint::Tensor& tensor : slots) staged.add(staged.optimizer_, tensor);
+  for (const StagedCheckpoint::Tensor& tensor : tensors.masters) staged.add(staged.model_, tensor);
+  for (const StagedCheckpoint::Tensor& tensor : tensors.slots) staged.add(staged.optimizer_, tensor);
   staged.state_ = std::move(state);
   if (optimizer != nullptr) staged.state_[kOptimizerSteps] = optimizer->steps();
   return staged;

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "stepforge/base/file_record.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/checkpoint/shard_slices.h"
@@ -27,9 +29,12 @@ class StagedCheckpoint {
   bool has_optimizer() const;
   const Json& state() const { return state_; }
 
+  /// Makes the pages of the memory, as make_pages() of staged_memory.h.
+  void make_pages(const std::stop_token& stop) const;
+
   /// Writes the safetensors files of rank `rank` of `ranks` into `folder`, flushes them to the disk, and
-  /// returns their names. Throws Error if writing fails.
-  std::vector<std::string> write_tensors(const std::filesystem::path& folder, int rank, int ranks) const;
+  /// returns their records. Throws Error if writing fails.
+  std::vector<FileRecord> write_tensors(const std::filesystem::path& folder, int rank, int ranks) const;
 
  private:
   struct Part {
@@ -42,15 +47,24 @@ class StagedCheckpoint {
   /// The parts in each file of one kind: a file can hold only one part of a tensor.
   using Files = std::vector<std::vector<Part>>;
 
+  friend StagedCheckpoint reserve_checkpoint(const ModelSpec&, const ModelStore&, const Optimizer*,
+                                             const Json&);
   friend StagedCheckpoint stage_checkpoint(const ModelSpec&, const ModelStore&, const Optimizer*, Json,
                                            StagedCheckpoint);
-  void reserve(size_t bytes);
   /// The slices of a tensor that this rank saves, and their values.
   struct Tensor {
     std::string name;
     DType dtype;
     std::vector<std::pair<TensorSlice, at::Tensor>> parts;
   };
+  struct Tensors {
+    std::vector<Tensor> masters;
+    std::vector<Tensor> slots;
+  };
+  static Tensors tensors_of(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
+                            const Json& state);
+  /// Memory for all of them.
+  void reserve(const Tensors& tensors);
   void add(Files& files, const Tensor& tensor);
 
   std::shared_ptr<std::byte[]> memory_;
@@ -60,6 +74,11 @@ class StagedCheckpoint {
   Files optimizer_;
   Json state_;
 };
+
+/// Only the memory that stage_checkpoint() of the same arguments needs, to be given to it. Of `state` only the frozen
+/// weights matter. Throws std::bad_alloc, Error as stage_checkpoint does.
+StagedCheckpoint reserve_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
+                                    const Json& state);
 
 /// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object to which
 /// "optimizer_steps" is added. Frozen weights that the state names (frozen_weights.h) are left out. `model` is what this

@@ -11,6 +11,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/staged.h"
+#include "stepforge/base/thread_priority.h"
 #include "stepforge/tensorfile/manifest.h"
 
 namespace stepforge {
@@ -51,29 +52,51 @@ CheckpointWriter::~CheckpointWriter() {
   wait();
 }
 
+void CheckpointWriter::prepare(StagedCheckpoint reserved) {
+  wait();
+  staged_ = std::move(reserved);
+  if (!background_) return;
+  try {
+    start([this](const std::stop_token& stop) { staged_.make_pages(stop); });
+  } catch (const std::system_error&) {
+    // The first save makes them.
+  }
+}
+
 StagedCheckpoint CheckpointWriter::reusable() {
+  asked_ = Clock::now();
   wait();
   throw_if_rank_lost();
   return std::move(staged_);
 }
 
 void CheckpointWriter::save(int64_t step, StagedCheckpoint staged) {
+  const Clock::time_point asked = std::exchange(asked_, std::nullopt).value_or(Clock::now());
   wait();
   throw_if_rank_lost();
   staged_ = std::move(staged);
   if (background_) {
+    const std::chrono::duration<double> waited = Clock::now() - asked;
     try {
-      thread_ = std::thread([this, step] { write(step); });
+      start([this, step, waited](const std::stop_token&) { write(step, waited.count()); });
       return;
     } catch (const std::system_error& failure) {
       logger_.warning("cannot start a thread to save step {} ({}): training waits for the save", step,
                       failure.what());
     }
   }
-  write(step);
+  write(step, 0.0);
+}
+
+void CheckpointWriter::start(std::function<void(const std::stop_token&)> work) {
+  thread_ = std::jthread([work = std::move(work)](const std::stop_token& stop) {
+    lower_thread_priority();
+    work(stop);
+  });
 }
 
 bool CheckpointWriter::wait() {
+  thread_.request_stop();  // a save goes on to its end all the same
   if (thread_.joinable()) thread_.join();
   return succeeded_;
 }
@@ -82,15 +105,16 @@ void CheckpointWriter::throw_if_rank_lost() const {
   if (is_rank_lost_) std::rethrow_exception(lost_rank_);
 }
 
-void CheckpointWriter::write(int64_t step) {
+void CheckpointWriter::write(int64_t step, double waited) {
   try {
-    const auto start = std::chrono::steady_clock::now();
+    const Clock::time_point begin = Clock::now();
     const int64_t bytes = write_checkpoint(dir_, step, staged_, ranks_);
-    const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - start;
+    const std::chrono::duration<double> duration = Clock::now() - begin;
     record(step, "");
     if (ranks_.rank() != 0) return;
-    logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s)", (dir_ / checkpoint_folder_name(step)).string(),
-                 human_bytes(bytes), duration.count(), static_cast<double>(bytes) / 1e9 / duration.count());
+    logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s){}", (dir_ / checkpoint_folder_name(step)).string(),
+                 human_bytes(bytes), duration.count(), static_cast<double>(bytes) / 1e9 / duration.count(),
+                 background_ ? format(", training waited {:.2f} s", waited) : "");
   } catch (const PeerError& failure) {
     lost_rank_ = std::current_exception();
     is_rank_lost_ = true;

@@ -3,10 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <mutex>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,7 +26,7 @@ struct SaveOutcome {
   std::string failure;  ///< why there is no checkpoint of this step; empty if it was published
 };
 
-/// Used by one thread. Only one save is in progress at a time: a call that needs the writer waits for its
+/// Used by one thread. Its own thread gives way to training (thread_priority.h). Only one save is in progress at a time: a call that needs the writer waits for its
 /// end. Each rank has a writer, and all must save the same steps.
 ///
 ///     writer.save(step, stage_checkpoint(model, store, &optimizer, state, writer.reusable()));
@@ -39,7 +43,10 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// The memory of the last save, to stage into again. Waits for that save. Throws as throw_if_rank_lost()
+  /// Takes the memory for the saves, before the first, and makes its pages in the background.
+  void prepare(StagedCheckpoint reserved);
+
+  /// The memory of the last save, or of prepare(), to stage into. Waits for that save. Throws as throw_if_rank_lost()
   /// does.
   StagedCheckpoint reusable();
 
@@ -60,7 +67,10 @@ class CheckpointWriter {
   void throw_if_rank_lost() const;
 
  private:
-  void write(int64_t step);
+  using Clock = std::chrono::steady_clock;
+  void start(std::function<void(const std::stop_token&)> work);
+  /// `waited`: the seconds for which training waited for this save.
+  void write(int64_t step, double waited);
   void record(int64_t step, const std::string& failure);
   void delete_old(int64_t step);
 
@@ -76,8 +86,9 @@ class CheckpointWriter {
   std::exception_ptr lost_rank_;
   std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
   bool warned_of_later_steps_ = false;
+  std::optional<Clock::time_point> asked_;  ///< when the save was asked for that has yet to begin
   StagedCheckpoint staged_;  // thread_ uses this and the members above while it runs
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace stepforge

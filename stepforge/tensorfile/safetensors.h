@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,10 +19,11 @@
 #include <vector>
 
 #include "stepforge/base/dtype.h"
-#include "stepforge/base/file_writer.h"
 #include "stepforge/base/files.h"
 
 namespace stepforge {
+
+class BulkFileWriter;
 
 struct SafetensorsLimits {
   int64_t max_header_bytes = 100'000'000;  ///< as in the reference implementation
@@ -125,16 +127,17 @@ class SafetensorsWriter {
   /// Writes the next bytes of tensor `name`, which must be the first incomplete one. Empty tensors need no
   /// call. Throws Error if another tensor is next or if the tensor would get too many bytes.
   void write(std::string_view name, std::span<const std::byte> chunk);
-  /// Throws Error if a tensor is incomplete; flushes to the disk and closes.
-  void finish();
-  int64_t written() const { return writer_->written(); }
+  /// Throws Error if a tensor is incomplete; flushes to the disk and closes. Returns the content hash (base/files.h) of
+  /// the file.
+  std::string finish();
+  int64_t written() const;
 
  private:
   void skip_complete();
 
   std::filesystem::path path_;
   std::vector<TensorSpec> specs_;
-  std::optional<FileWriter> writer_;
+  std::unique_ptr<BulkFileWriter> writer_;
   size_t current_ = 0;
   int64_t done_ = 0;  ///< bytes written of specs_[current_]
   bool finished_ = false;

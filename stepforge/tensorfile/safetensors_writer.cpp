@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "stepforge/base/bulk_file_writer.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
@@ -76,9 +77,9 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
                                      const SafetensorsMetadata& metadata)
     : path_(path), specs_(std::move(specs)) {
   const std::string header = checked_header(path, specs_, metadata);
-  writer_.emplace(path);
+  writer_ = std::make_unique<BulkFileWriter>(path);
   try {
-    writer_->write(header);
+    writer_->write(std::as_bytes(std::span(header)));
   } catch (...) {
     std::error_code ignored;
     std::filesystem::remove(path_, ignored);
@@ -111,18 +112,23 @@ void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> 
     throw Error(format("{}: {} bytes given for tensor {}, which takes only {} more", path_.string(),
                        chunk.size(), name, left));
   }
-  writer_->write(chunk.data(), chunk.size());
+  writer_->write(chunk);
   done_ += static_cast<int64_t>(chunk.size());
   skip_complete();
 }
 
-void SafetensorsWriter::finish() {
+std::string SafetensorsWriter::finish() {
   if (current_ != specs_.size()) {
     throw Error(format("{}: tensor {} has only {} of its {} bytes", path_.string(), specs_[current_].name,
                        done_, specs_[current_].bytes()));
   }
-  writer_->finish();
+  std::string hash = writer_->finish();
   finished_ = true;
+  return hash;
+}
+
+int64_t SafetensorsWriter::written() const {
+  return writer_->written();
 }
 
 }  // namespace stepforge

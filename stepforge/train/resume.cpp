@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <optional>
 
 #include "stepforge/base/error.h"
@@ -213,6 +214,18 @@ std::optional<FoundCheckpoint> continue_from_newest(Trainer& trainer, const Earl
   return found;
 }
 
+/// Without it the first save would wait for its memory.
+void prepare_saves(Trainer& trainer) {
+  Json state = Json::object();
+  if (!trainer.left_out.none()) state[kFrozenWeights] = trainer.left_out.to_json();
+  try {
+    trainer.checkpoints->prepare(
+        reserve_checkpoint(trainer.job.part, *trainer.store, trainer.optimizer.get(), state));
+  } catch (const std::bad_alloc&) {
+    // Until then there may be enough.
+  }
+}
+
 }  // namespace
 
 void build_checkpoint(Trainer& trainer) {
@@ -237,6 +250,7 @@ void build_checkpoint(Trainer& trainer) {
   if (checkpoint.enable) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
         trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);
+    prepare_saves(trainer);
   }
 }
 
