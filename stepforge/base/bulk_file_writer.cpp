@@ -10,6 +10,8 @@ namespace stepforge {
 
 namespace {
 
+/// Bytes that a core's cache holds while they are copied and hashed.
+constexpr size_t kCachedBytes = size_t{128} << 10;
 constexpr std::align_val_t kPieceAlignment{FileWriter::kDirectBlock};
 
 }  // namespace
@@ -28,18 +30,17 @@ BulkFileWriter::BulkFileWriter(const std::filesystem::path& path)
 void BulkFileWriter::write(std::span<const std::byte> bytes) {
   written_ += static_cast<int64_t>(bytes.size());
   while (!bytes.empty()) {
-    const size_t taken = std::min(bytes.size(), kPieceBytes - filled_);
-    std::memcpy(piece_.get() + filled_, bytes.data(), taken);
-    filled_ += taken;
-    bytes = bytes.subspan(taken);
+    const auto taken = bytes.first(std::min({bytes.size(), kPieceBytes - filled_, kCachedBytes}));
+    std::memcpy(piece_.get() + filled_, taken.data(), taken.size());
+    hasher_.update(taken);
+    filled_ += taken.size();
+    bytes = bytes.subspan(taken.size());
     if (filled_ == kPieceBytes) write_piece();
   }
 }
 
 void BulkFileWriter::write_piece() {
-  const size_t count = std::exchange(filled_, 0);
-  hasher_.update({piece_.get(), count});
-  file_.write(piece_.get(), count);
+  file_.write(piece_.get(), std::exchange(filled_, 0));
 }
 
 std::string BulkFileWriter::finish() {

@@ -14,12 +14,13 @@
 
 namespace stepforge {
 
-/// Writes a new file sequentially in pieces that fit the processor's cache, where each is hashed too. The pieces go past
-/// the page cache if the file system allows it: that saves a copy of each, and the flush at the end, which the kernel
-/// makes with bursts that stop other work. Throws Error as FileWriter does, of a piece maybe only in a later call.
+/// Writes a new file sequentially, and hashes the bytes while they are in the processor's cache. If the file system allows
+/// it, they go past the page cache: the kernel copies nothing, and has no bursts of flushing that stop other work. Throws
+/// Error as FileWriter does, of some bytes only in a later call.
 class BulkFileWriter {
  public:
-  static constexpr size_t kPieceBytes = size_t{1} << 20;
+  /// Each write to the file. After it a thread of low priority waits for its turn.
+  static constexpr size_t kPieceBytes = size_t{4} << 20;
 
   /// Throws UsageError if `path` is a link.
   explicit BulkFileWriter(const std::filesystem::path& path);

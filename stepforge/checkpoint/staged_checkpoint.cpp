@@ -131,14 +131,15 @@ StagedCheckpoint::Tensors StagedCheckpoint::tensors_of(const ModelSpec& model, c
       const SlotSpec& spec = unit.layout().slots().at(static_cast<size_t>(slot));
       all.slots.push_back({optimizer_tensor_name(tensor.name, spec.name), spec.dtype, {}});
       for (const ShardSlice& held : saved[i])
-        all.slots.back().parts.emplace_back(spec.slice(held.slice), unit.values(slot, tensor.parameter, held));
+        all.slots.back().parts.emplace_back(spec.slice(held.slice),
+                                            unit.values(slot, tensor.parameter, held));
     }
   }
   return all;
 }
 
-StagedCheckpoint reserve_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
-                                    const Json& state) {
+StagedCheckpoint reserve_checkpoint(const ModelSpec& model, const ModelStore& store,
+                                    const Optimizer* optimizer, const Json& state) {
   StagedCheckpoint reserved;
   reserved.reserve(StagedCheckpoint::tensors_of(model, store, optimizer, state));
   return reserved;
@@ -147,8 +148,7 @@ StagedCheckpoint reserve_checkpoint(const ModelSpec& model, const ModelStore& st
 StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
                                   Json state, StagedCheckpoint reused) {
   const at::NoGradGuard no_grad;
-  const StagedCheckpoint::Tensors tensors =
-      StagedCheckpoint::tensors_of(model, store, optimizer, state);
+  const StagedCheckpoint::Tensors tensors = StagedCheckpoint::tensors_of(model, store, optimizer, state);
   StagedCheckpoint staged = std::move(reused);
   staged.reserve(tensors);
   staged.used_ = 0;

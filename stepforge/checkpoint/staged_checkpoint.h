@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -28,6 +29,8 @@ class StagedCheckpoint {
   int64_t bytes() const;
   bool has_optimizer() const;
   const Json& state() const { return state_; }
+  /// Where the copies are, or will be.
+  std::span<const std::byte> memory() const { return {memory_.get(), capacity_}; }
 
   /// Makes the pages of the memory, as make_pages() of staged_memory.h.
   void make_pages(const std::stop_token& stop) const;
@@ -77,8 +80,8 @@ class StagedCheckpoint {
 
 /// Only the memory that stage_checkpoint() of the same arguments needs, to be given to it. Of `state` only the frozen
 /// weights matter. Throws std::bad_alloc, Error as stage_checkpoint does.
-StagedCheckpoint reserve_checkpoint(const ModelSpec& model, const ModelStore& store, const Optimizer* optimizer,
-                                    const Json& state);
+StagedCheckpoint reserve_checkpoint(const ModelSpec& model, const ModelStore& store,
+                                    const Optimizer* optimizer, const Json& state);
 
 /// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object to which
 /// "optimizer_steps" is added. Frozen weights that the state names (frozen_weights.h) are left out. `model` is what this

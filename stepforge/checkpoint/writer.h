@@ -87,7 +87,7 @@ class CheckpointWriter {
   std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
   bool warned_of_later_steps_ = false;
   std::optional<Clock::time_point> asked_;  ///< when the save was asked for that has yet to begin
-  StagedCheckpoint staged_;  // thread_ uses this and the members above while it runs
+  StagedCheckpoint staged_;                 // thread_ uses this and the members above while it runs
   std::jthread thread_;
 };
 

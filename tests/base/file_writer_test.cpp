@@ -46,6 +46,17 @@ TEST(FileWriter, ContinuesAfterTheKeptBytes) {
   EXPECT_THROW(FileWriter(folder / "f", 6), Error);
 }
 
+TEST(FileWriter, DirectWritesOfUnalignedBytesGoThroughTheCache) {
+  const TempFolder folder;
+  const std::string bytes(3 * FileWriter::kDirectBlock + 5, 'x');
+  FileWriter writer(folder / "f");
+  writer.set_direct(true);
+  writer.write(bytes.data() + 1, bytes.size() - 1);
+  writer.write("end");
+  writer.finish();
+  EXPECT_EQ(read_file(folder / "f"), bytes.substr(1) + "end");
+}
+
 TEST(FileWriter, AppendsToWhatIsThere) {
   const TempFolder folder;
   write_text(folder / "f", "abc");

@@ -201,8 +201,10 @@ TEST(NativeCheckpoint, StagingAgainUsesTheSameMemory) {
   const TempFolder folder;
   SmallModel model(1);
   StagedCheckpoint staged = model.stage();
+  const std::byte* memory = staged.memory().data();
   model.refill(9);
   staged = stage_checkpoint(model.spec, model.store, &model.optimizer, Json::object(), std::move(staged));
+  EXPECT_EQ(staged.memory().data(), memory);
   EXPECT_EQ(staged.bytes(), 3 * 4 * model.spec.parameter_count());
   write_checkpoint(folder.path(), 1, staged);
   SmallModel loaded(2);

@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "stepforge/base/error.h"
 #include "tests/checkpoint/fixture.h"
@@ -132,6 +133,33 @@ TEST_P(CheckpointWriterTest, DoesNotSeeWeightsChangedAfterStaging) {
     load_checkpoint(checkpoint_of_step(folder_.path(), step), loaded.spec, loaded.store, &loaded.optimizer);
     EXPECT_EQ(loaded.bits(), SmallModel(static_cast<uint64_t>(step)).bits());
   }
+}
+
+TEST_P(CheckpointWriterTest, TheFirstSaveUsesThePreparedMemory) {
+  CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
+  const SmallModel model(1);
+  StagedCheckpoint reserved = reserve_checkpoint(model.spec, model.store, &model.optimizer, Json::object());
+  const std::byte* memory = reserved.memory().data();
+  writer.prepare(std::move(reserved));
+  StagedCheckpoint staged =
+      stage_checkpoint(model.spec, model.store, &model.optimizer, Json::object(), writer.reusable());
+  EXPECT_EQ(staged.memory().data(), memory);
+  writer.save(1, std::move(staged));
+  EXPECT_TRUE(writer.wait());
+  EXPECT_NO_THROW(checkpoint_of_step(folder_.path(), 1));
+}
+
+TEST(CheckpointWriter, ItsThreadGivesWayToThatOfTraining) {
+  const auto niceness = [] { return getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())); };
+  if (niceness() > 9) GTEST_SKIP() << "the tests run at the lowest priority already";
+  const TempFolder folder;
+  Logger logger;
+  int of_writer = 0;
+  logger.set_terminal_guard([&] { of_writer = niceness(); }, [] {});  // on the thread that logs
+  CheckpointWriter writer(folder.path(), 0, logger, /*background=*/true);
+  writer.save(1, SmallModel(1).stage());
+  EXPECT_TRUE(writer.wait());
+  EXPECT_GT(of_writer, niceness());
 }
 
 TEST_P(CheckpointWriterTest, TheDestructorWaitsForTheSave) {
