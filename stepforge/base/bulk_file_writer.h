@@ -14,9 +14,9 @@
 
 namespace stepforge {
 
-/// Writes a new file sequentially, and hashes the bytes while they are in the processor's cache. If the file system allows
-/// it, they go past the page cache: the kernel copies nothing, and has no bursts of flushing that stop other work. Throws
-/// Error as FileWriter does, of some bytes only in a later call.
+/// Writes a new file sequentially, and hashes the bytes while they are in the processor's cache. If the file
+/// system allows it, they go past the page cache: the kernel copies nothing, and has no bursts of flushing that
+/// stop other work. Throws Error as FileWriter does, of some bytes only in a later call.
 class BulkFileWriter {
  public:
   /// Each write to the file. After it a thread of low priority waits for its turn.
