@@ -86,7 +86,7 @@ class CheckpointWriter {
   std::exception_ptr lost_rank_;
   std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
   bool warned_of_later_steps_ = false;
-  StagedCheckpoint staged_;  // thread_ uses this and the members above while it runs
+  StagedCheckpoint staged_;                 // thread_ uses this and the members above while it runs
   std::optional<Clock::time_point> asked_;  ///< when the next save was asked for
   std::jthread thread_;
 };
