@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/checkpoint/staged_memory.h"
 
-#include <algorithm>
 #include <new>
 
 #include <sys/mman.h>
@@ -10,8 +9,8 @@ namespace stepforge {
 
 namespace {
 
-/// Pages are made in calls of so many bytes, between which the work can be stopped.
-constexpr size_t kPagesAtOnce = size_t{16} << 20;
+/// The smallest page of any processor.
+constexpr size_t kPage = 4096;
 
 }  // namespace
 
@@ -24,10 +23,10 @@ std::shared_ptr<std::byte[]> map_memory(size_t bytes) {
 }
 
 void make_pages(std::span<std::byte> memory, const std::stop_token& stop) {
-  while (!memory.empty() && !stop.stop_requested()) {
-    const size_t count = std::min(memory.size(), kPagesAtOnce);
-    if (madvise(memory.data(), count, MADV_POPULATE_WRITE) != 0) return;
-    memory = memory.subspan(count);
+  // Not by madvise: a thread of low priority would hold the lock that other threads need to map memory.
+  for (size_t begin = 0; begin < memory.size() && !stop.stop_requested(); begin += kPage) {
+    volatile std::byte& first = memory[begin];
+    first = std::byte(first);  // a write makes the page
   }
 }
 
