@@ -139,11 +139,12 @@ TEST_P(CheckpointWriterTest, TheFirstSaveUsesThePreparedMemory) {
   CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
   const SmallModel model(1);
   StagedCheckpoint reserved = reserve_checkpoint(model.spec, model.store, &model.optimizer, Json::object());
-  const std::byte* memory = reserved.memory().data();
+  const size_t bytes = reserved.memory().size();
   writer.prepare(std::move(reserved));
+  // Without the optimizer: new memory would be smaller.
   StagedCheckpoint staged =
-      stage_checkpoint(model.spec, model.store, &model.optimizer, Json::object(), writer.reusable());
-  EXPECT_EQ(staged.memory().data(), memory);
+      stage_checkpoint(model.spec, model.store, nullptr, Json::object(), writer.reusable());
+  EXPECT_EQ(staged.memory().size(), bytes);
   writer.save(1, std::move(staged));
   EXPECT_TRUE(writer.wait());
   EXPECT_NO_THROW(checkpoint_of_step(folder_.path(), 1));
