@@ -37,7 +37,7 @@ size_t block_size(std::string_view text) {
 
 CharacterMasks::CharacterMasks(std::string_view text) : size(block_size(text)), words((size + 63) / 64) {
   text = text.substr(0, size);
-  std::array<uint64_t, ByteBits::kWords> wide;
+  std::array<uint64_t, ByteBits::kWords> wide = {};
   for (size_t w = 0; w < size / 64; ++w) wide[w] = classify_ascii(text.data() + w * 64, w);
   if (const size_t left = size % 64; left != 0) {
     std::array<char, 64> block{};

@@ -12,6 +12,7 @@ namespace stepforge {
 
 class IdBuffer {
  public:
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): only the first `count_` are read
   explicit IdBuffer(std::vector<int32_t>& target) : target_(target) {}
 
   /// Appends the first `count` of `ids`. All of them are copied, which takes no loop.

@@ -12,7 +12,7 @@
 namespace stepforge {
 
 /// Where pieces end, in bytes from the start of a text.
-struct PieceEnds {
+struct PieceEnds {  // NOLINT(cppcoreguidelines-pro-type-member-init): only the first `count` are read
   size_t count = 0;
   std::array<size_t, ByteBits::kBytes> ends;
   std::span<const size_t> all() const { return {ends.data(), count}; }

@@ -73,7 +73,7 @@ class PipelineTokenizer::WordEncoder final : public Encoder {
   void words(std::string_view text, std::span<const size_t> ends, IdBuffer& ids) {
     constexpr size_t kAtOnce = 16;
     std::array<std::string_view, kAtOnce> words;
-    std::array<WordCache::Place, kAtOnce> places;
+    std::array<WordCache::Place, kAtOnce> places = {};
     size_t begin = 0;
     while (!ends.empty()) {
       const size_t count = std::min(kAtOnce, ends.size());

@@ -48,12 +48,14 @@ class WordTable {
   static Place place_of(std::string_view word, const char* end) {
     const size_t size = std::min(word.size(), kMaxBytes + 1);
     Key key{};
+    // NOLINTBEGIN(bugprone-suspicious-stringview-data-usage): sizes are given
     if (end - word.data() >= static_cast<std::ptrdiff_t>(sizeof(Key))) {
       std::memcpy(key.data(), word.data(), sizeof(Key));
       for (size_t i = 0; i < kKeyWords; ++i) key[i] &= kMasks[size][i];
     } else {
       std::memcpy(key.data(), word.data(), std::min(size, kMaxBytes));
     }
+    // NOLINTEND(bugprone-suspicious-stringview-data-usage)
     key.back() |= uint64_t{size} << kLengthShift;
     return {key, hash_of(key)};
   }
