@@ -71,7 +71,10 @@ if(TARGET stepforge_torch)
   if(CMAKE_BUILD_TYPE STREQUAL "Release" AND CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")  # others have no clones, or vectorise none
     add_test(NAME kernels.EveryCloneIsVectorised
       COMMAND python3 -B ${CMAKE_SOURCE_DIR}/tests/kernels/vector_clones.py $<TARGET_FILE:stepforge_torch>)
-    set_tests_properties(kernels.EveryCloneIsVectorised PROPERTIES LABELS fast)
+    # As on a processor that has neither bf16 instructions nor tiles.
+    add_test(NAME kernels.LinearProductsAreRightWithoutBf16Instructions COMMAND test_kernels --gtest_filter=Linear* --gtest_brief=1)
+    set_tests_properties(kernels.LinearProductsAreRightWithoutBf16Instructions PROPERTIES ENVIRONMENT ONEDNN_MAX_CPU_ISA=AVX2)
+    set_tests_properties(kernels.EveryCloneIsVectorised kernels.LinearProductsAreRightWithoutBf16Instructions PROPERTIES LABELS fast)
   endif()
 endif()
 if(TARGET stepforge_arrow)

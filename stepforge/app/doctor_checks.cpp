@@ -94,12 +94,19 @@ HealthCheck check_processor(const MachineFacts& machine) {
 }
 
 HealthCheck check_bf16(const MachineFacts& machine) {
-  const bool fast = has_bf16_products(machine.cpu);
-  return {Health::ok, "bf16",
-          fast ? "products of bf16 matrices are computed by the processor"
-               : "emulated (no AVX512_BF16 or AMX): train with precision.compute = \"fp32\" here, "
-                 "which is several times faster",
-          ""};
+  const std::vector<std::string>& sets = machine.cpu.instruction_sets;
+  std::string finding =
+      "emulated (no AVX2): train with precision.compute = \"fp32\" here, which is several times faster";
+  if (has(sets, "amx_bf16"))
+    finding =
+        "products of bf16 matrices are computed in tiles (AMX): precision.compute = \"bf16\" trains fastest";
+  else if (has_bf16_products(machine.cpu))
+    finding = "products of bf16 matrices are computed by the processor, two numbers at a time";
+  else if (has(sets, "avx2"))
+    finding =
+        "products are computed in fp32 (no AVX512_BF16 or AMX), a little slower than with precision.compute = \"fp32\"; "
+        "those of experts are emulated, several times slower";
+  return {Health::ok, "bf16", finding, ""};
 }
 
 HealthCheck check_memory(const MachineFacts& machine) {

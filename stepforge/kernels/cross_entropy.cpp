@@ -156,7 +156,7 @@ class ChunkedHead {
   const VocabularyPart& part_;
   const TensorExchange& ranks_;
   bool weight_written_;
-  at::Tensor logits_;          ///< of one chunk, then their gradient
+  at::Tensor logits_;  ///< of one chunk, then their gradient
 };
 
 void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,

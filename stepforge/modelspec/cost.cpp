@@ -19,7 +19,8 @@ std::string_view exchange_name(ExchangeKind kind) {
 }
 
 int64_t Workspace::bytes(const CostContext& context) const {
-  const int64_t narrows = narrow + narrow_token * std::min(context.tokens, cpu::kBf16ProductTokens);
+  const int64_t at_once = chunk > 0 ? std::min(chunk, context.tokens) : context.tokens;
+  const int64_t narrows = std::max(narrow, narrow_token * std::min(at_once, cpu::kBf16ProductTokens));
   const int64_t narrow_bytes =
       context.compute == DType::f32 ? 0 : narrows * static_cast<int64_t>(dtype_bytes(context.compute));
   const int64_t document = std::max<int64_t>(1, context.document_length);

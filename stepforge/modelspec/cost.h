@@ -41,13 +41,13 @@ struct CostContext {
 
 /// Memory that a call allocates and frees while it runs.
 struct Workspace {
-  Elements token;                    ///< per token
-  Elements chunk_token;              ///< per token of one chunk
-  int64_t chunk = 0;                 ///< tokens of a chunk, limited by those of the micro-batch
-  int64_t fixed_fp32 = 0;            ///< fp32 elements, whatever the number of tokens
-  int64_t narrow = 0;                ///< elements of the compute dtype, only if that is not fp32
-  int64_t narrow_token = 0;          ///< the same, per token of at most kBf16ProductTokens
-  int64_t thread_bytes = 0;          ///< of each running thread
+  Elements token;            ///< per token
+  Elements chunk_token;      ///< per token of one chunk
+  int64_t chunk = 0;         ///< tokens of a chunk, limited by those of the micro-batch
+  int64_t fixed_fp32 = 0;    ///< fp32 elements, whatever the number of tokens
+  int64_t narrow = 0;        ///< elements of the compute dtype, only if that is not fp32
+  int64_t narrow_token = 0;  ///< the same, per token of at most kBf16ProductTokens; the larger of both
+  int64_t thread_bytes = 0;  ///< of each running thread
   int64_t thread_bytes_per_key = 0;  ///< of each running thread, times document_length
   int64_t tasks_per_document = 1;    ///< limits the number of running threads; documents of all parts
 

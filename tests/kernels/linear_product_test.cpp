@@ -65,8 +65,9 @@ struct Sizes {
   int64_t outputs;
 };
 /// Around the sizes of packed parts: 192 rows, 64 columns, 256 or 1,024 columns at a time, 256 words of depth; odd ones too.
-const std::vector<Sizes> kSizes = {{9, 16, 16},    {16, 33, 64},    {191, 511, 63},  {192, 512, 64},  {193, 513, 65},
-                                   {410, 34, 257}, {17, 1030, 200}, {40, 96, 1100}, {2051, 40, 48}, {33, 2, 3}};
+const std::vector<Sizes> kSizes = {{9, 16, 16},    {16, 33, 64},   {191, 511, 63},  {192, 512, 64},
+                                   {193, 513, 65}, {410, 34, 257}, {17, 1030, 200}, {40, 96, 1100},
+                                   {2051, 40, 48}, {33, 2, 3}};
 
 TEST(LinearProduct, OfIntegersIsExact) {
   for (const Sizes& s : kSizes) {
@@ -103,8 +104,7 @@ TEST(LinearWeightGradient, OfIntegersIsExactInFp32AndAccumulates) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor grad_out = integers({s.rows, s.outputs}, 1, type);
       const at::Tensor x = integers({s.rows, s.depth}, 2, type);
-      const at::Tensor expected =
-          at::matmul(grad_out.to(at::kDouble).t(), x.to(at::kDouble)).to(at::kFloat);
+      const at::Tensor expected = at::matmul(grad_out.to(at::kDouble).t(), x.to(at::kDouble)).to(at::kFloat);
       const at::Tensor result = at::empty({s.outputs, s.depth}, at::kFloat);
       linear_weight_gradient(grad_out, x, result, false);
       EXPECT_TRUE(at::equal(result, expected)) << s.rows << " " << s.depth << " " << s.outputs;

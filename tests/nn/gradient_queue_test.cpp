@@ -48,14 +48,14 @@ TEST_F(GradientQueueTest, WhetherAWriteAddsIsDecidedWhenItIsDone) {
 
 TEST_F(GradientQueueTest, AProductIsThatOfTheGradientAndTheInput) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor left = random_tensor({7, 3}, 1, dtype);
-    const at::Tensor right = random_tensor({7, 5}, 2, dtype);
+    const at::Tensor left = (random_tensor({7, 3}, 1) * 2).round().to(dtype);  // integers: exact in any order
+    const at::Tensor right = (random_tensor({7, 5}, 2) * 2).round().to(dtype);
     weight.start_gradient();
     weight.defer_to(&queue);
     weight.add_product(left, right);
     weight.defer_to(nullptr);
     queue.run();
-    EXPECT_TRUE(at::equal(weight.gradient(), at::mm(left.t(), right).to(at::kFloat)));
+    EXPECT_TRUE(at::equal(weight.gradient(), at::mm(left.t().to(at::kFloat), right.to(at::kFloat))));
   }
 }
 

@@ -184,15 +184,16 @@ class Bf16Run {
       const Range words = depth_step(step);
       if (!left_in_place_) pack_left(p_.left, pairs_, rows, words, left, kLeftWords);
       for (int64_t column = columns.begin; column < columns.end; column += kPackedColumns)
-        multiply_block(blocks_, {.a = left_in_place_ ? left_at(rows.begin, words.begin) : left,
-                                 .a_row = left_in_place_ ? words_ : kLeftWords,
-                                 .b = packed_at(packed, column, words.begin),
-                                 .c = sums + column - columns.begin,
-                                 .c_row = sums_row,
-                                 .rows = rows.size(),
-                                 .columns = round_up(std::min(kPackedColumns, columns.end - column), kColumnUnit),
-                                 .depth = words.size(),
-                                 .accumulate = step > 0 || p_.summand.defined()});
+        multiply_block(blocks_,
+                       {.a = left_in_place_ ? left_at(rows.begin, words.begin) : left,
+                        .a_row = left_in_place_ ? words_ : kLeftWords,
+                        .b = packed_at(packed, column, words.begin),
+                        .c = sums + column - columns.begin,
+                        .c_row = sums_row,
+                        .rows = rows.size(),
+                        .columns = round_up(std::min(kPackedColumns, columns.end - column), kColumnUnit),
+                        .depth = words.size(),
+                        .accumulate = step > 0 || p_.summand.defined()});
     }
   }
 

@@ -41,11 +41,9 @@ inline constexpr CallKind kLoss = {
           if (loss.parts > 1 && !loss.whole_logits) made.forward.chunk_token.fp32 = 4 + loss.parts;
           made.backward.chunk_token.fp32 = loss.numbers_per_logit * loss.vocabulary;
           made.forward.narrow = bf16_product(weight.shape[1], weight.shape[0]);
-          made.backward.narrow = std::max(made.forward.narrow, bf16_product(weight.shape[0], weight.shape[1]));
-          if (weight.trained) {
-            const int64_t tokens = std::min(loss.chunk, cpu::kBf16ProductTokens);
-            made.backward.narrow = std::max(made.backward.narrow, bf16_product(tokens, weight.shape[1]));
-          }
+          made.backward.narrow =
+              std::max(made.forward.narrow, bf16_product(weight.shape[0], weight.shape[1]));
+          if (weight.trained) made.backward.narrow_token = bf16_product(1, weight.shape[1]);
           return made;
         },
     .exchanges =
