@@ -23,7 +23,7 @@ struct CpuFacts {
   std::vector<std::string> instruction_sets;
 };
 
-/// Whether products of bf16 matrices are computed in bf16. Elsewhere they are emulated, several times slower than fp32.
+/// Whether products of bf16 matrices are computed in bf16. Elsewhere they are computed in fp32, or emulated.
 bool has_bf16_products(const CpuFacts& cpu);
 
 /// From the text of /proc/cpuinfo.

@@ -52,10 +52,11 @@ struct LinearCrossEntropyOutputs {
   at::Tensor logits = {};          ///< fp32 [N, V]; only without gradients
 };
 
-/// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, capped if gradient.cap says so, loss, and `gradient`; the logits of all tokens are never materialized at once. hidden: [N, D], weight: [V, D] of one
-/// type. With bf16 the products are summed in fp32 and rounded to bf16 as in PyTorch (logits, their gradient,
-/// and each chunk's share of grad_weight before it is added in fp32); the loss is fp32. A chunk whose labels
-/// are all ignored costs nothing. Without gradients only the cap of `gradient` is used; logits are returned capped.
+/// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, capped if gradient.cap says so, loss, and
+/// `gradient`; the logits of all tokens are never materialized at once. hidden: [N, D], weight: [V, D] of one type.
+/// With bf16 the products are summed in fp32; logits, their gradient and grad_hidden are rounded to bf16, as in
+/// PyTorch; grad_weight and the loss are fp32. A chunk whose labels are all ignored costs nothing. Without gradients
+/// only the cap of `gradient` is used; logits are returned capped.
 ///
 /// If weight holds a part of the vocabulary, each rank calls it with its own part and the same other
 /// arguments. Losses are those of the whole vocabulary, the same on all ranks; grad_weight and logits are this

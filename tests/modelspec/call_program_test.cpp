@@ -328,11 +328,23 @@ TEST(ListCost, FrozenWeightsHaveNoProductsOfTheirGradients) {
   EXPECT_DOUBLE_EQ(list_cost(list, context).backward_weight_flops, 10 * 2.0 * kHidden * kWidth);
 }
 
-// bf16 products of weights pack the input.
+// bf16 products of weights pack the input, here 64 and 128 columns of it.
 TEST(ListCost, AQueueFreesWhatItHasWrittenBeforeItWritesMore) {
-  const CostContext context{.tokens = 10, .document_length = 10, .compute = DType::bf16};
-  // Of the last product, which comes first; its input and gradient are freed before the other one.
-  EXPECT_EQ(list_cost(mlp(), context).backward_weight_peak_bytes, 4 * cpu::bf16_product_words(10, kHidden));
+  constexpr int64_t kTokens = 10;
+  constexpr int64_t kWide = 128;
+  constexpr int64_t kNarrow = 64;
+  const ParameterSpec down = weight_of("down", {kNarrow, kWide});
+  const ParameterSpec up = weight_of("up", {kWide, kNarrow});
+  ListWriter writer("products");
+  const int hidden = writer.call(kLinear, "down", {writer.input({"x", kWide})}, {&down});
+  const CallList list = writer.finish({writer.call(kLinear, "up", {hidden}, {&up})});
+  // The product that comes first; its input and gradient are more than the other one needs beyond it.
+  const int64_t first = 4 * cpu::bf16_product_words(kTokens, kNarrow);
+  const int64_t second = 4 * cpu::bf16_product_words(kTokens, kWide);
+  ASSERT_GT(second, first);
+  ASSERT_GT(2 * kTokens * (kNarrow + kWide), second - first);
+  const CostContext context{.tokens = kTokens, .document_length = kTokens, .compute = DType::bf16};
+  EXPECT_EQ(list_cost(list, context).backward_weight_peak_bytes, first);
 }
 
 std::vector<std::string> kinds(const CallList& list) {

@@ -29,10 +29,9 @@ FactorPart rows_of(const FactorPart& part, int64_t begin, int64_t most) {
   return {part.data + begin * part.stride, part.stride, std::min(most, part.rows - begin), part.columns};
 }
 
-/// to[r] = row r, widened.
+/// to[r] = row r, widened, then 0.
 void widen(const FactorPart& part, float* to, int64_t to_row) {
-  for (int64_t r = 0; r < part.rows; ++r)
-    widen_rows(part.data + r * part.stride, 0, 1, part.columns, 1.0F, to + r * to_row, part.columns);
+  widen_rows(part.data, part.stride, part.rows, part.columns, 1.0F, to, to_row);
 }
 
 /// to[r] = the pairs of row r.
