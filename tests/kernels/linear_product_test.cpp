@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/linear_product.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/matmul.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/cpu/bf16_product.h"
+#include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/kernels/kernel_list.h"
+#include "stepforge/modelspec/kernel_tiles.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
@@ -118,6 +124,31 @@ TEST(LinearProduct, OfBf16GivesEachRowTheBitsThatItHasAmongOthers) {
   const at::Tensor weight = random_tensor({257, 700}, 1).to(at::kBFloat16);
   const at::Tensor x = random_tensor({300, 700}, 2).to(at::kBFloat16);
   EXPECT_TRUE(at::equal(product_of(x.slice(0, 100, 140), weight), product_of(x, weight).slice(0, 100, 140)));
+}
+
+TEST(LinearGradients, OfBf16PackAsMuchAsTheCostOfALinearCallSays) {
+  if (cpu::bf16_blocks() == cpu::Bf16Blocks::none) GTEST_SKIP() << "libtorch's products";
+  install_cpu_allocator();
+  for (const Sizes& s : kSizes) {
+    const at::Tensor grad_out = integers({s.rows, s.outputs}, 1, at::kBFloat16);
+    const at::Tensor weight = integers({s.outputs, s.depth}, 2, at::kBFloat16);
+    const at::Tensor x = integers({s.rows, s.depth}, 3, at::kBFloat16);
+    const at::Tensor out = at::empty({s.rows, s.outputs}, at::kBFloat16);
+    const at::Tensor grad_x = at::empty({s.rows, s.depth}, at::kBFloat16);
+    const at::Tensor grad_weight = at::empty({s.outputs, s.depth}, at::kFloat);
+    const auto packed = [](const auto& product) {
+      reset_cpu_peak();
+      const int64_t before = cpu_memory().live_bytes;
+      product();
+      return cpu_memory().peak_bytes - before;
+    };
+    EXPECT_EQ(packed([&] { linear_product(x, weight, out); }),
+              4 * cpu::bf16_product_words(s.depth, s.outputs));
+    EXPECT_EQ(packed([&] { linear_input_gradient(grad_out, weight, {}, grad_x); }),
+              4 * cpu::bf16_product_words(s.outputs, s.depth));
+    EXPECT_EQ(packed([&] { linear_weight_gradient(grad_out, x, grad_weight, false); }),
+              4 * cpu::bf16_product_words(std::min(s.rows, cpu::kBf16ProductTokens), s.depth));
+  }
 }
 
 TEST(LinearGradients, DoNotDependOnTheNumberOfThreads) {

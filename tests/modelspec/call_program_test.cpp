@@ -347,6 +347,22 @@ TEST(ListCost, AQueueFreesWhatItHasWrittenBeforeItWritesMore) {
   EXPECT_EQ(list_cost(list, context).backward_weight_peak_bytes, first);
 }
 
+TEST(ListCost, ALinearCallCountsWhatItsBf16ProductsPack) {
+  constexpr int64_t kTokens = 10;
+  constexpr int64_t kIn = 64;
+  constexpr int64_t kOut = 200;
+  const ParameterSpec weight = weight_of("weight", {kOut, kIn});
+  ListWriter writer("product");
+  const CallList list =
+      writer.finish({writer.call(kLinear, "product", {writer.input({"x", kIn})}, {&weight})});
+  const CostContext context{.tokens = kTokens, .document_length = kTokens, .compute = DType::bf16};
+  const BlockCost cost = list_cost(list, context);
+  // Results in bf16, and fp32 words of the right factor in panels of 64 columns.
+  EXPECT_EQ(cost.forward_peak_bytes, 2 * kTokens * kOut + 4 * kIn * 256);
+  EXPECT_EQ(cost.backward_input_peak_bytes, 2 * kTokens * kIn + 4 * kOut * 64);
+  EXPECT_EQ(cost.backward_weight_peak_bytes, 4 * kTokens * 64);
+}
+
 std::vector<std::string> kinds(const CallList& list) {
   std::vector<std::string> found;
   for (const Call& call : list.calls) found.push_back(call.name);
