@@ -5,44 +5,55 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include <ATen/Parallel.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/random.h"
+#include "stepforge/kernels/cpu/normal_numbers.h"
 
 namespace stepforge {
 namespace {
 
-/// Two standard normal numbers from two random words. u is never 0, so the logarithm is finite.
-std::array<float, 2> box_muller(uint32_t first, uint32_t second) {
-  const auto u = static_cast<float>((static_cast<double>(first) + 0.5) * 0x1.0p-32);
-  const float angle = 2.0F * std::numbers::pi_v<float> * uniform_float(second);
-  const float radius = std::sqrt(-2.0F * std::log(u));
-  return {radius * std::cos(angle), radius * std::sin(angle)};
-}
-
-/// Standard normal numbers of elements 4 * group .. 4 * group + 3.
-std::array<float, 4> normal_group(uint64_t key, uint64_t group, uint64_t attempt) {
-  const auto words = philox(key, group, attempt);
-  const auto low = box_muller(words[0], words[1]);
-  const auto high = box_muller(words[2], words[3]);
-  return {low[0], low[1], high[0], high[1]};
-}
-
-std::array<float, 4> value_group(const Initializer& init, uint64_t key, uint64_t group) {
-  std::array<float, 4> values = normal_group(key, group, 0);
-  const auto std = static_cast<float>(init.std);
-  const auto cutoff = static_cast<float>(init.cutoff);
-  for (size_t lane = 0; lane < values.size(); ++lane) {
-    if (init.kind == Initializer::Kind::truncated_normal) {
-      for (uint64_t attempt = 1; !(std::abs(values[lane]) <= cutoff); ++attempt) {
-        values[lane] = normal_group(key, group, attempt)[lane];
+/// Draws again until each value is within the cutoff. values are those of groups first_group, first_group + 1, ….
+void redraw(uint64_t key, uint64_t first_group, float cutoff, std::span<float> values) {
+  std::vector<size_t> outside;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!(std::abs(values[i]) <= cutoff)) outside.push_back(i);
+  }
+  for (uint64_t attempt = 1; !outside.empty(); ++attempt) {
+    size_t left = 0;
+    for (size_t begin = 0; begin < outside.size(); begin += cpu::kNormalGroups) {
+      const size_t count = std::min<size_t>(cpu::kNormalGroups, outside.size() - begin);
+      std::array<uint64_t, cpu::kNormalGroups> groups = {};
+      for (size_t i = 0; i < count; ++i) groups[i] = first_group + outside[begin + i] / 4;
+      std::array<float, cpu::kNormalNumbers> drawn;
+      cpu::normal_numbers(key, groups.data(), attempt, drawn.data());
+      for (size_t i = 0; i < count; ++i) {
+        const size_t index = outside[begin + i];
+        values[index] = drawn[4 * i + index % 4];
+        if (!(std::abs(values[index]) <= cutoff)) outside[left++] = index;
       }
     }
-    values[lane] *= std;
+    outside.resize(left);
   }
+}
+
+/// Values of elements kNormalNumbers * block and the following.
+std::array<float, cpu::kNormalNumbers> value_block(const Initializer& init, uint64_t key, int64_t block) {
+  const auto first_group = static_cast<uint64_t>(block * cpu::kNormalGroups);
+  std::array<uint64_t, cpu::kNormalGroups> groups;
+  std::iota(groups.begin(), groups.end(), first_group);
+  std::array<float, cpu::kNormalNumbers> values;
+  cpu::normal_numbers(key, groups.data(), 0, values.data());
+  if (init.kind == Initializer::Kind::truncated_normal) {
+    redraw(key, first_group, static_cast<float>(init.cutoff), values);
+  }
+  for (float& value : values) value *= static_cast<float>(init.std);
   return values;
 }
 
@@ -75,29 +86,33 @@ void fill_initial(float* data, int64_t first_index, int64_t count, const Initial
     return;
   }
   if (count == 0) return;
-  const int64_t last_index = first_index + count - 1;
-  constexpr int64_t kGroupsPerTask = 4096;
-  at::parallel_for(first_index / 4, last_index / 4 + 1, kGroupsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t group = begin; group < end; ++group) {
-      const auto values = value_group(initializer, key, static_cast<uint64_t>(group));
-      const int64_t from = std::max(group * 4, first_index);
-      const int64_t to = std::min(group * 4 + 3, last_index);
-      for (int64_t index = from; index <= to; ++index)
-        data[index - first_index] = values[static_cast<size_t>(index % 4)];
-    }
-  });
+  const int64_t end_index = first_index + count;
+  constexpr int64_t kBlocksPerTask = 256;
+  at::parallel_for(first_index / cpu::kNormalNumbers, (end_index - 1) / cpu::kNormalNumbers + 1,
+                   kBlocksPerTask, [&](int64_t begin, int64_t end) {
+                     for (int64_t block = begin; block < end; ++block) {
+                       const auto values = value_block(initializer, key, block);
+                       const int64_t from = std::max(block * cpu::kNormalNumbers, first_index);
+                       const int64_t to = std::min((block + 1) * cpu::kNormalNumbers, end_index);
+                       std::copy_n(values.begin() + from % cpu::kNormalNumbers, to - from,
+                                   data + (from - first_index));
+                     }
+                   });
 }
 
 float initial_value_reference(int64_t index, const Initializer& initializer, uint64_t key) {
   check_arguments(index, 1, initializer);
   if (initializer.kind == Initializer::Kind::zeros) return 0.0F;
   if (initializer.kind == Initializer::Kind::ones) return 1.0F;
-  const bool truncated = initializer.kind == Initializer::Kind::truncated_normal;
+  const auto group = static_cast<uint64_t>(index / 4);
+  const auto pair = static_cast<size_t>(index % 4 / 2);
   for (uint64_t attempt = 0;; ++attempt) {
-    const float value =
-        normal_group(key, static_cast<uint64_t>(index / 4), attempt)[static_cast<size_t>(index % 4)];
-    if (!truncated || std::abs(value) <= static_cast<float>(initializer.cutoff)) {
-      return value * static_cast<float>(initializer.std);
+    const auto words = philox(key, group, attempt);
+    const double radius = std::sqrt(-2.0 * std::log((words[2 * pair] + 0.5) * 0x1.0p-32));
+    const double angle = 2.0 * std::numbers::pi * uniform_float(words[2 * pair + 1]);
+    const double value = radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
+    if (initializer.kind == Initializer::Kind::normal || std::abs(value) <= initializer.cutoff) {
+      return static_cast<float>(value * initializer.std);
     }
   }
 }
