@@ -28,8 +28,7 @@ void grouped_input_gradient(const at::Tensor& grad_out, const at::Tensor& weight
                             std::span<const int64_t> offsets, const at::Tensor& grad_x);
 
 /// grad_weights: [E, out, in] fp32 (of fp64: fp64), written or, with `accumulate`, added to. The gradient of an expert
-/// without rows is written as 0 or left as it is. With bf16 the sum over a tile is fp32; processors without products of
-/// pairs of bf16, or with AMX, round it to bf16 before it is written or added.
+/// without rows is written as 0 or left as it is. Sums of bf16 are fp32, and never rounded to bf16 by the CPU's kernel.
 void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
                              std::span<const int64_t> offsets, const at::Tensor& grad_weights,
                              bool accumulate);

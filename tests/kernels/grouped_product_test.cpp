@@ -53,7 +53,7 @@ TEST(GroupedProduct, AgreesWithTheFp64Reference) {
         const double tolerance = type == at::kFloat ? 64 * kEps32 : kEps16;
         expect_close(actual.out, expected.out, tolerance, "out");
         expect_close(actual.grad_x, expected.grad_x, tolerance, "grad_x");
-        expect_close(actual.grad_weights, expected.grad_weights, tolerance, "grad_weights");
+        expect_close(actual.grad_weights, expected.grad_weights, 64 * kEps32, "grad_weights");
       }
     }
   }
@@ -63,7 +63,7 @@ TEST(GroupedProduct, AgreesWithTheFp64Reference) {
 TEST(GroupedProduct, AgreesWithTheFp64ReferenceBeyondATile) {
   const std::vector<int64_t> offsets = {0, 5, 1105, 1105, 1131};
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1100, 70}, {64, 900}, {131, 129}}) {
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{1100, 70}, {64, 900}, {131, 129}, {2300, 40}}) {
       const at::Tensor x = random_tensor({1131, in}, 1).to(type);
       const at::Tensor weights = random_tensor({4, out, in}, 2).to(type);
       const at::Tensor grad_out = random_tensor({1131, out}, 3).to(type);
@@ -73,7 +73,7 @@ TEST(GroupedProduct, AgreesWithTheFp64ReferenceBeyondATile) {
       const double tolerance = type == at::kFloat ? 256 * kEps32 : kEps16;
       expect_close(actual.out, expected.out, tolerance, "out");
       expect_close(actual.grad_x, expected.grad_x, tolerance, "grad_x");
-      expect_close(actual.grad_weights, expected.grad_weights, tolerance, "grad_weights");
+      expect_close(actual.grad_weights, expected.grad_weights, 256 * kEps32, "grad_weights");
     }
   }
 }

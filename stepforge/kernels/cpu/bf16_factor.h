@@ -38,11 +38,11 @@ constexpr int64_t packed_words(int64_t depth, bool pairs) {
   return pairs ? (depth + 1) / 2 : depth;
 }
 
-/// to[r, k]: rows and words of depth of a factor [rows, depth], `to_row` apart.
+/// to[r, k]: rows and words of depth of a factor [rows, depth], `to_row` apart. At most kPackedRows rows and kPackedDepth words.
 void pack_left(const ProductFactor& left, bool pairs, Range rows, Range words, float* to, int64_t to_row);
 
 /// to[k, c]: words of depth and columns of a factor [depth, columns], rows kPackedColumns apart and filled with 0 up to a multiple
-/// of kColumnUnit.
+/// of kColumnUnit. At most kPackedDepth words and kPackedColumns columns.
 void pack_right(const ProductFactor& right, bool pairs, Range words, Range columns, float* to);
 
 }  // namespace stepforge::cpu

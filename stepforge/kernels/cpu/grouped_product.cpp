@@ -6,10 +6,8 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 
+#include "stepforge/kernels/cpu/bf16_product.h"
 #include "stepforge/kernels/cpu/block_gemm.h"
 #include "stepforge/kernels/cpu/pair_product.h"
 #include "stepforge/kernels/cpu/panel_product.h"
@@ -17,27 +15,8 @@
 #include "stepforge/kernels/tensor_check.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 
-/// Of MKL; null if libtorch has another library. Sets how many threads a product that this thread calls may use, and returns
-/// what it was before; 0: the number for all threads.
-extern "C" int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
-
 namespace stepforge::cpu {
 namespace {
-
-/// While it exists, a product that this thread calls runs on this thread alone. That is so in any case inside a parallel
-/// region, but MKL chooses its kernel by the number of threads that it might use.
-class OneThread {
- public:
-  OneThread() : before_(MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(1) : 0) {}
-  ~OneThread() {
-    if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(before_);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
 
 /// Gradients of so many elements have left the caches before anything reads them: they are written by non-temporal stores.
 constexpr int64_t kNonTemporalElements = 16 << 20;
@@ -45,7 +24,7 @@ constexpr int64_t kNonTemporalElements = 16 << 20;
 /// Distance of rows of gradients: not a power of two, so that a column of them is not in one set of a cache.
 constexpr int64_t kLeftRow = kPanelDepth + 16;
 
-/// Rows [begin, end) of what is divided: tokens of an expert, or rows of its weight.
+/// Rows or columns [begin, end) of what is divided: tokens of an expert, or features of its weight.
 struct Tile {
   int64_t expert;
   int64_t begin;
@@ -66,8 +45,6 @@ template <typename Body>
 void run_tiles(const std::vector<Tile>& tiles, const Body& body) {
   std::atomic<size_t> next = 0;
   at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
-    const at::NoGradGuard no_grad;  // of this thread
-    const OneThread alone;
     for (size_t i = next++; i < tiles.size(); i = next++)
       body(tiles[i], tiles[std::min(i + 1, tiles.size() - 1)]);
   });
@@ -140,23 +117,65 @@ void multiply_gradients(const at::Tensor& grad_out, const at::Tensor& x, const T
   }
 }
 
+/// Whether bf16_product.h computes it: bf16 that a processor does not multiply in pairs, or multiplies in tiles.
+bool is_in_blocks(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 &&
+         (bf16_blocks() == Bf16Blocks::tiles || bf16_blocks() == Bf16Blocks::widened);
+}
+
+/// Of fp32, or of pairs of bf16 along the depth.
+bool is_in_panels(const at::Tensor& x) {
+  return x.scalar_type() == at::kFloat || (pair_product() != nullptr && x.size(1) % 2 == 0);
+}
+
+/// Every tile has some columns of an expert, whose weight is packed once for all its rows.
+void multiply_blocks(const at::Tensor& x, const at::Tensor& weights, std::span<const int64_t> offsets,
+                     const at::Tensor& out) {
+  std::vector<Tile> tiles;
+  for (size_t e = 0; e + 1 < offsets.size(); ++e)
+    if (offsets[e] < offsets[e + 1])
+      add_tiles(tiles, static_cast<int64_t>(e), 0, out.size(1), kPackedColumns);
+  const bool transposed = weights.stride(2) == 1;
+  run_tiles(tiles, [&](const Tile& tile, const Tile& /*next*/) {
+    const int64_t begin = offsets[static_cast<size_t>(tile.expert)];
+    const int64_t end = offsets[static_cast<size_t>(tile.expert) + 1];
+    const at::Tensor weight = weights.select(0, tile.expert);
+    multiply_bf16_alone({.left = {x.slice(0, begin, end)},
+                         .right = {transposed ? weight : weight.t(), transposed},
+                         .out = out.slice(0, begin, end),
+                         .summand = {}},
+                        {0, end - begin}, {tile.begin, tile.end});
+  });
+}
+
+/// Rows [tile.begin, tile.end) of the gradient of a weight, `target`, from tokens [begin, end).
+void multiply_gradient_blocks(const at::Tensor& grad_out, const at::Tensor& x, const Tile& tile,
+                              int64_t begin, int64_t end, const at::Tensor& target, bool accumulate,
+                              bool non_temporal) {
+  // So many that the left factor is packed once.
+  constexpr int64_t kTokens = kPackedDepth;
+  const int64_t most = bf16_blocks() == Bf16Blocks::widened ? kTokens : 2 * kTokens;
+  for (int64_t n = begin; n < end; n += most) {
+    const int64_t until = std::min(n + most, end);
+    multiply_bf16_alone({.left = {grad_out.slice(0, n, until), /*transposed=*/true},
+                         .right = {x.slice(0, n, until)},
+                         .out = target,
+                         .summand = accumulate || n > begin ? target : at::Tensor(),
+                         .non_temporal = non_temporal && until == end},
+                        {tile.begin, tile.end}, {0, x.size(1)});
+  }
+}
+
 }  // namespace
 
 void grouped_product(const at::Tensor& x, const at::Tensor& weights, std::span<const int64_t> offsets,
                      const at::Tensor& out) {
+  if (is_in_blocks(x)) return multiply_blocks(x, weights, offsets, out);
+  if (!is_in_panels(x)) return reference::grouped_product(x, weights, offsets, out);
   std::vector<Tile> tiles;
   for (size_t e = 0; e + 1 < offsets.size(); ++e)
     add_tiles(tiles, static_cast<int64_t>(e), offsets[e], offsets[e + 1], kGroupRows);
-  // Pairs of bf16 along the depth.
-  const bool ours = x.scalar_type() == at::kFloat || (pair_product() != nullptr && x.size(1) % 2 == 0);
-  run_tiles(tiles, [&](const Tile& tile, const Tile& next) {
-    if (ours) {
-      multiply_tokens(x, weights, tile, next, out);
-      return;
-    }
-    at::Tensor rows = out.slice(0, tile.begin, tile.end);
-    at::mm_out(rows, x.slice(0, tile.begin, tile.end), weights.select(0, tile.expert).t());
-  });
+  run_tiles(tiles, [&](const Tile& tile, const Tile& next) { multiply_tokens(x, weights, tile, next, out); });
 }
 
 void grouped_input_gradient(const at::Tensor& grad_out, const at::Tensor& weights,
@@ -167,32 +186,26 @@ void grouped_input_gradient(const at::Tensor& grad_out, const at::Tensor& weight
 void grouped_weight_gradient(const at::Tensor& grad_out, const at::Tensor& x,
                              std::span<const int64_t> offsets, const at::Tensor& grad_weights,
                              bool accumulate) {
+  const bool in_blocks = is_in_blocks(x);
+  if (!in_blocks && x.scalar_type() != at::kFloat && pair_product() == nullptr)
+    return reference::grouped_weight_gradient(grad_out, x, offsets, grad_weights, accumulate);
   // Of rows of the weights, each summed over all tokens of its expert. Small weights are divided too.
   const int64_t tile_rows = grouped_weight_rows(grad_weights.size(0) * grad_weights.size(1));
   const bool non_temporal = grad_weights.numel() >= kNonTemporalElements;
   std::vector<Tile> tiles;
   for (int64_t e = 0; e < grad_weights.size(0); ++e) add_tiles(tiles, e, 0, grad_weights.size(1), tile_rows);
-  // libtorch has no bf16 product with an fp32 result.
-  const bool narrow = x.scalar_type() == at::kBFloat16 && pair_product() == nullptr;
-  const at::Tensor products =
-      narrow ? at::empty({at::get_num_threads(), tile_rows, x.size(1)}, x.options()) : at::Tensor();
   run_tiles(tiles, [&](const Tile& tile, const Tile& /*next*/) {
     const int64_t begin = offsets[static_cast<size_t>(tile.expert)];
     const int64_t end = offsets[static_cast<size_t>(tile.expert) + 1];
-    at::Tensor target = grad_weights.select(0, tile.expert).slice(0, tile.begin, tile.end);
+    const at::Tensor weight = grad_weights.select(0, tile.expert);
+    const at::Tensor target = weight.slice(0, tile.begin, tile.end);
     if (begin == end) {
       if (!accumulate) target.zero_();
-      return;
-    }
-    if (!narrow) {
+    } else if (in_blocks) {
+      multiply_gradient_blocks(grad_out, x, tile, begin, end, weight, accumulate, non_temporal);
+    } else {
       multiply_gradients(grad_out, x, tile, begin, end, target, accumulate, non_temporal);
-      return;
     }
-    const at::Tensor left = grad_out.slice(0, begin, end).slice(1, tile.begin, tile.end).t();
-    const at::Tensor right = x.slice(0, begin, end);
-    at::Tensor product = products.select(0, at::get_thread_num()).slice(0, 0, tile.end - tile.begin);
-    at::mm_out(product, left, right);
-    write_or_add(target, product, accumulate);
   });
 }
 

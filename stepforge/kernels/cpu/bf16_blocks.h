@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of blocks of bf16, packed in words (bf16_factor.h), by what the processor has.
+#pragma once
+
+#include <cstdint>
+
+namespace stepforge::cpu {
+
+/// How a processor multiplies blocks of bf16.
+enum class Bf16Blocks : uint8_t {
+  none,     ///< not at all: libtorch's products remain
+  widened,  ///< as fp32 (AVX2, AVX-512): oneDNN's block products, inside libtorch
+  pairs,    ///< two at a time (AVX512_BF16): pair_product.h
+  tiles,    ///< in matrix tiles (AMX): oneDNN's again
+};
+
+/// Of this processor.
+Bf16Blocks bf16_blocks();
+
+/// c = a b or c += a b: a [rows, depth], b [depth, columns] in rows of kPackedColumns, both in words.
+struct WordBlock {
+  const float* a;
+  int64_t a_row;
+  const float* b;
+  float* c;
+  int64_t c_row;
+  int64_t rows;
+  int64_t columns;  ///< a multiple of kColumnUnit
+  int64_t depth;
+  bool accumulate;
+};
+
+void multiply_block(Bf16Blocks blocks, const WordBlock& block);
+
+/// After the last product of a thread: registers of tiles are state of the thread.
+void release_blocks(Bf16Blocks blocks);
+
+}  // namespace stepforge::cpu
