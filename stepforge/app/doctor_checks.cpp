@@ -104,8 +104,7 @@ HealthCheck check_bf16(const MachineFacts& machine) {
     finding = "products of bf16 matrices are computed by the processor, two numbers at a time";
   else if (has(sets, "avx2"))
     finding =
-        "products are computed in fp32 (no AVX512_BF16 or AMX), a little slower than with precision.compute = \"fp32\"; "
-        "those of experts are emulated, several times slower";
+        "products are computed in fp32 (no AVX512_BF16 or AMX), a little slower than with precision.compute = \"fp32\"";
   return {Health::ok, "bf16", finding, ""};
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <set>
 #include <sstream>
@@ -70,12 +71,30 @@ std::vector<std::string> known_instruction_sets(std::string_view flags) {
   return found;
 }
 
+bool has_any(const CpuFacts& cpu, std::initializer_list<std::string_view> sets) {
+  return std::any_of(cpu.instruction_sets.begin(), cpu.instruction_sets.end(), [&](std::string_view set) {
+    return std::find(sets.begin(), sets.end(), set) != sets.end();
+  });
+}
+
 }  // namespace
 
 bool has_bf16_products(const CpuFacts& cpu) {
-  return std::any_of(cpu.instruction_sets.begin(), cpu.instruction_sets.end(), [](const std::string& set) {
-    return set == "avx512_bf16" || set == "amx_bf16" || set == "bf16";
-  });
+  return has_any(cpu, {"avx512_bf16", "amx_bf16", "bf16"});
+}
+
+std::string products_by(const CpuFacts& cpu, bool bf16) {
+  const char* const fp32 = has_any(cpu, {"avx512f"})  ? "AVX-512"
+                           : has_any(cpu, {"avx2"})   ? "AVX2"
+                           : has_any(cpu, {"asimd"})  ? "NEON"
+                           : has_any(cpu, {"sse4_2"}) ? "SSE"
+                                                      : "";
+  if (!bf16) return fp32[0] == 0 ? "unknown instructions" : fp32;
+  if (has_any(cpu, {"amx_bf16"})) return "AMX tiles";
+  if (has_any(cpu, {"avx512_bf16"})) return "AVX512_BF16 pairs";
+  if (has_any(cpu, {"bf16"})) return "bf16 instructions";
+  if (has_any(cpu, {"avx2"})) return format("fp32, {}", fp32);
+  return "emulation";
 }
 
 CpuFacts parse_cpuinfo(std::string_view text) {

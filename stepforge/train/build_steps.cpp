@@ -181,8 +181,7 @@ void build_threads(Trainer& trainer) {
   if (trainer.config.precision.compute == DType::bf16 && !has_bf16_products(read_machine_facts().cpu)) {
     trainer.log.warning(
         "this processor has no products of bf16 (AVX512_BF16 or AMX): precision.compute = \"bf16\" computes in fp32 "
-        "with AVX2, and emulates products of experts, several times slower; precision.compute=fp32 trains faster "
-        "here and needs more memory for activations only");
+        "with AVX2; precision.compute=fp32 trains a little faster here and needs more memory for activations only");
   }
   if (training.reduction != ReductionMode::ordered || trainer.all_ranks == nullptr) return;
   const std::vector<std::string> all = gather_texts(*trainer.all_ranks, trainer.state.arithmetic);

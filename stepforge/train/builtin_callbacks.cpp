@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/Parallel.h>
+
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/file_writer.h"
 #include "stepforge/base/json.h"
@@ -64,6 +66,7 @@ class ReportCallback : public Callback {
         "step: {}{} x {} x {} tokens = {} tokens", ranks == 1 ? "" : format("{} ranks x ", ranks),
         counted(batch.micro_batches(), "micro-batch"), counted(batch.rows_per_micro_batch, "row"),
         batch.seq_len, with_thousands(batch.tokens_per_step()));
+    report_products(trainer);
     trainer.log.info("program: {} operations, predicted peak memory {}",
                      with_thousands(std::ssize(trainer.train_program.operations)),
                      human_bytes(trainer.predicted_memory.peak_of_one_memory()));
@@ -99,6 +102,17 @@ class ReportCallback : public Callback {
   }
 
  private:
+  /// How products go on this processor, and whether another precision is faster.
+  static void report_products(const Trainer& trainer) {
+    const CpuFacts cpu = read_machine_facts().cpu;
+    const bool bf16 = trainer.config.precision.compute == DType::bf16;
+    const bool tiles = std::find(cpu.instruction_sets.begin(), cpu.instruction_sets.end(), "amx_bf16") !=
+                       cpu.instruction_sets.end();
+    trainer.log.info("products: {} by {}, {}{}", bf16 ? "bf16" : "fp32", products_by(cpu, bf16),
+                     counted(at::get_num_threads(), "thread"),
+                     tiles && !bf16 ? "; precision.compute=bf16 is faster on this processor (AMX)" : "");
+  }
+
   /// "about 1,200 tokens and 300 labels": of an average row, without padding.
   static std::string expected_size(const Trainer& trainer) {
     const RowStream& stream = *trainer.data.train;
