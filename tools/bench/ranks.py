@@ -15,6 +15,7 @@ All read the same token ids in the same order, so that routers choose for the sa
 
 Ranks of Stepforge share memory, which is what it does on one host. PyTorch has only Gloo for the CPU, here through loopback, so a
 row gives Stepforge over Gloo too. "tuned" gives the peers the MKL kernels that Stepforge has, and keeps their memory (machine.py).
+With FSDP, one rank has the same rows and as many threads as there were ranks, if there are as many cores.
 Memory is the peak resident size of the largest rank. Noise is the spread of the rounds of one program.
 """
 import argparse
@@ -74,6 +75,9 @@ KINDS = {
 }  # fmt: skip
 
 
+ONE_RANK = "Stepforge, one rank"
+
+
 def config_of(kind):
     return HERE / ("qwen3_moe.toml" if kind == "experts" else "small.toml")
 
@@ -112,19 +116,19 @@ def write_tokens(path, vocabulary, count):
     path.write_bytes(tokens.tobytes())
 
 
-def run_stepforge(options, backend, kind, ranks, rows, seq_len, steps, tokens):
+def run_stepforge(options, backend, threads, kind, ranks, rows, seq_len, steps, tokens):
     folder = Path(tempfile.mkdtemp(prefix="stepforge-bench."))
     try:
         command = [
             options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", config_of(kind),
             f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", f"training.seq_len={seq_len}",
-            "training.threads=1", f"comm.backend={backend}",
+            f"training.threads={threads}", f"comm.backend={backend}",
             f'data.sources=[{{ path = "{tokens}", format = "tokens_u16" }}]', "data.shuffle=false",
             "tokenizer.type=hf", f"tokenizer.path={tokens.parent / 'tokenizer.json'}",
             *KINDS[kind][1](ranks, rows),
         ]  # fmt: skip
         # The launcher's peak is that of its largest rank.
-        _, began, peak = measured(command, environment(1))
+        _, began, peak = measured(command, environment(threads))
         lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         steps = [line for line in lines if line["kind"] == "train"]
         return {
@@ -168,36 +172,42 @@ def summarize(runs, tokens):
     }
 
 
-def programs(peer):
+def programs(peer, kind, ranks):
     """A function for each row of a table."""
-    return {
-        "Stepforge": lambda options, *work: run_stepforge(options, "shared_memory", *work),
-        "Stepforge, Gloo": lambda options, *work: run_stepforge(options, "gloo", *work),
+    rows = {
+        "Stepforge": lambda options, *work: run_stepforge(options, "shared_memory", 1, *work),
+        "Stepforge, Gloo": lambda options, *work: run_stepforge(options, "gloo", 1, *work),
         peer: lambda options, *work: run_peer(options, False, *work),
         f"{peer}, tuned": lambda options, *work: run_peer(options, True, *work),
     }
+    if kind == "fsdp" and ranks <= (os.cpu_count() or 1):
+        rows[ONE_RANK] = lambda options, kind, ranks, *work: run_stepforge(options, "shared_memory", ranks, kind, 1, *work)
+    return rows
 
 
 def bench(options, kind, ranks, rows, seq_len, file):
     tokens = rows * seq_len
     steps = WARMUP_STEPS + max(1, options.tokens // tokens)
     peer = KINDS[kind][0]
-    runs = {name: [] for name in programs(peer)}
+    runs = {name: [] for name in programs(peer, kind, ranks)}
     for number in range(1, options.rounds + 1):
         print(f"{kind}, {ranks} ranks, {rows} rows per step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
-        for name, run in programs(peer).items():
+        for name, run in programs(peer, kind, ranks).items():
             runs[name].append(run(options, kind, ranks, rows, seq_len, steps, file))
     table = {name: summarize(list_of_runs, tokens) for name, list_of_runs in runs.items()}
     print(f"\n{kind}: {ranks} ranks, {rows} {'row' if rows == 1 else 'rows'} of {seq_len} tokens per step")
     print(f"{'':24}{'tok/s':>8}{'peak MiB per rank':>19}{'s to end of step 1':>20}{'noise':>8}")
     for name, row in table.items():
         print(f"{name:24}{row['tps']:8.0f}{row['peak_mib']:19.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
-    ours, over_gloo, *theirs = table.values()
-    for name, row in zip((peer, f"{peer}, tuned"), theirs, strict=True):
+    ours, over_gloo = table["Stepforge"], table["Stepforge, Gloo"]
+    for name in (peer, f"{peer}, tuned"):
+        row = table[name]
         print(
             f"Stepforge against {name}: speed x {ours['tps'] / row['tps']:.2f} (over Gloo x {over_gloo['tps'] / row['tps']:.2f}), memory per "
             f"rank x {ours['peak_mib'] / row['peak_mib']:.2f}, time to the end of step 1 x {ours['first_step_s'] / row['first_step_s']:.2f}"
         )
+    if ONE_RANK in table:
+        print(f"{ranks} ranks of one thread against one rank of {ranks} threads: speed x {ours['tps'] / table[ONE_RANK]['tps']:.2f}")
     print_noise(table.values())
 
 
