@@ -181,7 +181,8 @@ TEST(FrozenParameters, ARunMovesOverRanksWithTheBitsOfOneRank) {
       job(folder, "moving", ordered + Strings{"checkpoint.enable=true", "checkpoint.interval=100"});
   Records all = RankThreads(4).run(moving, 2)[3];
   for (const StepRecord& record : TestRun(moving).run(4)) all.push_back(record);
-  for (const StepRecord& record : RankThreads(2).run(moving)[1]) all.push_back(record);
+  const std::vector<Records> rest = RankThreads(2).run(moving);
+  all.insert(all.end(), rest[1].begin(), rest[1].end());
   EXPECT_EQ(numbers(all), numbers(whole));
 }
 
