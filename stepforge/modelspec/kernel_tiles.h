@@ -54,10 +54,11 @@ constexpr int64_t attention_packed_floats(int64_t head_dim, int64_t value_dim) {
 }
 
 /// fp32 numbers of scratch memory per thread in attention forward: queries, outputs, maxima and sums
-/// of one block of queries, scores of one strip.
+/// and scores of one block of queries. In matrix tiles queries are read in place, and probabilities in bf16 are there.
 constexpr int64_t attention_forward_floats(int64_t head_dim, int64_t value_dim) {
-  const int64_t padded = round_up(head_dim, kColumnUnit) + round_up(value_dim, kColumnUnit);
-  return round_up(kQueryBlock * (padded + 2) + kStrip * kKeyBlock, kColumnUnit);
+  const int64_t queries = round_up(head_dim, kColumnUnit);
+  const int64_t most = queries < kKeyBlock / 2 ? kKeyBlock / 2 : queries;
+  return round_up(kQueryBlock * (most + round_up(value_dim, kColumnUnit) + 2 + kKeyBlock), kColumnUnit);
 }
 
 /// The same in its backward: `per_key` for keys, values and their gradients of one document, `fixed` for one
@@ -70,7 +71,7 @@ constexpr AttentionBackwardFloats attention_backward_floats(int64_t head_dim, in
   const int64_t padded = round_up(head_dim, kColumnUnit);
   const int64_t padded_value = round_up(value_dim, kColumnUnit);
   return {2 * padded + padded_value + head_dim + value_dim,
-          kQueryBlock * (2 * padded + padded_value + 2 * kKeyBlock + 2)};
+          kQueryBlock * (2 * padded + padded_value + 3 * kKeyBlock + 2)};
 }
 
 }  // namespace stepforge::cpu

@@ -9,7 +9,7 @@ All bugs go into one copy of the sources under build/mutants, where MUTANT becom
 STEPFORGE_MUTANT. So one build holds all bugs, and the variable selects one for a test run. The original sources do not change.
 
 First all tests must pass with no bug switched on. Then, for each bug, the tests run until one fails, starting with those that the
-list names. A bug is killed by a test that fails, crashes or times out. It survives if all tests pass or none executes it. Exit
+list names. A bug that `needs` an instruction set is left out on other processors. A bug is killed by a test that fails, crashes or times out. It survives if all tests pass or none executes it. Exit
 code 1 if a bug survives or no longer fits the sources.
 """
 import argparse
@@ -57,6 +57,11 @@ def read_list():
     if duplicates:
         sys.exit(f"{LIST}: more than one mutant has the name {', '.join(sorted(duplicates))}")
     return listed["tests"], mutants
+
+
+def runs_here(mutant):
+    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return "needs" not in mutant or (flags is not None and mutant["needs"] in flags[1].split())
 
 
 def tracked_files():
@@ -167,6 +172,9 @@ def main():
             sys.exit(f"without any mutant: {killer} {result} ({name})")
     survivors = []
     chosen = [mutant for mutant in mutants if not options.only or mutant["name"] in options.only]
+    for mutant in [mutant for mutant in chosen if not runs_here(mutant)]:
+        print(f"left out: {mutant['name']} needs a processor with {mutant['needs']}")
+        chosen.remove(mutant)
     for mutant in chosen:
         result, killer, seconds = run_mutant(mutant, tests)
         print(f"{result:12} {mutant['name']:34} {seconds:6.1f} s  {killer}", flush=True)

@@ -6,10 +6,12 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include <ATen/ops/empty.h>
 
 #include "stepforge/kernels/cpu/attention_blocks.h"
+#include "stepforge/kernels/cpu/attention_tiles.h"
 #include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
@@ -60,8 +62,9 @@ Plan make_plan(std::span<const AttentionRange> ranges) {
 
 /// Running state of the rows of one strip.
 struct StripSoftmax {
-  float* scores;  ///< rows kKeyBlock apart: scores in, exp2(score - max) out
+  float* scores;  ///< rows kKeyBlock apart: scores in, exp2(scale * score - max) out
   int64_t rows;
+  float scale;             ///< of the scores, positive
   VisibleColumns visible;  ///< others become 0
   float* largest;          ///< per row, updated
   float* sum;              ///< per row, updated
@@ -72,6 +75,7 @@ struct StripSoftmax {
 STEPFORGE_SIMD_CLONES void update_softmax(const StripSoftmax& strip) {
   const int64_t columns = strip.visible.columns;
   const int64_t mixed_row = strip.mixed_row;
+  const float scale = strip.scale;
   for (int64_t r = 0; r < strip.rows; ++r) {
     float* row = strip.scores + r * kKeyBlock;
     const int64_t begin = strip.visible.begin(r);
@@ -80,13 +84,14 @@ STEPFORGE_SIMD_CLONES void update_softmax(const StripSoftmax& strip) {
     std::fill(row + end, row + columns, 0.0F);
     if (begin == end) continue;
     const float before = strip.largest[r];
-    float largest = before;
+    float largest = row[begin];
 #pragma omp simd reduction(max : largest)
     for (int64_t c = begin; c < end; ++c) largest = largest < row[c] ? row[c] : largest;
+    largest = std::max(before, largest * scale);
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = begin; c < end; ++c) {
-      row[c] = exp2_approx(row[c] - largest);
+      row[c] = exp2_approx(row[c] * scale - largest);
       sum += row[c];
     }
     const float shrink = exp2_approx(before - largest);
@@ -99,9 +104,9 @@ STEPFORGE_SIMD_CLONES void update_softmax(const StripSoftmax& strip) {
   }
 }
 
-/// score = cap tanh(score / cap) where it is visible; the cap too is in units of log2.
+/// score = cap tanh(scale * score / cap) where it is visible; the cap too is in units of log2.
 STEPFORGE_SIMD_CLONES void cap_scores(const StripSoftmax& strip, float cap) {
-  const float inverse = 1.0F / cap;
+  const float inverse = strip.scale / cap;
   for (int64_t r = 0; r < strip.rows; ++r) {
     float* row = strip.scores + r * kKeyBlock;
     const int64_t end = strip.visible.end(r);
@@ -124,7 +129,9 @@ class Forward {
         dim_(shape.head_dim),
         padded_dim_(round_up(dim_, kColumnUnit)),
         value_dim_(shape.value_size()),
-        padded_value_dim_(round_up(value_dim_, kColumnUnit)) {
+        padded_value_dim_(round_up(value_dim_, kColumnUnit)),
+        scale_(static_cast<float>(shape.scale) * kLog2E),
+        tiles_(std::is_same_v<T, BFloat16> && attention_in_tiles(inputs, shape)) {
     packed_ = at::empty({plan.packed_tokens * shape.kv_heads * attention_packed_floats(dim_, value_dim_)},
                         lse.options());
     keys_ = packed_.mutable_data_ptr<float>();
@@ -156,22 +163,102 @@ class Forward {
   }
 
   void pack(const PackedDocument& d, int64_t kv_head) const {
-    widen_transposed(head_of<T>(inputs_.k, d.begin, kv_head, dim_), inputs_.k.stride(0), d.length, dim_,
-                     keys_of(d, kv_head), d.packed_length);
-    widen_rows(head_of<T>(inputs_.v, d.begin, kv_head, value_dim_), inputs_.v.stride(0), d.length, value_dim_,
-               1.0F, values_of(d, kv_head), padded_value_dim_);
+    const T* keys = head_of<T>(inputs_.k, d.begin, kv_head, dim_);
+    const T* values = head_of<T>(inputs_.v, d.begin, kv_head, value_dim_);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (tiles_) {
+        pack_pairs_transposed(keys, inputs_.k.stride(0), d.length, dim_, keys_of(d, kv_head),
+                              d.packed_length);
+        pack_paired_rows(values, inputs_.v.stride(0), d.length, value_dim_, values_of(d, kv_head),
+                         padded_value_dim_, d.packed_length / 2);
+        return;
+      }
+    }
+    widen_transposed(keys, inputs_.k.stride(0), d.length, dim_, keys_of(d, kv_head), d.packed_length);
+    widen_rows(values, inputs_.v.stride(0), d.length, value_dim_, 1.0F, values_of(d, kv_head),
+               padded_value_dim_);
+  }
+
+  /// Some rows of a block of queries, and a block of keys.
+  struct StripBlock {
+    const T* source;       ///< the queries
+    const float* queries;  ///< widened and scaled, if they are not in tiles
+    const float* keys;
+    int64_t keys_row;
+    const float* values;
+    int64_t rows;
+    int64_t seen;  ///< keys
+    float* scores;
+    T* probabilities;  ///< in tiles
+    float* mixed;
+
+    int64_t columns() const { return round_up(seen, kColumnUnit); }
+  };
+
+  void multiply_keys(const StripBlock& s) const {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (tiles_)
+        return multiply_tiles({.a = s.source,
+                               .a_row = inputs_.q.stride(0),
+                               .b = s.keys,
+                               .b_row = s.keys_row,
+                               .c = s.scores,
+                               .c_row = kKeyBlock,
+                               .rows = s.rows,
+                               .columns = s.columns(),
+                               .depth = dim_,
+                               .accumulate = false});
+    }
+    block_gemm().rows({.a = s.queries,
+                       .a_row = padded_dim_,
+                       .b = s.keys,
+                       .b_row = s.keys_row,
+                       .c = s.scores,
+                       .c_row = kKeyBlock,
+                       .rows = s.rows,
+                       .columns = s.columns(),
+                       .depth = dim_,
+                       .accumulate = false});
+  }
+
+  void add_values(const StripBlock& s) const {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (tiles_) {
+        narrow_rows(s.scores, kKeyBlock, s.rows, s.columns(), nullptr, 1.0F, s.probabilities, kKeyBlock);
+        return multiply_tiles({.a = s.probabilities,
+                               .a_row = kKeyBlock,
+                               .b = s.values,
+                               .b_row = padded_value_dim_,
+                               .c = s.mixed,
+                               .c_row = padded_value_dim_,
+                               .rows = s.rows,
+                               .columns = padded_value_dim_,
+                               .depth = s.columns(),
+                               .accumulate = true});
+      }
+    }
+    block_gemm().score_rows({.a = s.scores,
+                             .a_row = kKeyBlock,
+                             .b = s.values,
+                             .b_row = padded_value_dim_,
+                             .c = s.mixed,
+                             .c_row = padded_value_dim_,
+                             .rows = s.rows,
+                             .columns = padded_value_dim_,
+                             .depth = s.seen,
+                             .accumulate = true});
   }
 
   void attend(const DocumentBlock& block, int64_t head, float* scratch) const {
     const PackedDocument& d = plan_.documents[static_cast<size_t>(block.document)];
     const int64_t rows = block.rows;
     float* scores = scratch;
-    float* queries = scores + kStrip * kKeyBlock;
-    float* mixed = queries + kQueryBlock * padded_dim_;
+    float* queries = scores + kQueryBlock * kKeyBlock;
+    float* mixed = queries + kQueryBlock * std::max(padded_dim_, kKeyBlock / 2);
     float* largest = mixed + kQueryBlock * padded_value_dim_;
     float* sum = largest + kQueryBlock;
-    widen_rows(head_of<T>(inputs_.q, block.begin, head, dim_), inputs_.q.stride(0), rows, dim_,
-               static_cast<float>(shape_.scale) * kLog2E, queries, padded_dim_);
+    const T* const source = head_of<T>(inputs_.q, block.begin, head, dim_);
+    if (!tiles_) widen_rows(source, inputs_.q.stride(0), rows, dim_, scale_, queries, padded_dim_);
     std::fill_n(mixed, rows * padded_value_dim_, 0.0F);
     // A sink is like a key before all others, whose value is 0.
     std::fill_n(largest, rows,
@@ -179,44 +266,42 @@ class Forward {
     std::fill_n(sum, rows, sinks_ != nullptr ? 1.0F : 0.0F);
 
     const int64_t kv_head = head / shape_.group();
+    const int64_t height = tiles_ ? kQueryBlock : kStrip;
     for (int64_t key = block.first_key(shape_.window); key < block.seen(); key += kKeyBlock) {
-      for (int64_t strip = 0; strip < rows; strip += kStrip) {
-        const int64_t strip_rows = std::min(kStrip, rows - strip);
+      for (int64_t strip = 0; strip < rows; strip += height) {
+        const int64_t strip_rows = std::min(height, rows - strip);
         const int64_t visible = block.past - key + (block.causal ? strip + 1 : 0);
         const int64_t seen = std::min(visible + (block.causal ? strip_rows - 1 : 0), kKeyBlock);
         if (seen <= 0 || (shape_.window > 0 && visible - shape_.window >= kKeyBlock)) continue;
-        const int64_t columns = round_up(seen, kColumnUnit);
-        block_gemm().rows({.a = queries + strip * padded_dim_,
-                           .a_row = padded_dim_,
-                           .b = keys_of(d, kv_head) + key,
-                           .b_row = d.packed_length,
-                           .c = scores,
-                           .c_row = kKeyBlock,
-                           .rows = strip_rows,
-                           .columns = columns,
-                           .depth = dim_,
-                           .accumulate = false});
-        const StripSoftmax softmax = {.scores = scores,
-                                      .rows = strip_rows,
-                                      .visible = {columns, visible, block.causal ? 1 : 0, shape_.window},
-                                      .largest = largest + strip,
-                                      .sum = sum + strip,
-                                      .mixed = mixed + strip * padded_value_dim_,
-                                      .mixed_row = padded_value_dim_};
-        if (shape_.cap > 0) cap_scores(softmax, static_cast<float>(shape_.cap) * kLog2E);
+        const StripBlock blocks = {
+            .source = source + strip * inputs_.q.stride(0),
+            .queries = queries + strip * padded_dim_,
+            .keys = keys_of(d, kv_head) + key,
+            .keys_row = d.packed_length,
+            .values = values_of(d, kv_head) + (tiles_ ? key / 2 : key) * padded_value_dim_,
+            .rows = strip_rows,
+            .seen = seen,
+            .scores = scores,
+            .probabilities = reinterpret_cast<T*>(queries),
+            .mixed = mixed + strip * padded_value_dim_};
+        multiply_keys(blocks);
+        StripSoftmax softmax = {.scores = scores,
+                                .rows = strip_rows,
+                                .scale = tiles_ ? scale_ : 1.0F,
+                                .visible = {blocks.columns(), visible, block.causal ? 1 : 0, shape_.window},
+                                .largest = largest + strip,
+                                .sum = sum + strip,
+                                .mixed = blocks.mixed,
+                                .mixed_row = padded_value_dim_};
+        if (shape_.cap > 0) {
+          cap_scores(softmax, static_cast<float>(shape_.cap) * kLog2E);
+          softmax.scale = 1.0F;
+        }
         update_softmax(softmax);
-        block_gemm().score_rows({.a = scores,
-                                 .a_row = kKeyBlock,
-                                 .b = values_of(d, kv_head) + key * padded_value_dim_,
-                                 .b_row = padded_value_dim_,
-                                 .c = mixed + strip * padded_value_dim_,
-                                 .c_row = padded_value_dim_,
-                                 .rows = strip_rows,
-                                 .columns = padded_value_dim_,
-                                 .depth = seen,
-                                 .accumulate = true});
+        add_values(blocks);
       }
     }
+    if (tiles_) release_tiles();
     for (int64_t r = 0; r < rows; ++r) {
       lse_[(block.begin + r) * shape_.heads + head] = (largest[r] + std::log2(sum[r])) * kLn2;
       sum[r] = 1.0F / sum[r];
@@ -235,6 +320,8 @@ class Forward {
   int64_t padded_dim_;
   int64_t value_dim_;
   int64_t padded_value_dim_;
+  float scale_;  ///< of scores in units of log2
+  bool tiles_;
   at::Tensor packed_;
   float* keys_;
   float* values_;

@@ -3,9 +3,12 @@
 // of its keys and values, so nothing is shared between tasks and every sum has one order. Per block of
 // queries and block of keys, with P = exp(score - lse) recomputed and delta = grad_out . out:
 //   dV += P^T dO        dS = P * (dO V^T - delta)        dQ += dS K        dK += dS^T Q
+#include <type_traits>
+
 #include <ATen/ops/empty.h>
 
 #include "stepforge/kernels/cpu/attention_blocks.h"
+#include "stepforge/kernels/cpu/attention_tiles.h"
 #include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
@@ -18,7 +21,8 @@ struct Document {
   std::span<const AttentionRange> queries;  ///< all with these keys
 };
 
-/// Scratch of one task: the document's keys and values, and one block of queries.
+/// Scratch of one task: the document's keys and values, and one block of queries. In tiles, operands have half as many rows, of pairs,
+/// and queries are not scaled.
 struct Scratch {
   float* keys;           ///< [length, padded_dim]
   float* keys_by_dim;    ///< [dim, packed_length]
@@ -30,6 +34,7 @@ struct Scratch {
   float* grad_queries;   ///< [kQueryBlock, padded_dim]
   float* probabilities;  ///< [kQueryBlock, kKeyBlock]
   float* grad_scores;    ///< [kQueryBlock, kKeyBlock]
+  float* narrow;         ///< in tiles, for two blocks of scores
   float* log_sums;       ///< [kQueryBlock], in units of log2
   float* deltas;         ///< [kQueryBlock]
 };
@@ -39,6 +44,7 @@ struct StripGradient {
   float* scores;
   float* grad_scores;
   int64_t rows;
+  float scale;             ///< of the scores
   VisibleColumns visible;  ///< others become 0
   const float* log_sums;
   const float* deltas;
@@ -59,8 +65,9 @@ STEPFORGE_INLINE void differentiate_body(const StripGradient& strip, float cap) 
       std::fill(scores, scores + begin, 0.0F);
       std::fill(scores + end, scores + columns, 0.0F);
     }
+    const float scale = strip.scale;
     if constexpr (kCapped) {
-      const float inverse = 1.0F / cap;
+      const float inverse = scale / cap;
 #pragma omp simd
       for (int64_t c = begin; c < end; ++c) {
         const float t = tanh_approx(probability[c] * inverse);
@@ -71,7 +78,7 @@ STEPFORGE_INLINE void differentiate_body(const StripGradient& strip, float cap) 
     } else {
 #pragma omp simd
       for (int64_t c = begin; c < end; ++c) {
-        const float p = exp2_approx(probability[c] - log_sum);
+        const float p = exp2_approx(probability[c] * scale - log_sum);
         probability[c] = p;
         grad[c] = p * (grad[c] - delta);
       }
@@ -119,7 +126,8 @@ class Backward {
         dim_(shape.head_dim),
         padded_dim_(round_up(dim_, kColumnUnit)),
         value_dim_(shape.value_size()),
-        padded_value_dim_(round_up(value_dim_, kColumnUnit)) {
+        padded_value_dim_(round_up(value_dim_, kColumnUnit)),
+        tiles_(std::is_same_v<T, BFloat16> && attention_in_tiles(operands.inputs, shape)) {
     for (size_t i = 0; i < ranges.size();) {
       Document d{ranges[i].key_begin, ranges[i].keys, 0, {}};
       const size_t first = i;
@@ -163,6 +171,7 @@ class Backward {
     s.grad_queries = take(kQueryBlock * padded_dim_);
     s.probabilities = take(kQueryBlock * kKeyBlock);
     s.grad_scores = take(kQueryBlock * kKeyBlock);
+    s.narrow = take(kQueryBlock * kKeyBlock);
     s.log_sums = take(kQueryBlock);
     s.deltas = take(kQueryBlock);
     return s;
@@ -173,9 +182,15 @@ class Backward {
     const int64_t packed = round_up(d.length, kColumnUnit);
     const T* keys = head_of<T>(inputs.k, d.begin, kv_head, dim_);
     const T* values = head_of<T>(inputs.v, d.begin, kv_head, value_dim_);
-    widen_rows(keys, inputs.k.stride(0), d.length, dim_, 1.0F, s.keys, padded_dim_);
-    widen_transposed(keys, inputs.k.stride(0), d.length, dim_, s.keys_by_dim, packed);
-    widen_transposed(values, inputs.v.stride(0), d.length, value_dim_, s.values_by_dim, packed);
+    if (tiles_) {
+      pack_paired_rows(bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys, padded_dim_, packed / 2);
+      pack_pairs_transposed(bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys_by_dim, packed);
+      pack_pairs_transposed(bf16(values), inputs.v.stride(0), d.length, value_dim_, s.values_by_dim, packed);
+    } else {
+      widen_rows(keys, inputs.k.stride(0), d.length, dim_, 1.0F, s.keys, padded_dim_);
+      widen_transposed(keys, inputs.k.stride(0), d.length, dim_, s.keys_by_dim, packed);
+      widen_transposed(values, inputs.v.stride(0), d.length, value_dim_, s.values_by_dim, packed);
+    }
     std::fill_n(s.grad_keys, d.length * padded_dim_, 0.0F);
     std::fill_n(s.grad_values, d.length * padded_value_dim_, 0.0F);
     for (int64_t head = kv_head * shape_.group(); head < (kv_head + 1) * shape_.group(); ++head) {
@@ -188,8 +203,10 @@ class Backward {
         }
       }
     }
-    // The queries include scale * log2(e), of which only the scale belongs in the gradient.
-    store_keys(tensors_.gradients.k, d, kv_head, s.grad_keys, dim_, kLn2);
+    if (tiles_) release_tiles();
+    // The queries include scale * log2(e), of which only the scale belongs in the gradient; in tiles neither.
+    store_keys(tensors_.gradients.k, d, kv_head, s.grad_keys, dim_,
+               tiles_ ? static_cast<float>(shape_.scale) : kLn2);
     store_keys(tensors_.gradients.v, d, kv_head, s.grad_values, value_dim_, 1.0F);
   }
 
@@ -207,21 +224,119 @@ class Backward {
     const T* grad_out = head_of<T>(tensors_.grad_out, block.begin, head, value_dim_);
     const T* out = head_of<T>(tensors_.out, block.begin, head, value_dim_);
     const auto scale = static_cast<float>(shape_.scale);
-    widen_rows(head_of<T>(inputs.q, block.begin, head, dim_), inputs.q.stride(0), block.rows, dim_,
-               scale * kLog2E, s.queries, padded_dim_);
-    widen_rows(grad_out, out_width, block.rows, value_dim_, 1.0F, s.grad_out, padded_value_dim_);
+    const T* queries = head_of<T>(inputs.q, block.begin, head, dim_);
+    if (tiles_) {
+      const int64_t pairs = (block.rows + 1) / 2;
+      pack_paired_rows(bf16(queries), inputs.q.stride(0), block.rows, dim_, s.queries, padded_dim_, pairs);
+      pack_paired_rows(bf16(grad_out), out_width, block.rows, value_dim_, s.grad_out, padded_value_dim_,
+                       pairs);
+    } else {
+      widen_rows(queries, inputs.q.stride(0), block.rows, dim_, scale * kLog2E, s.queries, padded_dim_);
+      widen_rows(grad_out, out_width, block.rows, value_dim_, 1.0F, s.grad_out, padded_value_dim_);
+    }
     std::fill_n(s.grad_queries, block.rows * padded_dim_, 0.0F);
     for (int64_t r = 0; r < block.rows; ++r) {
       s.log_sums[r] = lse_[(block.begin + r) * shape_.heads + head] * kLog2E;
       s.deltas[r] = dot(grad_out + r * out_width, out + r * out_width, value_dim_);
     }
     for (int64_t key = block.first_key(shape_.window); key < block.seen(); key += kKeyBlock) {
-      score_gradients(d, block, key, s);
-      key_gradients(block, key, s);
+      if (tiles_) {
+        const BlockSource source = {bf16(queries), inputs.q.stride(0), bf16(grad_out), out_width};
+        score_gradients_in_tiles(d, block, key, source, s);
+        key_gradients_in_tiles(block, key, s);
+      } else {
+        score_gradients(d, block, key, s);
+        key_gradients(block, key, s);
+      }
     }
     narrow_rows(s.grad_queries, padded_dim_, block.rows, dim_, nullptr, scale,
                 mutable_head_of<T>(tensors_.gradients.q, block.begin, head, dim_),
                 tensors_.gradients.q.stride(0));
+  }
+
+  void differentiate_scores(const StripGradient& gradient) const {
+    if (shape_.cap > 0)
+      differentiate_capped_softmax(gradient, static_cast<float>(shape_.cap) * kLog2E);
+    else
+      differentiate_softmax(gradient);
+  }
+
+  static const BFloat16* bf16(const T* numbers) { return reinterpret_cast<const BFloat16*>(numbers); }
+
+  /// Rows of the operands of one block of queries.
+  struct BlockSource {
+    const BFloat16* queries;
+    int64_t queries_row;
+    const BFloat16* grad_out;
+    int64_t grad_out_row;
+  };
+
+  /// Of all rows of the block at once.
+  void score_gradients_in_tiles(const Document& d, const QueryBlock& block, int64_t key,
+                                const BlockSource& source, const Scratch& s) const {
+    const int64_t packed = round_up(d.length, kColumnUnit);
+    const int64_t columns = round_up(std::min(block.seen() - key, kKeyBlock), kColumnUnit);
+    TileProduct product = {.a = source.queries,
+                           .a_row = source.queries_row,
+                           .b = s.keys_by_dim + key,
+                           .b_row = packed,
+                           .c = s.probabilities,
+                           .c_row = kKeyBlock,
+                           .rows = block.rows,
+                           .columns = columns,
+                           .depth = dim_,
+                           .accumulate = false};
+    multiply_tiles(product);
+    product.a = source.grad_out;
+    product.a_row = source.grad_out_row;
+    product.b = s.values_by_dim + key;
+    product.c = s.grad_scores;
+    product.depth = value_dim_;
+    multiply_tiles(product);
+    differentiate_scores(
+        {.scores = s.probabilities,
+         .grad_scores = s.grad_scores,
+         .rows = block.rows,
+         .scale = static_cast<float>(shape_.scale) * kLog2E,
+         .visible = {columns, block.past - key + (block.causal ? 1 : 0), block.causal ? 1 : 0, shape_.window},
+         .log_sums = s.log_sums,
+         .deltas = s.deltas});
+    auto* const narrow = reinterpret_cast<BFloat16*>(s.narrow);
+    narrow_rows(s.grad_scores, kKeyBlock, block.rows, columns, nullptr, 1.0F, narrow, kKeyBlock);
+    multiply_tiles({.a = narrow,
+                    .a_row = kKeyBlock,
+                    .b = s.keys + key / 2 * padded_dim_,
+                    .b_row = padded_dim_,
+                    .c = s.grad_queries,
+                    .c_row = padded_dim_,
+                    .rows = block.rows,
+                    .columns = padded_dim_,
+                    .depth = columns,
+                    .accumulate = true});
+  }
+
+  void key_gradients_in_tiles(const QueryBlock& block, int64_t key, const Scratch& s) const {
+    const int64_t keys = std::min(block.seen() - key, kKeyBlock);
+    float* const transposed = s.narrow + kQueryBlock / 2 * kKeyBlock;
+    narrow_scores_transposed(s.probabilities, block.rows, round_up(keys, kColumnUnit), s.narrow, transposed);
+    TileProduct product = {.a = reinterpret_cast<const BFloat16*>(transposed),
+                           .a_row = kQueryBlock,
+                           .b = s.grad_out,
+                           .b_row = padded_value_dim_,
+                           .c = s.grad_values + key * padded_value_dim_,
+                           .c_row = padded_value_dim_,
+                           .rows = keys,
+                           .columns = padded_value_dim_,
+                           .depth = round_up(block.rows, 2),
+                           .accumulate = true};
+    multiply_tiles(product);
+    narrow_scores_transposed(s.grad_scores, block.rows, round_up(keys, kColumnUnit), s.narrow, transposed);
+    product.b = s.queries;
+    product.b_row = padded_dim_;
+    product.c = s.grad_keys + key * padded_dim_;
+    product.c_row = padded_dim_;
+    product.columns = padded_dim_;
+    multiply_tiles(product);
   }
 
   /// P and dS of one block of queries and keys, and dQ += dS K.
@@ -253,18 +368,13 @@ class Backward {
         product.depth = value_dim_;
         block_gemm().rows(product);
       }
-      const StripGradient gradient = {
-          .scores = scores,
-          .grad_scores = grad_scores,
-          .rows = strip_rows,
-          .visible = {block_columns, visible, block.causal ? 1 : 0, shape_.window},
-          .log_sums = s.log_sums + strip,
-          .deltas = s.deltas + strip};
-      if (shape_.cap > 0) {
-        differentiate_capped_softmax(gradient, static_cast<float>(shape_.cap) * kLog2E);
-      } else {
-        differentiate_softmax(gradient);
-      }
+      differentiate_scores({.scores = scores,
+                            .grad_scores = grad_scores,
+                            .rows = strip_rows,
+                            .scale = 1.0F,
+                            .visible = {block_columns, visible, block.causal ? 1 : 0, shape_.window},
+                            .log_sums = s.log_sums + strip,
+                            .deltas = s.deltas + strip});
       if (seen == 0) continue;
       block_gemm().score_rows({.a = grad_scores,
                                .a_row = kKeyBlock,
@@ -315,6 +425,7 @@ class Backward {
   int64_t padded_dim_;
   int64_t value_dim_;
   int64_t padded_value_dim_;
+  bool tiles_;
   std::vector<Document> documents_;
   int64_t longest_ = 0;
 };

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/kernels/cpu/attention_tiles.h"
+
+#include <algorithm>
+#include <array>
+
+#include <ATen/native/CPUBlas.h>
+
+#include "stepforge/kernels/cpu/bf16_blocks.h"
+#include "stepforge/kernels/cpu/block_gemm.h"
+#include "stepforge/kernels/cpu/panel_product.h"
+
+namespace stepforge::cpu {
+namespace {
+
+STEPFORGE_INLINE uint32_t rounded_bits(float value) {
+  BFloat16 narrow{};
+  store(&narrow, value);
+  return narrow.x;
+}
+
+STEPFORGE_SIMD_CLONES void narrow_pairs(const float* first, const float* second, int64_t columns,
+                                        uint32_t* to) {
+#pragma omp simd
+  for (int64_t c = 0; c < columns; ++c) to[c] = rounded_bits(first[c]) | rounded_bits(second[c]) << 16;
+}
+
+}  // namespace
+
+bool attention_in_tiles(const QueryKeyValue& inputs, const AttentionShape& shape) {
+  const auto fits = [](int64_t dim) { return dim % 2 == 0 && dim <= kPanelProductRows; };
+  return bf16_blocks() == Bf16Blocks::tiles && fits(shape.head_dim) && fits(shape.value_size()) &&
+         inputs.k.stride(0) % 2 == 0 && inputs.v.stride(0) % 2 == 0;
+}
+
+void multiply_tiles(const TileProduct& p) {
+  at::native::cpublas::brgemm(p.rows, p.columns, p.depth, p.a_row, p.b_row, p.c_row, p.accumulate, p.a,
+                              reinterpret_cast<const BFloat16*>(p.b), p.c);
+}
+
+void release_tiles() {
+  release_blocks(Bf16Blocks::tiles);
+}
+
+void pack_pairs_transposed(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
+                           int64_t to_row) {
+  block_gemm().transpose(reinterpret_cast<const float*>(from), from_row / 2, rows, columns / 2, to, to_row);
+  const int64_t rest = round_up(rows, kColumnUnit) - rows;
+  for (int64_t k = 0; rest > 0 && k < columns / 2; ++k) std::fill_n(to + k * to_row + rows, rest, 0.0F);
+}
+
+void pack_paired_rows(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
+                      int64_t to_row, int64_t to_rows) {
+  const int64_t pairs = (rows + 1) / 2;
+  pair_all_rows(from, from_row, rows, columns, to, to_row);
+  for (int64_t r = 0; columns < to_row && r < pairs; ++r)
+    std::fill_n(to + r * to_row + columns, to_row - columns, 0.0F);
+  std::fill_n(to + pairs * to_row, (to_rows - pairs) * to_row, 0.0F);
+}
+
+void narrow_scores_transposed(const float* from, int64_t rows, int64_t columns, float* space, float* to) {
+  const std::array<float, kKeyBlock> zeros = {};
+  for (int64_t r = 0; r < rows; r += 2) {
+    const float* second = r + 1 < rows ? from + (r + 1) * kKeyBlock : zeros.data();
+    narrow_pairs(from + r * kKeyBlock, second, columns,
+                 reinterpret_cast<uint32_t*>(space + r / 2 * kKeyBlock));
+  }
+  block_gemm().transpose(space, kKeyBlock, (rows + 1) / 2, columns, to, kQueryBlock / 2);
+}
+
+}  // namespace stepforge::cpu
