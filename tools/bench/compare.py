@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine import commit, environment, peak, print_machine, processor
+from machine import commit, environment, peak, print_machine, processor, touch_memory
 from work import configuration, work_of
 
 HERE = Path(__file__).resolve().parent
@@ -80,6 +80,7 @@ def run_peer(options, name, toml, overrides, threads):
 
 
 def run(options, name, *work):
+    touch_memory()
     return run_stepforge(options, *work) if name == "stepforge" else run_peer(options, name, *work)
 
 

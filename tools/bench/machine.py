@@ -28,6 +28,12 @@ def peak(threads):
     return {name: 1e9 * rates["all"] if rates else None for name, rates in json.loads(output).items() if name != "threads"}
 
 
+def touch_memory(most=5 << 30):
+    """The host of a virtual machine takes back memory that was idle, and the next program to use it waits for it: all find it alike."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    bytearray(b"1") * min(most, free // 2)
+
+
 def processor():
     """Its name and what its vector units can do."""
     fields = {}
