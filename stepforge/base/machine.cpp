@@ -83,18 +83,10 @@ bool has_bf16_products(const CpuFacts& cpu) {
   return has_any(cpu, {"avx512_bf16", "amx_bf16", "bf16"});
 }
 
-std::string products_by(const CpuFacts& cpu, bool bf16) {
-  const char* const fp32 = has_any(cpu, {"avx512f"})  ? "AVX-512"
-                           : has_any(cpu, {"avx2"})   ? "AVX2"
-                           : has_any(cpu, {"asimd"})  ? "NEON"
-                           : has_any(cpu, {"sse4_2"}) ? "SSE"
-                                                      : "";
-  if (!bf16) return fp32[0] == 0 ? "unknown instructions" : fp32;
-  if (has_any(cpu, {"amx_bf16"})) return "AMX tiles";
-  if (has_any(cpu, {"avx512_bf16"})) return "AVX512_BF16 pairs";
-  if (has_any(cpu, {"bf16"})) return "bf16 instructions";
-  if (has_any(cpu, {"avx2"})) return format("fp32, {}", fp32);
-  return "emulation";
+std::string vector_instructions(const CpuFacts& cpu) {
+  if (has_any(cpu, {"avx512f"})) return "AVX-512";
+  if (has_any(cpu, {"avx2"})) return "AVX2";
+  return has_any(cpu, {"asimd"}) ? "NEON" : "SSE";
 }
 
 CpuFacts parse_cpuinfo(std::string_view text) {

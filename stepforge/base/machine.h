@@ -26,9 +26,8 @@ struct CpuFacts {
 /// Whether products of bf16 matrices are computed in bf16. Elsewhere they are computed in fp32, or emulated.
 bool has_bf16_products(const CpuFacts& cpu);
 
-/// What products of matrices are computed with: "AVX-512", "AVX2"; of bf16 also "AMX tiles", "AVX512_BF16 pairs", "fp32, AVX2"
-/// (widened), "emulation".
-std::string products_by(const CpuFacts& cpu, bool bf16);
+/// The widest vector instructions of fp32: "AVX-512", "AVX2", "NEON" or "SSE".
+std::string vector_instructions(const CpuFacts& cpu);
 
 /// From the text of /proc/cpuinfo.
 CpuFacts parse_cpuinfo(std::string_view text);

@@ -54,7 +54,7 @@ constexpr int64_t attention_packed_floats(int64_t head_dim, int64_t value_dim) {
 }
 
 /// fp32 numbers of scratch memory per thread in attention forward: queries, outputs, maxima and sums
-/// and scores of one block of queries. In matrix tiles queries are read in place, and probabilities in bf16 are there.
+/// and scores of one block of queries. In matrix tiles queries are read in place, and their place holds the probabilities in bf16.
 constexpr int64_t attention_forward_floats(int64_t head_dim, int64_t value_dim) {
   const int64_t queries = round_up(head_dim, kColumnUnit);
   const int64_t most = queries < kKeyBlock / 2 ? kKeyBlock / 2 : queries;

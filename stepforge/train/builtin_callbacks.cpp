@@ -19,6 +19,7 @@
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/config/data_sources.h"
+#include "stepforge/kernels/cpu/bf16_blocks.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/step_plan.h"
@@ -104,13 +105,17 @@ class ReportCallback : public Callback {
  private:
   /// How products go on this processor, and whether another precision is faster.
   static void report_products(const Trainer& trainer) {
-    const CpuFacts cpu = read_machine_facts().cpu;
-    const bool bf16 = trainer.config.precision.compute == DType::bf16;
-    const bool tiles = std::find(cpu.instruction_sets.begin(), cpu.instruction_sets.end(), "amx_bf16") !=
-                       cpu.instruction_sets.end();
-    trainer.log.info("products: {} by {}, {}{}", bf16 ? "bf16" : "fp32", products_by(cpu, bf16),
-                     counted(at::get_num_threads(), "thread"),
-                     tiles && !bf16 ? "; precision.compute=bf16 is faster on this processor (AMX)" : "");
+    const std::string vectors = vector_instructions(read_machine_facts().cpu);
+    const std::string fp32 = "fp32 by " + vectors;
+    const cpu::Bf16Blocks blocks = cpu::bf16_blocks();
+    const std::string bf16 = blocks == cpu::Bf16Blocks::tiles   ? "bf16 by AMX tiles"
+                             : blocks == cpu::Bf16Blocks::pairs ? "bf16 by AVX512_BF16 pairs"
+                                                                : "bf16 widened to fp32, by " + vectors;
+    const bool narrow = trainer.config.precision.compute == DType::bf16;
+    trainer.log.info("products: {}, {}{}", narrow ? bf16 : fp32, counted(at::get_num_threads(), "thread"),
+                     blocks == cpu::Bf16Blocks::tiles && !narrow
+                         ? "; precision.compute=bf16 is faster on this processor (AMX)"
+                         : "");
   }
 
   /// "about 1,200 tokens and 300 labels": of an average row, without padding.

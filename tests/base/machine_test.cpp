@@ -9,20 +9,12 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(ProductsBy, NamesTheWidestInstructions) {
-  CpuFacts cpu;
-  EXPECT_EQ(products_by(cpu, false), "unknown instructions");
-  EXPECT_EQ(products_by(cpu, true), "emulation");
-  cpu.instruction_sets = {"sse4_2", "avx", "avx2", "fma"};
-  EXPECT_EQ(products_by(cpu, false), "AVX2");
-  EXPECT_EQ(products_by(cpu, true), "fp32, AVX2");
-  cpu.instruction_sets.emplace_back("avx512f");
-  EXPECT_EQ(products_by(cpu, false), "AVX-512");
-  EXPECT_EQ(products_by(cpu, true), "fp32, AVX-512");
-  cpu.instruction_sets.emplace_back("avx512_bf16");
-  EXPECT_EQ(products_by(cpu, true), "AVX512_BF16 pairs");
-  cpu.instruction_sets.emplace_back("amx_bf16");
-  EXPECT_EQ(products_by(cpu, true), "AMX tiles");
+TEST(VectorInstructions, NamesTheWidest) {
+  EXPECT_EQ(vector_instructions({.instruction_sets = {"sse4_2", "avx", "avx2", "fma", "avx512f"}}),
+            "AVX-512");
+  EXPECT_EQ(vector_instructions({.instruction_sets = {"sse4_2", "avx", "avx2", "fma"}}), "AVX2");
+  EXPECT_EQ(vector_instructions({.instruction_sets = {"sse4_2", "avx"}}), "SSE");
+  EXPECT_EQ(vector_instructions({.instruction_sets = {"asimd", "bf16"}}), "NEON");
 }
 
 TEST(CpuInfo, CountsThreadsAndCoresOverSockets) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward pass of attention on the CPU. Keys (transposed) and values of each document and key-value head are
-// first packed in fp32; then tasks of one head and one block of queries iterate over blocks of keys with the
+// first packed, in fp32 or as pairs for matrix tiles; then tasks of one head and one block of queries iterate over blocks of keys with the
 // running maximum and sum of softmax. Scores are in units of log2: log2(e) is folded into the scale of q.
 #include "stepforge/kernels/attention.h"
 
@@ -167,10 +167,9 @@ class Forward {
     const T* values = head_of<T>(inputs_.v, d.begin, kv_head, value_dim_);
     if constexpr (std::is_same_v<T, BFloat16>) {
       if (tiles_) {
-        pack_pairs_transposed(keys, inputs_.k.stride(0), d.length, dim_, keys_of(d, kv_head),
-                              d.packed_length);
+        pack_key_blocks(keys, inputs_.k.stride(0), d.length, dim_, keys_of(d, kv_head));
         pack_paired_rows(values, inputs_.v.stride(0), d.length, value_dim_, values_of(d, kv_head),
-                         padded_value_dim_, d.packed_length / 2);
+                         padded_value_dim_, tile_depth(d.length) / 2);
         return;
       }
     }
@@ -187,7 +186,8 @@ class Forward {
     int64_t keys_row;
     const float* values;
     int64_t rows;
-    int64_t seen;  ///< keys
+    int64_t seen;    ///< keys
+    int64_t filled;  ///< scores, of which the last are 0
     float* scores;
     T* probabilities;  ///< in tiles
     float* mixed;
@@ -224,7 +224,7 @@ class Forward {
   void add_values(const StripBlock& s) const {
     if constexpr (std::is_same_v<T, BFloat16>) {
       if (tiles_) {
-        narrow_rows(s.scores, kKeyBlock, s.rows, s.columns(), nullptr, 1.0F, s.probabilities, kKeyBlock);
+        narrow_rows(s.scores, kKeyBlock, s.rows, s.filled, nullptr, 1.0F, s.probabilities, kKeyBlock);
         return multiply_tiles({.a = s.probabilities,
                                .a_row = kKeyBlock,
                                .b = s.values,
@@ -233,7 +233,7 @@ class Forward {
                                .c_row = padded_value_dim_,
                                .rows = s.rows,
                                .columns = padded_value_dim_,
-                               .depth = s.columns(),
+                               .depth = s.filled,
                                .accumulate = true});
       }
     }
@@ -276,11 +276,12 @@ class Forward {
         const StripBlock blocks = {
             .source = source + strip * inputs_.q.stride(0),
             .queries = queries + strip * padded_dim_,
-            .keys = keys_of(d, kv_head) + key,
-            .keys_row = d.packed_length,
+            .keys = keys_of(d, kv_head) + (tiles_ ? key * dim_ / 2 : key),
+            .keys_row = tiles_ ? key_block_row(d.length, key) : d.packed_length,
             .values = values_of(d, kv_head) + (tiles_ ? key / 2 : key) * padded_value_dim_,
             .rows = strip_rows,
             .seen = seen,
+            .filled = tiles_ ? tile_depth(seen) : round_up(seen, kColumnUnit),
             .scores = scores,
             .probabilities = reinterpret_cast<T*>(queries),
             .mixed = mixed + strip * padded_value_dim_};
@@ -288,7 +289,7 @@ class Forward {
         StripSoftmax softmax = {.scores = scores,
                                 .rows = strip_rows,
                                 .scale = tiles_ ? scale_ : 1.0F,
-                                .visible = {blocks.columns(), visible, block.causal ? 1 : 0, shape_.window},
+                                .visible = {blocks.filled, visible, block.causal ? 1 : 0, shape_.window},
                                 .largest = largest + strip,
                                 .sum = sum + strip,
                                 .mixed = blocks.mixed,

@@ -34,7 +34,7 @@ struct Scratch {
   float* grad_queries;   ///< [kQueryBlock, padded_dim]
   float* probabilities;  ///< [kQueryBlock, kKeyBlock]
   float* grad_scores;    ///< [kQueryBlock, kKeyBlock]
-  float* narrow;         ///< in tiles, for two blocks of scores
+  float* narrow;         ///< in tiles, two blocks of scores in bf16
   float* log_sums;       ///< [kQueryBlock], in units of log2
   float* deltas;         ///< [kQueryBlock]
 };
@@ -183,9 +183,10 @@ class Backward {
     const T* keys = head_of<T>(inputs.k, d.begin, kv_head, dim_);
     const T* values = head_of<T>(inputs.v, d.begin, kv_head, value_dim_);
     if (tiles_) {
-      pack_paired_rows(bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys, padded_dim_, packed / 2);
-      pack_pairs_transposed(bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys_by_dim, packed);
-      pack_pairs_transposed(bf16(values), inputs.v.stride(0), d.length, value_dim_, s.values_by_dim, packed);
+      pack_paired_rows(bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys, padded_dim_,
+                       tile_depth(d.length) / 2);
+      pack_key_blocks(bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys_by_dim);
+      pack_key_blocks(bf16(values), inputs.v.stride(0), d.length, value_dim_, s.values_by_dim);
     } else {
       widen_rows(keys, inputs.k.stride(0), d.length, dim_, 1.0F, s.keys, padded_dim_);
       widen_transposed(keys, inputs.k.stride(0), d.length, dim_, s.keys_by_dim, packed);
@@ -226,7 +227,7 @@ class Backward {
     const auto scale = static_cast<float>(shape_.scale);
     const T* queries = head_of<T>(inputs.q, block.begin, head, dim_);
     if (tiles_) {
-      const int64_t pairs = (block.rows + 1) / 2;
+      const int64_t pairs = round_up(block.rows, kColumnUnit) / 2;
       pack_paired_rows(bf16(queries), inputs.q.stride(0), block.rows, dim_, s.queries, padded_dim_, pairs);
       pack_paired_rows(bf16(grad_out), out_width, block.rows, value_dim_, s.grad_out, padded_value_dim_,
                        pairs);
@@ -274,22 +275,22 @@ class Backward {
   /// Of all rows of the block at once.
   void score_gradients_in_tiles(const Document& d, const QueryBlock& block, int64_t key,
                                 const BlockSource& source, const Scratch& s) const {
-    const int64_t packed = round_up(d.length, kColumnUnit);
-    const int64_t columns = round_up(std::min(block.seen() - key, kKeyBlock), kColumnUnit);
+    const int64_t seen = std::min(block.seen() - key, kKeyBlock);
+    const int64_t filled = tile_depth(seen);
     TileProduct product = {.a = source.queries,
                            .a_row = source.queries_row,
-                           .b = s.keys_by_dim + key,
-                           .b_row = packed,
+                           .b = s.keys_by_dim + key * dim_ / 2,
+                           .b_row = key_block_row(d.length, key),
                            .c = s.probabilities,
                            .c_row = kKeyBlock,
                            .rows = block.rows,
-                           .columns = columns,
+                           .columns = round_up(seen, kColumnUnit),
                            .depth = dim_,
                            .accumulate = false};
     multiply_tiles(product);
     product.a = source.grad_out;
     product.a_row = source.grad_out_row;
-    product.b = s.values_by_dim + key;
+    product.b = s.values_by_dim + key * value_dim_ / 2;
     product.c = s.grad_scores;
     product.depth = value_dim_;
     multiply_tiles(product);
@@ -298,11 +299,11 @@ class Backward {
          .grad_scores = s.grad_scores,
          .rows = block.rows,
          .scale = static_cast<float>(shape_.scale) * kLog2E,
-         .visible = {columns, block.past - key + (block.causal ? 1 : 0), block.causal ? 1 : 0, shape_.window},
+         .visible = {filled, block.past - key + (block.causal ? 1 : 0), block.causal ? 1 : 0, shape_.window},
          .log_sums = s.log_sums,
          .deltas = s.deltas});
     auto* const narrow = reinterpret_cast<BFloat16*>(s.narrow);
-    narrow_rows(s.grad_scores, kKeyBlock, block.rows, columns, nullptr, 1.0F, narrow, kKeyBlock);
+    narrow_rows(s.grad_scores, kKeyBlock, block.rows, filled, nullptr, 1.0F, narrow, kKeyBlock);
     multiply_tiles({.a = narrow,
                     .a_row = kKeyBlock,
                     .b = s.keys + key / 2 * padded_dim_,
@@ -311,7 +312,7 @@ class Backward {
                     .c_row = padded_dim_,
                     .rows = block.rows,
                     .columns = padded_dim_,
-                    .depth = columns,
+                    .depth = filled,
                     .accumulate = true});
   }
 
@@ -327,7 +328,7 @@ class Backward {
                            .c_row = padded_value_dim_,
                            .rows = keys,
                            .columns = padded_value_dim_,
-                           .depth = round_up(block.rows, 2),
+                           .depth = round_up(block.rows, kColumnUnit),
                            .accumulate = true};
     multiply_tiles(product);
     narrow_scores_transposed(s.grad_scores, block.rows, round_up(keys, kColumnUnit), s.narrow, transposed);

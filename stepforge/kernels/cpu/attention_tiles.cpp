@@ -28,25 +28,35 @@ STEPFORGE_SIMD_CLONES void narrow_pairs(const float* first, const float* second,
 }  // namespace
 
 bool attention_in_tiles(const QueryKeyValue& inputs, const AttentionShape& shape) {
+  // pair_all_rows() takes no more columns.
   const auto fits = [](int64_t dim) { return dim % 2 == 0 && dim <= kPanelProductRows; };
   return bf16_blocks() == Bf16Blocks::tiles && fits(shape.head_dim) && fits(shape.value_size()) &&
          inputs.k.stride(0) % 2 == 0 && inputs.v.stride(0) % 2 == 0;
 }
 
 void multiply_tiles(const TileProduct& p) {
-  at::native::cpublas::brgemm(p.rows, p.columns, p.depth, p.a_row, p.b_row, p.c_row, p.accumulate, p.a,
-                              reinterpret_cast<const BFloat16*>(p.b), p.c);
+  for (int64_t row = 0, count = 0; row < p.rows; row += count) {
+    count = tile_rows(p.rows - row);
+    at::native::cpublas::brgemm(count, p.columns, p.depth, p.a_row, p.b_row, p.c_row, p.accumulate,
+                                p.a + row * p.a_row, reinterpret_cast<const BFloat16*>(p.b),
+                                p.c + row * p.c_row);
+  }
 }
 
 void release_tiles() {
   release_blocks(Bf16Blocks::tiles);
 }
 
-void pack_pairs_transposed(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
-                           int64_t to_row) {
-  block_gemm().transpose(reinterpret_cast<const float*>(from), from_row / 2, rows, columns / 2, to, to_row);
-  const int64_t rest = round_up(rows, kColumnUnit) - rows;
-  for (int64_t k = 0; rest > 0 && k < columns / 2; ++k) std::fill_n(to + k * to_row + rows, rest, 0.0F);
+void pack_key_blocks(const BFloat16* from, int64_t from_row, int64_t keys, int64_t columns, float* to) {
+  for (int64_t key = 0; key < keys; key += kKeyBlock) {
+    const int64_t rows = std::min(kKeyBlock, keys - key);
+    const int64_t to_row = key_block_row(keys, key);
+    float* const block = to + key * (columns / 2);
+    block_gemm().transpose(reinterpret_cast<const float*>(from + key * from_row), from_row / 2, rows,
+                           columns / 2, block, to_row);
+    for (int64_t k = 0; rows < to_row && k < columns / 2; ++k)
+      std::fill_n(block + k * to_row + rows, to_row - rows, 0.0F);
+  }
 }
 
 void pack_paired_rows(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
@@ -65,7 +75,10 @@ void narrow_scores_transposed(const float* from, int64_t rows, int64_t columns, 
     narrow_pairs(from + r * kKeyBlock, second, columns,
                  reinterpret_cast<uint32_t*>(space + r / 2 * kKeyBlock));
   }
-  block_gemm().transpose(space, kKeyBlock, (rows + 1) / 2, columns, to, kQueryBlock / 2);
+  const int64_t pairs = (rows + 1) / 2;
+  const int64_t filled = round_up(rows, kColumnUnit) / 2;
+  std::fill_n(space + pairs * kKeyBlock, (filled - pairs) * kKeyBlock, 0.0F);
+  block_gemm().transpose(space, kKeyBlock, filled, columns, to, kQueryBlock / 2);
 }
 
 }  // namespace stepforge::cpu

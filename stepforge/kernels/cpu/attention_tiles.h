@@ -3,6 +3,7 @@
 // products with sums in fp32. Probabilities and gradients of scores are rounded to bf16 before they are multiplied.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "stepforge/kernels/attention.h"
@@ -10,7 +11,7 @@
 
 namespace stepforge::cpu {
 
-/// Whether this processor has tiles and rows of heads are pairs. `inputs`: bf16.
+/// Whether this processor has tiles, head sizes are even and at most 256, and rows of k and v begin at whole pairs. `inputs`: bf16.
 bool attention_in_tiles(const QueryKeyValue& inputs, const AttentionShape& shape);
 
 /// c = a b or c += a b.
@@ -31,16 +32,26 @@ void multiply_tiles(const TileProduct& product);
 /// After the last product of a task.
 void release_tiles();
 
-/// to[k, r] = the pair at k of row r; rows of `to` are `to_row` apart and filled with 0 from `rows` up to a multiple of kColumnUnit.
-void pack_pairs_transposed(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
-                           int64_t to_row);
+/// Steps of depth of a product over keys, the last of which are 0: a multiple of what one instruction takes, so that it sums the
+/// same keys whatever block of queries they are multiplied with.
+constexpr int64_t tile_depth(int64_t numbers) {
+  return round_up(numbers, 2 * kColumnUnit);
+}
+
+/// The distance of rows in the block of keys from `key` on, of `keys` keys: one of few, since oneDNN makes and keeps a kernel for each.
+constexpr int64_t key_block_row(int64_t keys, int64_t key) {
+  return std::min(kKeyBlock, round_up(keys - key, kColumnUnit));
+}
+/// Blocks of kKeyBlock rows, which begin at to + row * columns / 2: block[k, r] = the pair at k of row r. Rows of a block are
+/// key_block_row() apart and filled with 0.
+void pack_key_blocks(const BFloat16* from, int64_t from_row, int64_t keys, int64_t columns, float* to);
 
 /// to[r / 2, c] = the pair of rows r and r + 1, columns filled with 0 up to `to_row`; then rows of 0 up to `to_rows`.
 void pack_paired_rows(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
                       int64_t to_row, int64_t to_rows);
 
 /// Of a block of scores, rows kKeyBlock apart, rounded: to[c, r / 2] = the pair of rows r and r + 1 in column c, kQueryBlock / 2 pairs
-/// apart. `space`: for kQueryBlock / 2 * kKeyBlock pairs.
+/// apart, then 0 up to a multiple of kColumnUnit rows. `space`: for kQueryBlock / 2 * kKeyBlock pairs.
 void narrow_scores_transposed(const float* from, int64_t rows, int64_t columns, float* space, float* to);
 
 }  // namespace stepforge::cpu

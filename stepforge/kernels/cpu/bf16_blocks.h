@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace stepforge::cpu {
 
@@ -29,6 +30,14 @@ struct WordBlock {
   int64_t depth;
   bool accumulate;
 };
+
+/// The rows of the next block of a product of `rows` rows, where that number varies: one of few, since oneDNN makes and keeps a kernel for
+/// each.
+constexpr int64_t tile_rows(int64_t rows) {
+  for (const int64_t most : {192, 64, 48, 32, 16})
+    if (rows >= most) return most;
+  return rows;
+}
 
 void multiply_block(Bf16Blocks blocks, const WordBlock& block);
 

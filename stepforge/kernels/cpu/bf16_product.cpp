@@ -9,7 +9,6 @@
 #endif
 
 #include "stepforge/kernels/cpu/attention_blocks.h"
-#include "stepforge/kernels/cpu/block_gemm.h"
 #include "stepforge/kernels/cpu/simd.h"
 
 namespace stepforge::cpu {
@@ -62,6 +61,7 @@ class Bf16Steps {
 /// The left factor of one thread: in place, or a packed part of it.
 class LeftPart {
  public:
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): packed before it is read
   explicit LeftPart(const Bf16Steps& steps)
       : steps_(steps),
         factor_(steps.product().left),
@@ -103,10 +103,14 @@ class LeftPart {
 /// The right factor, of which a thread packs one panel of columns at a time.
 class RightPanel {
  public:
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): packed before it is read
   RightPanel(const Bf16Steps& steps, int64_t end_column)
       : steps_(steps), end_(end_column), whole_(steps.words() <= kMostWords) {}
 
-  /// Words of the next product, the last of which are 0: there is a kernel for each number, so that they are few.
+  /// Rows of the next block: oneDNN makes a kernel for each number, so that they are few.
+  static int64_t block_rows(int64_t rows) { return tile_rows(rows); }
+
+  /// Words of the next product, for the same reason; those that a packed left factor is filled up with are 0.
   int64_t depth(int64_t step, const LeftPart& left) const {
     const int64_t words = steps_.words_of(step).size();
     return left.in_place() ? words : round_up(words, kColumnUnit);
@@ -187,21 +191,26 @@ class ResultPart {
 
  private:
   template <typename Right>
+  // NOLINTNEXTLINE(readability-non-const-parameter): blocks are written to `sums`
   void sum_products(Range rows, Range columns, LeftPart& left, Right& right, float* sums,
                     int64_t sums_row) const {
     for (int64_t step = 0; step < steps_.count(); ++step) {
       const WordRows a = left.at(rows, step);
-      for (int64_t column = columns.begin; column < columns.end; column += kPackedColumns)
-        multiply_block(bf16_blocks(),
-                       {.a = a.data,
-                        .a_row = a.row,
-                        .b = right.at(column, step),
-                        .c = sums + column - columns.begin,
-                        .c_row = sums_row,
-                        .rows = rows.size(),
-                        .columns = round_up(std::min(kPackedColumns, columns.end - column), kColumnUnit),
-                        .depth = right.depth(step, left),
-                        .accumulate = step > 0 || p_.summand.defined()});
+      for (int64_t column = columns.begin; column < columns.end; column += kPackedColumns) {
+        for (int64_t row = 0, count = 0; row < rows.size(); row += count) {
+          count = right.block_rows(rows.size() - row);
+          multiply_block(bf16_blocks(),
+                         {.a = a.data + row * a.row,
+                          .a_row = a.row,
+                          .b = right.at(column, step),
+                          .c = sums + row * sums_row + column - columns.begin,
+                          .c_row = sums_row,
+                          .rows = count,
+                          .columns = round_up(std::min(kPackedColumns, columns.end - column), kColumnUnit),
+                          .depth = right.depth(step, left),
+                          .accumulate = step > 0 || p_.summand.defined()});
+        }
+      }
     }
   }
 
@@ -263,6 +272,7 @@ class Bf16Run {
     float* data;
     int64_t first;
 
+    static int64_t block_rows(int64_t rows) { return rows; }
     int64_t depth(int64_t step, const LeftPart& /*left*/) const { return steps.words_of(step).size(); }
     float* at(int64_t column, int64_t step) const {
       return data + (column - first) * steps.words() + steps.words_of(step).begin * kPackedColumns;
@@ -312,13 +322,6 @@ class Bf16Run {
   at::Tensor right_;
 };
 
-/// How many rows of the next block: kernels are made for each number, so that they are few.
-int64_t block_rows(int64_t rows) {
-  for (const int64_t size : {kPackedRows, int64_t{64}, int64_t{16}})
-    if (rows >= size) return size;
-  return rows;
-}
-
 }  // namespace
 
 void multiply_bf16(const Bf16Product& product) {
@@ -332,10 +335,8 @@ void multiply_bf16_alone(const Bf16Product& product, Range rows, Range columns) 
   RightPanel right(steps, columns.end);
   for (int64_t column = columns.begin; column < columns.end; column += kPackedColumns) {
     const Range panel = {column, std::min(column + kPackedColumns, columns.end)};
-    for (int64_t row = rows.begin, count = 0; row < rows.end; row += count) {
-      count = block_rows(rows.end - row);
-      result.multiply({row, row + count}, panel, left, right);
-    }
+    for (int64_t row = rows.begin; row < rows.end; row += kPackedRows)
+      result.multiply({row, std::min(row + kPackedRows, rows.end)}, panel, left, right);
   }
   release_blocks(bf16_blocks());
 }

@@ -27,7 +27,7 @@ void multiply_bf16(const Bf16Product& product);
 
 /// The same on the calling thread alone, for a part of the result. Both factors are packed on the way, the right one once for each panel of
 /// columns (again for every kPackedRows rows if its depth is above 4 kPackedDepth words), the left one, unless it is used in place, once
-/// if it has at most kPackedRows rows and kPackedDepth words.
+/// if it has at most kPackedRows rows and kPackedDepth words. Memory: 0.7 MiB of the thread's stack.
 void multiply_bf16_alone(const Bf16Product& product, Range rows, Range columns);
 
 }  // namespace stepforge::cpu

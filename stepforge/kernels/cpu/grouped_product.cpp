@@ -12,7 +12,6 @@
 #include "stepforge/kernels/cpu/pair_product.h"
 #include "stepforge/kernels/cpu/panel_product.h"
 #include "stepforge/kernels/kernel_list.h"
-#include "stepforge/kernels/tensor_check.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 
 namespace stepforge::cpu {
@@ -119,7 +118,7 @@ void multiply_gradients(const at::Tensor& grad_out, const at::Tensor& x, const T
 
 /// Whether bf16_product.h computes it: bf16 that a processor does not multiply in pairs, or multiplies in tiles.
 bool is_in_blocks(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 &&
+  return x.scalar_type() == at::kBFloat16 && x.size(1) > 0 &&
          (bf16_blocks() == Bf16Blocks::tiles || bf16_blocks() == Bf16Blocks::widened);
 }
 

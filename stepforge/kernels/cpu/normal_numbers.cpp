@@ -26,12 +26,14 @@ STEPFORGE_INLINE void philox_round(std::array<Lanes, 4>& state, uint32_t key0, u
 }
 
 /// log(x) for positive normal x: x = 2^e (1 + f) with 1 + f from sqrt(1/2) to sqrt(2); the polynomial interpolates
-/// (log(1 + f) - f) / f^2 at the Chebyshev nodes (relative error of the logarithm 1e-8 before rounding).
-STEPFORGE_INLINE float log_approx(float x) {
+/// (log(1 + f) - f) / f^2 at the Chebyshev nodes (relative error of the logarithm 1e-8 before rounding). `rest`: 1 - x, of which f is
+/// made where x is near 1 and has lost its last digits.
+STEPFORGE_INLINE float log_approx(float x, float rest) {
   constexpr uint32_t kRootHalf = 0x3F3504F3;
   const uint32_t above = std::bit_cast<uint32_t>(x) - kRootHalf;
-  const auto exponent = static_cast<float>(static_cast<int32_t>(above) >> 23);
-  const float f = std::bit_cast<float>((above & 0x007FFFFFU) + kRootHalf) - 1.0F;
+  const bool near = rest < 0.25F;
+  const float exponent = near ? 0.0F : static_cast<float>(static_cast<int32_t>(above) >> 23);
+  const float f = near ? -rest : std::bit_cast<float>((above & 0x007FFFFFU) + kRootHalf) - 1.0F;
   float y = -7.673641481e-2F;
   y = y * f + 1.272267278e-1F;
   y = y * f - 1.312755565e-1F;
@@ -48,7 +50,9 @@ STEPFORGE_INLINE float log_approx(float x) {
 /// Cosine and sine of 2 pi x for x in [0, 1): x is a quarter n / 4 plus at most 1 / 8, exactly, and the polynomials of the rest
 /// interpolate at the Chebyshev nodes (errors below 2e-8).
 STEPFORGE_INLINE void turn(float x, float& cosine, float& sine) {
-  const auto n = static_cast<uint32_t>(static_cast<int32_t>(4.0F * x + 0.5F));
+  constexpr float kHalf = 0.5F;
+  const float above = 4.0F * x + kHalf;
+  const auto n = static_cast<uint32_t>(static_cast<int32_t>(above));
   const float r = x - 0.25F * static_cast<float>(static_cast<int32_t>(n));
   const float square = r * r;
   float s = -7.540161270e+1F;
@@ -66,13 +70,17 @@ STEPFORGE_INLINE void turn(float x, float& cosine, float& sine) {
   sine = std::bit_cast<float>(std::bit_cast<uint32_t>(odd ? c : s) ^ ((n & 2U) << 30));
 }
 
+/// (word + 1/2) / 2^32. Halves of a word are converted without rounding, also by instructions for signed numbers only.
+STEPFORGE_INLINE float middle(uint32_t word) {
+  const float whole = static_cast<float>(static_cast<int32_t>(word >> 16)) * 65536.0F +
+                      static_cast<float>(static_cast<int32_t>(word & 0xFFFFU));
+  return (whole + 0.5F) * 0x1.0p-32F;
+}
+
 STEPFORGE_INLINE void box_muller(const Lanes& first, const Lanes& second, float* values) {
 #pragma omp simd
   for (size_t i = 0; i < kNormalGroups; ++i) {
-    // Halves of a word are converted without rounding, also by instructions for signed numbers only.
-    const float word = static_cast<float>(static_cast<int32_t>(first[i] >> 16)) * 65536.0F +
-                       static_cast<float>(static_cast<int32_t>(first[i] & 0xFFFFU));
-    const float radius = std::sqrt(-2.0F * log_approx((word + 0.5F) * 0x1.0p-32F));
+    const float radius = std::sqrt(-2.0F * log_approx(middle(first[i]), middle(~first[i])));
     float cosine = 0, sine = 0;
     turn(static_cast<float>(static_cast<int32_t>(second[i] >> 8)) * 0x1.0p-24F, cosine, sine);
     values[4 * i] = radius * cosine;
@@ -84,7 +92,7 @@ STEPFORGE_INLINE void box_muller(const Lanes& first, const Lanes& second, float*
 
 STEPFORGE_SIMD_CLONES
 void normal_numbers(uint64_t key, const uint64_t* groups, uint64_t attempt, float* values) {
-  std::array<Lanes, 4> state;
+  std::array<Lanes, 4> state = {};
   for (size_t i = 0; i < kNormalGroups; ++i) {
     state[0][i] = static_cast<uint32_t>(groups[i]);
     state[1][i] = static_cast<uint32_t>(groups[i] >> 32);
