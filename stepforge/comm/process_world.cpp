@@ -169,6 +169,7 @@ class ProcessWorld : public LocalWorld, public WorldStatus {
       throw_if_set(failure(), rank(), creation_text(group.name));
       if (auto file = SharedFile::open(file_name, bytes)) return file;
       if (!is_alive(first)) {
+        throw_if_set(failure(), rank(), creation_text(group.name));  // it may have said why before it ended
         throw PeerError(format("rank {} (process {}) is gone; rank {} waited for it in {}", first,
                                arena_.slot(local_rank_of(first)).process.load(), rank(),
                                creation_text(group.name)));

@@ -86,6 +86,7 @@ void SharedCommunicator::check_member(const Counter& counter, uint64_t target, i
   const bool has_left = slot.has_left.load(std::memory_order_acquire) != 0;
   if (!has_left && world_.is_alive(world_rank(member))) return;
   if (counter.load() >= target) return;  // it left after this progress
+  check_failures();                      // or after it had said why
   const std::string state =
       has_left ? "has left the group" : format("(process {}) is gone", slot.process.load());
   fail_at_loss(format("rank {} {}", world_rank(member), state));
