@@ -23,6 +23,7 @@
 #include "stepforge/comm/self_test.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/dataset/whole_hash.h"
+#include "stepforge/kernels/cpu/bf16_blocks.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/jsonl.h"
 #include "stepforge/nn/make_model.h"
@@ -178,10 +179,10 @@ void build_threads(Trainer& trainer) {
   const std::string warning = threads_warning(setting, at::get_num_threads(), hardware_threads());
   if (given && !warning.empty() && trainer.is_main()) trainer.log.warning("{}", warning);
   trainer.state.arithmetic = arithmetic_of_this_process();
-  if (trainer.config.precision.compute == DType::bf16 && !has_bf16_products(read_machine_facts().cpu)) {
+  if (trainer.config.precision.compute == DType::bf16 && cpu::bf16_blocks() < cpu::Bf16Blocks::pairs) {
     trainer.log.warning(
-        "this processor has no products of bf16 (AVX512_BF16 or AMX): precision.compute = \"bf16\" computes in fp32 "
-        "with AVX2; precision.compute=fp32 trains a little faster here and needs more memory for activations only");
+        "this processor has no products of bf16 (AVX512_BF16 or AMX): precision.compute = \"bf16\" computes in fp32; "
+        "precision.compute=fp32 trains a little faster here and needs more memory for activations only");
   }
   if (training.reduction != ReductionMode::ordered || trainer.all_ranks == nullptr) return;
   const std::vector<std::string> all = gather_texts(*trainer.all_ranks, trainer.state.arithmetic);

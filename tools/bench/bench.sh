@@ -5,7 +5,7 @@
 #   kernels       1 min   the fused kernels against libtorch's and against what the processor does at most, products of experts
 #   models       25 min   speed, memory and time to the first step against PyTorch eager, torch.compile and transformers, fp32 and bf16
 #   lengths      15 min   rows of 256 to 8,192 tokens, one document or many; one round whatever ROUNDS is
-#   ranks        25 min   two and four ranks against FSDP2, tensor and context parallelism, pipelines, and a plain loop with spread experts
+#   ranks        18 min   two and four ranks against FSDP2, tensor and context parallelism, pipelines, and a plain loop with spread experts
 #   foresight     3 min   predicted step times and memory of pipelines against measured ones
 #   overlap       2 min   the overlap of communication with compute
 #   collectives   1 min   sums and gathers over Gloo against PyTorch's

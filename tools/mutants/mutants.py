@@ -9,8 +9,8 @@ All bugs go into one copy of the sources under build/mutants, where MUTANT becom
 STEPFORGE_MUTANT. So one build holds all bugs, and the variable selects one for a test run. The original sources do not change.
 
 First all tests must pass with no bug switched on. Then, for each bug, the tests run until one fails, starting with those that the
-list names. A bug that `needs` an instruction set is left out on other processors. A bug is killed by a test that fails, crashes or times out. It survives if all tests pass or none executes it. Exit
-code 1 if a bug survives or no longer fits the sources.
+list names. A bug that `needs` an instruction set is left out on other processors. A bug is killed by a test that fails, crashes or
+times out. It survives if all tests pass or none executes it. Exit code 1 if a bug survives or no longer fits the sources.
 """
 import argparse
 import os

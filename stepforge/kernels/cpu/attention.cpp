@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include <ATen/ops/empty.h>
 
@@ -131,7 +130,7 @@ class Forward {
         value_dim_(shape.value_size()),
         padded_value_dim_(round_up(value_dim_, kColumnUnit)),
         scale_(static_cast<float>(shape.scale) * kLog2E),
-        tiles_(std::is_same_v<T, BFloat16> && attention_in_tiles(inputs, shape)) {
+        tiles_(attention_in_tiles<T>(inputs, shape)) {
     packed_ = at::empty({plan.packed_tokens * shape.kv_heads * attention_packed_floats(dim_, value_dim_)},
                         lse.options());
     keys_ = packed_.mutable_data_ptr<float>();
@@ -165,88 +164,15 @@ class Forward {
   void pack(const PackedDocument& d, int64_t kv_head) const {
     const T* keys = head_of<T>(inputs_.k, d.begin, kv_head, dim_);
     const T* values = head_of<T>(inputs_.v, d.begin, kv_head, value_dim_);
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      if (tiles_) {
-        pack_key_blocks(keys, inputs_.k.stride(0), d.length, dim_, keys_of(d, kv_head));
-        pack_paired_rows(values, inputs_.v.stride(0), d.length, value_dim_, values_of(d, kv_head),
-                         padded_value_dim_, tile_depth(d.length) / 2);
-        return;
-      }
+    if (tiles_) {
+      pack_key_blocks(as_bf16(keys), inputs_.k.stride(0), d.length, dim_, keys_of(d, kv_head));
+      pack_paired_rows(as_bf16(values), inputs_.v.stride(0), d.length, value_dim_, values_of(d, kv_head),
+                       padded_value_dim_, tile_depth(d.length) / 2);
+    } else {
+      widen_transposed(keys, inputs_.k.stride(0), d.length, dim_, keys_of(d, kv_head), d.packed_length);
+      widen_rows(values, inputs_.v.stride(0), d.length, value_dim_, 1.0F, values_of(d, kv_head),
+                 padded_value_dim_);
     }
-    widen_transposed(keys, inputs_.k.stride(0), d.length, dim_, keys_of(d, kv_head), d.packed_length);
-    widen_rows(values, inputs_.v.stride(0), d.length, value_dim_, 1.0F, values_of(d, kv_head),
-               padded_value_dim_);
-  }
-
-  /// Some rows of a block of queries, and a block of keys.
-  struct StripBlock {
-    const T* source;       ///< the queries
-    const float* queries;  ///< widened and scaled, if they are not in tiles
-    const float* keys;
-    int64_t keys_row;
-    const float* values;
-    int64_t rows;
-    int64_t seen;    ///< keys
-    int64_t filled;  ///< scores, of which the last are 0
-    float* scores;
-    T* probabilities;  ///< in tiles
-    float* mixed;
-
-    int64_t columns() const { return round_up(seen, kColumnUnit); }
-  };
-
-  void multiply_keys(const StripBlock& s) const {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      if (tiles_)
-        return multiply_tiles({.a = s.source,
-                               .a_row = inputs_.q.stride(0),
-                               .b = s.keys,
-                               .b_row = s.keys_row,
-                               .c = s.scores,
-                               .c_row = kKeyBlock,
-                               .rows = s.rows,
-                               .columns = s.columns(),
-                               .depth = dim_,
-                               .accumulate = false});
-    }
-    block_gemm().rows({.a = s.queries,
-                       .a_row = padded_dim_,
-                       .b = s.keys,
-                       .b_row = s.keys_row,
-                       .c = s.scores,
-                       .c_row = kKeyBlock,
-                       .rows = s.rows,
-                       .columns = s.columns(),
-                       .depth = dim_,
-                       .accumulate = false});
-  }
-
-  void add_values(const StripBlock& s) const {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      if (tiles_) {
-        narrow_rows(s.scores, kKeyBlock, s.rows, s.filled, nullptr, 1.0F, s.probabilities, kKeyBlock);
-        return multiply_tiles({.a = s.probabilities,
-                               .a_row = kKeyBlock,
-                               .b = s.values,
-                               .b_row = padded_value_dim_,
-                               .c = s.mixed,
-                               .c_row = padded_value_dim_,
-                               .rows = s.rows,
-                               .columns = padded_value_dim_,
-                               .depth = s.filled,
-                               .accumulate = true});
-      }
-    }
-    block_gemm().score_rows({.a = s.scores,
-                             .a_row = kKeyBlock,
-                             .b = s.values,
-                             .b_row = padded_value_dim_,
-                             .c = s.mixed,
-                             .c_row = padded_value_dim_,
-                             .rows = s.rows,
-                             .columns = padded_value_dim_,
-                             .depth = s.seen,
-                             .accumulate = true});
   }
 
   void attend(const DocumentBlock& block, int64_t head, float* scratch) const {
@@ -258,6 +184,8 @@ class Forward {
     float* largest = mixed + kQueryBlock * padded_value_dim_;
     float* sum = largest + kQueryBlock;
     const T* const source = head_of<T>(inputs_.q, block.begin, head, dim_);
+    const float* const left = tiles_ ? as_pairs(source) : queries;
+    const int64_t left_row = tiles_ ? inputs_.q.stride(0) / 2 : padded_dim_;
     if (!tiles_) widen_rows(source, inputs_.q.stride(0), rows, dim_, scale_, queries, padded_dim_);
     std::fill_n(mixed, rows * padded_value_dim_, 0.0F);
     // A sink is like a key before all others, whose value is 0.
@@ -273,33 +201,41 @@ class Forward {
         const int64_t visible = block.past - key + (block.causal ? strip + 1 : 0);
         const int64_t seen = std::min(visible + (block.causal ? strip_rows - 1 : 0), kKeyBlock);
         if (seen <= 0 || (shape_.window > 0 && visible - shape_.window >= kKeyBlock)) continue;
-        const StripBlock blocks = {
-            .source = source + strip * inputs_.q.stride(0),
-            .queries = queries + strip * padded_dim_,
-            .keys = keys_of(d, kv_head) + (tiles_ ? key * dim_ / 2 : key),
-            .keys_row = tiles_ ? key_block_row(d.length, key) : d.packed_length,
-            .values = values_of(d, kv_head) + (tiles_ ? key / 2 : key) * padded_value_dim_,
-            .rows = strip_rows,
-            .seen = seen,
-            .filled = tiles_ ? tile_depth(seen) : round_up(seen, kColumnUnit),
-            .scores = scores,
-            .probabilities = reinterpret_cast<T*>(queries),
-            .mixed = mixed + strip * padded_value_dim_};
-        multiply_keys(blocks);
+        const int64_t filled = tiles_ ? tile_depth(seen) : round_up(seen, kColumnUnit);
+        BlockProduct product = {.a = left + strip * left_row,
+                                .a_row = left_row,
+                                .b = keys_of(d, kv_head) + (tiles_ ? key * dim_ / 2 : key),
+                                .b_row = tiles_ ? key_block_row(d.length, key) : d.packed_length,
+                                .c = scores,
+                                .c_row = kKeyBlock,
+                                .rows = strip_rows,
+                                .columns = round_up(seen, kColumnUnit),
+                                .depth = tiles_ ? dim_ / 2 : dim_,
+                                .accumulate = false};
+        tiles_ ? multiply_tiles(product) : block_gemm().rows(product);
         StripSoftmax softmax = {.scores = scores,
                                 .rows = strip_rows,
                                 .scale = tiles_ ? scale_ : 1.0F,
-                                .visible = {blocks.filled, visible, block.causal ? 1 : 0, shape_.window},
+                                .visible = {filled, visible, block.causal ? 1 : 0, shape_.window},
                                 .largest = largest + strip,
                                 .sum = sum + strip,
-                                .mixed = blocks.mixed,
+                                .mixed = mixed + strip * padded_value_dim_,
                                 .mixed_row = padded_value_dim_};
         if (shape_.cap > 0) {
           cap_scores(softmax, static_cast<float>(shape_.cap) * kLog2E);
           softmax.scale = 1.0F;
         }
         update_softmax(softmax);
-        add_values(blocks);
+        product.a = scores;
+        product.a_row = kKeyBlock;
+        product.b = values_of(d, kv_head) + (tiles_ ? key / 2 : key) * padded_value_dim_;
+        product.b_row = padded_value_dim_;
+        product.c = softmax.mixed;
+        product.c_row = padded_value_dim_;
+        product.columns = padded_value_dim_;
+        product.depth = seen;
+        product.accumulate = true;
+        multiply_scores(tiles_, product, filled, queries);
       }
     }
     if (tiles_) release_tiles();

@@ -3,8 +3,6 @@
 // of its keys and values, so nothing is shared between tasks and every sum has one order. Per block of
 // queries and block of keys, with P = exp(score - lse) recomputed and delta = grad_out . out:
 //   dV += P^T dO        dS = P * (dO V^T - delta)        dQ += dS K        dK += dS^T Q
-#include <type_traits>
-
 #include <ATen/ops/empty.h>
 
 #include "stepforge/kernels/cpu/attention_blocks.h"
@@ -127,7 +125,7 @@ class Backward {
         padded_dim_(round_up(dim_, kColumnUnit)),
         value_dim_(shape.value_size()),
         padded_value_dim_(round_up(value_dim_, kColumnUnit)),
-        tiles_(std::is_same_v<T, BFloat16> && attention_in_tiles(operands.inputs, shape)) {
+        tiles_(attention_in_tiles<T>(operands.inputs, shape)) {
     for (size_t i = 0; i < ranges.size();) {
       Document d{ranges[i].key_begin, ranges[i].keys, 0, {}};
       const size_t first = i;
@@ -183,10 +181,10 @@ class Backward {
     const T* keys = head_of<T>(inputs.k, d.begin, kv_head, dim_);
     const T* values = head_of<T>(inputs.v, d.begin, kv_head, value_dim_);
     if (tiles_) {
-      pack_paired_rows(bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys, padded_dim_,
+      pack_paired_rows(as_bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys, padded_dim_,
                        tile_depth(d.length) / 2);
-      pack_key_blocks(bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys_by_dim);
-      pack_key_blocks(bf16(values), inputs.v.stride(0), d.length, value_dim_, s.values_by_dim);
+      pack_key_blocks(as_bf16(keys), inputs.k.stride(0), d.length, dim_, s.keys_by_dim);
+      pack_key_blocks(as_bf16(values), inputs.v.stride(0), d.length, value_dim_, s.values_by_dim);
     } else {
       widen_rows(keys, inputs.k.stride(0), d.length, dim_, 1.0F, s.keys, padded_dim_);
       widen_transposed(keys, inputs.k.stride(0), d.length, dim_, s.keys_by_dim, packed);
@@ -228,32 +226,37 @@ class Backward {
     const T* queries = head_of<T>(inputs.q, block.begin, head, dim_);
     if (tiles_) {
       const int64_t pairs = round_up(block.rows, kColumnUnit) / 2;
-      pack_paired_rows(bf16(queries), inputs.q.stride(0), block.rows, dim_, s.queries, padded_dim_, pairs);
-      pack_paired_rows(bf16(grad_out), out_width, block.rows, value_dim_, s.grad_out, padded_value_dim_,
+      pack_paired_rows(as_bf16(queries), inputs.q.stride(0), block.rows, dim_, s.queries, padded_dim_, pairs);
+      pack_paired_rows(as_bf16(grad_out), out_width, block.rows, value_dim_, s.grad_out, padded_value_dim_,
                        pairs);
     } else {
       widen_rows(queries, inputs.q.stride(0), block.rows, dim_, scale * kLog2E, s.queries, padded_dim_);
       widen_rows(grad_out, out_width, block.rows, value_dim_, 1.0F, s.grad_out, padded_value_dim_);
     }
+    const LeftRows left =
+        tiles_ ? LeftRows{as_pairs(queries), inputs.q.stride(0) / 2, as_pairs(grad_out), out_width / 2}
+               : LeftRows{s.queries, padded_dim_, s.grad_out, padded_value_dim_};
     std::fill_n(s.grad_queries, block.rows * padded_dim_, 0.0F);
     for (int64_t r = 0; r < block.rows; ++r) {
       s.log_sums[r] = lse_[(block.begin + r) * shape_.heads + head] * kLog2E;
       s.deltas[r] = dot(grad_out + r * out_width, out + r * out_width, value_dim_);
     }
     for (int64_t key = block.first_key(shape_.window); key < block.seen(); key += kKeyBlock) {
-      if (tiles_) {
-        const BlockSource source = {bf16(queries), inputs.q.stride(0), bf16(grad_out), out_width};
-        score_gradients_in_tiles(d, block, key, source, s);
-        key_gradients_in_tiles(block, key, s);
-      } else {
-        score_gradients(d, block, key, s);
-        key_gradients(block, key, s);
-      }
+      score_gradients(d, block, key, left, s);
+      tiles_ ? key_gradients_in_tiles(block, key, s) : key_gradients(block, key, s);
     }
     narrow_rows(s.grad_queries, padded_dim_, block.rows, dim_, nullptr, scale,
                 mutable_head_of<T>(tensors_.gradients.q, block.begin, head, dim_),
                 tensors_.gradients.q.stride(0));
   }
+
+  /// The left factors of one block of queries, of words in tiles.
+  struct LeftRows {
+    const float* queries;
+    int64_t queries_row;
+    const float* grad_out;
+    int64_t grad_out_row;
+  };
 
   void differentiate_scores(const StripGradient& gradient) const {
     if (shape_.cap > 0)
@@ -262,74 +265,78 @@ class Backward {
       differentiate_softmax(gradient);
   }
 
-  static const BFloat16* bf16(const T* numbers) { return reinterpret_cast<const BFloat16*>(numbers); }
-
-  /// Rows of the operands of one block of queries.
-  struct BlockSource {
-    const BFloat16* queries;
-    int64_t queries_row;
-    const BFloat16* grad_out;
-    int64_t grad_out_row;
-  };
-
-  /// Of all rows of the block at once.
-  void score_gradients_in_tiles(const Document& d, const QueryBlock& block, int64_t key,
-                                const BlockSource& source, const Scratch& s) const {
-    const int64_t seen = std::min(block.seen() - key, kKeyBlock);
-    const int64_t filled = tile_depth(seen);
-    TileProduct product = {.a = source.queries,
-                           .a_row = source.queries_row,
-                           .b = s.keys_by_dim + key * dim_ / 2,
-                           .b_row = key_block_row(d.length, key),
-                           .c = s.probabilities,
-                           .c_row = kKeyBlock,
-                           .rows = block.rows,
-                           .columns = round_up(seen, kColumnUnit),
-                           .depth = dim_,
-                           .accumulate = false};
-    multiply_tiles(product);
-    product.a = source.grad_out;
-    product.a_row = source.grad_out_row;
-    product.b = s.values_by_dim + key * value_dim_ / 2;
-    product.c = s.grad_scores;
-    product.depth = value_dim_;
-    multiply_tiles(product);
-    differentiate_scores(
-        {.scores = s.probabilities,
-         .grad_scores = s.grad_scores,
-         .rows = block.rows,
-         .scale = static_cast<float>(shape_.scale) * kLog2E,
-         .visible = {filled, block.past - key + (block.causal ? 1 : 0), block.causal ? 1 : 0, shape_.window},
-         .log_sums = s.log_sums,
-         .deltas = s.deltas});
-    auto* const narrow = reinterpret_cast<BFloat16*>(s.narrow);
-    narrow_rows(s.grad_scores, kKeyBlock, block.rows, filled, nullptr, 1.0F, narrow, kKeyBlock);
-    multiply_tiles({.a = narrow,
-                    .a_row = kKeyBlock,
-                    .b = s.keys + key / 2 * padded_dim_,
-                    .b_row = padded_dim_,
-                    .c = s.grad_queries,
-                    .c_row = padded_dim_,
-                    .rows = block.rows,
-                    .columns = padded_dim_,
-                    .depth = filled,
-                    .accumulate = true});
+  /// P and dS of one block of queries and keys, and dQ += dS K.
+  void score_gradients(const Document& d, const QueryBlock& block, int64_t key, const LeftRows& left,
+                       const Scratch& s) const {
+    const int64_t block_seen = std::min(block.seen() - key, kKeyBlock);
+    const int64_t filled = tiles_ ? tile_depth(block_seen) : round_up(block_seen, kColumnUnit);
+    const int64_t height = tiles_ ? kQueryBlock : kStrip;
+    for (int64_t strip = 0; strip < block.rows; strip += height) {
+      const int64_t strip_rows = std::min(height, block.rows - strip);
+      const int64_t visible = block.past - key + (block.causal ? strip + 1 : 0);
+      const int64_t seen = std::clamp<int64_t>(visible + (block.causal ? strip_rows - 1 : 0), 0, kKeyBlock);
+      float* scores = s.probabilities + strip * kKeyBlock;
+      float* grad_scores = s.grad_scores + strip * kKeyBlock;
+      BlockProduct product = {
+          .a = left.queries + strip * left.queries_row,
+          .a_row = left.queries_row,
+          .b = s.keys_by_dim + (tiles_ ? key * dim_ / 2 : key),
+          .b_row = tiles_ ? key_block_row(d.length, key) : round_up(d.length, kColumnUnit),
+          .c = scores,
+          .c_row = kKeyBlock,
+          .rows = strip_rows,
+          .columns = round_up(seen, kColumnUnit),
+          .depth = tiles_ ? dim_ / 2 : dim_,
+          .accumulate = false};
+      if (seen > 0) {
+        multiply_rows(product);
+        product.a = left.grad_out + strip * left.grad_out_row;
+        product.a_row = left.grad_out_row;
+        product.b = s.values_by_dim + (tiles_ ? key * value_dim_ / 2 : key);
+        product.c = grad_scores;
+        product.depth = tiles_ ? value_dim_ / 2 : value_dim_;
+        multiply_rows(product);
+      }
+      differentiate_scores({.scores = scores,
+                            .grad_scores = grad_scores,
+                            .rows = strip_rows,
+                            .scale = tiles_ ? static_cast<float>(shape_.scale) * kLog2E : 1.0F,
+                            .visible = {filled, visible, block.causal ? 1 : 0, shape_.window},
+                            .log_sums = s.log_sums + strip,
+                            .deltas = s.deltas + strip});
+      if (seen == 0) continue;
+      product.a = grad_scores;
+      product.a_row = kKeyBlock;
+      product.b = s.keys + (tiles_ ? key / 2 : key) * padded_dim_;
+      product.b_row = padded_dim_;
+      product.c = s.grad_queries + strip * padded_dim_;
+      product.c_row = padded_dim_;
+      product.columns = padded_dim_;
+      product.depth = seen;
+      product.accumulate = true;
+      multiply_scores(tiles_, product, filled, s.narrow);
+    }
   }
 
+  void multiply_rows(const BlockProduct& product) const {
+    tiles_ ? multiply_tiles(product) : block_gemm().rows(product);
+  }
+
+  /// dV += P^T dO and dK += dS^T Q, of all keys at once.
   void key_gradients_in_tiles(const QueryBlock& block, int64_t key, const Scratch& s) const {
     const int64_t keys = std::min(block.seen() - key, kKeyBlock);
     float* const transposed = s.narrow + kQueryBlock / 2 * kKeyBlock;
     narrow_scores_transposed(s.probabilities, block.rows, round_up(keys, kColumnUnit), s.narrow, transposed);
-    TileProduct product = {.a = reinterpret_cast<const BFloat16*>(transposed),
-                           .a_row = kQueryBlock,
-                           .b = s.grad_out,
-                           .b_row = padded_value_dim_,
-                           .c = s.grad_values + key * padded_value_dim_,
-                           .c_row = padded_value_dim_,
-                           .rows = keys,
-                           .columns = padded_value_dim_,
-                           .depth = round_up(block.rows, kColumnUnit),
-                           .accumulate = true};
+    BlockProduct product = {.a = transposed,
+                            .a_row = kQueryBlock / 2,
+                            .b = s.grad_out,
+                            .b_row = padded_value_dim_,
+                            .c = s.grad_values + key * padded_value_dim_,
+                            .c_row = padded_value_dim_,
+                            .rows = keys,
+                            .columns = padded_value_dim_,
+                            .depth = round_up(block.rows, kColumnUnit) / 2,
+                            .accumulate = true};
     multiply_tiles(product);
     narrow_scores_transposed(s.grad_scores, block.rows, round_up(keys, kColumnUnit), s.narrow, transposed);
     product.b = s.queries;
@@ -338,56 +345,6 @@ class Backward {
     product.c_row = padded_dim_;
     product.columns = padded_dim_;
     multiply_tiles(product);
-  }
-
-  /// P and dS of one block of queries and keys, and dQ += dS K.
-  void score_gradients(const Document& d, const QueryBlock& block, int64_t key, const Scratch& s) const {
-    const int64_t packed = round_up(d.length, kColumnUnit);
-    const int64_t block_columns = round_up(std::min(block.seen() - key, kKeyBlock), kColumnUnit);
-    for (int64_t strip = 0; strip < block.rows; strip += kStrip) {
-      const int64_t strip_rows = std::min(kStrip, block.rows - strip);
-      const int64_t visible = block.past - key + (block.causal ? strip + 1 : 0);
-      const int64_t seen = std::clamp<int64_t>(visible + (block.causal ? strip_rows - 1 : 0), 0, kKeyBlock);
-      float* scores = s.probabilities + strip * kKeyBlock;
-      float* grad_scores = s.grad_scores + strip * kKeyBlock;
-      if (seen > 0) {
-        BlockProduct product = {.a = s.queries + strip * padded_dim_,
-                                .a_row = padded_dim_,
-                                .b = s.keys_by_dim + key,
-                                .b_row = packed,
-                                .c = scores,
-                                .c_row = kKeyBlock,
-                                .rows = strip_rows,
-                                .columns = round_up(seen, kColumnUnit),
-                                .depth = dim_,
-                                .accumulate = false};
-        block_gemm().rows(product);
-        product.a = s.grad_out + strip * padded_value_dim_;
-        product.a_row = padded_value_dim_;
-        product.b = s.values_by_dim + key;
-        product.c = grad_scores;
-        product.depth = value_dim_;
-        block_gemm().rows(product);
-      }
-      differentiate_scores({.scores = scores,
-                            .grad_scores = grad_scores,
-                            .rows = strip_rows,
-                            .scale = 1.0F,
-                            .visible = {block_columns, visible, block.causal ? 1 : 0, shape_.window},
-                            .log_sums = s.log_sums + strip,
-                            .deltas = s.deltas + strip});
-      if (seen == 0) continue;
-      block_gemm().score_rows({.a = grad_scores,
-                               .a_row = kKeyBlock,
-                               .b = s.keys + key * padded_dim_,
-                               .b_row = padded_dim_,
-                               .c = s.grad_queries + strip * padded_dim_,
-                               .c_row = padded_dim_,
-                               .rows = strip_rows,
-                               .columns = padded_dim_,
-                               .depth = seen,
-                               .accumulate = true});
-    }
   }
 
   /// dV += P^T dO and dK += dS^T Q, skipping queries that precede all keys of a strip.

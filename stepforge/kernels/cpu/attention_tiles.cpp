@@ -4,11 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include <ATen/native/CPUBlas.h>
-
-#include "stepforge/kernels/cpu/bf16_blocks.h"
+#include "stepforge/kernels/cpu/attention_blocks.h"
 #include "stepforge/kernels/cpu/block_gemm.h"
-#include "stepforge/kernels/cpu/panel_product.h"
 
 namespace stepforge::cpu {
 namespace {
@@ -27,20 +24,25 @@ STEPFORGE_SIMD_CLONES void narrow_pairs(const float* first, const float* second,
 
 }  // namespace
 
-bool attention_in_tiles(const QueryKeyValue& inputs, const AttentionShape& shape) {
-  // pair_all_rows() takes no more columns.
-  const auto fits = [](int64_t dim) { return dim % 2 == 0 && dim <= kPanelProductRows; };
-  return bf16_blocks() == Bf16Blocks::tiles && fits(shape.head_dim) && fits(shape.value_size()) &&
-         inputs.k.stride(0) % 2 == 0 && inputs.v.stride(0) % 2 == 0;
+void multiply_tiles(const BlockProduct& product) {
+  BlockProduct part = product;
+  for (int64_t row = 0; row < product.rows; row += part.rows) {
+    part.rows = tile_rows(product.rows - row);
+    part.a = product.a + row * product.a_row;
+    part.c = product.c + row * product.c_row;
+    multiply_block(Bf16Blocks::tiles, part);
+  }
 }
 
-void multiply_tiles(const TileProduct& p) {
-  for (int64_t row = 0, count = 0; row < p.rows; row += count) {
-    count = tile_rows(p.rows - row);
-    at::native::cpublas::brgemm(count, p.columns, p.depth, p.a_row, p.b_row, p.c_row, p.accumulate,
-                                p.a + row * p.a_row, reinterpret_cast<const BFloat16*>(p.b),
-                                p.c + row * p.c_row);
-  }
+void multiply_scores(bool tiles, const BlockProduct& product, int64_t filled, float* space) {
+  if (!tiles) return block_gemm().score_rows(product);
+  narrow_rows(product.a, kKeyBlock, product.rows, filled, nullptr, 1.0F, reinterpret_cast<BFloat16*>(space),
+              kKeyBlock);
+  BlockProduct narrow = product;
+  narrow.a = space;
+  narrow.a_row = kKeyBlock / 2;
+  narrow.depth = filled / 2;
+  multiply_tiles(narrow);
 }
 
 void release_tiles() {

@@ -5,31 +5,43 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/cpu/bf16_blocks.h"
+#include "stepforge/kernels/cpu/panel_product.h"
 #include "stepforge/kernels/cpu/simd.h"
 
 namespace stepforge::cpu {
 
-/// Whether this processor has tiles, head sizes are even and at most 256, and rows of k and v begin at whole pairs. `inputs`: bf16.
-bool attention_in_tiles(const QueryKeyValue& inputs, const AttentionShape& shape);
+/// Whether this processor has tiles, head sizes are even and at most 256, and rows of q, k and v begin at whole pairs. T: of their elements.
+template <typename T>
+bool attention_in_tiles(const QueryKeyValue& inputs, const AttentionShape& shape) {
+  const auto fits = [](int64_t dim) {
+    return dim % 2 == 0 && dim <= kPanelProductRows;
+  };  // of pair_all_rows()
+  const auto pairs = [](const at::Tensor& rows) { return rows.stride(0) % 2 == 0; };
+  return std::is_same_v<T, BFloat16> && bf16_blocks() == Bf16Blocks::tiles && fits(shape.head_dim) &&
+         fits(shape.value_size()) && pairs(inputs.q) && pairs(inputs.k) && pairs(inputs.v);
+}
 
-/// c = a b or c += a b.
-struct TileProduct {
-  const BFloat16* a;  ///< [rows, depth], rows `a_row` numbers apart
-  int64_t a_row;
-  const float* b;  ///< [depth / 2, columns] of pairs, rows `b_row` pairs apart
-  int64_t b_row;
-  float* c;
-  int64_t c_row;
-  int64_t rows;
-  int64_t columns;  ///< a multiple of kColumnUnit
-  int64_t depth;    ///< even
-  bool accumulate;
-};
-void multiply_tiles(const TileProduct& product);
+/// Numbers that are bf16, as attention_in_tiles() says.
+template <typename T>
+const BFloat16* as_bf16(const T* numbers) {
+  return reinterpret_cast<const BFloat16*>(numbers);
+}
+template <typename T>
+const float* as_pairs(const T* numbers) {
+  return reinterpret_cast<const float*>(numbers);
+}
 
-/// After the last product of a task.
+/// As BlockGemm::rows, of pairs.
+void multiply_tiles(const BlockProduct& product);
+
+/// Scores times keys or values, as BlockGemm::score_rows. In tiles `filled` scores, of which the last are 0, are rounded first, to `space`.
+void multiply_scores(bool tiles, const BlockProduct& product, int64_t filled, float* space);
+
+/// After the last product of a task in tiles.
 void release_tiles();
 
 /// Steps of depth of a product over keys, the last of which are 0: a multiple of what one instruction takes, so that it sums the

@@ -12,27 +12,18 @@
 
 namespace stepforge::cpu {
 
-void multiply_block(Bf16Blocks blocks, const WordBlock& block) {
+void multiply_block(Bf16Blocks blocks, const BlockProduct& p) {
   namespace onednn = at::native::cpublas;
   if (blocks == Bf16Blocks::widened)
-    return onednn::brgemm(block.rows, block.columns, block.depth, block.a_row, kPackedColumns, block.c_row,
-                          block.accumulate, block.a, block.b, block.c);
+    return onednn::brgemm(p.rows, p.columns, p.depth, p.a_row, p.b_row, p.c_row, p.accumulate, p.a, p.b, p.c);
   if (blocks == Bf16Blocks::tiles)
-    return onednn::brgemm(block.rows, block.columns, 2 * block.depth, 2 * block.a_row, kPackedColumns,
-                          block.c_row, block.accumulate, reinterpret_cast<const BFloat16*>(block.a),
-                          reinterpret_cast<const BFloat16*>(block.b), block.c);
+    return onednn::brgemm(p.rows, p.columns, 2 * p.depth, 2 * p.a_row, p.b_row, p.c_row, p.accumulate,
+                          reinterpret_cast<const BFloat16*>(p.a), reinterpret_cast<const BFloat16*>(p.b),
+                          p.c);
   FetchAhead nothing;
-  pair_product()({.a = block.a,
-                  .a_row = block.a_row,
-                  .b = block.b,
-                  .b_row = kPackedColumns,
-                  .c = block.c,
-                  .c_row = block.c_row,
-                  .rows = block.rows,
-                  .columns = block.columns,
-                  .depth = block.depth,
-                  .accumulate = block.accumulate,
-                  .ahead = &nothing});
+  BlockProduct pairs = p;
+  pairs.ahead = &nothing;
+  pair_product()(pairs);
 }
 
 void release_blocks(Bf16Blocks blocks) {
@@ -49,6 +40,7 @@ bool multiplies_fp32_blocks() {
     multiply_block(Bf16Blocks::widened, {.a = ones.data(),
                                          .a_row = kColumnUnit,
                                          .b = ones.data(),
+                                         .b_row = kPackedColumns,
                                          .c = sums,
                                          .c_row = kColumnUnit,
                                          .rows = 1,

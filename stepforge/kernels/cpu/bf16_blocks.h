@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "stepforge/kernels/cpu/block_gemm.h"
+
 namespace stepforge::cpu {
 
 /// How a processor multiplies blocks of bf16.
@@ -18,19 +20,6 @@ enum class Bf16Blocks : uint8_t {
 /// Of this processor.
 Bf16Blocks bf16_blocks();
 
-/// c = a b or c += a b: a [rows, depth], b [depth, columns] in rows of kPackedColumns, both in words.
-struct WordBlock {
-  const float* a;
-  int64_t a_row;
-  const float* b;
-  float* c;
-  int64_t c_row;
-  int64_t rows;
-  int64_t columns;  ///< a multiple of kColumnUnit
-  int64_t depth;
-  bool accumulate;
-};
-
 /// The rows of the next block of a product of `rows` rows, where that number varies: one of few, since oneDNN makes and keeps a kernel for
 /// each.
 constexpr int64_t tile_rows(int64_t rows) {
@@ -39,7 +28,8 @@ constexpr int64_t tile_rows(int64_t rows) {
   return rows;
 }
 
-void multiply_block(Bf16Blocks blocks, const WordBlock& block);
+/// As BlockGemm::rows, of words: a [rows, depth], b [depth, columns].
+void multiply_block(Bf16Blocks blocks, const BlockProduct& product);
 
 /// After the last product of a thread: registers of tiles are state of the thread.
 void release_blocks(Bf16Blocks blocks);

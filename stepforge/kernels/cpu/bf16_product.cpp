@@ -203,6 +203,7 @@ class ResultPart {
                          {.a = a.data + row * a.row,
                           .a_row = a.row,
                           .b = right.at(column, step),
+                          .b_row = kPackedColumns,
                           .c = sums + row * sums_row + column - columns.begin,
                           .c_row = sums_row,
                           .rows = count,
