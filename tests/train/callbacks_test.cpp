@@ -2,6 +2,7 @@
 // The order of events, and replaced build steps.
 #include <algorithm>
 
+#include "stepforge/kernels/cpu/bf16_blocks.h"
 #include "stepforge/optim/param_groups.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/train/callback_kinds.h"
@@ -329,6 +330,19 @@ TEST(Callbacks, StoreStateOfEachRankThatAnyNumberOfRanksGets) {
   ASSERT_EQ(restored.size(), 2U);
   EXPECT_EQ(restored[0], Json({{"steps", 3}, {"rank", 0}}));
   EXPECT_EQ(restored[1], Json({{"steps", 3}, {"rank", 1}}));
+}
+
+TEST(Report, SaysHowProductsGoAndWhenBf16IsFaster) {
+  const bool tiles = cpu::bf16_blocks() == cpu::Bf16Blocks::tiles;
+  for (const bool narrow : {false, true}) {
+    const TempFolder folder;
+    TestRun run(job(folder, "run", {format("precision.compute={}", narrow ? "bf16" : "fp32")}));
+    run.build();
+    const std::string log = run.log_text();
+    EXPECT_CONTAINS(log, narrow ? "products: bf16 " : "products: fp32 by ");
+    EXPECT_EQ(contains(log, "bf16 by AMX tiles"), narrow && tiles);
+    EXPECT_EQ(contains(log, "precision.compute=bf16 is faster"), !narrow && tiles);
+  }
 }
 
 TEST(Callbacks, AStateThatNoCallbackTakesIsReported) {
