@@ -8,7 +8,6 @@
 
 #include "stepforge/step/memory.h"
 #include "tests/models/training.h"
-#include "tests/support/onednn_isa.h"
 
 namespace stepforge::testing {
 namespace {

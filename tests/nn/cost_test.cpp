@@ -19,7 +19,6 @@
 #include "tests/nn/equal_ranks.h"
 #include "tests/nn/tiny_model.h"
 #include "tests/support/in_graph.h"
-#include "tests/support/onednn_isa.h"
 
 namespace stepforge::testing {
 namespace {

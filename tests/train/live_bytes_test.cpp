@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The measured peak memory of each rank is the predicted one.
 #include "stepforge/kernels/cpu_allocator.h"
-#include "tests/support/onednn_isa.h"
 #include "tests/support/rank_threads.h"
 #include "tests/train/fixture.h"
 
