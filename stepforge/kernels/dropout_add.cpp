@@ -57,7 +57,7 @@ at::Tensor dropout_factors(int64_t channels, double p, DropoutKey key, const Tok
   const PhiloxWords words =
       philox_words(key.key, {quads, coords.positions.to(at::kLong).unsqueeze(1), rows.bitwise_and(0xFFFFFFFF),
                              rows.bitwise_right_shift(32).bitwise_and(0xFFFFFFFF)});
-  const at::Tensor word = at::stack(words, 2).view({rows.size(0), -1}).slice(1, 0, channels);
+  const at::Tensor word = at::stack(words, 2).flatten(1).slice(1, 0, channels);
   return word.ge(static_cast<int64_t>(p * 0x1.0p32)).to(at::kFloat) * (1.0 / (1.0 - p));
 }
 

@@ -41,6 +41,13 @@ TEST(DropoutAdd, AgreesWithTheReferenceBitForBit) {
   }
 }
 
+TEST(DropoutAdd, NoTokensAreNoFault) {
+  const at::Tensor none = at::empty({0, 5});
+  const at::Tensor out = at::empty({0, 5});
+  EXPECT_NO_THROW(dropout_add_backward(none, 0.5, kKey, make_coords({}, {}), out));
+  EXPECT_NO_THROW(reference::dropout_add_backward(none, 0.5, kKey, make_coords({}, {}), out));
+}
+
 TEST(DropoutAdd, AnElementsMaskDoesNotDependOnTheBatch) {
   const at::Tensor x = random_tensor({1, 96}, 3);
   const at::Tensor wide = x.expand({3, 96}).contiguous();
