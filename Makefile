@@ -4,13 +4,16 @@
 .NOTPARALLEL:
 SECONDS ?= 60
 ROUNDS ?= 3
-.PHONY: setup build demo test check test-all lint format docs api oracle bench bench-data bench-yardsticks fuzz fuzz-long mutants clean help
+.PHONY: setup build cuda demo test check test-all lint format docs api oracle bench bench-data bench-yardsticks fuzz fuzz-long mutants clean help
 
 setup: ## Install what building and testing need: Debian packages, and libtorch and Arrow in ~/.cache
 	@scripts/setup.sh
 
 build: ## Build build/release/stepforge; installs nothing
 	@scripts/build.sh
+
+cuda: ## Build the plug-in for GPUs, where nvcc is found
+	@scripts/cuda.sh
 
 demo: ## Set up and build; train a small model on a book, kill it, resume it, export it, generate text; FILE=my.txt uses your text
 	@scripts/demo.sh $(if $(FILE),"$(FILE)")

@@ -108,6 +108,18 @@ HealthCheck check_bf16(const MachineFacts& machine) {
   return {Health::ok, "bf16", finding, ""};
 }
 
+HealthCheck check_gpu(const std::filesystem::path& driver, const std::filesystem::path& plugin) {
+  std::error_code none;
+  if (!std::filesystem::exists(driver, none))
+    return {Health::ok, "gpu", format("no driver ({}): training computes on the processor", driver.string()),
+            ""};
+  if (!std::filesystem::exists(plugin, none))
+    return {Health::warning, "gpu", format("a driver, but no plug-in {}", plugin.string()),
+            "training computes on the processor; `make cuda` builds the plug-in where nvcc is found"};
+  return {Health::ok, "gpu",
+          "a driver and the plug-in: training.device = \"auto\" takes a GPU if its libraries are found", ""};
+}
+
 HealthCheck check_memory(const MachineFacts& machine) {
   const MemoryFacts& memory = machine.memory;
   if (memory.total <= 0) return {Health::warning, "memory", "unknown", "/proc/meminfo cannot be read"};

@@ -11,6 +11,7 @@
 #include "stepforge/app/torch_library.h"
 #include "stepforge/base/cache_dir.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/installation.h"
 #include "stepforge/base/log.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
@@ -63,6 +64,7 @@ int doctor_command(const fs::path& run_folder) {
       check_kernel(machine),
       check_processor(machine),
       check_bf16(machine),
+      check_gpu("/dev/nvidiactl", library_folder() / "libstepforge_cuda.so"),
       check_memory(machine),
       check_presets(machine, preset_memory()),
       check_disk("runs", fs::absolute(run_folder).lexically_normal(), free_disk_bytes(run_folder)),

@@ -34,7 +34,8 @@ bool is_checkpoint(const fs::path& path) {
 std::string hash_of(const TensorFolder& folder, const std::string& name) {
   WeightReader reader(folder, name);
   const TensorSlice whole = whole_slice(reader.shape());
-  const at::Tensor chunk = at::empty({std::min(kWeightChunk, whole.elements())}, at::kFloat);
+  const at::Tensor chunk =
+      at::empty({std::min(kWeightChunk, whole.elements())}, at::device(at::kCPU).dtype(at::kFloat));
   std::string parts = shape_text(reader.shape());
   for (int64_t begin = 0; begin < whole.elements(); begin += kWeightChunk) {
     const at::Tensor values = chunk.narrow(0, 0, std::min(kWeightChunk, whole.elements() - begin));

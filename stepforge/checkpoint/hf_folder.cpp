@@ -57,8 +57,8 @@ bool is_of_further_layer(std::string_view name, const ModelSpec& model) {
 at::Tensor mean_row(WeightReader& reader) {
   const int64_t rows = reader.shape().at(0);
   const int64_t columns = reader.shape().at(1);
-  at::Tensor sum = at::zeros({columns}, at::kDouble);
-  const at::Tensor row = at::empty({columns}, at::kFloat);
+  at::Tensor sum = at::zeros({columns}, at::device(at::kCPU).dtype(at::kDouble));
+  const at::Tensor row = at::empty({columns}, at::device(at::kCPU).dtype(at::kFloat));
   for (int64_t i = 0; i < rows; ++i) {
     reader.read(whole_slice(reader.shape()), i * columns, row);
     sum += row;
@@ -204,8 +204,8 @@ void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, cons
                     const NamedTensor& tensor, DType dtype) {
   WeightReader reader(weights, tensor.name);
   const int64_t most = std::min(kWeightChunk, tensor.elements);
-  const at::Tensor wide = at::empty({most}, at::kFloat);
-  const at::Tensor narrow = at::empty({most}, scalar_type(dtype));
+  const at::Tensor wide = at::empty({most}, at::device(at::kCPU).dtype(at::kFloat));
+  const at::Tensor narrow = at::empty({most}, at::device(at::kCPU).dtype(scalar_type(dtype)));
   for (int64_t begin = 0; begin < tensor.elements; begin += kWeightChunk) {
     const int64_t count = std::min(kWeightChunk, tensor.elements - begin);
     const at::Tensor values = wide.narrow(0, 0, count);

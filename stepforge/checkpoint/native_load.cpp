@@ -7,6 +7,8 @@
 #include <string>
 #include <system_error>
 
+#include <ATen/ops/empty.h>
+
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
@@ -159,7 +161,12 @@ void read_usable(const TensorFolder& folder, const std::string& name, const Tens
   if (!usable) return;
   // What is left of a slice are its first elements: only rows may be missing.
   const auto known = intersection(slice, *usable);
-  if (known) folder.read(name, *known, bytes_of(values.view({-1}).narrow(0, 0, known->elements())));
+  if (!known) return;
+  const at::Tensor target = values.view({-1}).narrow(0, 0, known->elements());
+  const at::Tensor on_host =
+      target.is_cpu() ? target : at::empty(target.sizes(), target.options().device(at::kCPU));
+  folder.read(name, *known, bytes_of(on_host));
+  if (!target.is_cpu()) target.copy_(on_host);
 }
 
 int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {

@@ -83,7 +83,9 @@ void StagedCheckpoint::add(Files& files, const Tensor& tensor) {
   for (size_t i = 0; i < tensor.parts.size(); ++i) {
     const auto& [slice, values] = tensor.parts[i];
     files[i].push_back({tensor.name, tensor.dtype, slice, used_, saved_bytes(values, tensor.dtype)});
-    at::from_blob(memory_.get() + used_, values.sizes(), scalar_type(tensor.dtype)).copy_(values);
+    at::from_blob(memory_.get() + used_, values.sizes(),
+                  at::device(at::kCPU).dtype(scalar_type(tensor.dtype)))
+        .copy_(values);
     used_ += staged_bytes(values, tensor.dtype);
   }
 }

@@ -31,9 +31,10 @@ void WeightReader::read_stored(const TensorSlice& slice, int64_t begin, const at
 
 void WeightReader::read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) {
   const at::ScalarType stored = mxfp4_ ? at::kFloat : scalar_type(place_.tensor->dtype);
-  if (target.scalar_type() == stored) return read_stored(slice, begin, target);
+  if (target.scalar_type() == stored && target.is_cpu()) return read_stored(slice, begin, target);
   if (!chunk_.defined())
-    chunk_ = at::empty({std::min(kWeightChunk, whole_slice(shape()).elements())}, stored);
+    chunk_ = at::empty({std::min(kWeightChunk, whole_slice(shape()).elements())},
+                       at::device(at::kCPU).dtype(stored));
   for (int64_t done = 0; done < target.numel(); done += kWeightChunk) {
     const at::Tensor values = chunk_.narrow(0, 0, std::min(kWeightChunk, target.numel() - done));
     read_stored(slice, begin + done, values);

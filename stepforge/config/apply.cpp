@@ -188,7 +188,7 @@ std::string device_hint(std::string_view name) {
   constexpr std::array<std::string_view, 9> kNames = {
       "device", "devices", "device_type", "device_map", "accelerator", "gpus", "n_gpus", "num_gpus", "cuda"};
   if (std::ranges::find(kNames, name) == kNames.end()) return "";
-  return "training runs on the processor only, GPUs are not available yet; remove it";
+  return "use training.device";
 }
 
 /// "was renamed to ...", or "".

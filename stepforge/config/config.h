@@ -376,6 +376,7 @@ struct TrainingConfig {
   NonfiniteAction nonfinite = NonfiniteAction::stop;
   int64_t max_skipped = 10;
   ReductionMode reduction = ReductionMode::fast;
+  std::string device = "auto";
   int64_t threads = 0;
   int64_t loss_chunk = 0;
   std::vector<std::string> callbacks = {"all"};

@@ -91,8 +91,8 @@ constexpr auto kTrainingArguments = std::to_array<ForeignKey>({
     {"ddp_find_unused_parameters", "", "all weights have a gradient", needless},
     {"ddp_bucket_cap_mb", "", "gradients are sent block by block", needless},
     {"local_rank", "", "the launcher says it", needless},
-    {"no_cuda", "", "the program computes on the CPU", needless},
-    {"use_cpu", "", "the program computes on the CPU", needless},
+    {"no_cuda", "training.device", "", read},
+    {"use_cpu", "training.device", "", read},
     {"optim", "optimizer.name", "", optimizer},
     {"optim_args", "", kNotAvailable, lost},
     {"optim_target_modules", "", "low-rank optimizers are not available yet", lost},
@@ -326,6 +326,15 @@ void finish_trainer_arguments(ForeignConversion& conversion, std::string_view pr
       conversion.set(key("logging_steps"), "metrics.log_freq", format("{}", static_cast<int64_t>(*steps)));
     } else {
       conversion.lose(key("logging_steps"), "a share of the run; set metrics.log_freq to a number of steps");
+    }
+  }
+  for (const std::string_view name : {"use_cpu", "no_cuda"}) {
+    const ConfigValue* const on_cpu = conversion.find(key(name));
+    if (on_cpu == nullptr) continue;
+    if (on_cpu->boolean) {
+      conversion.set(key(name), "training.device", "cpu");
+    } else {
+      conversion.need_nothing(key(name), "training.device = \"auto\" takes a GPU if there is one");
     }
   }
   if (const auto seed = conversion.number(key("seed"))) {

@@ -44,7 +44,7 @@ constexpr auto kNanoGptKeys = std::to_array<ForeignKey>({
     {"lr_decay_iters", "lr_scheduler.total_steps", "", read},
     {"min_lr", "lr_scheduler.min_lr_factor", "as a fraction of the peak rate", read},
     {"backend", "", "the program has its own communication", needless},
-    {"device", "", "the program computes on the CPU", needless},
+    {"device", "training.device", "", read},
     {"dtype", "precision.compute", "\"fp32\" or \"bf16\"", read},
     {"compile", "", kFusedKernels, needless},
 });
@@ -113,6 +113,11 @@ void finish_nanogpt(ForeignConversion& conversion) {
   convert_nanogpt_data(conversion);
   if (const std::string type = conversion.text("dtype"); !type.empty())
     conversion.set("dtype", "precision.compute", type == "float16" ? "bf16" : type);
+  if (conversion.text("device") == "cpu") {
+    conversion.set("device", "training.device", "cpu");
+  } else if (conversion.has("device")) {
+    conversion.need_nothing("device", "training.device = \"auto\" takes a GPU if there is one");
+  }
   const double evaluates = conversion.number("eval_interval").value_or(2000);
   conversion.set("always_save_checkpoint", "checkpoint.interval", number_text(evaluates),
                  "it saves when it evaluates");

@@ -79,6 +79,12 @@ SchemaOf<TrainingConfig> training_section() {
       .field("reduction", &TrainingConfig::reduction,
              "How the gradients of micro-batches are summed: fast adds them one after another, ordered adds "
              "them in a fixed binary tree, which gives the same bits for every split of the batch.")
+      .field(
+          "device", &TrainingConfig::device,
+          "Device on which the ranks compute: auto is a GPU if the build has the CUDA plug-in and there is one, "
+          "otherwise cpu; cuda gives the ranks of a host its GPUs in turn, cuda:1 is one of them; "
+          "sim is a simulated device of builds with tests.",
+          {.non_empty = true}, kUnreported)
       .field("threads", &TrainingConfig::threads,
              "Number of compute threads per rank; 0 means OMP_NUM_THREADS if it is set, otherwise the "
              "available cores divided by the number of ranks on the host.",

@@ -42,7 +42,7 @@ void check_moment(const QuantizedMoment& moment, std::string_view name, int64_t 
 }
 
 at::Tensor code_tensor(bool is_signed, at::Device device) {
-  const at::Tensor code = at::empty({256});
+  const at::Tensor code = at::empty({256}, at::device(at::kCPU).dtype(at::kFloat));
   std::ranges::copy(dynamic_code(is_signed), code.mutable_data_ptr<float>());
   return code.to(device);
 }

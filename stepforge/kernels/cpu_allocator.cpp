@@ -17,6 +17,7 @@
 #include <c10/core/Device.h>
 #include <sys/mman.h>
 
+#include "stepforge/base/error.h"
 #include "stepforge/kernels/kernel_table.h"
 
 namespace stepforge {
@@ -36,7 +37,7 @@ class RankMemory {
   int64_t live() const { return live_; }
   int64_t peak() const { return peak_; }
 
-  const KernelTable kernels = {};  ///< constant, so not guarded
+  KernelTable kernels = {};  ///< changed only by add_kernels_to_rank(), so not guarded
 
  private:
   int64_t live_ = 0;
@@ -235,6 +236,12 @@ ChargeMemory::~ChargeMemory() {
 
 std::shared_ptr<RankMemory> charged_memory() {
   return charged();
+}
+
+void add_kernels_to_rank(void (*add)(KernelTable& table)) {
+  if (charged() == nullptr)
+    throw Error("this thread works for no rank, so there is no table of kernels to add to");
+  add(charged()->kernels);
 }
 
 const KernelTable& kernels_of_rank() {

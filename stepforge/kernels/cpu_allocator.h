@@ -31,6 +31,10 @@ class RankMemory;
 std::shared_ptr<RankMemory> make_rank_memory();  ///< with the kernels of this library
 std::shared_ptr<RankMemory> make_rank_memory(const KernelTable& kernels);
 
+/// Changes the table of this thread's rank by `add`, before other threads work for the rank. Throws Error if the thread works for
+/// none.
+void add_kernels_to_rank(void (*add)(KernelTable& table));
+
 /// While it exists, tensors that this thread allocates are charged to `rank` (null: to none), and operations are those of its
 /// table; freeing tensors, on any thread, credits the same rank. Scopes nest.
 class ChargeMemory {

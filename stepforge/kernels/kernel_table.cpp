@@ -6,8 +6,8 @@
 
 namespace stepforge {
 
-bool has_cpu_kernel(const KernelTable& table, KernelTypes types, const at::Tensor& tensor) {
-  if (table.references_only || !tensor.is_cpu()) return false;
+bool takes_kernel(const KernelTable& table, KernelTypes types, const at::Tensor& tensor) {
+  if (table.references_only) return false;
   const at::ScalarType type = tensor.scalar_type();
   return types == KernelTypes::checked || type == at::kFloat ||
          (types == KernelTypes::fp32_and_bf16 && type == at::kBFloat16);

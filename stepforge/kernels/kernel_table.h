@@ -20,9 +20,10 @@ struct KernelRow {
   Signature* reference = nullptr;
   Signature* cpu = nullptr;
   KernelTypes types = KernelTypes::fp32_and_bf16;
+  Signature* device = nullptr;  ///< for tensors of another device, from its plug-in (compute_device.h)
 };
 
-/// A constant: a rank gets its own when it starts (make_rank_memory()).
+/// A rank gets its own when it starts (make_rank_memory(), add_kernels_to_rank()); it does not change afterwards.
 struct KernelTable {
 // NOLINTBEGIN(bugprone-macro-parentheses): a name that is declared
 #define STEPFORGE_ROW(name, types) \
@@ -34,8 +35,8 @@ struct KernelTable {
   bool references_only = false;  ///< kernels.reference: all operations run their references
 };
 
-/// Whether the kernels of a row take this tensor.
-bool has_cpu_kernel(const KernelTable& table, KernelTypes types, const at::Tensor& tensor);
+/// Whether kernels of `types` take this tensor.
+bool takes_kernel(const KernelTable& table, KernelTypes types, const at::Tensor& tensor);
 
 [[noreturn]] void throw_no_kernel(const at::Tensor& tensor);
 
@@ -44,8 +45,9 @@ template <typename Row>
 auto* pick(Row KernelTable::* operation, const at::Tensor& tensor) {
   const KernelTable& table = kernels_of_rank();
   const Row& row = table.*operation;
-  const bool fused = row.cpu != nullptr && has_cpu_kernel(table, row.types, tensor);
-  auto* const implementation = fused ? row.cpu : row.reference;
+  auto* const fused = tensor.is_cpu() ? row.cpu : row.device;
+  auto* const implementation =
+      fused != nullptr && takes_kernel(table, row.types, tensor) ? fused : row.reference;
   if (implementation == nullptr) throw_no_kernel(tensor);
   return implementation;
 }

@@ -101,8 +101,7 @@ at::Tensor yarn_frequencies(const at::Tensor& period, double theta, const RopeSc
   begin = std::max(begin, 0.0);
   end = std::min(end, width - 1);
   if (begin == end) end += 0.001;
-  const at::Tensor ramp =
-      ((at::arange(pairs, at::TensorOptions(at::kFloat)) - begin) / (end - begin)).clamp(0, 1);
+  const at::Tensor ramp = ((at::arange(pairs, period.options()) - begin) / (end - begin)).clamp(0, 1);
   const at::Tensor unchanged = 1 - ramp;
   return (period * scaling.factor).reciprocal() * (1 - unchanged) + period.reciprocal() * unchanged;
 }
@@ -111,7 +110,8 @@ at::Tensor longrope_frequencies(const at::Tensor& period, const RopeScaling& sca
   const auto pairs = static_cast<std::size_t>(period.numel());
   if (scaling.divisors.size() != pairs)
     throw Error(format("rope: {} divisors for {} frequencies", scaling.divisors.size(), pairs));
-  return (at::tensor(scaling.divisors, at::kDouble).to(at::kFloat) * period).reciprocal();
+  return (at::tensor(scaling.divisors, period.options().dtype(at::kDouble)).to(at::kFloat) * period)
+      .reciprocal();
 }
 
 /// By which cosines and sines are multiplied.
@@ -156,7 +156,8 @@ at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& s
   if (head_dim < 2 || head_dim % 2 != 0)
     throw Error(format("rope: head_dim = {}: must be even and positive", head_dim));
   const at::Tensor exponent =
-      at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(head_dim);
+      at::arange(0, head_dim, 2, at::device(at::kCPU).dtype(at::kLong)).to(at::kFloat) /
+      static_cast<double>(head_dim);
   const at::Tensor period = at::pow(theta, exponent);
   switch (scaling.type) {
     case RopeScalingType::none:
@@ -176,7 +177,8 @@ at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& s
 
 RopeTable make_rope_table(int64_t max_position, int64_t head_dim, double theta, const RopeScaling& scaling,
                           at::Device device) {
-  const at::Tensor positions = at::arange(max_position, at::kLong).to(at::kFloat).unsqueeze(1);
+  const at::Tensor positions =
+      at::arange(max_position, at::device(at::kCPU).dtype(at::kLong)).to(at::kFloat).unsqueeze(1);
   const at::Tensor angles = positions * rope_frequencies(head_dim, theta, scaling).unsqueeze(0);
   const double factor = table_factor(scaling);
   if (factor == 1.0) return {angles.cos().to(device), angles.sin().to(device)};

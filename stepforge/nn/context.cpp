@@ -18,10 +18,14 @@ namespace stepforge {
 
 namespace {
 
+at::TensorOptions on_host(at::ScalarType type) {
+  return at::device(at::kCPU).dtype(type);
+}
+
 template <typename T>
 at::Tensor view_of(std::vector<T>& values) {
   return at::from_blob(values.data(), {static_cast<int64_t>(values.size())},
-                       at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
+                       on_host(c10::CppTypeToScalarType<T>::value));
 }
 
 std::vector<at::Tensor> views_of_tokens(std::vector<Batch>& batches) {
@@ -68,15 +72,15 @@ std::vector<AttentionRange> ranges_of_part(const std::vector<AttentionRange>& do
 
 }  // namespace
 
-BatchTensors::BatchTensors(Batch host_batch)
+BatchTensors::BatchTensors(Batch host_batch, at::Device device)
     : host(std::move(host_batch)),
       tokens(view_of(host.tokens)),
       tokens_ahead(views_of_tokens(host.ahead)),
       positions(view_of(host.positions)),
       labels(view_of(host.labels)),
       weights(host.weights.empty() ? at::Tensor() : view_of(host.weights)),
-      row_ids(at::empty({token_count()}, at::kLong)),
-      row_positions(at::empty({token_count()}, at::kInt)),
+      row_ids(at::empty({token_count()}, on_host(at::kLong))),
+      row_positions(at::empty({token_count()}, on_host(at::kInt))),
       documents(document_ranges(host.cu_seqlens)),
       attention_ranges(ranges_of_part(documents, host.part.joined(), host)) {
   auto* ids = row_ids.data_ptr<int64_t>();
@@ -94,14 +98,38 @@ BatchTensors::BatchTensors(Batch host_batch)
       positions_in_row += range.size;
     }
   }
-  if (host.part.degree == 1) return;
+  if (host.part.degree > 1) index_parts();
+  if (device != at::kCPU) move_to(device);
+}
+
+void BatchTensors::index_parts() {
   // Neighbours divide their joined tokens as `heads` parts divide a row.
   const ContextPart divided =
       host.part.heads > 1 ? ContextPart{0, host.part.heads, host.part.head_tail} : host.part;
   const int64_t length = divided.degree * host.seq_len;
-  index_in_parts = at::tensor(stepforge::index_in_parts(divided, host.rows, length));
+  index_in_parts = at::tensor(stepforge::index_in_parts(divided, host.rows, length), on_host(at::kLong));
   index_in_rows = at::empty_like(index_in_parts);
-  index_in_rows.index_put_({index_in_parts}, at::arange(index_in_parts.size(0), at::kLong));
+  index_in_rows.index_put_({index_in_parts}, at::arange(index_in_parts.size(0), on_host(at::kLong)));
+}
+
+void BatchTensors::move_to(at::Device device) {
+  std::vector<at::Tensor*> moved = {&tokens,  &positions,     &labels,         &weights,
+                                    &row_ids, &row_positions, &index_in_parts, &index_in_rows};
+  for (at::Tensor& later : tokens_ahead) moved.push_back(&later);
+  std::erase_if(moved, [](const at::Tensor* tensor) { return !tensor->defined(); });
+  constexpr int64_t kAlignment = 16;
+  std::vector<int64_t> ends = {0};
+  for (const at::Tensor* tensor : moved) {
+    const auto bytes = static_cast<int64_t>(tensor->nbytes());
+    ends.push_back(ends.back() + (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  const at::Tensor packed = at::empty({ends.back()}, on_host(at::kByte).pinned_memory(true));
+  const auto part = [&](const at::Tensor& bytes, size_t i) {
+    return bytes.narrow(0, ends[i], static_cast<int64_t>(moved[i]->nbytes())).view(moved[i]->scalar_type());
+  };
+  for (size_t i = 0; i < moved.size(); ++i) part(packed, i).copy_(*moved[i]);
+  const at::Tensor copy = packed.to(device, /*non_blocking=*/true);
+  for (size_t i = 0; i < moved.size(); ++i) *moved[i] = part(copy, i);
 }
 
 std::vector<AttentionRange> BatchTensors::ranges_to(int64_t part) const {

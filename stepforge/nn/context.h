@@ -19,9 +19,10 @@ namespace stepforge {
 class KvCache;
 class RouterStep;
 
-/// A batch with its tensors: views of the host's vectors on the CPU, copies elsewhere.
+/// A batch with its tensors: views of the host's vectors on the CPU; on another device, parts of one copy of them all.
 struct BatchTensors {
-  explicit BatchTensors(Batch host_batch);
+  /// The copy to another device is ordered on the thread's current stream, and the host does not wait for it.
+  explicit BatchTensors(Batch host_batch, at::Device device = at::kCPU);
   BatchTensors(BatchTensors&&) = default;
   BatchTensors& operator=(BatchTensors&&) = default;
   BatchTensors(const BatchTensors&) = delete;
@@ -47,6 +48,10 @@ struct BatchTensors {
   /// none.
   std::vector<AttentionRange> ranges_to(int64_t part) const;
   int64_t token_count() const { return host.rows * host.seq_len; }
+
+ private:
+  void index_parts();
+  void move_to(at::Device device);
 };
 
 struct Context {

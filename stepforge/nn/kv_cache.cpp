@@ -9,11 +9,11 @@
 namespace stepforge {
 
 KvCache::KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_heads, int64_t head_dim,
-                 int64_t value_dim, at::ScalarType dtype)
+                 int64_t value_dim, const at::TensorOptions& options)
     : rows_(rows), capacity_(capacity) {
   for (int64_t layer = 0; layer < layers; ++layer) {
-    keys_.push_back(at::zeros({rows, capacity, kv_heads, head_dim}, dtype));
-    values_.push_back(at::zeros({rows, capacity, kv_heads, value_dim}, dtype));
+    keys_.push_back(at::zeros({rows, capacity, kv_heads, head_dim}, options));
+    values_.push_back(at::zeros({rows, capacity, kv_heads, value_dim}, options));
   }
 }
 

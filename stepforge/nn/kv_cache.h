@@ -9,12 +9,12 @@
 
 namespace stepforge {
 
-/// One sequence per row. The keys of a layer are [rows, capacity, kv_heads, head_dim] in the compute dtype, its values
+/// One sequence per row. The keys of a layer are [rows, capacity, kv_heads, head_dim] in the compute dtype on the compute device, its values
 /// [rows, capacity, kv_heads, value_dim]; the first length() positions are filled.
 class KvCache {
  public:
   KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_heads, int64_t head_dim,
-          int64_t value_dim, at::ScalarType dtype);
+          int64_t value_dim, const at::TensorOptions& options);
 
   /// Stores the rotated keys and the values of `count` new tokens per row at positions length() and up.
   /// `qkv`: [rows * count, queries of any width, then keys and values]. Throws Error if length() + count exceeds the

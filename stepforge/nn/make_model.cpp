@@ -15,8 +15,8 @@ namespace {
 std::shared_ptr<const LayerResources> layer_resources(const ModelSpec& spec, const ForwardOptions& options) {
   const int64_t row_length = options.row_length > 0 ? options.row_length : options.context_length;
   const auto table = [&](const RopeSpec& rope) {
-    return std::make_shared<const RopeTable>(
-        make_rope_table(options.context_length, rope.size, rope.theta, rope.scaling_of(row_length)));
+    return std::make_shared<const RopeTable>(make_rope_table(options.context_length, rope.size, rope.theta,
+                                                             rope.scaling_of(row_length), options.device));
   };
   LayerResources made{
       .tensor = options.tensor, .exchange = options.exchange, .loss = options.loss, .entry = options.entry};

@@ -17,6 +17,7 @@ struct ForwardOptions {
   TensorExchange tensor =
       {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
   LossOptions loss = {};
+  at::Device device = at::kCPU;                           ///< of the parameters
   const CallEntry& (*entry)(const CallKind&) = entry_of;  ///< LayerResources::entry
 };
 

@@ -38,10 +38,10 @@ double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_
   // Terms of replicated parameters are the same on all ranks and count once. Parameters that all ranks of
   // tensor parallelism hold are counted by the first one.
   const std::vector<FsdpParamRef> parameters = sharded_parameters(*module.module());
-  const auto scalar = at::TensorOptions(at::kDouble).device(device_of(parameters));
-  const at::Tensor sharded = at::zeros({}, scalar);
-  const at::Tensor replicated = at::zeros({}, scalar);
-  const at::Tensor own = at::zeros({}, scalar);
+  const auto scalar_options = at::TensorOptions(at::kDouble).device(device_of(parameters));
+  const at::Tensor sharded = at::zeros({}, scalar_options);
+  const at::Tensor replicated = at::zeros({}, scalar_options);
+  const at::Tensor own = at::zeros({}, scalar_options);
   std::vector<at::Tensor> gradients;
   for (const FsdpParamRef& parameter : parameters) {
     if (!parameter.local().grad().defined()) continue;
@@ -54,13 +54,13 @@ double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_
   join_over_shards(mesh.shard_ranks(), type, sharded);
   join_norm_terms(type, replicated, sharded);
   join_over_shards(mesh.tensor_ranks(), type, sharded);
-  const at::Tensor norm = at::zeros({}, scalar);
+  const at::Tensor norm = at::zeros({}, scalar_options);
   norm_of_terms(type, sharded, norm);
   const auto found = norm.item<double>();
   if (error_if_nonfinite && !std::isfinite(found)) {
     throw Error(format("the gradient norm of type {} is {}: gradients are left unchanged", norm_type, found));
   }
-  const at::Tensor coefficient = at::zeros({}, scalar);
+  const at::Tensor coefficient = at::zeros({}, scalar_options);
   if (max_norm > 0.0) clip_coefficient(norm, max_norm, coefficient);
   if (coefficient.item<double>() != 1.0) {
     for (at::Tensor& gradient : gradients) gradient.mul_(coefficient);

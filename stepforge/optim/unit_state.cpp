@@ -17,8 +17,8 @@ void UnitState::allocate() {
   if (allocated_) return;
   allocated_ = true;
   for (size_t slot = 0; slot < layout_.slots().size(); ++slot)
-    slots_.push_back(
-        at::zeros({layout_.size(static_cast<int>(slot))}, scalar_type(layout_.slots()[slot].dtype)));
+    slots_.push_back(at::zeros({layout_.size(static_cast<int>(slot))},
+                               unit_->resting_options(scalar_type(layout_.slots()[slot].dtype))));
   working_ = unit_->layout().offloaded ? std::vector<at::Tensor>(slots_.size()) : slots_;
 }
 
@@ -80,13 +80,13 @@ void UnitState::reload(const at::Tensor& buffer) {
     const auto begin = layout_.begin(static_cast<int>(slot));
     working_[slot] =
         bytes.narrow(0, begin, static_cast<int64_t>(slots_[slot].nbytes())).view(slots_[slot].scalar_type());
-    working_[slot].copy_(slots_[slot]);
+    working_[slot].copy_(slots_[slot], /*non_blocking=*/true);
   }
 }
 
 void UnitState::offload() {
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    slots_[slot].copy_(working_[slot]);
+    slots_[slot].copy_(working_[slot], /*non_blocking=*/true);
     working_[slot].reset();
   }
 }

@@ -201,7 +201,7 @@ constexpr std::array kRules = {
         kName},
     OptionRule{"training",
                "seq_len local_batch_size global_batch_size steps epochs seed max_norm norm_type "
-               "loss_reduction loss nonfinite reduction threads loss_chunk callbacks"},
+               "loss_reduction loss nonfinite reduction device threads loss_chunk callbacks"},
     OptionRule{"training", "loss_aggregation", has_several_ranks, {}, "on one rank", kName},
     OptionRule{"training", "label_smoothing z_loss_weight",
                [](Use use) { return use.config.training.loss == "cross_entropy"; }, "training.loss"},

@@ -75,7 +75,7 @@ class AllGatherRoutes : public TokenRoutes {
   /// The numbers of rows by rank and expert, [ranks, own] int64.
   at::Tensor counts(int64_t ranks) const {
     const int64_t groups = std::ssize(own_.offsets) - 1;
-    at::Tensor counts = at::empty({ranks, groups / ranks}, at::kLong);
+    at::Tensor counts = at::empty({ranks, groups / ranks}, at::device(at::kCPU).dtype(at::kLong));
     std::adjacent_difference(own_.offsets.begin() + 1, own_.offsets.end(),
                              counts.mutable_data_ptr<int64_t>());
     return counts;
@@ -98,7 +98,7 @@ DispatchedRows dispatch_all_gather(const TokenChoice& choice, Communicator& rank
       gathered,
       select_rows(gathered.gather(choice.indices, ranks, kNoExpert), {first, first + held}, ranks.size()));
   DispatchedRows made;
-  made.experts = experts_of_rows(routes->counts(ranks.size()));
+  made.experts = experts_of_rows(routes->counts(ranks.size())).to(choice.tokens.device());
   made.weights = routes->slots_of(gathered.gather(choice.weights, ranks));
   made.rows = gather_rows(gathered.gather(choice.tokens, ranks), routes->own());
   made.routes = std::move(routes);

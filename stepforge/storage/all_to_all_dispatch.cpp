@@ -77,7 +77,7 @@ class AllToAllRoutes : public TokenRoutes {
 at::Tensor AllToAllRoutes::exchange_counts(Communicator& ranks) {
   const int64_t degree = ranks.size();
   const int64_t own = (std::ssize(sent_.offsets) - 1) / degree;
-  const at::Tensor outgoing = at::empty({degree, own}, sent_.slots.options().dtype(at::kLong));
+  const at::Tensor outgoing = at::empty({degree, own}, at::device(at::kCPU).dtype(at::kLong));
   auto* counts = outgoing.mutable_data_ptr<int64_t>();
   for (std::size_t e = 0; e + 1 < sent_.offsets.size(); ++e)
     counts[e] = sent_.offsets[e + 1] - sent_.offsets[e];
@@ -105,7 +105,7 @@ DispatchedRows dispatch_all_to_all(const TokenChoice& choice, Communicator& rank
       choose_parts(choice.weights, choice.indices, choice.experts, choice.parts, ranks.size());
   auto routes = std::make_unique<AllToAllRoutes>(parts.indices, parts.experts, choice.parts);
   DispatchedRows made;
-  made.experts = experts_of_rows(routes->exchange_counts(ranks));
+  made.experts = experts_of_rows(routes->exchange_counts(ranks)).to(choice.tokens.device());
   made.rows = routes->to_experts(gather_rows(choice.tokens, routes->sent()), ranks);
   const at::Tensor slots = parts.weights.contiguous().view({-1, 1});
   made.weights = routes->to_experts(slots.index_select(0, routes->sent().slots), ranks);

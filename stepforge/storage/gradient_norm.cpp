@@ -2,6 +2,7 @@
 #include "stepforge/storage/gradient_norm.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/empty.h>
@@ -35,7 +36,7 @@ void add_terms(const at::Tensor& flat, int64_t begin, int64_t end, NormType type
   }
 }
 
-/// The terms of the parameters that this rank counts, by chunk.
+/// The terms of the parameters that this rank counts, by chunk. Where the gradient is.
 void counted_terms(const UnitStore& unit, NormType type, const at::Tensor& terms) {
   const std::vector<bool>& counted = unit.layout().counted;
   const at::Tensor& gradient = unit.gradient();
@@ -67,8 +68,18 @@ ChunkTerms own_terms(const ModelStore& store, NormType type, const at::Tensor& l
   }
   terms.parts = empty_terms({1, all}, like);
   int64_t begin = 0;
+  bool waited = false;
   for (size_t i = 0; i < trained.size(); ++i) {
-    counted_terms(*trained[i], type, terms.parts.view({all}).narrow(0, begin, terms.units[i]));
+    const at::Tensor of_unit = terms.parts.view({all}).narrow(0, begin, terms.units[i]);
+    if (const at::Tensor& gradient = trained[i]->gradient(); gradient.device() == of_unit.device()) {
+      counted_terms(*trained[i], type, of_unit);
+    } else {
+      // The gradients of all offloaded units are on their way to the host.
+      if (!std::exchange(waited, true)) wait_for_device(of_unit.device());
+      const at::Tensor on_host = empty_terms(of_unit.sizes(), gradient);
+      counted_terms(*trained[i], type, on_host);
+      of_unit.copy_(on_host);
+    }
     begin += terms.units[i];
   }
   return terms;

@@ -31,8 +31,9 @@ Link link_of(const RankLayout& layout, const GroupLane& lane) {
 }  // namespace
 
 GroupCommunicators::GroupCommunicators(World& world, const RankLayout& layout,
-                                       const std::vector<GroupLane>& lanes, const std::string& name)
-    : layout_(layout) {
+                                       const std::vector<GroupLane>& lanes, const std::string& name,
+                                       const ComputeDevice& device)
+    : device_(device.device), layout_(layout) {
   for (size_t i = 0; i < layout.groups.size(); ++i) meters_.push_back(std::make_unique<GroupMeter>());
   std::vector<Link> links;
   for (const GroupLane& lane : lanes) {
@@ -42,20 +43,35 @@ GroupCommunicators::GroupCommunicators(World& world, const RankLayout& layout,
     }
     lanes_.push_back(lane);
     const RankGroup& group = layout.groups.at(static_cast<size_t>(lane.group));
-    communicators_[lane] = metered(world.group(format("{}{} {} from rank {}", name, group.name,
-                                                      lane_name(lane.lane), group.ranks.front()),
-                                               group.ranks),
-                                   meter(lane.group), /*waits=*/lane.lane == Lane::compute);
+    communicators_[lane] = made(metered(world.group(format("{}{} {} from rank {}", name, group.name,
+                                                           lane_name(lane.lane), group.ranks.front()),
+                                                    group.ranks),
+                                        meter(lane.group), /*waits=*/lane.lane == Lane::compute),
+                                device);
   }
   // Both ends wait for each other, so all ranks make their links in one order.
   std::ranges::sort(links, {}, [](const Link& link) { return std::pair(link.from, link.to); });
   for (const auto& [from, to, lane] : links) {
     lanes_.push_back(lane);
     const std::string& group = layout.groups.at(static_cast<size_t>(lane.group)).name;
-    communicators_[lane] = metered(world.group(format("{}{} from rank {} to {}", name, group, from, to),
-                                               {std::min(from, to), std::max(from, to)}),
-                                   meter(lane.group), /*waits=*/false);
+    communicators_[lane] = made(metered(world.group(format("{}{} from rank {} to {}", name, group, from, to),
+                                                    {std::min(from, to), std::max(from, to)}),
+                                        meter(lane.group), /*waits=*/false),
+                                device);
   }
+}
+
+GroupCommunicators::~GroupCommunicators() {
+  failure_->close();  // a call that fails while the others are destroyed
+}
+
+std::unique_ptr<Communicator> GroupCommunicators::made(std::unique_ptr<Communicator> communicator,
+                                                       const ComputeDevice& device) {
+  return device.device.is_cpu() ? std::move(communicator) : staged(std::move(communicator), device, failure_);
+}
+
+void GroupCommunicators::rethrow_failure() const {
+  failure_->rethrow();
 }
 
 void GroupCommunicators::abort(const std::string& reason) const {

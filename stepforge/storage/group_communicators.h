@@ -9,8 +9,10 @@
 
 #include "stepforge/comm/communicator.h"
 #include "stepforge/comm/metered_communicator.h"
+#include "stepforge/kernels/compute_device.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/step/collectives.h"
+#include "stepforge/storage/staged_communicator.h"
 
 namespace stepforge {
 
@@ -21,9 +23,14 @@ class GroupCommunicators {
   /// The groups of a single rank.
   GroupCommunicators() = default;
   /// A collective of all ranks of the world. `name` distinguishes these groups from others of the same ranks.
-  /// Throws PeerError.
+  /// Calls with memory of `device` are enqueued on the current stream (staged_communicator.h). Throws PeerError.
   GroupCommunicators(World& world, const RankLayout& layout, const std::vector<GroupLane>& lanes,
-                     const std::string& name = "");
+                     const std::string& name = "", const ComputeDevice& device = cpu_device());
+
+  /// Waits for the calls that are enqueued.
+  ~GroupCommunicators();
+  GroupCommunicators(const GroupCommunicators&) = delete;
+  GroupCommunicators& operator=(const GroupCommunicators&) = delete;
 
   /// Makes all collectives of this rank's groups fail with `reason`, including those in which other ranks
   /// wait. May be called from any thread.
@@ -33,13 +40,22 @@ class GroupCommunicators {
   const RankLayout& layout() const { return layout_; }
   /// In an order in which all ranks can use one after the other: links between two ranks of a pipeline come last.
   const std::vector<GroupLane>& lanes() const { return lanes_; }
+  /// On which ranks compute.
+  c10::Device device() const { return device_; }
   /// Null for group -1, a group of one rank. Throws Error if this lane of the group was not asked for.
   Communicator* at(int group, Lane lane) const;
   /// Counts the bytes of all lanes of a group, and the time for which the compute lane waits for it.
   GroupMeter& meter(int group) const { return *meters_.at(static_cast<size_t>(group)); }
+  /// Throws what the first enqueued call threw that failed, if one did. Calls that have not run yet are not waited for.
+  void rethrow_failure() const;
 
  private:
+  std::unique_ptr<Communicator> made(std::unique_ptr<Communicator> communicator, const ComputeDevice& device);
+
+  c10::Device device_ = at::kCPU;
   RankLayout layout_;
+  std::shared_ptr<CallFailure> failure_ =
+      std::make_shared<CallFailure>([this](const std::string& reason) { abort(reason); });
   std::vector<std::unique_ptr<GroupMeter>> meters_;  ///< of each group
   std::vector<GroupLane> lanes_;
   std::map<GroupLane, std::unique_ptr<Communicator>> communicators_;

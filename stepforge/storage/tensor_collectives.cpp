@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/storage/tensor_collectives.h"
 
-#include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/empty.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/comm/gather.h"
 #include "stepforge/comm/tree_sum.h"
+#include "stepforge/kernels/tensor_check.h"
 #include "stepforge/storage/passing.h"
 #include "stepforge/storage/tensor_parts.h"
 
@@ -18,12 +22,30 @@ namespace {
 
 /// The largest of the values of all ranks, element by element.
 void take_largest(Communicator& ranks, const at::Tensor& values) {
-  const std::span<float> own(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
-  const std::vector<float> all = gather_values(ranks, own);
-  for (size_t i = 0; i < all.size(); ++i) own[i % own.size()] = std::max(own[i % own.size()], all[i]);
+  const at::Tensor all = at::empty({ranks.size(), values.numel()}, values.options());
+  ranks.all_gather(bytes_of(values), bytes_of(all));
+  at::Tensor largest = values;
+  at::amax_out(largest, all, 0);
+}
+
+/// tree_sum() in tensor operations, for any device.
+at::Tensor sum_of(std::span<const at::Tensor> shares) {
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& share : shares) sums.push_back(share.to(compute_type(share)));
+  while (sums.size() > 1) {
+    std::vector<at::Tensor> pairs;
+    for (size_t i = 0; i + 1 < sums.size(); i += 2) pairs.push_back(sums[i] + sums[i + 1]);
+    if (sums.size() % 2 == 1) pairs.push_back(sums.back());
+    sums = std::move(pairs);
+  }
+  return sums.front();
 }
 
 void add_shares(std::span<const at::Tensor> shares, const at::Tensor& sum) {
+  if (!sum.is_cpu()) {
+    sum.copy_(sum_of(shares));
+    return;
+  }
   std::vector<const std::byte*> sources;
   for (const at::Tensor& share : shares) sources.push_back(bytes_of(share).data());
   tree_sum(sources, bytes_of(sum).data(), bytes_of(sum).size(), summed_type(sum));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/storage/tensor_parts.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 
@@ -12,6 +14,18 @@ std::span<std::byte> bytes_of(const at::Tensor& contiguous) {
                        contiguous.numel()));
   }
   return {static_cast<std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
+}
+
+void use_on_current_stream(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+  guard.recordDataPtrOnStream(tensor.storage().data_ptr(), guard.getStream(tensor.device()));
+}
+
+void wait_for_device(c10::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.synchronizeStream(guard.getStream(device));
 }
 
 at::Tensor part_of(const at::Tensor& whole, const TensorSlice& slice) {

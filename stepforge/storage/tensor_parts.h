@@ -15,6 +15,13 @@ namespace stepforge {
 /// The memory of a contiguous tensor. Throws Error for any other.
 std::span<std::byte> bytes_of(const at::Tensor& contiguous);
 
+/// The memory of `tensor` is used by this thread's current stream, whichever stream it was allocated for: call it before the
+/// thread drops the tensor. Nothing on the host.
+void use_on_current_stream(const at::Tensor& tensor);
+
+/// The host waits for what this thread's current stream has, before it reads what a stream copies to it. Nothing on the CPU.
+void wait_for_device(c10::Device device);
+
 /// The view of `slice` of `whole`.
 at::Tensor part_of(const at::Tensor& whole, const TensorSlice& slice);
 

@@ -47,13 +47,12 @@ namespace {
 
 /// Points the storage of `tensor` and its views to `bytes`, which something else owns; null: no memory.
 void bind(const at::Tensor& tensor, void* bytes) {
-  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      c10::DataPtr(bytes, c10::Device(c10::DeviceType::CPU)));
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(bytes, tensor.device()));
 }
 
 /// A flat tensor whose storage has no bytes yet.
-at::Tensor unbound(int64_t size, at::ScalarType type) {
-  at::Tensor tensor = at::empty({size}, type);
+at::Tensor unbound(int64_t size, const at::TensorOptions& options) {
+  at::Tensor tensor = at::empty({size}, options);
   bind(tensor, nullptr);
   return tensor;
 }
@@ -68,10 +67,9 @@ UnitStore::UnitStore(const UnitSpec& spec, const UnitLayout& layout, const Store
       groups_(&groups),
       shards_(spec, layout.partition, groups.layout().size_of(layout.shard_group)),
       shard_(groups.layout().index_in(layout.shard_group)) {
-  master_ =
-      at::zeros({shard_size()}, at::TensorOptions(scalar_type(spec.master)).pinned_memory(options_.pinned));
+  master_ = at::zeros({shard_size()}, resting_options(scalar_type(spec.master)));
   if (!layout_.offloaded) working_master_ = master_;
-  values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(layout_.gather));
+  values_ = resident() ? master_ : unbound(gathered_size(), working_options(scalar_type(layout_.gather)));
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
     // variable_data gives each leaf its own version counter, so that refilling the memory does not fail
     // autograd's checks of saved tensors.
@@ -81,11 +79,16 @@ UnitStore::UnitStore(const UnitSpec& spec, const UnitLayout& layout, const Store
   if (options_.with_gradient && spec.trainable) allow_gradient();
 }
 
+at::TensorOptions UnitStore::resting_options(at::ScalarType type) const {
+  if (!layout_.offloaded) return working_options(type);
+  return at::device(at::kCPU).dtype(type).pinned_memory(options_.pinned);
+}
+
 void UnitStore::allow_gradient() {
   if (trained()) return;
-  gradient_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
+  gradient_ = at::zeros({shard_size()}, resting_options(at::kFloat));
   if (!layout_.offloaded) working_gradient_ = gradient_;
-  if (!writes_in_place()) whole_gradient_ = unbound(gathered_size(), at::kFloat);
+  if (!writes_in_place()) whole_gradient_ = unbound(gathered_size(), working_options(at::kFloat));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor value = parameters_[i].value();
     value.set_requires_grad(true);
@@ -130,11 +133,11 @@ void UnitStore::for_each_piece(const at::Tensor& joined, const FlatLayout& layou
 
 at::Tensor UnitStore::whole(const at::Tensor& shard) const {
   if (!sharded()) return shard;
-  const at::Tensor joined = at::empty({shards_.joined_size()}, shard.scalar_type());
+  const at::Tensor joined = at::empty({shards_.joined_size()}, shard.options());
   shard_group(Lane::compute).all_gather(bytes_of(shard), bytes_of(joined), options_.unit);
   const FlatLayout layout = flat_layout(spec_);
   if (shards_.partition().kind == PartitionKind::flat) return joined.narrow(0, 0, layout.size);
-  at::Tensor result = at::zeros({layout.size}, shard.scalar_type());
+  at::Tensor result = at::zeros({layout.size}, shard.options());
   for_each_piece(joined, layout, result,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
   return result;
@@ -153,7 +156,7 @@ void UnitStore::fill(const at::Tensor& slot) const {
     if (sharded()) shard_group(Lane::gather).all_gather(bytes_of(part), bytes_of(slot), options_.unit);
     return;
   }
-  const at::Tensor joined = at::empty({shards_.joined_size()}, slot.scalar_type());
+  const at::Tensor joined = at::empty({shards_.joined_size()}, slot.options());
   const at::Tensor part = joined.narrow(0, shard_size() * shard_, shard_size());
   part.copy_(working_master_);
   shard_group(Lane::gather).all_gather(bytes_of(part), bytes_of(joined), options_.unit);
@@ -186,13 +189,12 @@ void UnitStore::clear_padding(const at::Tensor& gathered) const {
     tensors.emplace_back(layout.offsets[i], layout.offsets[i] + spec_.parameters[i].elements());
   }
   std::sort(tensors.begin(), tensors.end());
-  auto* values = gathered.data_ptr<float>();
+  tensors.emplace_back(gathered.numel(), gathered.numel());
   int64_t end = 0;
   for (const auto& [first, last] : tensors) {
-    std::fill(values + end, values + first, 0.0F);
+    if (end < first) gathered.narrow(0, end, first - end).zero_();
     end = last;
   }
-  std::fill(values + end, values + gathered.numel(), 0.0F);
 }
 
 void UnitStore::reduce(bool accumulate) {
@@ -222,12 +224,12 @@ at::Tensor UnitStore::reduced(const at::Tensor& written, const TrainedParts& par
   const at::ScalarType type = scalar_type(layout_.reduce);
   at::Tensor joined = written;
   if (!shards_.joined_is_gathered()) {
-    joined = at::zeros({shards_.joined_size()}, type);
+    joined = at::zeros({shards_.joined_size()}, working_options(type));
     for_each_piece(joined, shards_.gathered(), written,
                    [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
   }
   joined = parts.pack_joined(joined).to(type);
-  const at::Tensor sum = at::empty({parts.size()}, type);
+  const at::Tensor sum = at::empty({parts.size()}, working_options(type));
   shard_group(Lane::reduce).reduce_scatter(bytes_of(joined), bytes_of(sum), layout_.reduce, options_.unit);
   return parts.unpack(sum.to(at::kFloat), shard_);
 }
@@ -255,6 +257,7 @@ void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) c
 }
 
 void UnitStore::add_copies(Communicator& copies, const at::Tensor& gradient) const {
+  if (gradient.is_cpu()) wait_for_device(device());
   copies.all_reduce(bytes_of(gradient), DType::f32, options_.unit);
 }
 
@@ -282,8 +285,8 @@ void UnitStore::add_gradient(const at::Tensor& earlier) {
 }
 
 void UnitStore::initialize(uint64_t seed) {
-  // The masters themselves, unless they are stored in another dtype.
-  const at::Tensor wide = master_.to(at::kFloat);
+  // The masters themselves, unless they are stored in another dtype or not on the host.
+  const at::Tensor wide = master_.to(at::device(at::kCPU).dtype(at::kFloat));
   for (size_t i = 0; i < spec_.parameters.size(); ++i) {
     const ParameterSpec& parameter = spec_.parameters[i];
     int64_t row = 0;
@@ -305,7 +308,7 @@ void UnitStore::initialize(uint64_t seed) {
 
 ModelStore::ModelStore(const std::vector<UnitSpec>& units, const RankLayout& layout,
                        const StoreOptions& options, std::shared_ptr<const GroupCommunicators> groups)
-    : groups_(std::move(groups)) {
+    : compute_(options.compute), groups_(std::move(groups)) {
   StoreOptions numbered = options;
   for (size_t u = 0; u < units.size(); ++u) {
     numbered.unit = static_cast<int>(u);

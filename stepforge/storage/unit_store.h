@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/comm/collective.h"
+#include "stepforge/kernels/compute_device.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/parameter.h"
@@ -30,8 +31,10 @@ struct StoreOptions {
   /// If one rank holds the whole unit, values gathered in the dtype of the masters are the masters themselves, and
   /// backward writes into gradient() itself. Otherwise both have their own memory, as on several ranks.
   bool alias_if_whole = true;
-  bool pinned = false;  ///< masters and gradient are in page-locked memory, which needs an accelerator
-  int unit = kNoUnit;   ///< the unit's number in the model; ranks compare it in collectives
+  ComputeDevice compute = cpu_device();  ///< on which steps compute
+  bool pinned =
+      false;  ///< what an offloaded unit keeps on the host is in page-locked memory, which needs an accelerator
+  int unit = kNoUnit;  ///< the unit's number in the model; ranks compare it in collectives
 };
 
 class UnitStore {
@@ -56,7 +59,9 @@ class UnitStore {
   int shard() const { return shard_; }
   bool sharded() const { return shards_.shards() > 1; }
   /// The device on which steps compute. Masters and gradient of an offloaded unit are in host memory.
-  at::Device device() const { return values_.device(); }
+  at::Device device() const { return options_.compute.device; }
+  /// Of tensors that live as long as the unit: on the device, or on the host if the unit is offloaded.
+  at::TensorOptions resting_options(at::ScalarType type) const;
   /// This rank's index among those that hold the same shard, and their number.
   int replica() const { return groups_->layout().index_in(layout_.replica_group()); }
   int replicas() const { return groups_->layout().size_of(layout_.replica_group()); }
@@ -148,6 +153,8 @@ class UnitStore {
   /// The shard group on this lane.
   Communicator& shard_group(Lane lane) const { return *groups_->at(layout_.shard_group, lane); }
   at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
+  /// Of tensors that a step makes.
+  at::TensorOptions working_options(at::ScalarType type) const { return at::device(device()).dtype(type); }
   void clear_padding(const at::Tensor& gathered) const;
   /// Calls visit(slice of the parameter in `flat`, the same slice in `joined`) for every rank and parameter.
   template <typename Visit>
@@ -188,9 +195,11 @@ class ModelStore {
   void initialize(uint64_t seed);
   const GroupCommunicators& groups() const { return *groups_; }
   /// The device on which steps compute, the same for all units.
-  at::Device device() const { return units_.at(0)->device(); }
+  at::Device device() const { return compute_.device; }
+  DeviceBackend& backend() const { return *compute_.backend; }
 
  private:
+  ComputeDevice compute_;
   std::vector<std::unique_ptr<UnitStore>> units_;
   std::map<std::string_view, Parameter*> parameters_;  ///< by name
   std::shared_ptr<const GroupCommunicators> groups_;  // last: destroyed before the buffers of its collectives

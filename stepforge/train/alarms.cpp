@@ -37,7 +37,7 @@ struct Digest {
 /// The digest of the elements of one slice of a tensor of `shape`.
 uint64_t digest_of(const ShardSlice& part, const std::vector<int64_t>& shape, const at::Tensor& shard) {
   const int64_t columns = part.slice.sizes.back();
-  const at::Tensor wide = part_of(shard, part).to(at::kFloat);
+  const at::Tensor wide = part_of(shard, part).to(at::device(at::kCPU).dtype(at::kFloat));
   const auto* values = wide.const_data_ptr<float>();
   uint64_t sum = 0;
   for (int64_t i = 0; i < part.elements(); ++i) {

@@ -35,6 +35,7 @@
 #include "stepforge/plan/step_plan.h"
 #include "stepforge/plan/unread_options.h"
 #include "stepforge/storage/context_collectives.h"
+#include "stepforge/storage/staged_communicator.h"
 #include "stepforge/storage/tensor_collectives.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/text/tokenizer_files.h"
@@ -194,6 +195,19 @@ void build_threads(Trainer& trainer) {
   }
 }
 
+void build_device(Trainer& trainer) {
+  trainer.device =
+      compute_device(trainer.config.training.device, trainer.place.rank % std::max(1, trainer.ranks_on_host));
+  if (!trainer.device.note.empty() && trainer.is_main()) trainer.log.warning("{}", trainer.device.note);
+  if (trainer.all_ranks != nullptr)
+    require_agreement(trainer, "the kind of device", c10::DeviceTypeName(trainer.device.device.type(), true));
+  if (trainer.device.add_kernels != nullptr) add_kernels_to_rank(trainer.device.add_kernels);
+  if (trainer.device.device.is_cpu() || trainer.all_ranks == nullptr) return;
+  const auto failure = std::make_shared<CallFailure>(
+      [ranks = trainer.all_ranks.get()](const std::string& reason) { ranks->abort(reason); });
+  trainer.all_ranks = staged(std::move(trainer.all_ranks), trainer.device, failure);
+}
+
 /// Logs options that the user has set and that this job does not read, but another job with the same file would.
 void log_unread_options(const Trainer& trainer) {
   if (!trainer.is_main()) return;
@@ -297,8 +311,10 @@ void build_steps(Trainer& trainer) {
       training.steps > 0 ? training.steps : (training.epochs * rows + of_step - 1) / of_step;
 }
 
-/// Logs whether the step fits into the free memory. Throws UsageError if it needs more than the machine has.
+/// Logs whether the step fits into the free memory. Throws UsageError if it needs more than the machine has. Not for other devices
+/// than the CPU, whose memory it does not know.
 void check_memory(Trainer& trainer) {
+  if (!trainer.device.device.is_cpu()) return;
   const MemoryFacts memory = read_machine_facts().memory;
   if (memory.total <= 0) return;
   trainer.memory_budget = free_memory(memory, trainer.ranks_on_host, "are free for it on this machine");
@@ -350,14 +366,18 @@ void build_groups(Trainer& trainer) {
   if (plan_context(trainer.config).has_ring()) lanes.push_back({trainer.job.layout.keys_group, Lane::peer});
   if (plan_tensor(trainer.config, trainer.place).async)
     lanes.push_back({trainer.job.layout.tensor_group, Lane::peer});
-  trainer.groups = std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.job.layout, lanes);
+  trainer.groups = std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.job.layout, lanes,
+                                                              /*name=*/"", trainer.device);
   if (trainer.world()->simulated()) return;
   for (const GroupLane& lane : trainer.groups->lanes()) test_group(*trainer.groups, lane);
 }
 
 void build_parameters(Trainer& trainer) {
-  trainer.store = std::make_unique<ModelStore>(trainer.job.part.units, trainer.job.layout, StoreOptions{},
-                                               trainer.groups);
+  StoreOptions options;
+  options.compute = trainer.device;
+  options.pinned = !trainer.device.device.is_cpu();
+  trainer.store =
+      std::make_unique<ModelStore>(trainer.job.part.units, trainer.job.layout, options, trainer.groups);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }
 
@@ -377,7 +397,8 @@ void build_model(Trainer& trainer) {
       .row_length = config.training.seq_len,
       .exchange = context_exchange(*trainer.groups, plan_context(config)),
       .tensor = tensor_exchange(*trainer.groups, plan_tensor(config, trainer.place)),
-      .loss = {config.training.z_loss_weight, config.training.label_smoothing, loss_function(config)}};
+      .loss = {config.training.z_loss_weight, config.training.label_smoothing, loss_function(config)},
+      .device = trainer.store->device()};
   trainer.model = make_model(trainer.job.part, trainer.store->lookup(), options);
 }
 
@@ -439,6 +460,7 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
   return {{"ranks", build_ranks},
           {"run_folder", build_run_folder},
           {"threads", build_threads},
+          {"device", build_device},
           {"tokenizer", build_tokenizer_step},
           {"data", build_data},
           {"job", build_job},

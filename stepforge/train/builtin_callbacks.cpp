@@ -77,7 +77,7 @@ class ReportCallback : public Callback {
   }
 
   void train_begin(Trainer& trainer) override {
-    reset_cpu_peak();
+    trainer.device.backend->reset_peak();
     if (trainer.state.step < trainer.total_steps || trainer.state.validation_pending) return;
     trainer.log.info("nothing to do: step {} of {} is done; a higher training.steps trains longer",
                      trainer.state.step, trainer.total_steps);
@@ -85,11 +85,11 @@ class ReportCallback : public Callback {
 
   void step_end(Trainer& trainer) override {
     // Only the training step is compared with its plan, not validation and samples.
-    step_peak_ = std::max(step_peak_, cpu_memory().peak_bytes);
+    step_peak_ = std::max(step_peak_, trainer.device.backend->memory().peak_bytes);
   }
   void step_begin(Trainer& trainer) override {
-    reset_cpu_peak();
-    trim_cpu_memory();
+    trainer.device.backend->reset_peak();
+    trainer.device.backend->trim();
   }
 
   void train_end(Trainer& trainer) override {
@@ -105,6 +105,7 @@ class ReportCallback : public Callback {
  private:
   /// How products go on this processor, and whether another precision is faster.
   static void report_products(const Trainer& trainer) {
+    if (!trainer.device.device.is_cpu()) return trainer.log.info("device: {}", trainer.device.device.str());
     const std::string vectors = vector_instructions(read_machine_facts().cpu);
     const std::string fp32 = "fp32 by " + vectors;
     const cpu::Bf16Blocks blocks = cpu::bf16_blocks();

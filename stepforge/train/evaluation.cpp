@@ -23,11 +23,11 @@ namespace {
 class EvaluationServices : public StepServices {
  public:
   EvaluationServices(const Batch& batch, const ModelStore& store, const StepScalars& scalars)
-      : batch_(batch), layout_(store.groups().layout()), scalars_(scalars) {
+      : batch_(batch), device_(store.device()), layout_(store.groups().layout()), scalars_(scalars) {
     scalars_.begin(batch.loss_weight(), batch.valid_labels, batch.real_tokens, layout_.data_ranks);
   }
   void count_labels(Communicator& ranks) override { scalars_.sum_counts(ranks, layout_); }
-  BatchTensors load_batch(int micro_batch, int ahead) override { return BatchTensors(batch_); }
+  BatchTensors load_batch(int micro_batch, int ahead) override { return BatchTensors(batch_, device_); }
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
     sum_in_order(loss.token_loss, scalars_.loss_sums.select(0, micro_batch));
     result = loss;
@@ -38,6 +38,7 @@ class EvaluationServices : public StepServices {
 
  private:
   const Batch& batch_;
+  const at::Device device_;
   const RankLayout& layout_;
   const StepScalars& scalars_;
 };
@@ -99,6 +100,7 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
     scalars.without_rows.fill_(!fault.empty());
     executor.run(inputs, services);
     const HostScalars host(scalars);
+    executor.store().groups().rethrow_failure();
     if (!fault.empty()) throw UnreadableRows(fault);
     if (host(scalars.without_rows) != 0.0)
       throw UnreadableRows("another rank could not read its rows of the validation data; its error says why");

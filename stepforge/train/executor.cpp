@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -16,6 +17,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/queued_backward.h"
+#include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/bind.h"
 
 namespace stepforge {
@@ -44,7 +46,7 @@ Executor::Executor(const StepProgram& program, Model& model, ModelStore& store)
       store_(store),
       modules_(module_indices(program.blocks)),
       values_(program.buffers.size()),
-      lanes_(program) {
+      lanes_(program, store.device()) {
   check_binding(program, model, store);
 }
 
@@ -76,6 +78,7 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
     const Operation& operation = program_.operations[index];
     try {
       if (inputs.watch) inputs.watch(operation, /*ended=*/false);
+      if (!store_.device().is_cpu()) store_.backend().mark(operation_text(program_, operation));
       times_[index].start = seconds();
       execute(operation, inputs, services);
       if (has_trait(operation.kind, kContributes)) finish_gradients(operation);
@@ -93,10 +96,21 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
   try {
     lanes_.run(run_one, [this](const std::string& reason) { store_.groups().abort(reason); });
   } catch (...) {
-    std::vector<Value>(values_.size()).swap(values_);
+    drop_values();
     throw;
   }
+  store_.backend().mark("");
   meter_waits();
+}
+
+/// After a failure: what streams still use is freed when they have finished.
+void Executor::drop_values() {
+  store_.backend().mark("");
+  try {
+    wait_for_device(store_.device());
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the failure that is on its way says more
+  }
+  std::vector<Value>(values_.size()).swap(values_);
 }
 
 /// The compute lane waits for collectives of other lanes, and for what these wait for: the time counts for their
@@ -244,8 +258,10 @@ void Executor::backward(const Operation& operation, const StepInputs& inputs) {
   Bundle gradients;
   for (const int value : program_block(operation).outputs) {
     gradients.emplace_back();
-    if (program_value(value).has_gradient())
+    if (program_value(value).has_gradient()) {
       gradients.back() = std::move(read(operation, BufferKind::bundle_gradient, value).tensor);
+      use_on_current_stream(gradients.back());
+    }
   }
   Bundle of_inputs;
   const auto run = [&] {
@@ -337,7 +353,8 @@ at::Tensor Executor::allocate_flat(const Operation& operation, BufferKind kind) 
   const Buffer& buffer =
       program_.buffers.at(static_cast<size_t>(find_buffer(program_, operation.allocates, kind)));
   return allocate(operation, kind).tensor =
-             at::empty({buffer.bytes / dtype_bytes(buffer.dtype)}, scalar_type(buffer.dtype));
+             at::empty({buffer.bytes / dtype_bytes(buffer.dtype)},
+                       at::device(store_.device()).dtype(scalar_type(buffer.dtype)));
 }
 
 void Executor::reduce(const Operation& operation) {
@@ -351,10 +368,12 @@ void Executor::reduce(const Operation& operation) {
 void Executor::reload(const Operation& operation, StepServices& services) {
   UnitStore& storage = unit(operation);
   if (operation.parts.weights) {
-    storage.set_working_master(allocate_flat(operation, BufferKind::weights).copy_(storage.master()));
+    storage.set_working_master(
+        allocate_flat(operation, BufferKind::weights).copy_(storage.master(), /*non_blocking=*/true));
   }
   if (operation.parts.gradients) {
-    storage.set_working_gradient(allocate_flat(operation, BufferKind::gradients).copy_(storage.gradient()));
+    storage.set_working_gradient(
+        allocate_flat(operation, BufferKind::gradients).copy_(storage.gradient(), /*non_blocking=*/true));
   }
   if (operation.parts.optimizer) {
     services.reload_optimizer(operation.unit, allocate_flat(operation, BufferKind::optimizer));
@@ -363,8 +382,8 @@ void Executor::reload(const Operation& operation, StepServices& services) {
 
 void Executor::offload(const Operation& operation, StepServices& services) {
   UnitStore& storage = unit(operation);
-  if (operation.parts.weights) storage.master().copy_(storage.working_master());
-  if (operation.parts.gradients) storage.gradient().copy_(storage.working_gradient());
+  if (operation.parts.weights) storage.master().copy_(storage.working_master(), /*non_blocking=*/true);
+  if (operation.parts.gradients) storage.gradient().copy_(storage.working_gradient(), /*non_blocking=*/true);
   if (operation.parts.optimizer) services.offload_optimizer(operation.unit);
 }
 
@@ -379,7 +398,9 @@ void Executor::free(const Operation& operation, int buffer) {
     default:
       break;
   }
-  values_.at(static_cast<size_t>(buffer)) = Value();
+  Value& value = values_.at(static_cast<size_t>(buffer));
+  use_on_current_stream(value.tensor);
+  value = Value();
 }
 
 }  // namespace stepforge

@@ -120,6 +120,7 @@ class Executor {
   };
 
   void meter_waits() const;
+  void drop_values();
   void execute(const Operation& operation, const StepInputs& inputs, StepServices& services);
   void load_batch(const Operation& operation, StepServices& services);
   void forward(const Operation& operation, const StepInputs& inputs);

@@ -27,7 +27,7 @@ void Executor::receive(const Operation& operation, BufferKind kind, const std::v
             ? value.rows
             : read(operation, BufferKind::batch).batches.at(0).batch.tokens.numel() / value.slices;
     at::Tensor& received = allocate(operation, kind, index).tensor;
-    received = at::empty({rows, value.width}, scalar_type(value.dtype));
+    received = at::empty({rows, value.width}, at::device(store_.device()).dtype(scalar_type(value.dtype)));
     communicator(operation)->receive(bytes_of(received), other_end(operation));
   }
 }

@@ -31,11 +31,16 @@ Batch continuation(std::span<const int32_t> tokens, int64_t first_position) {
 
 class GenerationServices : public StepServices {
  public:
-  GenerationServices(Batch batch, int64_t vocab_size) : batch_(std::move(batch)), vocab_size_(vocab_size) {}
-  BatchTensors load_batch(int micro_batch, int ahead) override { return BatchTensors(std::move(batch_)); }
+  GenerationServices(Batch batch, at::Device device, int64_t vocab_size)
+      : batch_(std::move(batch)), device_(device), vocab_size_(vocab_size) {}
+  BatchTensors load_batch(int micro_batch, int ahead) override {
+    return BatchTensors(std::move(batch_), device_);
+  }
+  /// Waits for the device: the host chooses the next token.
   void logits_ready(const at::Tensor& tensor) override {
-    const float* data = tensor.data_ptr<float>();
-    logits.assign(data, data + tensor.numel());
+    const at::Tensor on_host = tensor.cpu();
+    const float* data = on_host.const_data_ptr<float>();
+    logits.assign(data, data + on_host.numel());
   }
   void share_logits(Communicator& stages) override {
     logits.resize(static_cast<size_t>(vocab_size_), 0.0F);  // the sum with those of the last stage
@@ -45,6 +50,7 @@ class GenerationServices : public StepServices {
 
  private:
   Batch batch_;
+  at::Device device_;
   int64_t vocab_size_;
 };
 
@@ -124,19 +130,22 @@ Generator::Generator(const ModelSpec& spec, StepProgram program, Model& model, M
     : spec_(spec),
       program_(std::move(program)),
       executor_(program_, model, store),
+      device_(store.device()),
       compute_(compute),
       capacity_(capacity) {}
 
 KvCache Generator::make_cache() const {
-  return {spec_.layers, 1, capacity_, spec_.kv_heads, spec_.head_dim, spec_.value_dim, scalar_type(compute_)};
+  const at::TensorOptions options = at::device(device_).dtype(scalar_type(compute_));
+  return {spec_.layers, 1, capacity_, spec_.kv_heads, spec_.head_dim, spec_.value_dim, options};
 }
 
 std::vector<float> Generator::run(std::span<const int32_t> tokens, KvCache& cache) {
-  GenerationServices services(continuation(tokens, cache.length()), spec_.vocab_size);
+  GenerationServices services(continuation(tokens, cache.length()), device_, spec_.vocab_size);
   StepInputs inputs;
   inputs.name = "generation";
   inputs.cache = &cache;
   executor_.run(inputs, services);
+  executor_.store().groups().rethrow_failure();
   cache.advance(static_cast<int64_t>(tokens.size()));
   return std::move(services.logits);
 }

@@ -49,6 +49,7 @@ class Generator {
   const ModelSpec& spec_;
   StepProgram program_;
   Executor executor_;
+  at::Device device_;
   DType compute_;
   int64_t capacity_;
 };

@@ -14,7 +14,12 @@ constexpr auto kCompute = static_cast<std::size_t>(Lane::compute);
 constexpr int kYields = 100;
 }  // namespace
 
-Lanes::Lanes(const StepProgram& program) {
+Lanes::Lanes(const StepProgram& program, c10::Device device) {
+  if (!device.is_cpu()) {
+    streams_.emplace(program, device);
+    waits_.resize(program.operations.size());
+    return;
+  }
   std::vector<Need> finished_by;  // per operation: the count of its lane once it has finished
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
@@ -35,6 +40,14 @@ Lanes::Lanes(const StepProgram& program) {
 }
 
 void Lanes::run(const Execute& execute, const OnFailure& on_failure) {
+  if (streams_) {
+    try {
+      return streams_->run(execute);
+    } catch (const std::exception& failure) {
+      on_failure(failure.what());
+      throw;
+    }
+  }
   for (Progress& progress : progress_) progress.finished = 0;
   std::ranges::fill(waits_, std::chrono::nanoseconds(0));
   std::vector<LaneTask> tasks;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the lanes of a step program as threads. Operations of one lane run in list order; lanes run
+// Runs the lanes of a step program as threads, or as streams of a device. Operations of one lane run in list order; lanes run
 // concurrently, ordered only by what each operation needs.
 #pragma once
 
@@ -12,12 +12,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "stepforge/step/program.h"
 #include "stepforge/storage/lane_worker.h"
+#include "stepforge/train/lane_streams.h"
 
 namespace stepforge {
 
@@ -27,8 +29,9 @@ class Lanes {
   using OnFailure = std::function<void(const std::string& reason)>;
 
   /// The compute lane is the thread that calls run(). Each other lane in use has a thread, unless the program
-  /// has no groups: then no operation waits for another rank, and all run in list order.
-  explicit Lanes(const StepProgram& program);
+  /// has no groups: then no operation waits for another rank, and all run in list order. On another device than the CPU all
+  /// operations are issued by that thread, each in the stream of its lane.
+  explicit Lanes(const StepProgram& program, c10::Device device = at::kCPU);
 
   /// Runs the whole list. If an operation throws, no further one starts, `on_failure` is called once (it must
   /// wake every lane that waits for other ranks), and when all lanes have stopped the exception is rethrown.
@@ -49,6 +52,8 @@ class Lanes {
   /// Waits for all needs of an operation; false if the run has failed.
   bool wait_for_needs(std::size_t lane, std::size_t operation);
   void fail(std::exception_ptr failure, const std::string& reason, const OnFailure& on_failure);
+
+  std::optional<LaneStreams> streams_;  ///< without them, all that follows
 
   std::array<std::vector<std::size_t>, kLanes> operations_;  ///< of each lane, in list order
   std::vector<std::vector<Need>> needs_;                     ///< of each operation

@@ -82,7 +82,8 @@ class LoggingCallback : public Callback {
     if (routers_ != nullptr) routers_->log(ranks, record);
     if (has_loss) record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
-    record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));
+    record.add(metric::memory_active,
+               static_cast<double>(trainer.device.backend->memory().peak_bytes) / (1 << 30));
     record.add(metric::memory_resident, static_cast<double>(peak_resident_bytes()) / (1 << 30));
     record.add(metric::tps, window.tokens_per_second() / trainer.place.world_size);
     record.add(metric::job_tps, window.tokens_per_second());

@@ -114,7 +114,7 @@ RouterMonitor::RouterMonitor(const Config& config, const ParallelDims& dims, con
 
 at::Tensor RouterMonitor::take(Communicator* ranks) {
   const int64_t columns = RouterTally::columns(experts_);
-  at::Tensor sums = at::zeros({std::ssize(layers_), columns + 2}, at::kDouble);
+  at::Tensor sums = at::zeros({std::ssize(layers_), columns + 2}, at::device(at::kCPU).dtype(at::kDouble));
   for (int64_t i = 0; i < std::ssize(layers_); ++i) {
     const int64_t layer = layers_[static_cast<size_t>(i)];
     const at::Tensor row = sums.select(0, i);

@@ -26,9 +26,10 @@ void SourceLosses::add(const Batch& batch, const at::Tensor& token_loss) {
   std::vector<int64_t> sources;
   // Rows of no source have no labels either.
   for (const int32_t source : batch.sources) sources.push_back(std::max(source, 0));
-  const at::Tensor index = at::tensor(sources, at::kLong).to(token_loss.device());
+  const at::Tensor index = at::tensor(sources, at::device(at::kCPU).dtype(at::kLong)).to(token_loss.device());
   losses_.index_add_(0, index, token_loss.view({batch.rows, batch.seq_len}).to(at::kDouble).sum(1));
-  labels_.index_add_(0, index, at::tensor(counted, at::kDouble).to(token_loss.device()));
+  labels_.index_add_(0, index,
+                     at::tensor(counted, at::device(at::kCPU).dtype(at::kDouble)).to(token_loss.device()));
 }
 
 std::vector<std::pair<std::string, double>> SourceLosses::take(Communicator* ranks) {

@@ -50,11 +50,7 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
       // The head has no outputs, only gradients; in any other block the value is planted in forward.
       if (block.name != name || is_gradient != block.last()) return;
       constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-      if (bundle.at(0).scalar_type() == at::kBFloat16) {
-        bundle.at(0).data_ptr<at::BFloat16>()[0] = at::BFloat16(nan);
-      } else {
-        bundle.at(0).data_ptr<float>()[0] = nan;
-      }
+      bundle.at(0).view({-1}).narrow(0, 0, 1).fill_(nan);
     };
   }
   return inputs;
@@ -87,6 +83,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   executor_.run(inputs, services);
   optimizer_.end_update(scalars_.update);
   StepResult result = read_result();
+  store_.groups().rethrow_failure();
   const bool is_nonfinite = !result.updated && result.valid_labels > 0 && !result.without_rows;
   if (is_nonfinite) result.first_nonfinite = find_first_nonfinite(micro_batches, std::move(inputs));
   return result;

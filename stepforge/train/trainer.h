@@ -17,6 +17,7 @@
 #include "stepforge/config/load.h"
 #include "stepforge/data/data_plan.h"
 #include "stepforge/data/loader.h"
+#include "stepforge/kernels/compute_device.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/run_folder.h"
 #include "stepforge/metrics/sink.h"
@@ -59,7 +60,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The standard steps: ranks, run_folder, threads, tokenizer, data, job, steps, step_program,
+  /// The standard steps: ranks, run_folder, threads, device, tokenizer, data, job, steps, step_program,
   /// groups, parameters, model, optimizer, loader, executor, checkpoint, answer_ends, metrics. Replace one by name before
   /// build(); throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
@@ -104,6 +105,7 @@ class Trainer {
   RankId place;
   /// Ranks that share the host's memory, and its cores unless training.threads or OMP_NUM_THREADS is set.
   int ranks_on_host = 1;
+  ComputeDevice device = cpu_device();
   LaunchInfo launch;
   std::unique_ptr<Communicator> all_ranks;  ///< of the world; null for a single rank
   std::unique_ptr<RunFolder> run_folder;    ///< on rank 0, else null

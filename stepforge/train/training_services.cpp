@@ -75,7 +75,7 @@ BatchTensors TrainingServices::load_batch(int micro_batch, int ahead) {
     tokens.tokens = std::move(later.tokens);
     later = std::move(tokens);
   }
-  return BatchTensors(std::move(batch));
+  return BatchTensors(std::move(batch), store_.device());
 }
 
 std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batch, int ahead) {

@@ -24,6 +24,19 @@ MachineFacts good_machine() {
   return machine;
 }
 
+TEST(Health, AGpuNeedsADriverAndThePlugIn) {
+  const TempFolder folder;
+  const std::filesystem::path driver = folder.path() / "nvidiactl";
+  const std::filesystem::path plugin = folder.path() / "plugin.so";
+  EXPECT_CONTAINS(check_gpu(driver, plugin).finding, "no driver");
+  write_text(driver, "");
+  EXPECT_EQ(check_gpu(driver, plugin).health, Health::warning);
+  EXPECT_CONTAINS(check_gpu(driver, plugin).remedy, "make cuda");
+  write_text(plugin, "");
+  EXPECT_EQ(check_gpu(driver, plugin).health, Health::ok);
+  EXPECT_CONTAINS(check_gpu(driver, plugin).finding, "takes a GPU");
+}
+
 TEST(Health, AGoodMachinePasses) {
   const MachineFacts machine = good_machine();
   EXPECT_EQ(health_table({check_kernel(machine), check_processor(machine), check_memory(machine)}, false),

@@ -188,9 +188,8 @@ TEST(LoadConfig, SuggestsAKeyForAnUnknownKey) {
             "run.toml:1:1: steps: unknown section or key; did you mean training.steps or validation.steps?");
   EXPECT_EQ(error_of("[precision]\nxyzzy = 3\n"),
             "run.toml:2:1: precision.xyzzy: unknown key; known keys: compute, reduce");
-  EXPECT_EQ(error_of("", {"training.device=cuda"}),
-            "command line: training.device: unknown key; training runs on the processor only, "
-            "GPUs are not available yet; remove it");
+  EXPECT_EQ(error_of("", {"training.accelerator=cuda"}),
+            "command line: training.accelerator: unknown key; use training.device");
   EXPECT_EQ(error_of("", {"model.rope_scaling.fctor=1"}),
             "command line: model.rope_scaling.fctor: unknown key; did you mean model.rope_scaling.factor?");
   EXPECT_EQ(error_of("[data]\nsources = [{ path = \"a\", wieght = 3 }]\n"),

@@ -230,6 +230,15 @@ TEST(TrainingRules, GlobalBatchSizeIsAMultipleOfLocalBatchSize) {
   EXPECT_EQ(error_of("[training]\nlocal_batch_size = 3\nglobal_batch_size = -1\n"), "");
 }
 
+TEST(TrainingRules, ADeviceIsAKindWithOrWithoutANumber) {
+  for (const char* name : {"auto", "cpu", "cuda", "cuda:0", "cuda:15", "sim"})
+    EXPECT_EQ(error_of(std::string("[training]\ndevice = \"") + name + "\"\n"), "") << name;
+  for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:1234", "cpu:0", "auto:1", "npu:1"})
+    EXPECT_EQ(error_of(std::string("[training]\ndevice = \"") + name + "\"\n"),
+              std::string("run.toml:2:10: training.device = \"") + name +
+                  "\": it is not a device: use auto, cpu, cuda or a GPU with its number, such as cuda:1");
+}
+
 TEST(TrainingRules, SequencesFitTheContext) {
   EXPECT_EQ(error_of("[model]\nmax_position = 1024\n"),
             "default: training.seq_len = 2048 and run.toml:2:16: model.max_position = 1024: seq_len must not "

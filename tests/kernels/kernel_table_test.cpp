@@ -338,6 +338,7 @@ struct AnyRow {
   void (*reference)();
   void (*cpu)();
   KernelTypes types;
+  void (*device)();
 };
 constexpr size_t kRows = sizeof(KernelTable) / sizeof(AnyRow);
 static_assert(sizeof(KernelTable) == kRows * sizeof(AnyRow) + alignof(KernelTable));

@@ -51,7 +51,8 @@ inline std::string some_text(int lines) {
 /// share the model.
 inline std::string bits_of(const Trainer& trainer) {
   std::string all = std::to_string(trainer.optimizer->steps());
-  const auto append = [&all](const at::Tensor& tensor) {
+  const auto append = [&all](const at::Tensor& values) {
+    const at::Tensor tensor = values.cpu();
     const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
     all += ' ';
     all += content_hash(std::span(bytes, tensor.nbytes()));

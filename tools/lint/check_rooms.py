@@ -16,6 +16,7 @@ stepforge/rooms.json lists the rooms and what each may include. The rules:
 - headers do not include fmt, spdlog or toml++
 - there is no mutable global state
 - layers and models know no rank
+- tensors are made on a device that the code names (devices.py)
 - numbers of a step that depend on its data stay on the compute device (step_scalars.py)
 - no file exceeds 800 lines
 - each room has a README.md of at most 80 lines that lists what the room may include
@@ -31,13 +32,15 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from cpp_source import mutable_state, own_includes, system_includes, without_literals
+from devices import check_devices
 from step_scalars import check_step_scalars
 
 TORCH_HEADER = re.compile(r"^(ATen|torch|c10)/")
 FORMATTING_HEADER = re.compile(r"^(fmt|spdlog|toml\+\+)/")
 RANK_WORDS = re.compile(r"\b(rank|world_size|ProcessGroup|DeviceMesh|mesh)\b")
-# libtorch has one CPU allocator per process; it is the only object that all ranks of a process share.
-STATEFUL_FILES = {"stepforge/kernels/cpu_allocator.cpp"}
+# libtorch has one CPU allocator per process; it is the only object that all ranks of a process share. Its devices are process-wide too,
+# and so are those that are simulated for tests.
+STATEFUL_FILES = {"stepforge/kernels/cpu_allocator.cpp", "stepforge/cuda/cuda_on_cpu.h", "stepforge/sim/guard.cpp", "stepforge/sim/machine.cpp", "stepforge/sim/memory_map.cpp"}
 MAP_FILE, MAP_TABLE = "docs/architecture.md", re.compile(r"^\| room \| contents \|\n(?:\|.*\n)*", re.MULTILINE)
 CODE = {".h", ".cpp"}
 TEXT = CODE | {".py", ".sh", ".cmake", ".md", ".toml", ".txt", ".json", ""}
@@ -57,7 +60,7 @@ class Rooms:
         rooms = json.loads(path.read_text())["rooms"]
         self.may_include = {room["name"]: room["may_include"] for room in rooms}
         self.purpose = {room["name"]: room.get("purpose", "") for room in rooms}
-        self.torch_free = {room["name"] for room in rooms if room["library"] != "torch"}
+        self.torch_free = {room["name"] for room in rooms if room["library"] not in ("torch", "device")}
 
     def room_of(self, path):
         """The innermost room of a source file: app/torch is a room of its own."""
@@ -243,7 +246,7 @@ def check_references(tree):
                     tree.fault(path, number, f"names `{name}`, which does not exist")
 
 
-CHECKS = [check_rooms_file, check_includes, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_map, check_words, check_references, check_step_scalars]
+CHECKS = [check_rooms_file, check_includes, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_map, check_words, check_references, check_step_scalars, check_devices]
 
 
 def faults_of(tree):

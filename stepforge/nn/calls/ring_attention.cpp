@@ -117,8 +117,8 @@ void attend_ring_backward(const CallRun& run) {
   const at::Tensor& qkv = run.operands[0];
   const BatchTensors& batch = *run.context.batch;
   const int64_t width = 2 * key_width(shape);
-  const at::TensorOptions fp32 = qkv.options().dtype(at::kFloat);
-  const at::Tensor q_sum = at::zeros({qkv.size(0), shape.out_width()}, fp32);
+  const at::TensorOptions fp32_options = qkv.options().dtype(at::kFloat);
+  const at::Tensor q_sum = at::zeros({qkv.size(0), shape.out_width()}, fp32_options);
   const at::Tensor q_part = at::empty(q_sum.sizes(), qkv.options());
   const at::Tensor kv_part = at::empty({qkv.size(0), width}, qkv.options());
   const QueryKeyValue part = with_keys(q_part, kv_part, shape);
@@ -131,9 +131,9 @@ void attend_ring_backward(const CallRun& run) {
   };
   const auto ranges_of = [&](int64_t step) { return batch.ranges_to(batch.host.part.joined().before(step)); };
   const auto [first, second] = in_two(ranges_of(0));
-  const at::Tensor own_sum = at::zeros(kv_part.sizes(), fp32);
+  const at::Tensor own_sum = at::zeros(kv_part.sizes(), fp32_options);
   std::optional<Ring> keys(std::in_place, own_keys(qkv, shape), run.resources.exchange);
-  Ring sums(at::zeros(kv_part.sizes(), fp32), run.resources.exchange);
+  Ring sums(at::zeros(kv_part.sizes(), fp32_options), run.resources.exchange);
   keys->start_next();
   differentiate(keys->here(), first);
   own_sum.add_(kv_part);

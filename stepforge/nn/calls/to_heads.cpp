@@ -29,7 +29,7 @@ struct HeadsExchange {
   int64_t degree() const { return heads.degree; }
 
   /// The heads of qkv that each gets, one after the other.
-  at::Tensor heads_of_parts() const {
+  at::Tensor heads_of_parts(at::Device device) const {
     const AttentionShape own = heads.part();
     std::vector<int64_t> found;
     const auto add = [&found](int64_t first, int64_t count) {
@@ -41,7 +41,7 @@ struct HeadsExchange {
       add(heads.all.heads + key, own.kv_heads);
       add(heads.all.heads + heads.all.kv_heads + key, own.kv_heads);
     }
-    return at::tensor(found);
+    return at::tensor(found, at::device(at::kCPU).dtype(at::kLong)).to(device);
   }
 
   /// [own tokens, width of each] to [joined tokens, width], in the order of ranks.
@@ -76,11 +76,11 @@ struct HeadsExchange {
     const bool repeated = by_head.size(1) > count;
     const std::vector<int64_t> shape = {gradients.size(0), count, all.head_dim};
     if (!repeated) {
-      written[0].view(shape).zero_().index_add_(1, heads_of_parts(), by_head);
+      written[0].view(shape).zero_().index_add_(1, heads_of_parts(gradients.device()), by_head);
       return;
     }
     const at::Tensor sums = at::zeros(shape, gradients.options().dtype(at::kFloat));
-    sums.index_add_(1, heads_of_parts(), by_head.to(at::kFloat));
+    sums.index_add_(1, heads_of_parts(gradients.device()), by_head.to(at::kFloat));
     written[0].view(shape).copy_(sums);
   }
 };
@@ -90,8 +90,8 @@ void to_heads(const CallRun& run) {
   const HeadsExchange exchange(run);
   const at::Tensor& qkv = run.operands[0];
   const at::Tensor by_head = qkv.view({qkv.size(0), -1, exchange.heads.all.head_dim});
-  const at::Tensor joined =
-      exchange.to_joined_tokens(by_head.index_select(1, exchange.heads_of_parts()).view({qkv.size(0), -1}));
+  const at::Tensor joined = exchange.to_joined_tokens(
+      by_head.index_select(1, exchange.heads_of_parts(qkv.device())).view({qkv.size(0), -1}));
   exchange.in_order_of_rows(joined, run.written);
 }
 

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device on which a rank computes: the CPU, or one that a plug-in provides (docs/devices.md).
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "stepforge/kernels/cpu_allocator.h"
+
+namespace stepforge {
+
+/// A function of the host in a stream, and the memory that it uses. It must not throw. It may be dropped without having run if
+/// the device fails.
+struct HostCall {
+  std::string name;
+  std::vector<std::span<std::byte>> reads;
+  std::vector<std::span<std::byte>> writes;
+  std::function<void()> run;
+};
+
+/// What the program needs of a device beside libtorch's streams and events. Thread-safe.
+class DeviceBackend {
+ public:
+  virtual ~DeviceBackend() = default;
+
+  /// Of this rank's tensors on the device.
+  virtual MemoryStats memory() const = 0;
+  /// Sets the peak of memory() to the bytes live now.
+  virtual void reset_peak() = 0;
+  /// Call it once per training step: may return blocks that steps do not need.
+  virtual void trim() = 0;
+
+  /// Names what this thread gives the device next, in profilers and messages.
+  virtual void mark(const std::string& what) {}
+
+  /// Whether `address` is in memory of such devices.
+  virtual bool owns(const void* address) const { return false; }
+  /// Enqueues a call of the host on this thread's current stream. It may block, and must not hold up other streams. `reads` and
+  /// `writes` are the pinned memory that it uses; it gets it at in_host_call(address).
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): other devices keep it
+  virtual void enqueue_host_call(HostCall call) { call.run(); }
+  virtual std::byte* in_host_call(std::byte* pinned) const { return pinned; }
+};
+
+struct KernelTable;
+
+struct ComputeDevice {
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  std::shared_ptr<DeviceBackend> backend;
+  /// Sets KernelRow::device of the operations that the device has kernels for; null: of none.
+  void (*add_kernels)(KernelTable& table) = nullptr;
+  std::string note = {};  ///< why it is not what `auto` may have meant; "" if there is nothing to say
+};
+
+/// What a plug-in libstepforge_<kind>.so exports under kDevicePluginEntry.
+struct DevicePlugin {
+  int devices = 0;
+  std::string why_none;                        ///< if there are no devices
+  ComputeDevice (*open)(int index) = nullptr;  ///< index < devices
+};
+using DevicePluginEntry = DevicePlugin (*)();
+inline constexpr const char* kDevicePluginEntry = "stepforge_device_plugin";
+
+ComputeDevice cpu_device();
+
+/// The device of training.device: `cpu`, the kind of a plug-in (`cuda`, in builds with tests `sim`) with or without `:index`, or
+/// `auto`, a GPU if there is one and otherwise the CPU. Without an index, ranks of a host get its devices in turn by
+/// `rank_on_host`. Throws UsageError with the reason if there is no such device.
+ComputeDevice compute_device(const std::string& name, int rank_on_host);
+
+}  // namespace stepforge

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/kernels/compute_device.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+TEST(ComputeDevice, TheCpuCountsItsTensors) {
+  const ChargeMemory rank(make_rank_memory());
+  install_cpu_allocator();
+  const ComputeDevice cpu = compute_device("cpu", 3);
+  EXPECT_TRUE(cpu.device.is_cpu());
+  const int64_t before = cpu.backend->memory().live_bytes;
+  const at::Tensor values = at::zeros({100});
+  EXPECT_EQ(cpu.backend->memory().live_bytes - before, 400);
+  EXPECT_FALSE(cpu.backend->owns(values.data_ptr()));
+}
+
+TEST(ComputeDevice, WithoutTheFileOfAPlugInItsKindIsRefused) {
+  EXPECT_CONTAINS(message_of<UsageError>([] { compute_device("npu", 0); }), "training.device = npu",
+                  "libstepforge_npu.so");
+}
+
+}  // namespace
+}  // namespace stepforge::testing
