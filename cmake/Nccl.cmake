@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # libstepforge_nccl.so, the engine for GPUs, where nvcc and NCCL are found. Nothing links it: the torch library loads it when
 # [comm] backend = nccl.
-find_program(STEPFORGE_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 if(STEPFORGE_NVCC)
   get_filename_component(nvcc ${STEPFORGE_NVCC} REALPATH)
   get_filename_component(cuda ${nvcc} DIRECTORY)
@@ -15,15 +14,10 @@ if(NOT STEPFORGE_NVCC OR NOT STEPFORGE_NCCL_INCLUDE OR NOT STEPFORGE_NCCL OR NOT
   return()
 endif()
 
-set(STEPFORGE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs for which kernels are compiled")
-set(targets "")
-foreach(architecture ${STEPFORGE_CUDA_ARCHITECTURES})
-  list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
-endforeach()
 set(kernel ${CMAKE_SOURCE_DIR}/stepforge/engines/nccl/device_sum)
 # nvcc does not know the options of the rest of the build, so CUDA is not a language of this project.
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/device_sum.o
-  COMMAND ${STEPFORGE_NVCC} -std=c++20 -O3 -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC ${targets}
+  COMMAND ${STEPFORGE_NVCC} -std=c++20 -O3 -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC ${STEPFORGE_CUDA_TARGETS}
     -I ${CMAKE_SOURCE_DIR} -c ${kernel}.cu -o ${CMAKE_BINARY_DIR}/device_sum.o
   DEPENDS ${kernel}.cu ${kernel}.h ${CMAKE_SOURCE_DIR}/stepforge/base/dtype.h
   COMMENT "Building CUDA object device_sum.o" VERBATIM)

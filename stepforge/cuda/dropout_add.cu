@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/cuda/dropout_add.h"
+#include "stepforge/cuda/elements.h"
+
+namespace stepforge::cuda {
+
+namespace {
+
+constexpr int kDropoutThreads = 256;
+constexpr int kQuad = 4;  // elements that share a draw
+
+struct Words {
+  uint32_t word[kQuad];
+};
+
+/// philox() of base/random.h, which is a function of the host.
+__device__ Words draw(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
+  auto key0 = static_cast<uint32_t>(key);
+  auto key1 = static_cast<uint32_t>(key >> 32);
+  Words state = {{static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
+                  static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)}};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{0xD2511F53} * state.word[0];
+    const uint64_t product1 = uint64_t{0xCD9E8D57} * state.word[2];
+    state = {{static_cast<uint32_t>(product1 >> 32) ^ state.word[1] ^ key0, static_cast<uint32_t>(product1),
+              static_cast<uint32_t>(product0 >> 32) ^ state.word[3] ^ key1, static_cast<uint32_t>(product0)}};
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+  return state;
+}
+
+/// A thread has kCount elements of four that share a draw: all of them, or each by itself.
+template <typename T, int kCount>
+__global__ void __launch_bounds__(kDropoutThreads)
+    drop(Dropout dropout, uint32_t threshold, float scale, const T* x, const T* residual, T* out) {
+  for (int64_t n = blockIdx.x; n < dropout.rows; n += gridDim.x) {
+    for (int64_t c = threadIdx.x * kCount; c < dropout.width; c += blockDim.x * kCount) {
+      const int64_t at = n * dropout.width + c;
+      float values[kCount];
+      load(x + at, values);
+      if (dropout.p > 0.0) {
+        const uint64_t position = static_cast<uint32_t>(dropout.positions[n]);
+        const Words words = draw(dropout.key, (position << 32) | static_cast<uint64_t>(c / kQuad),
+                                 static_cast<uint64_t>(dropout.row_ids[n]));
+        for (int i = 0; i < kCount; ++i) values[i] *= words.word[(c + i) % kQuad] >= threshold ? scale : 0.0F;
+      }
+      if (residual != nullptr) {
+        float base[kCount];
+        load(residual + at, base);
+        for (int i = 0; i < kCount; ++i) values[i] += base[i];
+      }
+      store(values, out + at);
+    }
+  }
+}
+
+template <typename T>
+void launch(const Dropout& dropout, const T* x, const T* residual, T* out, Stream stream) {
+  const auto threshold = static_cast<uint32_t>(dropout.p * 0x1.0p32);
+  const auto scale = static_cast<float>(1.0 / (1.0 - dropout.p));
+  const auto run = [&](auto kernel, int count) {
+    LAUNCH(kernel, blocks_for(dropout.rows), threads_for(dropout.width / count, kDropoutThreads), stream,
+           dropout, threshold, scale, x, residual, out);
+  };
+  if (dropout.width % kQuad == 0 && are_aligned({x, residual, out})) {
+    run(drop<T, kQuad>, kQuad);
+  } else {
+    run(drop<T, 1>, 1);
+  }
+}
+
+}  // namespace
+
+void dropout_add_forward(const Dropout& dropout, const void* x, const void* residual, void* out,
+                         Stream stream) {
+  with_type(dropout.type, [&]<typename T>() {
+    launch(dropout, static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(out), stream);
+  });
+}
+
+void dropout_add_backward(const Dropout& dropout, const void* grad_out, void* grad_x, Stream stream) {
+  with_type(dropout.type, [&]<typename T>() {
+    const T* const no_residual = nullptr;
+    launch(dropout, static_cast<const T*>(grad_out), no_residual, static_cast<T*>(grad_x), stream);
+  });
+}
+
+}  // namespace stepforge::cuda

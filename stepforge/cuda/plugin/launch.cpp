@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/cuda/plugin/launch.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+namespace stepforge::cuda_plugin {
+
+void on_stream_of(const at::Tensor& tensor, c10::function_ref<void(cuda::Stream)> enqueue) {
+  const c10::cuda::CUDAGuard guard(tensor.device());
+  enqueue(c10::cuda::getCurrentCUDAStream().stream());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+}  // namespace stepforge::cuda_plugin
