@@ -3,6 +3,7 @@
 #include "stepforge/storage/staged_communicator.h"
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -31,6 +32,7 @@ struct DeviceRank {
   at::Tensor values(std::vector<float> values) const { return at::tensor(values).to(options.device()); }
   at::Tensor zeros(int64_t count) const { return at::zeros({count}, options); }
   void wait() const { wait_for_device(options.device()); }
+  static void wait_a_little() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 };
 
 std::vector<float> on_host(const at::Tensor& tensor) {
@@ -103,9 +105,14 @@ TEST(StagedCommunicator, SendsDeviceMemory) {
 TEST(StagedCommunicator, CallsOnHostMemoryComeAfterThoseThatAreEnqueued) {
   run_ranks(2, [](const DeviceRank& own) {
     const at::Tensor on_device = own.values({1});
+    // The engine refuses calls that differ, and what is enqueued comes late on one rank and early on the other.
+    if (own.rank == 0)
+      sim::Machine::get().enqueue(
+          0, {"pause", {}, {}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }});
     own.ranks->all_reduce(bytes_of(on_device), DType::f32);
-    float number = 5;
-    own.ranks->all_reduce(std::as_writable_bytes(std::span(&number, 1)), DType::f32);
+    if (own.rank == 1) own.wait_a_little();
+    double number = 5;
+    own.ranks->all_reduce(std::as_writable_bytes(std::span(&number, 1)), DType::f64);
     EXPECT_EQ(number, 10);
     own.ranks->barrier();
     EXPECT_EQ(on_host(on_device), (Values{2}));
