@@ -13,7 +13,7 @@ namespace {
 
 class SimRanks : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { sim::Machine::get().set_delays({.seed = 2, .most_microseconds = 40}); }
+  static void SetUpTestSuite() { sim::Machine::get().set_delays({.seed = 2, .most_microseconds = 15}); }
   static void TearDownTestSuite() { sim::Machine::get().set_delays({}); }
 
   static void expect_equal(int ranks, const Strings& options) {

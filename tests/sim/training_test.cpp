@@ -17,7 +17,7 @@ using sim::Machine;
 
 class SimTraining : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { Machine::get().set_delays({.seed = 1, .most_microseconds = 40}); }
+  static void SetUpTestSuite() { Machine::get().set_delays({.seed = 1, .most_microseconds = 15}); }
   static void TearDownTestSuite() { Machine::get().set_delays({}); }
 
   std::vector<StepRecord> records(const std::string& name, const Strings& options) {

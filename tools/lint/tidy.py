@@ -75,7 +75,8 @@ def headers_of(path, found):
 def folder_checks(path):
     """What a folder's own .clang-tidy adds to the checks; clang-tidy itself looks only beside the file that includes the batch."""
     own = ROOT / os.path.dirname(path) / ".clang-tidy"
-    return re.findall(r"^Checks: *'(.*)'$", own.read_text(), re.MULTILINE)[0] if own.exists() else ""
+    found = re.search(r"^Checks: *'?([^'\n]*)'?$", own.read_text(), re.MULTILINE) if own.exists() else None
+    return found[1] if found else ""
 
 
 def key_of(path, flags, version):
