@@ -126,11 +126,12 @@ TEST_F(SimMachine, AMessageNamesBothOperationsAndTheMissingEvent) {
 }
 
 TEST_F(SimMachine, ABlockIsReusedAtOnceByItsStreamAndLaterByOthers) {
-  const at::Tensor kept = ones(1000);
-  at::Tensor x = ones(1000);
+  constexpr int64_t kSize = 12345;  // of no other test, so that there are no free blocks
+  const at::Tensor kept = ones(kSize);
+  at::Tensor x = ones(kSize);
   const void* address = x.storage().data();
   x = at::Tensor();
-  x = at::empty({1000}, at::device(device_));
+  x = at::empty({kSize}, at::device(device_));
   EXPECT_EQ(x.storage().data(), address);
 
   const c10::Stream other = new_stream();
@@ -143,12 +144,12 @@ TEST_F(SimMachine, ABlockIsReusedAtOnceByItsStreamAndLaterByOthers) {
     guard_.recordDataPtrOnStream(x.storage().data_ptr(), other);
   }
   x = at::Tensor();  // the other stream has not finished
-  const at::Tensor next = at::empty({1000}, at::device(device_));
+  const at::Tensor next = at::empty({kSize}, at::device(device_));
   EXPECT_NE(next.storage().data(), address);
   may_go_on = true;
   may_go_on.notify_all();
   Machine::get().synchronize_device(device_.index());
-  EXPECT_EQ(at::empty({1000}, at::device(device_)).storage().data(), address);
+  EXPECT_EQ(at::empty({kSize}, at::device(device_)).storage().data(), address);
 }
 
 TEST_F(SimMachine, FreeingWhatAnotherStreamUsesIsARaceUnlessItIsRecorded) {
