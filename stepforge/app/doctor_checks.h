@@ -28,8 +28,8 @@ HealthCheck check_kernel(const MachineFacts& machine);
 HealthCheck check_processor(const MachineFacts& machine);
 /// Whether precision.compute = "bf16" is fast here.
 HealthCheck check_bf16(const MachineFacts& machine);
-/// Which device training.device = "auto" takes. `driver`: the file by which NVIDIA's driver shows itself; `plugin`: the library.
-HealthCheck check_gpu(const std::filesystem::path& driver, const std::filesystem::path& plugin);
+/// Which device training.device = "auto" takes. `driver`: has_gpu_driver(); `plugin`: the library.
+HealthCheck check_gpu(bool driver, const std::filesystem::path& plugin);
 HealthCheck check_memory(const MachineFacts& machine);
 
 /// What the training step of a preset needs on one rank.

@@ -64,7 +64,7 @@ int doctor_command(const fs::path& run_folder) {
       check_kernel(machine),
       check_processor(machine),
       check_bf16(machine),
-      check_gpu("/dev/nvidiactl", library_folder() / "libstepforge_cuda.so"),
+      check_gpu(has_gpu_driver(), device_library("cuda")),
       check_memory(machine),
       check_presets(machine, preset_memory()),
       check_disk("runs", fs::absolute(run_folder).lexically_normal(), free_disk_bytes(run_folder)),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
@@ -182,6 +183,11 @@ fs::path mapped_library(std::string_view file_name) {
     if (path.filename() == file_name) return path;
   }
   return {};
+}
+
+bool has_gpu_driver() {
+  std::error_code none;
+  return std::filesystem::exists("/dev/nvidiactl", none) || std::filesystem::exists("/dev/dxg", none);
 }
 
 }  // namespace stepforge

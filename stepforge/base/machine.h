@@ -59,6 +59,9 @@ struct MachineFacts {
 /// Never throws; facts that cannot be read stay empty.
 MachineFacts read_machine_facts();
 
+/// Whether the driver of NVIDIA's GPUs is here, on Linux or in WSL.
+bool has_gpu_driver();
+
 /// Peak resident set size of this process in bytes.
 int64_t peak_resident_bytes();
 

@@ -2,13 +2,13 @@
 #include "stepforge/kernels/compute_device.h"
 
 #include <filesystem>
-#include <string_view>
 
 #include <dlfcn.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/installation.h"
+#include "stepforge/base/machine.h"
 
 namespace stepforge {
 
@@ -21,12 +21,8 @@ class CpuBackend : public DeviceBackend {
   void trim() override { trim_cpu_memory(); }
 };
 
-std::filesystem::path library_of(std::string_view kind) {
-  return library_folder() / format("libstepforge_{}.so", kind);
-}
-
 DevicePlugin load(const std::string& kind) {
-  const std::filesystem::path library = library_of(kind);
+  const std::filesystem::path library = device_library(kind);
   if (!std::filesystem::exists(library))
     throw UsageError(format("training.device = {}: this build has no plug-in {}; set it to \"cpu\"{}", kind,
                             library.string(), kind == "cuda" ? ", or build it with `make cuda`" : ""));
@@ -38,15 +34,9 @@ DevicePlugin load(const std::string& kind) {
   return reinterpret_cast<DevicePluginEntry>(symbol)();
 }
 
-/// Whether NVIDIA's driver is here, which tells more quickly than loading the CUDA libraries.
-bool has_driver() {
-  return std::filesystem::exists("/dev/nvidiactl") ||
-         std::filesystem::exists("/dev/dxg");  // the second one in WSL
-}
-
 /// A plug-in whose libraries are missing counts as none.
 ComputeDevice gpu_or_cpu(int rank_on_host) {
-  if (!has_driver() || !std::filesystem::exists(library_of("cuda"))) return cpu_device();
+  if (!has_gpu_driver() || !std::filesystem::exists(device_library("cuda"))) return cpu_device();
   try {
     const DevicePlugin plugin = load("cuda");
     return plugin.devices == 0 ? cpu_device() : plugin.open(rank_on_host % plugin.devices);

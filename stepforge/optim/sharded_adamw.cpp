@@ -38,7 +38,8 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const OptionsOf& options
     states_.back().rules.push_back(make_update_rule(adamw, options_of(states_.back().options.back())));
   }
   for (GroupState& state : states_)
-    state.steps = at::zeros({static_cast<int64_t>(state.options.size())}, at::kLong);
+    state.steps =
+        at::zeros({static_cast<int64_t>(state.options.size())}, at::device(at::kCPU).dtype(at::kLong));
 }
 
 void ShardedAdamW::step(double lr_factor) {

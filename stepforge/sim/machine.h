@@ -57,13 +57,13 @@ class Machine {
   void wait_for(int stream, const Event& event);
   /// Whether the event has happened; then what the host enqueues later on the stream's device is ordered after it.
   bool happened(const Event& event);
+  /// The same, but it orders nothing.
+  bool finished(const Event& event);
   /// The host waits for an event, a stream, or all streams of a device.
   void synchronize(const Event& event);
   void synchronize_stream(int stream);
   void synchronize_device(int device);
 
-  /// The same without telling the host anything.
-  bool finished(const Event& event);
   /// All work that used `range` has finished, and whoever uses it next comes later.
   void forget(Range range);
   /// `stream` may write `range` once all of `events` have happened. A race is thrown by the next enqueue() for the device, since

@@ -130,17 +130,17 @@ Generator::Generator(const ModelSpec& spec, StepProgram program, Model& model, M
     : spec_(spec),
       program_(std::move(program)),
       executor_(program_, model, store),
-      device_(store.device()),
       compute_(compute),
       capacity_(capacity) {}
 
 KvCache Generator::make_cache() const {
-  const at::TensorOptions options = at::device(device_).dtype(scalar_type(compute_));
+  const at::TensorOptions options = at::device(executor_.store().device()).dtype(scalar_type(compute_));
   return {spec_.layers, 1, capacity_, spec_.kv_heads, spec_.head_dim, spec_.value_dim, options};
 }
 
 std::vector<float> Generator::run(std::span<const int32_t> tokens, KvCache& cache) {
-  GenerationServices services(continuation(tokens, cache.length()), device_, spec_.vocab_size);
+  GenerationServices services(continuation(tokens, cache.length()), executor_.store().device(),
+                              spec_.vocab_size);
   StepInputs inputs;
   inputs.name = "generation";
   inputs.cache = &cache;

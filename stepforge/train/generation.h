@@ -49,7 +49,6 @@ class Generator {
   const ModelSpec& spec_;
   StepProgram program_;
   Executor executor_;
-  at::Device device_;
   DType compute_;
   int64_t capacity_;
 };

@@ -123,6 +123,7 @@ TEST_F(SimTraining, ADenseStepWaitsOnlyForItsNumbersAndTakesNoMemory) {
     EXPECT_EQ(counts.host_waits[step], 1) << step;
     EXPECT_EQ(counts.blocks[step], 0) << step;
   }
+  EXPECT_TRUE(Machine::get().counts(1).host_operations.empty());
 }
 
 }  // namespace

@@ -1,25 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests tools/lint/devices.py with small trees: factories that name no device, and others that do."""
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools/lint"))
-sys.dont_write_bytecode = True
-from check_rooms import ROOMS_FILE, Rooms, Tree, below  # noqa: E402
-from devices import check_devices  # noqa: E402
+from small_tree import faults_of
+from devices import check_devices  # noqa: I001: small_tree finds the folder of the checks
 
 
 class Devices(unittest.TestCase):
     def faults(self, path, text):
-        with tempfile.TemporaryDirectory() as folder:
-            root = Path(folder)
-            (root / path).parent.mkdir(parents=True)
-            (root / path).write_text(text)
-            tree = Tree(root, below(root), Rooms(ROOMS_FILE))
-            check_devices(tree)
-            return tree.faults
+        return faults_of(check_devices, path, text)
 
     def test_a_factory_names_its_device(self):
         for line in ["at::empty({2, 3});", "at::zeros({n}, at::kFloat);", "at::arange(f(n),\n           at::kLong);", "at::tensor(values);",

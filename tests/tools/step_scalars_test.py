@@ -1,25 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests tools/lint/step_scalars.py with small trees: the signatures that it must refuse, and others that only look like them."""
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools/lint"))
-sys.dont_write_bytecode = True
-from check_rooms import ROOMS_FILE, Rooms, Tree, below  # noqa: E402
-from step_scalars import ALLOWED_READS, ALLOWED_SIGNATURES, check_step_scalars  # noqa: E402
+from small_tree import faults_of
+from step_scalars import ALLOWED_READS, ALLOWED_SIGNATURES, check_step_scalars  # noqa: I001: small_tree finds the folder of the checks
 
 
 class StepScalars(unittest.TestCase):
     def faults(self, path, text):
-        with tempfile.TemporaryDirectory() as folder:
-            root = Path(folder)
-            (root / path).parent.mkdir(parents=True)
-            (root / path).write_text(text)
-            tree = Tree(root, below(root), Rooms(ROOMS_FILE))
-            check_step_scalars(tree)
-            return [f"{path}:{line}: {message}" for path, line, message in tree.faults]
+        return faults_of(check_step_scalars, path, text)
 
     def refused(self, path, text, *words):
         faults = self.faults(path, text)

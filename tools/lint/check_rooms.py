@@ -39,7 +39,7 @@ TORCH_HEADER = re.compile(r"^(ATen|torch|c10)/")
 FORMATTING_HEADER = re.compile(r"^(fmt|spdlog|toml\+\+)/")
 RANK_WORDS = re.compile(r"\b(rank|world_size|ProcessGroup|DeviceMesh|mesh)\b")
 # libtorch has one CPU allocator per process; it is the only object that all ranks of a process share. Its devices are process-wide too,
-# and so are those that are simulated for tests.
+# and so are those that are simulated for tests. On the CPU, CUDA's built-in variables belong to a thread.
 STATEFUL_FILES = {"stepforge/kernels/cpu_allocator.cpp", "stepforge/cuda/cuda_on_cpu.h", "stepforge/sim/guard.cpp", "stepforge/sim/machine.cpp", "stepforge/sim/memory_map.cpp"}
 MAP_FILE, MAP_TABLE = "docs/architecture.md", re.compile(r"^\| room \| contents \|\n(?:\|.*\n)*", re.MULTILINE)
 CODE = {".h", ".cpp"}

@@ -9,7 +9,7 @@ from cpp_source import without_literals
 
 CODE = re.compile(r"stepforge/(storage|nn|train|optim|checkpoint|kernels)/(?!cpu/).*\.(h|cpp)$")
 FACTORY = re.compile(r"\bat::(?:empty|empty_strided|zeros|ones|full|arange|tensor|scalar_tensor|from_blob|eye|linspace)\(")
-NAMES_DEVICE = re.compile(r"device|options|on_host")
+NAMES_DEVICE = re.compile(r"\bdevice\(|\w*options(?:_of)?\b(?!\.)|\bon_host\(")
 
 
 def call_from(text, begin):
