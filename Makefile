@@ -4,7 +4,7 @@
 .NOTPARALLEL:
 SECONDS ?= 60
 ROUNDS ?= 3
-.PHONY: setup build cuda demo test check test-all lint format docs api oracle bench bench-data bench-yardsticks fuzz fuzz-long mutants clean help
+.PHONY: setup build cuda gpu-check dist demo test check test-all lint format docs api oracle bench bench-data bench-yardsticks fuzz fuzz-long mutants clean help
 
 setup: ## Install what building and testing need: Debian packages, and libtorch and Arrow in ~/.cache
 	@scripts/setup.sh
@@ -12,8 +12,14 @@ setup: ## Install what building and testing need: Debian packages, and libtorch 
 build: ## Build build/release/stepforge; installs nothing
 	@scripts/build.sh
 
-cuda: ## Build the plug-in for GPUs, where nvcc is found
+cuda: ## Build the plug-in for GPUs, where nvcc is found; scripts/setup.sh cuda fetches what loading it needs
 	@scripts/cuda.sh
+
+dist: ## Pack the program for other machines: build/dist/stepforge-VERSION-linux-x86_64.tar.zst, which uses the PyTorch there
+	@scripts/dist.sh
+
+gpu-check: ## Check and measure a GPU with what is built, in about 10 minutes; without a GPU say so and fail; ONLY=kernels,rates
+	@scripts/gpu_check.sh $(if $(ONLY),--only $(ONLY))
 
 demo: ## Set up and build; train a small model on a book, kill it, resume it, export it, generate text; FILE=my.txt uses your text
 	@scripts/demo.sh $(if $(FILE),"$(FILE)")

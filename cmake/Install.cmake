@@ -13,11 +13,13 @@ if(TARGET stepforge_torch)
 endif()
 install(TARGETS stepforge ${libraries} EXPORT StepforgeTargets
   RUNTIME DESTINATION bin LIBRARY DESTINATION lib INCLUDES DESTINATION include)
-foreach(plugin stepforge_nccl stepforge_arrow)
-  if(TARGET ${plugin})
-    install(TARGETS ${plugin} LIBRARY DESTINATION lib)
-  endif()
-endforeach()
+if(TARGET stepforge_arrow)
+  install(TARGETS stepforge_arrow LIBRARY DESTINATION lib)
+endif()
+if(TARGET stepforge_cuda)  # where `make cuda` has built it
+  set_target_properties(stepforge_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;${TorchWheel_RPATH}")
+  install(TARGETS stepforge_cuda LIBRARY DESTINATION lib OPTIONAL)
+endif()
 install(EXPORT StepforgeTargets NAMESPACE Stepforge:: DESTINATION ${package})
 
 install(CODE "set(source_dir ${CMAKE_SOURCE_DIR})")

@@ -4,13 +4,15 @@
 # under the user's cache directory. Prints what it is about to do; does nothing when all is there.
 #
 #   scripts/setup.sh [GROUP...]             packages of these groups (default: build), libtorch and Arrow
+#   scripts/setup.sh cuda                   also what libtorch needs for training on GPUs: about 1 GB, which takes 2.4 GB of disk
+#   scripts/setup.sh cuda-full              also the CUDA libraries that training does not need, instead of stand-ins for them: 0.9 GB more
 #   scripts/setup.sh --check [GROUP...]     changes nothing; fails if something is missing
 #   scripts/setup.sh --packages NAME...     these Debian packages only
 #   scripts/setup.sh --print                prints the libtorch folder
 #   scripts/setup.sh --print-arrow          prints the Arrow folder
 #
 # STEPFORGE_TORCH=/path/to/site-packages/torch uses an installed PyTorch 2.11 instead of the private folder,
-# STEPFORGE_ARROW=/path/to/site-packages/pyarrow an installed pyarrow 26.
+# STEPFORGE_ARROW=/path/to/site-packages/pyarrow an installed pyarrow 26. Nothing is added to a PyTorch of yours.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 torch_version=2.11.0
@@ -26,6 +28,9 @@ declare -A groups=(
   [clang]="clang-19 libclang-rt-19-dev"
   [api]="doxygen"
   [demo]="bible-kjv bible-kjv-text"
+  [cuda]="g++ unzip python3 python3-pip"
+  [cuda-full]="g++ unzip python3 python3-pip"
+  [dist]="patchelf zstd"
 )
 
 # A tool that is on PATH from elsewhere (a newer cmake, a pyenv) counts as installed.
@@ -68,29 +73,41 @@ install_packages() {
     die "apt-get could not install ${missing[*]}. If one of them conflicts with a package of yours, nothing was removed: resolve the conflict by hand."
 }
 
+# fetch_wheels FOLDER REQUIREMENTS: downloads these wheels into FOLDER/wheels.
+fetch_wheels() {
+  rm -rf "$1"
+  mkdir -p "$1/wheels"
+  python3 -m pip download --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
+    --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
+    --platform manylinux_2_18_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_12_x86_64 \
+    --platform manylinux2010_x86_64 --progress-bar on -d "$1/wheels" -r "$2"
+}
+
+# unpack_wheels FOLDER [PATTERN...]: the files of its wheels that match a pattern (default: all), into FOLDER/site.
+unpack_wheels() {
+  local wheel
+  say "Unpacking"
+  for wheel in "$1"/wheels/*.whl; do unzip -q -o "$wheel" "${@:2}" -d "$1/site"; done
+}
+
 # install_wheels HOME WHAT REQUIREMENTS WITHOUT [PATTERN...]: unpacks the files of these wheels that match a pattern (default: all). If
 # they cannot be downloaded, the script ends, or says WITHOUT and goes on. The folder appears by one rename once it is complete, so an
 # interrupted download starts over cleanly. Not to be called in a condition or before ||, which would switch errexit off inside.
 install_wheels() {
-  local home=$1 what=$2 requirements=$3 without=$4 work=$1.partial wheel
+  local home=$1 what=$2 requirements=$3 without=$4 work=$1.partial
   [ ! -f "$home/.complete" ] || return 0
   mkdir -p "$cache"
   exec 9>"$home.lock"
   flock 9
   [ ! -f "$home/.complete" ] || return 0
-  rm -rf "$work" "$home"
-  mkdir -p "$work/wheels"
+  rm -rf "$home"
   say "Downloading $what into $home, once per user"
-  python3 -m pip download --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
-    --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --progress-bar on \
-    -d "$work/wheels" -r "$requirements" || {
+  fetch_wheels "$work" "$requirements" || {
     [ -n "$without" ] || die "$what could not be downloaded"
     warn "$what could not be downloaded: $without"
     return 0
   }
-  say "Unpacking"
-  for wheel in "$work"/wheels/*.whl; do unzip -q -o "$wheel" "${@:5}" -d "$work/site"; done
+  unpack_wheels "$work" "${@:5}"
   touch "$work/site/.complete"
   mv "$work/site" "$home"
   rm -rf "$work"
@@ -105,6 +122,35 @@ install_arrow() {
   install_wheels "$arrow_home" "Arrow $arrow_version (about 55 MB)" scripts/arrow-wheel.txt \
     "the build goes on without the reader of Parquet and Arrow files" \
     'pyarrow/include/*' 'pyarrow/libarrow.so.*' 'pyarrow/libparquet.so.*' '*/licenses/*'
+}
+
+# add_cuda NAME WHAT GIB REQUIREMENTS: adds libraries to the private folder of libtorch, where libtorch_cuda looks for them. NAME: of the
+# file that says that they are complete; GIB: of disk while it works.
+add_cuda() {
+  local complete=$torch_home/.$1 what=$2 gib=$3 work=$torch_home.$1.partial free
+  [ ! -f "$complete" ] || return 0
+  exec 9>"$torch_home.lock"
+  flock 9
+  [ ! -f "$complete" ] || return 0
+  free=$(($(df --output=avail -B 1G "$cache" | tail -n 1)))
+  [ "$free" -ge "$gib" ] || die "$what need $gib GiB of disk while they are unpacked, and $cache has $free: make room, or set XDG_CACHE_HOME to another folder"
+  say "Downloading $what into $torch_home, once per user"
+  fetch_wheels "$work" "$4" || die "$what could not be downloaded"
+  unpack_wheels "$work" 'nvidia/*/lib/*.so*' '*/[Ll][Ii][Cc][Ee][Nn][Ss][Ee]*'
+  cp -rlf "$work/site/." "$torch_home"
+  touch "$complete"
+  rm -rf "$work"
+}
+
+install_cuda() {
+  if [ -n "${STEPFORGE_TORCH:-}" ]; then
+    say "Nothing is added to $STEPFORGE_TORCH: an installed PyTorch with CUDA has its libraries"
+    return 0
+  fi
+  add_cuda cuda "cuBLAS, cuDNN and NCCL (about 1 GB)" 3 scripts/cuda-wheels.txt
+  if [ "$1" = cuda-full ]; then add_cuda cuda-full "the other CUDA libraries (about 0.9 GB)" 3 scripts/cuda-full-wheels.txt; fi
+  say "Stand-ins for CUDA libraries that are not there"
+  python3 scripts/cuda_stubs.py "$torch_home/torch/lib"
 }
 
 check_overrides() {
@@ -140,5 +186,8 @@ case ${1:-} in
     install_packages $packages
     if [ -z "${STEPFORGE_TORCH:-}" ]; then install_torch; fi
     if [ -z "${STEPFORGE_ARROW:-}" ]; then install_arrow; fi
+    for group in "$@"; do
+      case $group in cuda|cuda-full) install_cuda "$group" ;; esac
+    done
     ;;
 esac

@@ -11,6 +11,7 @@
 #include "stepforge/app/cli.h"
 #include "stepforge/app/commands.h"
 #include "stepforge/app/torch_library.h"
+#include "stepforge/base/device_name.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/registry.h"
@@ -23,6 +24,7 @@ namespace stepforge {
 namespace {
 
 constexpr const char* kModelText = "Checkpoint (step-N), run folder or Hugging Face folder";
+constexpr const char* kDeviceText = "Device, as training.device: auto, cpu, cuda or cuda:N";
 constexpr const char* kComputeText = "Number format of the computation";
 constexpr const char* kDocumentsText = "How a text file is divided into documents";
 
@@ -88,6 +90,7 @@ class CommandLine {
     add_plot();
     on(add(app_, "version", "Version, commit, compiler, libtorch"), version_command);
     add_doctor();
+    add_gpu_check();
     add(app_, "help", "Help of a command, as in `stepforge help train`");
     for (const SubCommand& command : registry_->all<SubCommand>()) add_own(command);
   }
@@ -205,7 +208,14 @@ class CommandLine {
     command->add_option("--seq-len", eval->seq_len, "Tokens per row; 0 = as in training, or 512")
         ->check(number(0));
     add_choice(*command, "--compute", eval->compute, {"fp32", "bf16"}, kComputeText);
+    add_device_option(*command, eval->device);
     on(command, [=, this] { return run_with_torch(*eval, registry_); });
+  }
+
+  static void add_device_option(CLI::App& command, std::string& device) {
+    command.add_option("--device", device, kDeviceText)->check([](const std::string& name) {
+      return parse_device_name(name) ? std::string() : std::string(kDeviceNames);
+    });
   }
 
   /// Options for the keys of an entry of data.sources.
@@ -259,6 +269,7 @@ class CommandLine {
     command->add_option("--seed", sampling.seed, "Seed of the sampling")->check(number(0));
     command->add_option("--stop", sampling.stop, "Stop string; may be given several times");
     add_choice(*command, "--compute", generate->compute, {"fp32", "bf16"}, kComputeText);
+    add_device_option(*command, generate->device);
     on(command, [=, this] { return run_with_torch(*generate, registry_); });
   }
 
@@ -281,6 +292,7 @@ class CommandLine {
         ->check(number(0, 1));
     command->add_option("--seed", chat->seed, "Seed of the sampling")->check(number(0));
     add_choice(*command, "--compute", chat->compute, {"fp32", "bf16"}, kComputeText);
+    add_device_option(*command, chat->device);
     on(command, [=, this] { return run_with_torch(*chat, registry_); });
   }
 
@@ -523,6 +535,24 @@ class CommandLine {
     auto run_folder = std::make_shared<std::filesystem::path>(".");
     command->add_option("--run-dir", *run_folder, "Folder where runs will be written");
     on(command, [=, this] { return doctor_command(*run_folder); });
+  }
+
+  void add_gpu_check() {
+    CLI::App* command = add(app_, "gpu-check", "Check and measure a GPU, in about 10 minutes");
+    auto check = options<GpuCheckOptions>();
+    command->add_option("--out", check->output, "Folder for the report and the rates");
+    command->add_option("--only", check->only, "Stages to run, with commas; --list names them")
+        ->delimiter(',')
+        ->default_str("");
+    command->add_flag("--list", check->list, "Print the stages and how long they take");
+    command->add_option("--peer", check->peer,
+                        "Script of the same models in PyTorch (tools/bench/gpu_peer.py)");
+    add_choice(*command, "--device", check->device, {"cuda", "sim", "cpu"},
+               "A GPU, or with small sizes what stands in for one in tests");
+    command->footer(
+        "Exit code: 0 if stages passed and none failed, 1 if one failed or none passed, 3 if there is no\n"
+        "GPU. It needs no network and no sources. Nothing of it has run on a GPU yet (docs/devices.md).");
+    on(command, [=, this] { return run_with_torch(*check, registry_); });
   }
 
   std::shared_ptr<Registry> registry_;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "stepforge/base/format.h"
+#include "stepforge/base/installation.h"
 
 namespace stepforge {
 
@@ -20,25 +21,6 @@ constexpr int64_t kGibibyte = int64_t{1} << 30;
 
 bool has(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-/// "2.11" of "2.11.0+cu130".
-std::string_view minor_version(std::string_view version) {
-  const size_t first = version.find('.');
-  const size_t second = first == std::string_view::npos ? first : version.find('.', first + 1);
-  return version.substr(0, second);
-}
-
-/// From the line __version__ = '2.11.0+cu130' of PyTorch's version.py; "" if it is not there.
-std::string torch_version_in(const fs::path& version_file) {
-  std::ifstream stream(version_file);
-  for (std::string line; std::getline(stream, line);) {
-    if (!line.starts_with("__version__")) continue;
-    const size_t begin = line.find_first_of("'\"");
-    const size_t end = line.find_last_of("'\"");
-    if (begin != std::string::npos && end > begin) return line.substr(begin + 1, end - begin - 1);
-  }
-  return "";
 }
 
 int64_t size_of_files(const fs::path& folder) {
@@ -108,14 +90,40 @@ HealthCheck check_bf16(const MachineFacts& machine) {
   return {Health::ok, "bf16", finding, ""};
 }
 
-HealthCheck check_gpu(bool driver, const std::filesystem::path& plugin) {
+HealthCheck check_gpu(const GpuFacts& gpu) {
   std::error_code none;
-  if (!driver) return {Health::ok, "gpu", "no driver: training computes on the processor", ""};
-  if (!std::filesystem::exists(plugin, none))
-    return {Health::warning, "gpu", format("a driver, but no plug-in {}", plugin.string()),
-            "training computes on the processor; `make cuda` builds the plug-in where nvcc is found"};
-  return {Health::ok, "gpu",
-          "a driver and the plug-in: training.device = \"auto\" takes a GPU if its libraries are found", ""};
+  const bool plugin = std::filesystem::exists(gpu.plugin, none);
+  const bool fails = gpu.failure && !gpu.failure->empty();
+  HealthCheck check{Health::ok, "gpu", "", ""};
+  if (!gpu.driver) check.finding = "no driver: training computes on the processor";
+  if (!plugin && gpu.driver) {
+    check.finding =
+        format("a driver, but no plug-in {}: training computes on the processor", gpu.plugin.string());
+    check.remedy = "`make cuda` builds the plug-in where nvcc is found";
+  } else if (fails) {
+    check.finding =
+        format("{}; the plug-in cannot be loaded: {}",
+               gpu.driver ? "a driver, but training computes on the processor" : check.finding, *gpu.failure);
+    check.remedy = kCudaLibrariesRemedy;
+  } else if (plugin) {
+    check.finding = gpu.driver ? R"(a driver and the plug-in: training.device = "auto" takes a GPU)"
+                               : check.finding + "; the plug-in for GPUs is there";
+    if (!gpu.failure) check.finding += " (its libraries were not tried)";
+    if (gpu.failure && !gpu.driver) check.finding += ", with its libraries";
+    if (!gpu.stand_ins.empty())
+      check.finding +=
+          format("; stand-ins for {}, which training does not call (`scripts/setup.sh cuda-full`)",
+                 join(gpu.stand_ins, ", "));
+  }
+  if (!check.remedy.empty() && gpu.driver) check.health = Health::warning;
+  return check;
+}
+
+std::vector<std::string> stand_ins_in(const fs::path& libraries) {
+  std::vector<std::string> names;
+  std::ifstream list(libraries / "stand-ins.txt");
+  for (std::string name; std::getline(list, name);) names.push_back(name);
+  return names;
 }
 
 HealthCheck check_memory(const MachineFacts& machine) {
@@ -215,7 +223,8 @@ HealthCheck check_torch_library(const TorchLibrary& torch) {
     check.health = Health::failure;
     check.finding = format("cannot be loaded: {}", *torch.failure);
     check.remedy =
-        "run scripts/setup.sh, then make; if libtorch was moved, set STEPFORGE_TORCH and build again";
+        "set STEPFORGE_TORCH to the 'torch' folder of a PyTorch of the version that `stepforge version` prints; or "
+        "run scripts/setup.sh, then make";
   } else if (!torch.failure) {
     check.finding += " (not tried)";
   }
@@ -227,7 +236,7 @@ HealthCheck check_libtorch(const fs::path& libtorch, std::string_view built_for)
     return {Health::warning, "libtorch", "not loaded",
             "see the torch library above; scripts/setup.sh installs the libtorch that Stepforge is made for"};
   }
-  const std::string version = torch_version_in(libtorch.parent_path().parent_path() / "version.py");
+  const std::string version = torch_version(libtorch.parent_path().parent_path());
   HealthCheck check{
       Health::ok, "libtorch",
       format("{} at {}", version.empty() ? "unknown version" : version, libtorch.parent_path().string()), ""};

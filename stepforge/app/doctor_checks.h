@@ -28,8 +28,22 @@ HealthCheck check_kernel(const MachineFacts& machine);
 HealthCheck check_processor(const MachineFacts& machine);
 /// Whether precision.compute = "bf16" is fast here.
 HealthCheck check_bf16(const MachineFacts& machine);
-/// Which device training.device = "auto" takes. `driver`: has_gpu_driver(); `plugin`: the library.
-HealthCheck check_gpu(bool driver, const std::filesystem::path& plugin);
+
+/// What training on GPUs needs.
+struct GpuFacts {
+  bool driver = false;  ///< has_gpu_driver()
+  std::filesystem::path plugin;
+  /// The loader's message about the plug-in and the libraries that it needs; "" if they were loaded; nullopt if that was not tried.
+  std::optional<std::string> failure;
+  /// Libraries of CUDA that scripts/cuda_stubs.py has made stand-ins for.
+  std::vector<std::string> stand_ins;
+};
+/// Which device training.device = "auto" takes, and why.
+HealthCheck check_gpu(const GpuFacts& gpu);
+
+/// The names in the list that scripts/cuda_stubs.py leaves in the folder of libtorch's libraries.
+std::vector<std::string> stand_ins_in(const std::filesystem::path& libraries);
+
 HealthCheck check_memory(const MachineFacts& machine);
 
 /// What the training step of a preset needs on one rank.

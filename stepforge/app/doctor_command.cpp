@@ -55,23 +55,35 @@ TorchLibrary check_loading() {
   return found;
 }
 
+/// After the torch library was loaded, so that the plug-in finds its libtorch.
+GpuFacts gpu_facts() {
+  GpuFacts gpu{.driver = has_gpu_driver(), .plugin = device_library("cuda"), .failure = {}, .stand_ins = {}};
+  const fs::path libtorch = mapped_library("libtorch_cpu.so");
+  if (fs::exists(gpu.plugin) && !libtorch.empty()) {
+    gpu.failure.emplace();
+    load_device_library("cuda", *gpu.failure);
+    gpu.stand_ins = stand_ins_in(libtorch.parent_path());
+  }
+  return gpu;
+}
+
 }  // namespace
 
 int doctor_command(const fs::path& run_folder) {
   const MachineFacts machine = read_machine_facts();
   const fs::path cache = cache_dir();
+  const TorchLibrary torch = check_loading();
   const std::vector<HealthCheck> checks = {
       check_kernel(machine),
       check_processor(machine),
       check_bf16(machine),
-      check_gpu(has_gpu_driver(), device_library("cuda")),
+      check_gpu(gpu_facts()),
       check_memory(machine),
       check_presets(machine, preset_memory()),
       check_disk("runs", fs::absolute(run_folder).lexically_normal(), free_disk_bytes(run_folder)),
       check_disk("cache", cache, free_disk_bytes(cache)),
       check_cache_folder(cache),
-      check_torch_library(check_loading()),
-      // After the torch library was loaded, so that its libtorch is mapped.
+      check_torch_library(torch),
       check_libtorch(mapped_library("libtorch_cpu.so"), std::string(built_for_torch())),
       check_terminal(stdout_is_terminal(), locale_is_utf8(), environment("TERM")),
   };

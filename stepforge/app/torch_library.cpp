@@ -19,10 +19,29 @@ namespace stepforge {
 
 namespace {
 
-TorchEntry load(const std::filesystem::path& library, std::string& failure) {
+void* open_globally(const std::filesystem::path& library, std::string& failure) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) failure = dlerror();
+  return handle;
+}
+
+/// Whether the loader has not found libtorch, of which the library names these.
+bool is_without_libtorch(const std::string& failure) {
+  for (const char* name : {"libtorch_cpu.so: ", "libc10.so: ", "libgomp"})
+    if (failure.starts_with(name)) return true;
+  return false;
+}
+
+/// The library names libtorch, and knows the folder of the one that it was built with. STEPFORGE_TORCH, or an archive that was unpacked
+/// elsewhere, has another one: it is loaded first by its path, and then the loader finds it by its name.
+TorchEntry load(const std::filesystem::path& library, std::string& failure) {
+  const TorchSearch search = torch_search();
+  void* handle = search.given.empty() ? open_globally(library, failure) : nullptr;
+  if (handle == nullptr && (!search.given.empty() || is_without_libtorch(failure)) &&
+      open_globally(find_torch(search) / "lib" / "libtorch_cpu.so", failure) != nullptr)
+    handle = open_globally(library, failure);
   void* symbol = handle != nullptr ? dlsym(handle, kTorchEntryName) : nullptr;
-  if (symbol == nullptr) failure = dlerror();
+  if (handle != nullptr && symbol == nullptr) failure = dlerror();
   return reinterpret_cast<TorchEntry>(symbol);
 }
 
@@ -41,7 +60,11 @@ std::filesystem::path torch_library_path() {
 
 std::string try_torch_library(const std::filesystem::path& library) {
   std::string failure;
-  load(library, failure);
+  try {
+    if (load(library, failure) != nullptr) return "";
+  } catch (const UsageError& none) {
+    return none.what();
+  }
   return failure;
 }
 

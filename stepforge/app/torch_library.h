@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "stepforge/app/gpu_check_options.h"
 #include "stepforge/base/interrupt.h"
 #include "stepforge/base/log.h"
 #include "stepforge/config/load.h"
@@ -48,6 +49,7 @@ struct EvalOptions {
   DocumentUnit documents = DocumentUnit::file;  ///< how text files of `data` are divided into documents
   int64_t seq_len = 0;                          ///< 0 = as trained, or 512
   DType compute = DType::f32;
+  std::string device = "auto";  ///< as training.device
 };
 
 struct GenerateOptions {
@@ -59,6 +61,7 @@ struct GenerateOptions {
   std::optional<int64_t> top_k;
   std::optional<double> top_p;
   DType compute = DType::f32;
+  std::string device = "auto";  ///< as training.device
 };
 
 struct ChatOptions {
@@ -72,6 +75,7 @@ struct ChatOptions {
   std::optional<double> top_p;
   uint64_t seed = 42;
   DType compute = DType::f32;
+  std::string device = "auto";  ///< as training.device
 };
 
 struct ExportOptions {
@@ -88,7 +92,7 @@ struct ImportOptions {
 };
 
 using TorchRequest = std::variant<TrainOptions, ProveOptions, EvalOptions, GenerateOptions, ChatOptions,
-                                  ExportOptions, ImportOptions>;
+                                  ExportOptions, ImportOptions, GpuCheckOptions>;
 
 /// Passed to every command; both must outlive it.
 struct CommandContext {

@@ -11,7 +11,7 @@
 namespace stepforge {
 
 /// Four independent 32-bit words for one (key, counter).
-inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_low, uint64_t counter_high = 0) {
+constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_low, uint64_t counter_high = 0) {
   uint32_t key0 = static_cast<uint32_t>(key);
   uint32_t key1 = static_cast<uint32_t>(key >> 32);
   std::array<uint32_t, 4> state = {

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "stepforge/base/device_name.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
@@ -308,24 +309,10 @@ void check_data_section(const RuleCheck& check) {
                 "synthetic rows are not packed from documents; set packing to \"concat\"");
 }
 
-/// auto, cpu, or a kind of device with or without a number.
-bool names_device(std::string_view name) {
-  if (name == "auto" || name == "cpu") return true;
-  const size_t colon = name.find(':');
-  const std::string_view kind = name.substr(0, colon);
-  if (kind != "cuda" && kind != "sim") return false;
-  if (colon == std::string_view::npos) return true;
-  const std::string_view number = name.substr(colon + 1);
-  constexpr size_t kMostDigits = 3;
-  return !number.empty() && number.size() <= kMostDigits &&
-         number.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
 void check_training(const RuleCheck& check) {
   const Config& config = check.config();
   const TrainingConfig& training = config.training;
-  check.require(names_device(training.device), {"training.device"},
-                "it is not a device: use auto, cpu, cuda or a GPU with its number, such as cuda:1");
+  check.require(parse_device_name(training.device).has_value(), {"training.device"}, kDeviceNames);
   check.require(training.steps == 0 || training.epochs == 0, {"training.steps", "training.epochs"},
                 "only one of them can set the length of the run; set the other to 0");
   check.require(

@@ -14,6 +14,19 @@ struct AdamWCoefficients {
   float grad_scale;
 };
 
+/// The betas and 1 - betas of a call, made on the host.
+struct Betas {
+  float first;
+  float second;
+  float rest1;
+  float rest2;
+};
+
+Betas betas_of(const UpdateOptions& options) {
+  return {static_cast<float>(options.beta1), static_cast<float>(options.beta2),
+          static_cast<float>(1.0 - options.beta1), static_cast<float>(1.0 - options.beta2)};
+}
+
 __device__ AdamWCoefficients coefficients_of(const UpdateOptions& options, const UpdateScalars& scalars) {
   const double lr = options.lr * *scalars.lr_factor;
   const double correction1 = 1.0 - pow(options.beta1, *scalars.number);
@@ -27,16 +40,12 @@ constexpr int kUpdateThreads = 256;
 template <typename Moment, int kCount>
 __global__ void __launch_bounds__(kUpdateThreads)
     adamw_elements(float* parameter, const float* grad, Moment* first, Moment* second, int64_t elements,
-                   UpdateOptions options, UpdateScalars scalars) {
+                   UpdateOptions options, Betas beta, UpdateScalars scalars) {
   if (*scalars.finite == 0.0) return;
   __shared__ SharedArray<AdamWCoefficients, 1> of_block;
   if (threadIdx.x == 0) of_block[0] = coefficients_of(options, scalars);
   __syncthreads();
   const AdamWCoefficients c = of_block[0];
-  const auto beta1 = static_cast<float>(options.beta1);
-  const auto beta2 = static_cast<float>(options.beta2);
-  const auto rest1 = static_cast<float>(1.0 - options.beta1);
-  const auto rest2 = static_cast<float>(1.0 - options.beta2);
   const auto eps = static_cast<float>(options.eps);
   for (int64_t i = thread_of_grid() * kCount; i < elements; i += threads_of_grid() * kCount) {
     float p[kCount];
@@ -49,8 +58,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
     load(second + i, v);
     for (int k = 0; k < kCount; ++k) {
       const float scaled = g[k] * c.grad_scale;
-      m[k] = beta1 * m[k] + rest1 * scaled;
-      v[k] = beta2 * v[k] + rest2 * scaled * scaled;
+      m[k] = beta.first * m[k] + beta.rest1 * scaled;
+      v[k] = beta.second * v[k] + beta.rest2 * scaled * scaled;
       const float denominator = sqrtf(v[k]) * c.inverse_root_correction + eps;
       p[k] = p[k] * c.decay - c.step_size * (m[k] / denominator);
     }
@@ -63,16 +72,12 @@ __global__ void __launch_bounds__(kUpdateThreads)
 template <int kCount>
 __global__ void __launch_bounds__(kUpdateThreads)
     lion_elements(float* parameter, const float* grad, float* momentum, int64_t elements,
-                  UpdateOptions options, UpdateScalars scalars) {
+                  UpdateOptions options, Betas beta, UpdateScalars scalars) {
   if (*scalars.finite == 0.0) return;
   const double exact_lr = options.lr * *scalars.lr_factor;
   const auto lr = static_cast<float>(exact_lr);
   const auto decay = static_cast<float>(1.0 - exact_lr * options.weight_decay);
   const auto grad_scale = static_cast<float>(*scalars.grad_scale);
-  const auto beta1 = static_cast<float>(options.beta1);
-  const auto beta2 = static_cast<float>(options.beta2);
-  const auto rest1 = static_cast<float>(1.0 - options.beta1);
-  const auto rest2 = static_cast<float>(1.0 - options.beta2);
   for (int64_t i = thread_of_grid() * kCount; i < elements; i += threads_of_grid() * kCount) {
     float p[kCount];
     float g[kCount];
@@ -82,9 +87,9 @@ __global__ void __launch_bounds__(kUpdateThreads)
     load(momentum + i, m);
     for (int k = 0; k < kCount; ++k) {
       const float scaled = g[k] * grad_scale;
-      const float direction = beta1 * m[k] + rest1 * scaled;
+      const float direction = beta.first * m[k] + beta.rest1 * scaled;
       p[k] = p[k] * decay - (direction > 0.0F ? lr : direction < 0.0F ? -lr : direction);
-      m[k] = beta2 * m[k] + rest2 * scaled;
+      m[k] = beta.second * m[k] + beta.rest2 * scaled;
     }
     store(m, momentum + i);
     store(p, parameter + i);
@@ -106,7 +111,8 @@ void update_moments(float* parameter, const float* grad, Moment* first, Moment* 
   for_flat(elements, {parameter, grad, first, second}, [&]<int kCount>(int64_t begin, int64_t end) {
     const auto kernel = adamw_elements<Moment, kCount>;
     LAUNCH(kernel, blocks_for((end - begin) / kCount, kUpdateThreads), kUpdateThreads, stream,
-           parameter + begin, grad + begin, first + begin, second + begin, end - begin, options, scalars);
+           parameter + begin, grad + begin, first + begin, second + begin, end - begin, options,
+           betas_of(options), scalars);
   });
 }
 
@@ -129,7 +135,8 @@ void lion_update(float* parameter, const float* grad, float* momentum, int64_t e
   for_flat(elements, {parameter, grad, momentum}, [&]<int kCount>(int64_t begin, int64_t end) {
     const auto kernel = lion_elements<kCount>;
     LAUNCH(kernel, blocks_for((end - begin) / kCount, kUpdateThreads), kUpdateThreads, stream,
-           parameter + begin, grad + begin, momentum + begin, end - begin, options, scalars);
+           parameter + begin, grad + begin, momentum + begin, end - begin, options, betas_of(options),
+           scalars);
   });
 }
 

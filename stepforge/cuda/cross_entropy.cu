@@ -6,6 +6,8 @@ namespace stepforge::cuda {
 
 namespace {
 
+constexpr int kCapThreads = 256;
+
 /// Reads a row twice: for its statistics, in one sweep, and for its gradient.
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kLossThreads)
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kLossThreads)
 }
 
 template <typename T, int kCount>
-__global__ void __launch_bounds__(256) cap_elements(T* logits, int64_t elements, float cap) {
+__global__ void __launch_bounds__(kCapThreads) cap_elements(T* logits, int64_t elements, float cap) {
   const float inverse = 1.0F / cap;
   for (int64_t i = thread_of_grid() * kCount; i < elements; i += threads_of_grid() * kCount) {
     float values[kCount];
@@ -130,8 +132,8 @@ void cross_entropy(DType type, void* logits, const int64_t* labels, int64_t rows
 void cap_logits(DType type, void* logits, int64_t elements, double cap, Stream stream) {
   with_elements(type, elements, {logits}, [&]<typename T, int kCount>() {
     const auto kernel = cap_elements<T, kCount>;
-    LAUNCH(kernel, blocks_for(elements / kCount, 256), 256, stream, static_cast<T*>(logits), elements,
-           static_cast<float>(cap));
+    LAUNCH(kernel, blocks_for(elements / kCount, kCapThreads), kCapThreads, stream, static_cast<T*>(logits),
+           elements, static_cast<float>(cap));
   });
 }
 

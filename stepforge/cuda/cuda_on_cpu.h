@@ -48,7 +48,6 @@ __device__ inline void check_alignment(const void*, int) {}
 
 #define __global__
 #define __device__
-#define __host__
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 #define ROLLED
@@ -102,20 +101,18 @@ class Machine {
     Thread& thread = *threads_[threadIdx.x];
     thread.wait = wait;
     thread.place = place;
-    thread.fiber.pause(/*ended=*/false);
+    thread.fiber.pause();
   }
 
-  /// Of a thread of a kernel: `value` of the lane source(own lane), or its own where that is no lane.
-  template <typename T, typename Source>
-  T exchange(T value, const Source& source, const std::source_location& place) {
+  /// Of a thread of a kernel: `value` of the lane whose number differs in the bits of `distance`.
+  template <typename T>
+  T exchange(T value, unsigned distance, const std::source_location& place) {
     static_assert(sizeof(T) <= sizeof(uint64_t));
-    const unsigned lane = threadIdx.x % kWarp;
     Thread& own = *threads_[threadIdx.x];
     const unsigned turn = own.exchanges++ % 2;  // a lane may be one exchange ahead of another
     std::memcpy(&own.values[turn], &value, sizeof(T));
     wait(Wait::for_warp, place);
-    const unsigned from = source(lane);
-    if (from < kWarp) std::memcpy(&value, &threads_[threadIdx.x - lane + from]->values[turn], sizeof(T));
+    std::memcpy(&value, &threads_[threadIdx.x ^ distance]->values[turn], sizeof(T));
     return value;
   }
 
@@ -224,14 +221,13 @@ inline Machine& machine() {
 inline void Machine::enter() {
   Machine& own = machine();
   Thread& thread = *own.threads_[threadIdx.x];
-  thread.fiber.begin();
   try {
     (*own.run_)();
   } catch (...) {
     own.failure_ = std::current_exception();
   }
   thread.ended = true;
-  thread.fiber.pause(/*ended=*/true);
+  thread.fiber.pause();
 }
 
 }  // namespace stepforge::cuda_on_cpu
@@ -273,28 +269,10 @@ inline void __syncwarp(const std::source_location& place = std::source_location:
 template <typename T>
 T __shfl_xor_sync(unsigned /*lanes*/, T value, int distance,
                   const std::source_location& place = std::source_location::current()) {
-  const auto source = [&](unsigned lane) { return lane ^ static_cast<unsigned>(distance); };
-  return stepforge::cuda_on_cpu::machine().exchange(value, source, place);
-}
-
-template <typename T>
-T __shfl_down_sync(unsigned /*lanes*/, T value, unsigned distance,
-                   const std::source_location& place = std::source_location::current()) {
-  return stepforge::cuda_on_cpu::machine().exchange(
-      value, [&](unsigned lane) { return lane + distance; }, place);
-}
-
-/// Threads run one at a time, so this is atomic.
-template <typename T>
-T atomicAdd(T* target, T value) {
-  return std::exchange(*target, *target + value);
+  return stepforge::cuda_on_cpu::machine().exchange(value, static_cast<unsigned>(distance), place);
 }
 
 using std::isfinite;
-
-inline float rsqrtf(float value) {
-  return 1.0F / std::sqrt(value);
-}
 
 struct __nv_bfloat16 {
   uint16_t bits = 0;

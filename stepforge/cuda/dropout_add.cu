@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "stepforge/base/random.h"
 #include "stepforge/cuda/dropout_add.h"
 #include "stepforge/cuda/elements.h"
 
@@ -8,27 +9,6 @@ namespace {
 
 constexpr int kDropoutThreads = 256;
 constexpr int kQuad = 4;  // elements that share a draw
-
-struct Words {
-  uint32_t word[kQuad];
-};
-
-/// philox() of base/random.h, which is a function of the host.
-__device__ Words draw(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
-  auto key0 = static_cast<uint32_t>(key);
-  auto key1 = static_cast<uint32_t>(key >> 32);
-  Words state = {{static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
-                  static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)}};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = uint64_t{0xD2511F53} * state.word[0];
-    const uint64_t product1 = uint64_t{0xCD9E8D57} * state.word[2];
-    state = {{static_cast<uint32_t>(product1 >> 32) ^ state.word[1] ^ key0, static_cast<uint32_t>(product1),
-              static_cast<uint32_t>(product0 >> 32) ^ state.word[3] ^ key1, static_cast<uint32_t>(product0)}};
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-  return state;
-}
 
 /// A thread has kCount elements of four that share a draw: all of them, or each by itself.
 template <typename T, int kCount>
@@ -41,9 +21,9 @@ __global__ void __launch_bounds__(kDropoutThreads)
       load(x + at, values);
       if (dropout.p > 0.0) {
         const uint64_t position = static_cast<uint32_t>(dropout.positions[n]);
-        const Words words = draw(dropout.key, (position << 32) | static_cast<uint64_t>(c / kQuad),
-                                 static_cast<uint64_t>(dropout.row_ids[n]));
-        for (int i = 0; i < kCount; ++i) values[i] *= words.word[(c + i) % kQuad] >= threshold ? scale : 0.0F;
+        const auto words = philox(dropout.key, (position << 32) | static_cast<uint64_t>(c / kQuad),
+                                  static_cast<uint64_t>(dropout.row_ids[n]));
+        for (int i = 0; i < kCount; ++i) values[i] *= words[(c + i) % kQuad] >= threshold ? scale : 0.0F;
       }
       if (residual != nullptr) {
         float base[kCount];

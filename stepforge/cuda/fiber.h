@@ -11,10 +11,6 @@
 #include <ucontext.h>
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
-
 namespace stepforge::cuda_on_cpu {
 
 #if defined(__x86_64__)
@@ -72,45 +68,17 @@ class Fiber {
   void start(void (*run)()) { make_context(own_, stack_.get(), kStackBytes, run); }
 
   /// Runs the function until it pauses.
-  void resume() {
-    leave(&caller_shadow_, stack_.get(), kStackBytes);
-    switch_context(&caller_, &own_);
-    arrive(caller_shadow_, nullptr, nullptr);
-  }
+  void resume() { switch_context(&caller_, &own_); }
 
-  /// Of the function itself, first of all.
-  void begin() { arrive(nullptr, &caller_stack_, &caller_bytes_); }
-
-  /// Of the function itself. It does not go on if it has `ended`.
-  void pause(bool ended) {
-    leave(ended ? nullptr : &own_shadow_, caller_stack_, caller_bytes_);
-    switch_context(&own_, &caller_);
-    arrive(own_shadow_, &caller_stack_, &caller_bytes_);
-  }
+  /// Of the function itself.
+  void pause() { switch_context(&own_, &caller_); }
 
  private:
-#if defined(__SANITIZE_ADDRESS__)
-  // The sanitizer must know on which stack the program is.
-  static constexpr std::size_t kStackBytes = std::size_t{256} * 1024;
-  static void leave(void** shadow, const void* stack, std::size_t bytes) {
-    __sanitizer_start_switch_fiber(shadow, stack, bytes);
-  }
-  static void arrive(void* shadow, const void** stack, std::size_t* bytes) {
-    __sanitizer_finish_switch_fiber(shadow, stack, bytes);
-  }
-#else
   static constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
-  static void leave(void** /*shadow*/, const void* /*stack*/, std::size_t /*bytes*/) {}
-  static void arrive(void* /*shadow*/, const void** /*stack*/, std::size_t* /*bytes*/) {}
-#endif
 
   std::unique_ptr<std::byte[]> stack_ = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
   Context own_ = {};
   Context caller_ = {};
-  void* own_shadow_ = nullptr;
-  void* caller_shadow_ = nullptr;
-  const void* caller_stack_ = nullptr;
-  std::size_t caller_bytes_ = 0;
 };
 
 }  // namespace stepforge::cuda_on_cpu

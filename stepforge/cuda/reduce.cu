@@ -9,6 +9,8 @@ namespace {
 
 constexpr int kReduceThreads = 256;
 constexpr int kChunk = 1024;
+constexpr int kLanes = 16;  // of a chunk's sum
+constexpr int kChunksOfBlock = kReduceThreads / kLanes;
 
 // A norm's terms: `term` of an element is added to a lane, and lanes are joined.
 
@@ -37,8 +39,6 @@ struct LargestMagnitude {
 template <typename Norm>
 __global__ void __launch_bounds__(kReduceThreads)
     terms_of_chunks(const float* flat, int64_t elements, double* partials) {
-  constexpr int kLanes = 16;
-  constexpr int kChunksOfBlock = kReduceThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t chunks = (elements + kChunk - 1) / kChunk;
   for (int64_t first = int64_t{blockIdx.x} * kChunksOfBlock; first < chunks;
@@ -68,23 +68,25 @@ void with_norm(NormType type, const Run& run) {
   }
 }
 
-/// One block: its threads read a tile together, and the first adds it in order.
+/// One block: its threads read a tile together, and the first adds it in order. With a count it writes the mean. The result may be
+/// where `start` or `count` is.
 template <typename Norm, typename T>
 __global__ void __launch_bounds__(kReduceThreads)
-    join_in_order(const T* values, int64_t count, const double* start, double* joined) {
+    join_in_order(const T* values, int64_t elements, const double* start, double* joined,
+                  const double* count) {
   __shared__ SharedArray<double, kReduceThreads> tile;
   double all = start == nullptr ? 0.0 : *start;
-  for (int64_t begin = 0; begin < count; begin += kReduceThreads) {
+  for (int64_t begin = 0; begin < elements; begin += kReduceThreads) {
     const int own = static_cast<int>(threadIdx.x);
-    if (begin + own < count) tile[own] = values[begin + own];
+    if (begin + own < elements) tile[own] = values[begin + own];
     __syncthreads();
-    const int size = count - begin < kReduceThreads ? static_cast<int>(count - begin) : kReduceThreads;
+    const int size = elements - begin < kReduceThreads ? static_cast<int>(elements - begin) : kReduceThreads;
     if (own == 0) {
       for (int i = 0; i < size; ++i) all = Norm::join(all, tile[i]);
     }
     __syncthreads();
   }
-  if (threadIdx.x == 0) *joined = all;
+  if (threadIdx.x == 0) *joined = count == nullptr ? all : *count > 0.0 ? all / *count : 0.0;
 }
 
 __global__ void __launch_bounds__(kReduceThreads)
@@ -121,13 +123,6 @@ struct WriteReciprocal {
   __device__ void operator()() const { *weight = *count > 0.0 ? 1.0 / *count : 0.0; }
 };
 
-/// mean: on entry the sum.
-struct WriteMean {
-  const double* count;
-  double* mean;
-  __device__ void operator()() const { *mean = *count > 0.0 ? *mean / *count : 0.0; }
-};
-
 struct WriteClip {
   const double* norm;
   double max_norm;
@@ -152,10 +147,10 @@ void launch_once(Write write, Stream stream) {
 }
 
 template <typename T>
-void add_in_order(const T* values, int64_t count, double* sum, Stream stream) {
+void add_in_order(const T* values, int64_t elements, double* sum, const double* count, Stream stream) {
   const auto kernel = join_in_order<Magnitudes, T>;
   const double* const from_zero = nullptr;
-  LAUNCH(kernel, 1, kReduceThreads, stream, values, count, from_zero, sum);
+  LAUNCH(kernel, 1, kReduceThreads, stream, values, elements, from_zero, sum, count);
 }
 
 }  // namespace
@@ -164,14 +159,15 @@ void norm_terms_by_chunk(const float* flat, int64_t elements, NormType type, dou
                          Stream stream) {
   with_norm(type, [&](auto norm) {
     const auto kernel = terms_of_chunks<decltype(norm)>;
-    constexpr int64_t elements_of_block = kReduceThreads / 16 * kChunk;
-    LAUNCH(kernel, blocks_for(elements, elements_of_block), kReduceThreads, stream, flat, elements, partials);
+    LAUNCH(kernel, blocks_for(elements, kChunksOfBlock * kChunk), kReduceThreads, stream, flat, elements,
+           partials);
   });
 }
 
 void join_norm_terms(NormType type, const double* terms, int64_t count, double* joined, Stream stream) {
+  const double* const no_mean = nullptr;
   const auto run = [&](auto kernel) {
-    LAUNCH(kernel, 1, kReduceThreads, stream, terms, count, joined, joined);
+    LAUNCH(kernel, 1, kReduceThreads, stream, terms, count, joined, joined, no_mean);
   };
   if (type == NormType::inf) {
     run(join_in_order<LargestMagnitude, double>);
@@ -191,9 +187,9 @@ void all_finite(const float* flat, int64_t elements, double* finite, Stream stre
 
 void sum_in_order(DType type, const void* flat, int64_t elements, double* sum, Stream stream) {
   if (type == DType::f32) {
-    add_in_order(static_cast<const float*>(flat), elements, sum, stream);
+    add_in_order(static_cast<const float*>(flat), elements, sum, nullptr, stream);
   } else {
-    add_in_order(static_cast<const double*>(flat), elements, sum, stream);
+    add_in_order(static_cast<const double*>(flat), elements, sum, nullptr, stream);
   }
 }
 
@@ -202,8 +198,7 @@ void reciprocal_or_zero(const double* count, double* weight, Stream stream) {
 }
 
 void mean_in_order(const double* values, int64_t elements, const double* count, double* mean, Stream stream) {
-  add_in_order(values, elements, mean, stream);
-  launch_once(WriteMean{count, mean}, stream);
+  add_in_order(values, elements, mean, count, stream);
 }
 
 void clip_coefficient(const double* norm, double max_norm, double* coefficient, Stream stream) {

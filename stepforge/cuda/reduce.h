@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/reduce.h and kernels/scalars.h on a GPU, with the same bits: sums are formed in fp64 in the same order.
+// kernels/reduce.h and kernels/scalars.h on a GPU. Sums are formed in fp64 in the same order, so bits are those of the CPU, except of l3,
+// whose last bits may differ.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ void sum_in_order(DType type, const void* flat, int64_t elements, double* sum, S
 /// weight = 1 / count, or 0 if count is 0.
 void reciprocal_or_zero(const double* count, double* weight, Stream stream);
 
-/// mean = the sum of `values`, [elements], in order, / count, or 0 if count is 0.
+/// mean = the sum of `values`, [elements], in order, / count, or 0 if count is 0. It may be written over the count.
 void mean_in_order(const double* values, int64_t elements, const double* count, double* mean, Stream stream);
 
 /// As in torch.nn.utils.clip_grad_norm_; 1 if max_norm is 0, and for a norm that is NaN.

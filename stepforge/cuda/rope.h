@@ -30,7 +30,6 @@ struct QkRotation {
   double offset = 0.0;  ///< added to weights
 
   constexpr bool has_norm() const { return q_weight != nullptr; }
-  constexpr int64_t norms() const { return heads / q_span + kv_heads / k_span; }
   constexpr int64_t row_width() const { return (heads + 2 * kv_heads) * head_dim; }
   constexpr int64_t weight_width() const { return (q_span + k_span) * head_dim; }
 };
@@ -43,7 +42,7 @@ inline int64_t rope_workspace_of(const QkRotation& rotation) {
   return workspace_of(rotation.tokens, kRopeWarps * rotation.weight_width());
 }
 
-/// qkv, out: [tokens, row_width]; may be the same memory. rstd: [tokens, norms], written if there is a norm.
+/// qkv, out: [tokens, row_width]; may be the same memory. rstd: [tokens, heads / q_span + kv_heads / k_span], written if there is a norm.
 void qk_norm_rope_forward(const QkRotation& rotation, const void* qkv, void* out, float* rstd, Stream stream);
 
 /// grad_qkv: on entry the gradient of `out`, on return that of qkv. The others only with a norm: qkv: the input of the forward pass;

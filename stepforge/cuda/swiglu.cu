@@ -7,6 +7,8 @@ namespace stepforge::cuda {
 
 namespace {
 
+constexpr int kGatedThreads = 256;
+
 /// e^x that is finite. NaN stays NaN.
 __device__ float bounded_exp(float x) {
   return expf(x > 87.0F ? 87.0F : x);
@@ -18,13 +20,16 @@ struct Activated {
   float slope;
 };
 
+/// gate * sigmoid(alpha * gate)
+__device__ Activated silu(float gate, float alpha) {
+  const float inverse = 1.0F + bounded_exp(-alpha * gate);
+  const float share = 1.0F / inverse;
+  const float value = gate / inverse;
+  return {value, share + alpha * value * (1.0F - share)};
+}
+
 struct Silu {
-  __device__ Activated operator()(float gate) const {
-    const float inverse = 1.0F + bounded_exp(-gate);
-    const float share = 1.0F / inverse;
-    const float value = gate / inverse;
-    return {value, share + value * (1.0F - share)};
-  }
+  __device__ Activated operator()(float gate) const { return silu(gate, 1.0F); }
 };
 
 struct GeluTanh {
@@ -39,7 +44,7 @@ struct GeluTanh {
   }
 };
 
-/// Gate and up of some elements, with what their gradients are multiplied by.
+/// Gate and up of some elements, or their gradients.
 template <int kCount>
 struct GateAndUp {
   float gate[kCount];
@@ -96,13 +101,7 @@ struct Clamped {
     store(pairs[0], row + 2 * column);
     store(pairs[1], row + 2 * column + kCount);
   }
-  __device__ Activated activate(float raw) const {
-    const float gate = raw > limit ? limit : raw;
-    const float inverse = 1.0F + bounded_exp(-alpha * gate);
-    const float share = 1.0F / inverse;
-    const float value = gate / inverse;
-    return {value, share + alpha * value * (1.0F - share)};
-  }
+  __device__ Activated activate(float raw) const { return silu(raw > limit ? limit : raw, alpha); }
   __device__ float factor(float raw) const {
     const float below = raw > limit ? limit : raw;
     return (below < -limit ? -limit : below) + 1.0F;
@@ -122,7 +121,8 @@ struct Rows {
 };
 
 template <typename T, int kCount, typename Form>
-__global__ void __launch_bounds__(256) forward_rows(const T* gate_up, Rows rows, Form form, T* out) {
+__global__ void __launch_bounds__(kGatedThreads)
+    forward_rows(const T* gate_up, Rows rows, Form form, T* out) {
   for (int64_t n = blockIdx.x; n < rows.count; n += gridDim.x) {
     const float weight = rows.weight(n);
     for (int64_t f = threadIdx.x * kCount; f < rows.width; f += blockDim.x * kCount) {
@@ -136,8 +136,9 @@ __global__ void __launch_bounds__(256) forward_rows(const T* gate_up, Rows rows,
 }
 
 template <typename T, int kCount, typename Form>
-__global__ void __launch_bounds__(256) backward_rows(const T* grad_out, const T* gate_up, Rows rows,
-                                                     Form form, T* grad_gate_up, float* grad_weights) {
+__global__ void __launch_bounds__(kGatedThreads)
+    backward_rows(const T* grad_out, const T* gate_up, Rows rows, Form form, T* grad_gate_up,
+                  float* grad_weights) {
   __shared__ WarpValues<float> of_warps;
   for (int64_t n = blockIdx.x; n < rows.count; n += gridDim.x) {
     const float weight = rows.weight(n);
@@ -185,7 +186,7 @@ void gated_forward(DType type, const void* gate_up, const GatedRows& rows, void*
   with_elements(type, rows.width, {gate_up, out}, [&]<typename T, int kCount>() {
     with_form(rows, [&](auto form) {
       const auto kernel = forward_rows<T, kCount, decltype(form)>;
-      LAUNCH(kernel, blocks_for(rows.rows), threads_for(rows.width / kCount, 256), stream,
+      LAUNCH(kernel, blocks_for(rows.rows), threads_for(rows.width / kCount, kGatedThreads), stream,
              static_cast<const T*>(gate_up), rows_of(rows), form, static_cast<T*>(out));
     });
   });
@@ -197,7 +198,7 @@ void gated_backward(DType type, const void* grad_out, const void* gate_up, const
   with_elements(type, rows.width, {grad_out, gate_up, grad_gate_up}, [&]<typename T, int kCount>() {
     with_form(rows, [&](auto form) {
       const auto kernel = backward_rows<T, kCount, decltype(form)>;
-      LAUNCH(kernel, blocks_for(rows.rows), threads_for(rows.width / kCount, 256), stream,
+      LAUNCH(kernel, blocks_for(rows.rows), threads_for(rows.width / kCount, kGatedThreads), stream,
              static_cast<const T*>(grad_out), static_cast<const T*>(gate_up), rows_of(rows), form,
              static_cast<T*>(grad_gate_up), to_weights);
     });

@@ -11,7 +11,6 @@
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/engines/c10d_store.h"
 #include "stepforge/engines/gloo_links.h"
-#include "stepforge/engines/nccl/plugin.h"
 #include "stepforge/launch/tcp_socket.h"
 
 namespace stepforge {
@@ -84,12 +83,6 @@ std::unique_ptr<World> shared_memory_world(const RankEnvironment& ranks, const C
 }  // namespace
 
 std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& comm) {
-  if (comm.backend == CommBackend::nccl) {
-    CommConfig control = comm;
-    control.backend = CommBackend::automatic;
-    return nccl_world([&] { return make_world(environment, control); }, environment.local_rank,
-                      comm.train_timeout);
-  }
   if (environment.world_size == 1) return single_world();
   if (comm.backend == CommBackend::gloo) return gloo_world(environment, comm, {});
   if (comm.backend == CommBackend::shared_memory || is_one_host(environment)) {

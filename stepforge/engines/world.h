@@ -13,8 +13,10 @@ namespace stepforge {
 /// The world of this process's rank. By [comm] it uses
 /// - `auto`: shared memory among the ranks of one host; Gloo over TCP among several hosts, with shared memory
 ///   for groups within one host;
+/// - `nccl`: the same, for host memory; the trainer adds NCCL for the memory of GPUs (comm/device_engine.h), whose communicators are
+///   made through this world;
 /// - otherwise the selected engine for all groups.
-/// A single rank uses no engine, except with NCCL. Waits until all ranks have joined.
+/// A single rank uses no engine. Waits until all ranks have joined.
 ///
 /// Throws UsageError if the ranks cannot be connected that way, and PeerError naming ranks that do not join
 /// before the deadline.

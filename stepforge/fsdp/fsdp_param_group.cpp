@@ -18,8 +18,8 @@ namespace stepforge {
 namespace {
 
 /// A tensor without memory; using it throws `message`.
-at::Tensor unusable(const std::string& message) {
-  at::Tensor tensor = at::empty({1}, at::kFloat);
+at::Tensor unusable(const std::string& message, c10::Device device) {
+  at::Tensor tensor = at::empty({1}, at::device(device).dtype(at::kFloat));
   // libtorch compares shapes with the storage's size before it asks for the memory.
   tensor.storage().set_nbytes(static_cast<size_t>(std::numeric_limits<int64_t>::max()));
   tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
@@ -34,10 +34,12 @@ FsdpParamGroup::FsdpParamGroup(UnitSpec spec, ShardMesh& mesh, const UnitLayout&
       mesh_(mesh),
       parameters_(std::move(parameters)),
       store_(std::make_unique<UnitStore>(spec_, layout, options, mesh.groups())),
-      hidden_(unusable(format(
-          "a parameter of unit \"{}\" is used but not gathered: call the module through its holder, or "
-          "unshard() it before",
-          spec_.name))) {
+      hidden_(unusable(
+          format(
+              "a parameter of unit \"{}\" is used but not gathered: call the module through its holder, or "
+              "unshard() it before",
+              spec_.name),
+          store_->device())) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
@@ -77,7 +79,8 @@ int64_t FsdpParamGroup::masters_version() const {
 void FsdpParamGroup::start_gather() {
   if ((gathered() || filling_.defined()) && gathered_version_ == masters_version()) return;
   release();
-  filling_ = at::empty({store_->gathered_size()}, scalar_type(store_->layout().gather));
+  filling_ = at::empty({store_->gathered_size()},
+                       at::device(store_->device()).dtype(scalar_type(store_->layout().gather)));
   gathered_version_ = masters_version();
   gathering_ = mesh_.gather_lane().submit([store = store_.get(), slot = filling_] { store->fill(slot); });
 }
@@ -92,12 +95,20 @@ void FsdpParamGroup::finish_gather() {
 }
 
 void FsdpParamGroup::wait_for_gather() {
-  gathering_.wait();
+  wait(gathering_);
+}
+
+void FsdpParamGroup::wait(LaneTask& task) const {
+  if (store_->rests_on_host()) {
+    task.wait_on_host();
+  } else {
+    task.wait();
+  }
 }
 
 void FsdpParamGroup::release() {
-  filling_ = at::Tensor();
   gathering_.wait();
+  filling_ = at::Tensor();
   if (!gathered()) return;
   store_->release();
   hide_values();
@@ -123,7 +134,7 @@ void FsdpParamGroup::start_gradient() {
   store_->allow_gradient();
   const bool first = !written_.defined();
   if (first) {
-    written_ = at::zeros({store_->gathered_size()}, at::kFloat);
+    written_ = at::zeros({store_->gathered_size()}, at::device(store_->device()).dtype(at::kFloat));
     store_->start_gradient(written_);
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -171,6 +182,7 @@ void FsdpParamGroup::start_reduction(const ReduceRule& rule) {
                                   postponed, over_replicas, left = std::exchange(written_, {})]() mutable {
         const at::NoGradGuard no_grad_here;
         const at::Tensor written = std::exchange(left, {});  // freed when the task ends
+        use_on_current_stream(written);
         // In fp16 an unscaled sum could overflow.
         const bool scaled_before = store_->layout().reduce == DType::f16;
         if (scaled_before) written.mul_(rule.factor);
@@ -182,18 +194,35 @@ void FsdpParamGroup::start_reduction(const ReduceRule& rule) {
         }
         if (over_replicas) store_->all_reduce(sum, parts);
         if (!scaled_before && rule.factor != 1.0) sum.mul_(rule.factor);
-        if (accumulate) {
-          store_->gradient().add_(sum);
-        } else {
-          store_->gradient().copy_(sum);
-        }
+        take_sum(sum, accumulate);
       });
+}
+
+void FsdpParamGroup::take_sum(const at::Tensor& sum, bool accumulate) {
+  if (store_->rests_on_host()) {
+    adds_arriving_ = accumulate;
+    arriving_ = at::empty(sum.sizes(), store_->resting_options(sum.scalar_type()));
+    arriving_.copy_(sum, /*non_blocking=*/true);
+  } else if (accumulate) {
+    store_->gradient().add_(sum);
+  } else {
+    store_->gradient().copy_(sum);
+  }
 }
 
 void FsdpParamGroup::finish_reduction() {
   if (!reducing_) return;
-  reducing_.wait();
+  wait(reducing_);
   if (partial_.defined()) return;
+  if (arriving_.defined()) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor sum = std::exchange(arriving_, {});
+    if (adds_arriving_) {
+      store_->gradient().add_(sum);
+    } else {
+      store_->gradient().copy_(sum);
+    }
+  }
   for (size_t i = 0; i < locals_.size(); ++i) {
     if (!trained(i)) continue;
     const ShardRange held = store_->local_range(i, i + 1);

@@ -32,8 +32,8 @@ struct ReduceRule {
 
 class FsdpParamGroup {
  public:
-  /// Shards the values of `parameters`, which are on the CPU or on the meta device, and frees the memory of
-  /// their tensors: using one that is not gathered throws c10::Error with the unit's name. `spec` has the
+  /// Shards the values of `parameters`, which are on the CPU, the mesh's device or the meta device, moves them to the mesh's device
+  /// and frees the memory of their tensors: using one that is not gathered throws c10::Error with the unit's name. `spec` has the
   /// same parameters. options.with_gradient: whether they are trained.
   FsdpParamGroup(UnitSpec spec, ShardMesh& mesh, const UnitLayout& layout, const StoreOptions& options,
                  std::vector<NamedParameter> parameters);
@@ -88,6 +88,9 @@ class FsdpParamGroup {
   /// Whether any local has a gradient, to which a reduction adds; then the gradients of the others are
   /// zeroed.
   bool keep_earlier_gradients();
+  /// What follows uses what `task` has written: of an offloaded unit the host.
+  void wait(LaneTask& task) const;
+  void take_sum(const at::Tensor& sum, bool accumulate);
 
   UnitSpec spec_;
   ShardMesh& mesh_;
@@ -103,7 +106,9 @@ class FsdpParamGroup {
 
   at::Tensor written_;  ///< the flat buffer that backward writes into
   LaneTask reducing_;
-  at::Tensor partial_;  ///< gradients summed over shards, but not yet over replicas
+  at::Tensor partial_;   ///< gradients summed over shards, but not yet over replicas
+  at::Tensor arriving_;  ///< of an offloaded unit: the sum that is copied to the host
+  bool adds_arriving_ = false;
 };
 
 }  // namespace stepforge

@@ -6,7 +6,6 @@
 #include <tuple>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/variable.h>
@@ -44,8 +43,8 @@ DType gather_dtype(at::ScalarType type) {
 class Contents {
  public:
   Contents(const torch::nn::Module& module, const std::string& unit_name, const FullyShardOptions& options,
-           const std::vector<std::shared_ptr<ShardedUnit>>& other_units)
-      : unit_name_(unit_name), options_(options), other_units_(other_units) {
+           const std::vector<std::shared_ptr<ShardedUnit>>& other_units, c10::Device device)
+      : unit_name_(unit_name), options_(options), other_units_(other_units), device_(device) {
     collect(module, "");
     std::vector<at::Tensor> sliced;
     for (const TensorSliceOf& slice : options.sliced_params) sliced.push_back(slice.parameter);
@@ -75,7 +74,7 @@ class Contents {
   std::vector<NamedParameter> ignored;
   std::vector<std::shared_ptr<ShardedUnit>> borrowed;
   std::vector<NamedParameter> tied;
-  std::vector<std::pair<std::string, at::Tensor>> meta_buffers;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
 
  private:
   void collect(const torch::nn::Module& module, const std::string& prefix) {
@@ -83,7 +82,7 @@ class Contents {
       add(prefix + parameter.key(), parameter.value());
     }
     for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
-      if (buffer.value().is_meta()) meta_buffers.emplace_back(prefix + buffer.key(), buffer.value());
+      buffers.emplace_back(prefix + buffer.key(), buffer.value());
     }
     for (const auto& child : module.named_children()) {
       if (unit_of(*child.value()) == nullptr) collect(*child.value(), prefix + child.key() + ".");
@@ -137,11 +136,11 @@ class Contents {
                  "convert it, make it a buffer, or list it in ignored_params",
                  name, unit_name_, c10::toString(type)));
     }
-    if (!tensor.is_cpu() && !tensor.is_meta()) {
-      throw UsageError(
-          format("parameter {} of unit \"{}\" is on {}: move the module to the CPU before "
-                 "fully_shard, or construct it on the meta device",
-                 name, unit_name_, tensor.device().str()));
+    if (!tensor.is_cpu() && !tensor.is_meta() && tensor.device() != device_) {
+      throw UsageError(format(
+          "parameter {} of unit \"{}\" is on {}, and the mesh computes on {}: move the module to the CPU before "
+          "fully_shard, or construct it on the meta device",
+          name, unit_name_, tensor.device().str(), device_.str()));
     }
     if (!tensor.is_leaf()) {
       throw UsageError(
@@ -168,6 +167,7 @@ class Contents {
   const std::string& unit_name_;
   const FullyShardOptions& options_;
   const std::vector<std::shared_ptr<ShardedUnit>>& other_units_;
+  const c10::Device device_;
   std::vector<at::Tensor> seen_;
 };
 
@@ -193,22 +193,39 @@ void add_param_groups(ShardedUnit& unit, const FullyShardOptions& options, bool 
       spec.parameters.push_back(parameter_spec(member, options.sliced_params));
     const UnitLayout layout =
         replicated ? replicated_unit(ranks, plan, spec) : sharded_unit(ranks, plan, spec);
-    const StoreOptions store{
-        .with_gradient = storage.second,
-        .alias_if_whole = false,
-        .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
-        .unit = unit.mesh().runtime().unit_count()};
+    const ComputeDevice& device = unit.mesh().device();
+    const bool offloads = options.cpu_offload.enabled && !device.device.is_cpu();
+    const StoreOptions store{.with_gradient = storage.second,
+                             .alias_if_whole = false,
+                             .compute = device,
+                             .updates_on_host = offloads,
+                             .pinned = offloads && options.cpu_offload.pin_memory,
+                             .unit = unit.mesh().runtime().unit_count()};
     unit.add_param_group(
         std::make_unique<FsdpParamGroup>(std::move(spec), unit.mesh(), layout, store, members));
   }
 }
 
-/// Gives values to parameters and buffers on the meta device.
+/// The buffer keeps its identity, with the memory and the device of `value`.
+void set_buffer(const at::Tensor& buffer, const at::Tensor& value) {
+  if (buffer.device() == value.device()) return;
+  buffer.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
+  buffer.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
+}
+
+/// Moves buffers to the device, and gives values to parameters and buffers on the meta device.
 void materialize(ShardedUnit& unit, const Contents& contents, const FullyShardOptions& options) {
-  for (const auto& [name, buffer] : contents.meta_buffers) {
-    const at::Tensor whole = at::zeros(buffer.sizes(), buffer.options().device(at::kCPU));
-    buffer.unsafeGetTensorImpl()->shallow_copy_from(whole.getIntrusivePtr());
+  const c10::Device device = unit.mesh().device().device;
+  std::vector<std::pair<std::string, at::Tensor>> empty_buffers;
+  for (const auto& [name, buffer] : contents.buffers) {
+    if (!buffer.defined()) continue;
+    if (!buffer.is_meta()) {
+      set_buffer(buffer, buffer.to(device));
+      continue;
+    }
+    set_buffer(buffer, at::zeros(buffer.sizes(), buffer.options().device(device)));
     unit.without_value.push_back(name);
+    empty_buffers.emplace_back(name, buffer);
   }
   if (!options.initialize) return;
   const at::NoGradGuard no_grad;
@@ -219,12 +236,16 @@ void materialize(ShardedUnit& unit, const Contents& contents, const FullyShardOp
       if (std::find(missing.begin(), missing.end(), name) == missing.end()) continue;
       // The whole tensor also of a slice, so that values do not depend on the mesh.
       const ParameterSpec& parameter = group->store().spec().parameters[i];
-      const at::Tensor whole = at::zeros(whole_shape(parameter), at::kFloat);
+      const at::Tensor whole = at::zeros(whole_shape(parameter), at::device(at::kCPU).dtype(at::kFloat));
       options.initialize(name, whole);
       group->set_value(i, part_of(whole, place_in_whole(parameter)));
     }
   }
-  for (const auto& [name, buffer] : contents.meta_buffers) options.initialize(name, buffer);
+  for (const auto& [name, buffer] : empty_buffers) {
+    const at::Tensor whole = buffer.to(at::kCPU);
+    options.initialize(name, whole);
+    if (!whole.is_same(buffer)) buffer.copy_(whole);
+  }
   unit.without_value.clear();
 }
 
@@ -236,7 +257,7 @@ void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh, const F
   if (mesh == nullptr) throw UsageError(format("unit \"{}\": fully_shard needs a mesh", name));
   if (module.is_sharded()) throw UsageError(format("unit \"{}\" is already sharded", name));
   UnitRuntime& runtime = mesh->runtime();
-  const Contents contents(*impl, name, options, runtime.units());
+  const Contents contents(*impl, name, options, runtime.units(), mesh->device().device);
   if (options.mixed_precision.param_dtype) gather_dtype(*options.mixed_precision.param_dtype);
   if (options.mixed_precision.reduce_dtype) gather_dtype(*options.mixed_precision.reduce_dtype);
   check_slices(*mesh, contents.own(), options.sliced_params);

@@ -40,11 +40,11 @@
 
 namespace stepforge {
 
-/// Keeps shards, gradients and optimizer state in host memory between uses. In this build they always are;
-/// the option page-locks that memory if there is an accelerator to copy to.
+/// Keeps shards, gradients and optimizer state in host memory, where they are updated; gathers and reductions work on copies on
+/// the mesh's device. Changes nothing if that is the CPU. Sources: `CPUOffloadPolicy` of FSDP2.
 struct CpuOffload {
   bool enabled = false;
-  bool pin_memory = true;
+  bool pin_memory = true;  ///< so that copies overlap with computation
 };
 
 struct FullyShardOptions {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stepforge/comm/communicator.h"
+#include "stepforge/kernels/compute_device.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/storage/group_communicators.h"
 #include "stepforge/storage/lane_worker.h"
@@ -27,11 +28,16 @@ class ShardMesh {
   /// are neighbours. One of them may be -1, the rest of the world. `name` distinguishes the meshes of one
   /// world. Throws UsageError for another number of dimensions or a product that is not the world size, and
   /// PeerError.
-  ShardMesh(World& world, const std::vector<int64_t>& degrees, const std::string& name = "fully_shard");
+  /// Units keep their parameters on `device` and compute there, collectives are enqueued, and gathers and reductions have
+  /// streams of their own. The device has its own kernels for what this thread does if the thread works for a rank (ChargeMemory).
+  ShardMesh(World& world, const std::vector<int64_t>& degrees, const std::string& name = "fully_shard",
+            const ComputeDevice& device = cpu_device());
   ~ShardMesh();
   ShardMesh(const ShardMesh&) = delete;
   ShardMesh& operator=(const ShardMesh&) = delete;
 
+  /// On which units compute.
+  const ComputeDevice& device() const { return device_; }
   const RankLayout& layout() const { return groups_->layout(); }
   int rank() const { return layout().id.rank; }
   int shards() const { return layout().size_of(layout().find(kShardGroup)); }
@@ -51,18 +57,19 @@ class ShardMesh {
   Communicator* tensor_ranks() const;
   Communicator* all_ranks() const;
 
-  LaneWorker& gather_lane() { return gather_lane_; }
-  LaneWorker& reduce_lane() { return reduce_lane_; }
+  LaneWorker& gather_lane() { return *gather_lane_; }
+  LaneWorker& reduce_lane() { return *reduce_lane_; }
   UnitRuntime& runtime() { return *runtime_; }
 
   /// Ends all collectives of this mesh, including those that other ranks wait in. Callable from any thread.
   void abort(const std::string& reason) const;
 
  private:
+  ComputeDevice device_;
   std::unique_ptr<const GroupCommunicators> groups_;
   std::unique_ptr<UnitRuntime> runtime_;
-  LaneWorker gather_lane_;  // last: tasks use the members above
-  LaneWorker reduce_lane_;
+  std::unique_ptr<LaneWorker> gather_lane_;  // last: tasks use the members above
+  std::unique_ptr<LaneWorker> reduce_lane_;
 };
 
 }  // namespace stepforge

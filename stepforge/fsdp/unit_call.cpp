@@ -2,9 +2,12 @@
 #include "stepforge/fsdp/unit_call.h"
 
 #include <functional>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -31,6 +34,16 @@ struct BoundaryNode : Node {
   }
 };
 
+/// Owned as libtorch owns nodes: in 2.11 by a shared pointer, in 2.15 by an intrusive one.
+template <typename T>
+auto new_node() {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, T>) {
+    return c10::make_intrusive<T>();
+  } else {
+    return std::shared_ptr<T>(new T(), [](auto* node) { deleteNode(node); });
+  }
+}
+
 /// Attaches one node to all `tensors` that require grad.
 void attach_node(const TensorRefs& tensors, const std::vector<std::shared_ptr<ShardedUnit>>& units,
                  UnitTrace& trace, std::size_t position) {
@@ -42,7 +55,7 @@ void attach_node(const TensorRefs& tensors, const std::vector<std::shared_ptr<Sh
     attached.push_back(tensor);
   }
   if (inputs.empty()) return;
-  const std::shared_ptr<BoundaryNode> node(new BoundaryNode(), torch::autograd::deleteNode);
+  const auto node = new_node<BoundaryNode>();
   node->trace = trace.shared_from_this();
   node->position = position;
   node->units = units;

@@ -45,7 +45,7 @@ std::vector<FsdpParamRef> sharded_parameters(const torch::nn::Module& root) {
 }
 
 at::Device device_of(const std::vector<FsdpParamRef>& parameters) {
-  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().group->store().device();
+  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().group->store().master().device();
 }
 
 std::vector<std::pair<std::string, at::Tensor>> unsharded_parameters(const torch::nn::Module& root) {

@@ -3,14 +3,20 @@
 
 #include <filesystem>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
+#include "stepforge/base/device_name.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/installation.h"
 #include "stepforge/base/machine.h"
 
 namespace stepforge {
+
+c10::Stream DeviceBackend::new_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
 
 namespace {
 
@@ -26,11 +32,13 @@ DevicePlugin load(const std::string& kind) {
   if (!std::filesystem::exists(library))
     throw UsageError(format("training.device = {}: this build has no plug-in {}; set it to \"cpu\"{}", kind,
                             library.string(), kind == "cuda" ? ", or build it with `make cuda`" : ""));
-  // Lazily, so that it loads where libraries are missing that it needs for some calls only.
-  void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  std::string failure;
+  void* handle = load_device_library(kind, failure);
   void* symbol = handle != nullptr ? dlsym(handle, kDevicePluginEntry) : nullptr;
   if (symbol == nullptr)
-    throw UsageError(format("training.device = {}: cannot load its plug-in: {}", kind, dlerror()));
+    throw UsageError(format("training.device = {}: cannot load its plug-in: {}{}", kind,
+                            handle != nullptr ? dlerror() : failure,
+                            kind == "cuda" ? format("; {}", kCudaLibrariesRemedy) : ""));
   return reinterpret_cast<DevicePluginEntry>(symbol)();
 }
 
@@ -59,16 +67,31 @@ ComputeDevice cpu_device() {
 ComputeDevice compute_device(const std::string& name, int rank_on_host) {
   if (name == "cpu") return cpu_device();
   if (name == "auto") return gpu_or_cpu(rank_on_host);
-  const size_t colon = name.find(':');
-  const std::string kind = name.substr(0, colon);
-  const DevicePlugin plugin = load(kind);
+  const std::optional<DeviceName> parsed = parse_device_name(name);
+  if (!parsed) throw UsageError(format("device \"{}\": {}", name, kDeviceNames));
+  const DevicePlugin plugin = load(parsed->kind);
   if (plugin.devices == 0) throw UsageError(format("training.device = {}: {}", name, plugin.why_none));
-  if (colon == std::string::npos) return plugin.open(rank_on_host % plugin.devices);
-  const int index = std::stoi(name.substr(colon + 1));  // digits, by the schema of the configuration
-  if (index >= plugin.devices)
+  if (!parsed->index) return plugin.open(rank_on_host % plugin.devices);
+  if (*parsed->index >= plugin.devices)
     throw UsageError(format("training.device = {}: there are {} devices: choose 0 to {}", name,
                             plugin.devices, plugin.devices - 1));
-  return plugin.open(index);
+  return plugin.open(*parsed->index);
+}
+
+void use_device_engine(ComputeDevice& device, const std::string& setting, double seconds) {
+  if (device.device.is_cpu()) {
+    throw UsageError(format(
+        "comm.backend = nccl carries traffic between GPUs, but training.device = {} computes on the CPU here{}; set "
+        "training.device to cuda, or comm.backend to auto or gloo",
+        setting, device.note.empty() ? "" : format(" ({})", device.note)));
+  }
+  device.engine = device.backend->engine(seconds);
+  if (device.engine == nullptr) {
+    throw UsageError(format(
+        "comm.backend = nccl: the plug-in of training.device = {} has no NCCL{}; set comm.backend to auto or gloo",
+        setting,
+        device.device.is_cuda() ? ", because nccl.h and libnccl were missing when it was built" : ""));
+  }
 }
 
 }  // namespace stepforge

@@ -3,17 +3,22 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include "stepforge/kernels/cpu_allocator.h"
 
 namespace stepforge {
+
+class DeviceEngine;  // comm/device_engine.h
 
 /// A function of the host in a stream, and the memory that it uses. It must not throw. It may be dropped without having run if
 /// the device fails.
@@ -36,8 +41,16 @@ class DeviceBackend {
   /// Call it once per training step: may return blocks that steps do not need.
   virtual void trim() = 0;
 
+  /// How often the host has waited for the device so far: what a step must not do. Some devices count from the first call on,
+  /// and only waits of the thread that made it. nullopt: this device does not count.
+  virtual std::optional<int64_t> host_waits() { return std::nullopt; }
+
   /// Names what this thread gives the device next, in profilers and messages.
   virtual void mark(const std::string& what) {}
+
+  /// A stream of `device`, which is not the CPU, that nothing else uses: what blocks in it holds up nobody. It lives as long as this
+  /// object.
+  virtual c10::Stream new_stream(c10::Device device);
 
   /// Whether `address` is in memory of such devices.
   virtual bool owns(const void* address) const { return false; }
@@ -46,6 +59,9 @@ class DeviceBackend {
   // NOLINTNEXTLINE(performance-unnecessary-value-param): other devices keep it
   virtual void enqueue_host_call(HostCall call) { call.run(); }
   virtual std::byte* in_host_call(std::byte* pinned) const { return pinned; }
+
+  /// Its own engine for collectives on its memory (comm.backend = nccl), whose calls have a deadline of `seconds`; null if it has none.
+  virtual std::shared_ptr<DeviceEngine> engine(double seconds) { return nullptr; }
 };
 
 struct KernelTable;
@@ -55,6 +71,8 @@ struct ComputeDevice {
   std::shared_ptr<DeviceBackend> backend;
   /// Sets KernelRow::device of the operations that the device has kernels for; null: of none.
   void (*add_kernels)(KernelTable& table) = nullptr;
+  /// For groups of ranks; null: engines for host memory serve the device (storage/staged_communicator.h).
+  std::shared_ptr<DeviceEngine> engine = nullptr;
   std::string note = {};  ///< why it is not what `auto` may have meant; "" if there is nothing to say
 };
 
@@ -73,5 +91,9 @@ ComputeDevice cpu_device();
 /// `auto`, a GPU if there is one and otherwise the CPU. Without an index, ranks of a host get its devices in turn by
 /// `rank_on_host`. Throws UsageError with the reason if there is no such device.
 ComputeDevice compute_device(const std::string& name, int rank_on_host);
+
+/// Lets groups of ranks use the device's own engine, for comm.backend = nccl. `setting` is training.device, for the message. Throws
+/// UsageError if it has none.
+void use_device_engine(ComputeDevice& device, const std::string& setting, double seconds);
 
 }  // namespace stepforge

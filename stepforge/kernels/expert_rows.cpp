@@ -14,6 +14,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/kernels/device_copy.h"
 #include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
@@ -33,10 +34,22 @@ at::Tensor tokens_of(const ExpertRows& rows) {
   return rows.slots.to(at::kLong).div(rows.rows.size(1), "floor");
 }
 
-/// Rows in `count` groups, inside a group by slot. place(slot, expert): the group of a slot's row; -1: it has none.
+/// `indices` on the host, where they are checked and sorted: one wait for the device.
+at::Tensor on_host(const at::Tensor& indices) {
+  check_tensor(indices, "indices of experts", {indices.size(0), indices.size(1)}, at::kInt);
+  return indices.cpu();
+}
+
+void require_experts_of(const at::Tensor& host, int64_t experts) {
+  const int32_t* const expert = host.const_data_ptr<int32_t>();
+  for (int64_t slot = 0; slot < host.numel(); ++slot)
+    if (expert[slot] < 0 || expert[slot] >= experts)
+      throw Error(format("token {} takes expert {} of {}", slot / host.size(1), expert[slot], experts));
+}
+
+/// Rows on `device` in `count` groups, inside a group by slot. place(slot, expert): the group of a slot's row; -1: it has none.
 template <typename Place>
-ExpertRows sort_slots(const at::Tensor& indices, int64_t count, const Place& place) {
-  const at::Tensor host = indices.cpu();
+ExpertRows sort_slots(const at::Tensor& host, at::Device device, int64_t count, const Place& place) {
   const int32_t* const expert = host.const_data_ptr<int32_t>();
   const int64_t slots = host.numel();
   std::vector<int64_t> offsets(static_cast<size_t>(count) + 1, 0);
@@ -57,23 +70,18 @@ ExpertRows sort_slots(const at::Tensor& indices, int64_t count, const Place& pla
     to_row[slot] = static_cast<int32_t>(row);
     to_slot[row] = static_cast<int32_t>(slot);
   }
-  return {std::move(offsets), slot_of.to(indices.device()), row_of.to(indices.device())};
+  return {std::move(offsets), copy_to_device(slot_of, device), copy_to_device(row_of, device)};
 }
 
 }  // namespace
 
 void require_experts(const at::Tensor& indices, int64_t experts) {
-  check_tensor(indices, "indices of experts", {indices.size(0), indices.size(1)}, at::kInt);
-  const at::Tensor host = indices.cpu();
-  const int32_t* const expert = host.const_data_ptr<int32_t>();
-  for (int64_t slot = 0; slot < host.numel(); ++slot)
-    if (expert[slot] < 0 || expert[slot] >= experts)
-      throw Error(format("token {} takes expert {} of {}", slot / indices.size(1), expert[slot], experts));
+  require_experts_of(on_host(indices), experts);
 }
 
 std::vector<int64_t> expert_offsets(const at::Tensor& indices, int64_t experts) {
-  require_experts(indices, experts);
-  const at::Tensor host = indices.cpu();
+  const at::Tensor host = on_host(indices);
+  require_experts_of(host, experts);
   const int32_t* const expert = host.const_data_ptr<int32_t>();
   std::vector<int64_t> offsets(static_cast<size_t>(experts) + 1, 0);
   for (int64_t slot = 0; slot < host.numel(); ++slot) ++offsets[static_cast<size_t>(expert[slot]) + 1];
@@ -82,17 +90,19 @@ std::vector<int64_t> expert_offsets(const at::Tensor& indices, int64_t experts) 
 }
 
 ExpertRows sort_by_expert(const at::Tensor& indices, int64_t experts) {
-  require_experts(indices, experts);
-  return sort_slots(indices, experts, [](int64_t, int32_t expert) { return expert; });
+  const at::Tensor host = on_host(indices);
+  require_experts_of(host, experts);
+  return sort_slots(host, indices.device(), experts, [](int64_t, int32_t expert) { return expert; });
 }
 
 ExpertRows select_rows(const at::Tensor& indices, const ShardRange& own, int64_t ranks) {
-  check_tensor(indices, "select_rows indices", {indices.size(0), indices.size(1)}, at::kInt);
   const int64_t slots_of_rank = indices.numel() / ranks;
-  return sort_slots(indices, ranks * own.size(), [&](int64_t slot, int32_t expert) {
-    return expert >= own.begin && expert < own.end ? slot / slots_of_rank * own.size() + expert - own.begin
-                                                   : -1;
-  });
+  return sort_slots(on_host(indices), indices.device(), ranks * own.size(),
+                    [&](int64_t slot, int32_t expert) {
+                      return expert >= own.begin && expert < own.end
+                                 ? slot / slots_of_rank * own.size() + expert - own.begin
+                                 : -1;
+                    });
 }
 
 at::Tensor count_tokens(const at::Tensor& indices, const at::Tensor& token_weights, int64_t experts) {

@@ -73,7 +73,7 @@ bool has_several_ranks(Use use) {
   return use.ranks.world_size != 1;
 }
 
-/// nccl has a library of its own also for one rank.
+/// nccl is refused on the CPU, also for one rank.
 bool connects_ranks(Use use) {
   return has_several_ranks(use) || use.config.comm.backend == CommBackend::nccl;
 }

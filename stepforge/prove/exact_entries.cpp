@@ -195,9 +195,10 @@ void gated_add_backward(const CallRun& run) {
 
 /// The experts with the largest logits [N, E], which are integers; of equal ones the first.
 at::Tensor choice(const at::Tensor& logits, int64_t chosen) {
+  const at::TensorOptions whole = at::device(logits.device()).dtype(at::kLong);
   // Distinct numbers, so that the order does not depend on an algorithm.
-  at::Tensor keys = logits.to(at::kLong) * logits.size(1) - at::arange(logits.size(1), at::kLong);
-  const at::Tensor indices = at::empty({logits.size(0), chosen}, at::kLong);
+  at::Tensor keys = logits.to(at::kLong) * logits.size(1) - at::arange(logits.size(1), whole);
+  const at::Tensor indices = at::empty({logits.size(0), chosen}, whole);
   for (int64_t j = 0; j < chosen; ++j) {
     const at::Tensor largest = keys.argmax(1, true);
     indices.narrow(1, j, 1).copy_(largest);
@@ -232,7 +233,7 @@ at::Tensor errors_of(const CallRun& run) {
   const VocabularyPart part = vocabulary_part(run.weight(0).spec());
   const at::Tensor labels = run.context.batch->labels.to(at::kLong).unsqueeze(1);
   const at::Tensor logits = at::mm(run.operands[0], weight.t()).to(at::kDouble);
-  const at::Tensor tokens = at::arange(part.begin, part.begin + logits.size(1), at::kLong);
+  const at::Tensor tokens = at::arange(part.begin, part.begin + logits.size(1), labels.options());
   const at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kExactLimit;
   return (logits - wanted) * labels.ne(kIgnoredLabel);
 }

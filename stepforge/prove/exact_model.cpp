@@ -106,6 +106,7 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
                    {.context_length = built.config.training.seq_len,
                     .exchange = context_exchange(*built.groups, plan_context(built.config)),
                     .tensor = tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
+                    .device = built.store->device(),
                     .entry = exact_entry_of});
   });
   trainer.replace_build_step("loader",

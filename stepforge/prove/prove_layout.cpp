@@ -178,6 +178,7 @@ void train_rank(const Config& job, World* world, TrainedRank& result) {
     loaded.config = job;
     Trainer trainer(std::move(loaded), log, nullptr, world);
     use_exact_model(trainer, exact_model_of(job));
+    if (world != nullptr) trainer.ranks_on_host = world->size();
     trainer.add_callback(std::make_unique<StepNumbers>(result.steps));
     trainer.build();
     trainer.run();
@@ -314,6 +315,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.parallelism.pipeline_parallel_microbatch_size = training.local_batch_size;
   training.steps = kSteps;
   training.threads = 1;
+  training.device = config.training.device;
   job.optimizer.lr = 0.25;
   job.lr_scheduler.warmup_steps = 0;
   job.lr_scheduler.min_lr_factor = 1.0;

@@ -16,7 +16,7 @@ namespace {
 
 /// 1 where a query of a range sees a key.
 at::Tensor mask_of(const std::vector<AttentionRange>& ranges, int64_t queries, int64_t keys) {
-  at::Tensor seen = at::zeros({queries, keys}, at::kFloat);
+  at::Tensor seen = at::zeros({queries, keys}, at::device(at::kCPU).dtype(at::kFloat));
   for (const AttentionRange& range : ranges) {
     for (int64_t query = 0; query < range.queries; ++query) {
       const int64_t count = range.past + (range.causal ? query + 1 : 0);
@@ -42,7 +42,7 @@ class TokenSum {
   at::Tensor product(const std::vector<AttentionRange>& ranges, const at::Tensor& x, int64_t others) const {
     const at::Tensor mask =
         backward_ ? mask_of(ranges, x.size(0), others).t() : mask_of(ranges, others, x.size(0));
-    return at::mm(mask.to(x.scalar_type()), x);
+    return at::mm(mask.to(x.options()), x);
   }
 
   at::Tensor gathered(const at::Tensor& x) const {

@@ -14,6 +14,10 @@
 
 namespace stepforge::sim {
 
+c10::Stream stream_of(int number, c10::DeviceIndex device) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device), number == device ? 0 : number);
+}
+
 namespace {
 
 /// What libtorch keeps for each thread.
@@ -34,10 +38,6 @@ ThreadState& of_thread() {
 int number_of(const c10::Stream& stream) {
   // libtorch gives the default stream of every device the number 0.
   return stream.id() == 0 ? stream.device_index() : static_cast<int>(stream.id());
-}
-
-c10::Stream stream_of(int number, c10::DeviceIndex device) {
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device), number == device ? 0 : number);
 }
 
 void free_block(void* block) {

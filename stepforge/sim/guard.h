@@ -18,5 +18,7 @@ void register_devices();
 c10::Allocator& device_allocator();
 /// The current stream of this thread on a device, as the machine counts streams.
 int current_stream(c10::DeviceIndex device);
+/// That stream, for libtorch.
+c10::Stream stream_of(int number, c10::DeviceIndex device);
 
 }  // namespace stepforge::sim

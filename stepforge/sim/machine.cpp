@@ -53,6 +53,23 @@ int Machine::stream_from_pool(int device) {
   return pool[next_in_pool_.at(static_cast<size_t>(device))++ % kPoolStreams];
 }
 
+int Machine::take_stream(int device) {
+  const std::lock_guard lock(mutex_);
+  std::vector<int>& unused = unused_.at(static_cast<size_t>(device));
+  if (unused.empty()) {
+    unused.push_back(static_cast<int>(streams_.size()));
+    add_stream(device);
+  }
+  const int taken = unused.back();
+  unused.pop_back();
+  return taken;
+}
+
+void Machine::give_back(int number) {
+  const std::lock_guard lock(mutex_);
+  unused_.at(static_cast<size_t>(stream(number).device())).push_back(number);
+}
+
 int Machine::device_of(int number) {
   const std::lock_guard lock(mutex_);
   return stream(number).device();

@@ -49,6 +49,9 @@ class Machine {
 
   /// The default stream of device d is stream d. Streams of a pool are given out in turn.
   int stream_from_pool(int device);
+  /// A stream that nothing else uses until it is given back.
+  int take_stream(int device);
+  void give_back(int stream);
   int device_of(int stream);
 
   /// Throws Error for a race, and if earlier work of the stream has failed.
@@ -118,6 +121,7 @@ class Machine {
   std::vector<std::unique_ptr<Stream>> streams_;
   std::array<std::vector<int>, kDevices> pools_;
   std::array<size_t, kDevices> next_in_pool_ = {};
+  std::array<std::vector<int>, kDevices> unused_;  ///< streams that were given back
   std::array<Clock, kDevices> known_by_host_;
   std::array<Counts, kDevices> counts_;
   std::array<int64_t, kDevices> device_bytes_ = {};

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plug-in libstepforge_sim.so: training.device = sim.
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "stepforge/kernels/compute_device.h"
 #include "stepforge/sim/block_cache.h"
@@ -24,6 +28,9 @@ std::vector<Range> ranges_of(std::span<const std::span<std::byte>> spans) {
 class SimBackend : public DeviceBackend {
  public:
   explicit SimBackend(int device) : device_(device) {}
+  ~SimBackend() override {
+    for (const int stream : streams_) Machine::get().give_back(stream);
+  }
 
   MemoryStats memory() const override {
     const BlockStats stats = BlockCache::get().stats(device_);
@@ -34,6 +41,13 @@ class SimBackend : public DeviceBackend {
   }
   void reset_peak() override { BlockCache::get().reset_peak(device_); }
   void trim() override {}
+  std::optional<int64_t> host_waits() override { return Machine::get().counts(device_).host_waits; }
+  c10::Stream new_stream(c10::Device device) override {
+    const int stream = Machine::get().take_stream(device_);
+    const std::lock_guard lock(mutex_);
+    streams_.push_back(stream);
+    return stream_of(stream, device.index());
+  }
   void mark(const std::string& what) override { Machine::mark(what); }
   bool owns(const void* address) const override { return Machine::get().is_device_memory(address); }
   void enqueue_host_call(HostCall call) override {
@@ -47,6 +61,8 @@ class SimBackend : public DeviceBackend {
 
  private:
   int device_;
+  std::mutex mutex_;
+  std::vector<int> streams_;
 };
 
 ComputeDevice open(int index) {

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/comm/gather.h"
+#include "stepforge/kernels/device_copy.h"
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/storage/expert_parts.h"
 #include "stepforge/storage/tensor_collectives.h"
@@ -98,7 +99,7 @@ DispatchedRows dispatch_all_gather(const TokenChoice& choice, Communicator& rank
       gathered,
       select_rows(gathered.gather(choice.indices, ranks, kNoExpert), {first, first + held}, ranks.size()));
   DispatchedRows made;
-  made.experts = experts_of_rows(routes->counts(ranks.size())).to(choice.tokens.device());
+  made.experts = copy_to_device(experts_of_rows(routes->counts(ranks.size())), choice.tokens.device());
   made.weights = routes->slots_of(gathered.gather(choice.weights, ranks));
   made.rows = gather_rows(gathered.gather(choice.tokens, ranks), routes->own());
   made.routes = std::move(routes);

@@ -7,6 +7,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "stepforge/kernels/device_copy.h"
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/storage/expert_parts.h"
 #include "stepforge/storage/tensor_parts.h"
@@ -105,7 +106,7 @@ DispatchedRows dispatch_all_to_all(const TokenChoice& choice, Communicator& rank
       choose_parts(choice.weights, choice.indices, choice.experts, choice.parts, ranks.size());
   auto routes = std::make_unique<AllToAllRoutes>(parts.indices, parts.experts, choice.parts);
   DispatchedRows made;
-  made.experts = experts_of_rows(routes->exchange_counts(ranks)).to(choice.tokens.device());
+  made.experts = copy_to_device(experts_of_rows(routes->exchange_counts(ranks)), choice.tokens.device());
   made.rows = routes->to_experts(gather_rows(choice.tokens, routes->sent()), ranks);
   const at::Tensor slots = parts.weights.contiguous().view({-1, 1});
   made.weights = routes->to_experts(slots.index_select(0, routes->sent().slots), ranks);

@@ -6,6 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/comm/device_engine.h"
 
 namespace stepforge {
 
@@ -43,31 +44,38 @@ GroupCommunicators::GroupCommunicators(World& world, const RankLayout& layout,
     }
     lanes_.push_back(lane);
     const RankGroup& group = layout.groups.at(static_cast<size_t>(lane.group));
-    communicators_[lane] = made(metered(world.group(format("{}{} {} from rank {}", name, group.name,
-                                                           lane_name(lane.lane), group.ranks.front()),
-                                                    group.ranks),
-                                        meter(lane.group), /*waits=*/lane.lane == Lane::compute),
-                                device);
+    const std::string of_lane =
+        format("{}{} {} from rank {}", name, group.name, lane_name(lane.lane), group.ranks.front());
+    communicators_[lane] = made(world, of_lane, group.ranks, lane, device);
   }
   // Both ends wait for each other, so all ranks make their links in one order.
   std::ranges::sort(links, {}, [](const Link& link) { return std::pair(link.from, link.to); });
   for (const auto& [from, to, lane] : links) {
     lanes_.push_back(lane);
     const std::string& group = layout.groups.at(static_cast<size_t>(lane.group)).name;
-    communicators_[lane] = made(metered(world.group(format("{}{} from rank {} to {}", name, group, from, to),
-                                                    {std::min(from, to), std::max(from, to)}),
-                                        meter(lane.group), /*waits=*/false),
-                                device);
+    communicators_[lane] = made(world, format("{}{} from rank {} to {}", name, group, from, to),
+                                {std::min(from, to), std::max(from, to)}, lane, device);
   }
 }
 
 GroupCommunicators::~GroupCommunicators() {
   failure_->close();  // a call that fails while the others are destroyed
+  // An engine may wait for the other ranks, which destroy theirs in this order too.
+  for (const GroupLane& lane : lanes_) communicators_.erase(lane);
 }
 
-std::unique_ptr<Communicator> GroupCommunicators::made(std::unique_ptr<Communicator> communicator,
+std::unique_ptr<Communicator> GroupCommunicators::made(World& world, const std::string& name,
+                                                       const std::vector<int>& ranks, const GroupLane& lane,
                                                        const ComputeDevice& device) {
-  return device.device.is_cpu() ? std::move(communicator) : staged(std::move(communicator), device, failure_);
+  const auto measured = [&](std::unique_ptr<Communicator> communicator) {
+    return metered(std::move(communicator), meter(lane.group), /*waits=*/lane.lane == Lane::compute);
+  };
+  std::unique_ptr<Communicator> engine = world.group(name, ranks);
+  if (device.device.is_cpu()) return measured(std::move(engine));
+  // Of an engine of the device the time is that of issuing; what is staged takes its time in a call of the host.
+  if (device.engine != nullptr)
+    return measured(device.engine->group({std::move(engine), name, ranks, failure_}));
+  return staged(measured(std::move(engine)), device, failure_);
 }
 
 void GroupCommunicators::rethrow_failure() const {

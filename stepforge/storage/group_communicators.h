@@ -23,7 +23,8 @@ class GroupCommunicators {
   /// The groups of a single rank.
   GroupCommunicators() = default;
   /// A collective of all ranks of the world. `name` distinguishes these groups from others of the same ranks.
-  /// Calls with memory of `device` are enqueued on the current stream (staged_communicator.h). Throws PeerError.
+  /// Calls with memory of `device` are enqueued on the current stream, by the device's own engine (comm/device_engine.h) if it has one
+  /// in `engine`, otherwise by the world's (staged_communicator.h). Throws PeerError.
   GroupCommunicators(World& world, const RankLayout& layout, const std::vector<GroupLane>& lanes,
                      const std::string& name = "", const ComputeDevice& device = cpu_device());
 
@@ -50,7 +51,8 @@ class GroupCommunicators {
   void rethrow_failure() const;
 
  private:
-  std::unique_ptr<Communicator> made(std::unique_ptr<Communicator> communicator, const ComputeDevice& device);
+  std::unique_ptr<Communicator> made(World& world, const std::string& name, const std::vector<int>& ranks,
+                                     const GroupLane& lane, const ComputeDevice& device);
 
   c10::Device device_ = at::kCPU;
   RankLayout layout_;

@@ -3,18 +3,39 @@
 
 #include <utility>
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <omp.h>
 
 #include "stepforge/kernels/cpu_allocator.h"
 
 namespace stepforge {
 
+namespace {
+
+c10::Stream current_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+}  // namespace
+
 void LaneTask::wait() {
-  if (done_.valid()) std::exchange(done_, {}).get();
+  if (!done_.valid()) return;
+  if (const auto event = std::exchange(on_device_, nullptr)) event->block(current_stream(event->device()));
+  std::exchange(done_, {}).get();
+}
+
+void LaneTask::wait_on_host() {
+  if (!done_.valid()) return;
+  if (const auto event = std::exchange(on_device_, nullptr)) event->synchronize();
+  std::exchange(done_, {}).get();
 }
 
 void LaneTask::wait_noexcept() noexcept {
-  if (done_.valid()) std::exchange(done_, {}).wait();
+  try {
+    wait();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): reported by on_failure
+  }
 }
 
 LaneWorker::LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure)
@@ -27,6 +48,9 @@ LaneWorker::LaneWorker(bool threaded, std::function<void(const std::string&)> on
   }
 }
 
+LaneWorker::LaneWorker(const c10::Stream& stream, std::function<void(const std::string&)> on_failure)
+    : on_failure_(std::move(on_failure)), stream_(stream) {}
+
 LaneWorker::~LaneWorker() {
   {
     const std::lock_guard lock(mutex_);
@@ -38,6 +62,7 @@ LaneWorker::~LaneWorker() {
 
 LaneTask LaneWorker::submit(std::function<void()> task) {
   std::packaged_task<void()> packaged([this, task = std::move(task)] { run(task); });
+  if (stream_) return enqueue(std::move(packaged));
   LaneTask handle(packaged.get_future().share());
   if (!thread_.joinable()) {
     packaged();
@@ -48,6 +73,21 @@ LaneTask LaneWorker::submit(std::function<void()> task) {
     tasks_.push_back(std::move(packaged));
   }
   changed_.notify_all();
+  return handle;
+}
+
+LaneTask LaneWorker::enqueue(std::packaged_task<void()> task) {
+  const c10::Device device = stream_->device();
+  c10::Event begin(device.type());
+  begin.record(current_stream(device));
+  begin.block(*stream_);
+  const auto end = std::make_shared<c10::Event>(device.type());
+  LaneTask handle(task.get_future().share(), end);
+  {
+    const c10::StreamGuard guard(*stream_);
+    task();
+  }
+  end->record(*stream_);
   return handle;
 }
 

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// One lane of communication: a thread that runs tasks in the order in which they are submitted.
+// One lane of communication: a thread that runs tasks in the order in which they are submitted, or a stream of a device.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <future>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 
 namespace stepforge {
 
@@ -17,19 +22,24 @@ namespace stepforge {
 class LaneTask {
  public:
   LaneTask() = default;
-  explicit LaneTask(std::shared_future<void> done) : done_(std::move(done)) {}
+  explicit LaneTask(std::shared_future<void> done, std::shared_ptr<c10::Event> on_device = nullptr)
+      : done_(std::move(done)), on_device_(std::move(on_device)) {}
 
   /// Whether this copy has a task that it has not waited for.
   explicit operator bool() const { return done_.valid(); }
   const std::shared_future<void>& future() const { return done_; }
-  /// Waits until the task has ended and rethrows its exception. Afterwards this copy has no task.
+  /// What follows, here or on this thread's current stream, is after the task. Rethrows its exception. Afterwards this copy has
+  /// no task.
   void wait();
+  /// The same for the host, which may then use memory that the task has used on a device.
+  void wait_on_host();
   /// wait() for destructors, without rethrowing: on_failure has reported the exception, and every further
   /// collective throws.
   void wait_noexcept() noexcept;
 
  private:
   std::shared_future<void> done_;
+  std::shared_ptr<c10::Event> on_device_;  ///< of a stream, after the task; null for tasks of the host
 };
 
 class LaneWorker {
@@ -38,6 +48,9 @@ class LaneWorker {
   /// `on_failure`, if given, is called with the reason when a task throws; it must end the waits of other
   /// ranks.
   explicit LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure = {});
+  /// A lane of a device: submit() runs the task itself, which enqueues its work on `stream`, after what this thread's current
+  /// stream has.
+  explicit LaneWorker(const c10::Stream& stream, std::function<void(const std::string&)> on_failure = {});
   /// Waits for all submitted tasks.
   ~LaneWorker();
   LaneWorker(const LaneWorker&) = delete;
@@ -47,6 +60,7 @@ class LaneWorker {
   LaneTask submit(std::function<void()> task);
 
  private:
+  LaneTask enqueue(std::packaged_task<void()> task);
   void serve();
   void run(const std::function<void()>& task) const;
 
@@ -56,6 +70,7 @@ class LaneWorker {
   std::deque<std::packaged_task<void()>> tasks_;
   bool stopping_ = false;
   std::thread thread_;  ///< none if not threaded
+  std::optional<c10::Stream> stream_;
 };
 
 }  // namespace stepforge

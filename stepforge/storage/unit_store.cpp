@@ -80,7 +80,7 @@ UnitStore::UnitStore(const UnitSpec& spec, const UnitLayout& layout, const Store
 }
 
 at::TensorOptions UnitStore::resting_options(at::ScalarType type) const {
-  if (!layout_.offloaded) return working_options(type);
+  if (!rests_on_host()) return working_options(type);
   return at::device(at::kCPU).dtype(type).pinned_memory(options_.pinned);
 }
 
@@ -152,13 +152,13 @@ void UnitStore::fill(const at::Tensor& slot) const {
   const at::NoGradGuard no_grad;
   if (shards_.joined_is_gathered()) {
     const at::Tensor part = slot.narrow(0, shard_size() * shard_, shard_size());
-    part.copy_(working_master_);
+    part.copy_(working_master_, /*non_blocking=*/true);
     if (sharded()) shard_group(Lane::gather).all_gather(bytes_of(part), bytes_of(slot), options_.unit);
     return;
   }
   const at::Tensor joined = at::empty({shards_.joined_size()}, slot.options());
   const at::Tensor part = joined.narrow(0, shard_size() * shard_, shard_size());
-  part.copy_(working_master_);
+  part.copy_(working_master_, /*non_blocking=*/true);
   shard_group(Lane::gather).all_gather(bytes_of(part), bytes_of(joined), options_.unit);
   for_each_piece(joined, shards_.gathered(), slot,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
@@ -317,6 +317,12 @@ ModelStore::ModelStore(const std::vector<UnitSpec>& units, const RankLayout& lay
       parameters_.emplace(parameter.spec().name, &parameter);
     }
   }
+}
+
+c10::Stream ModelStore::lane_stream(Lane lane) const {
+  std::optional<c10::Stream>& stream = lane_streams_.at(static_cast<size_t>(lane));
+  if (!stream) stream = compute_.backend->new_stream(compute_.device);
+  return *stream;
 }
 
 Parameter& ModelStore::parameter(std::string_view name) {

@@ -5,9 +5,11 @@
 // whole while they exist. fully_shard and the executor both use it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -32,9 +34,10 @@ struct StoreOptions {
   /// backward writes into gradient() itself. Otherwise both have their own memory, as on several ranks.
   bool alias_if_whole = true;
   ComputeDevice compute = cpu_device();  ///< on which steps compute
-  bool pinned =
-      false;  ///< what an offloaded unit keeps on the host is in page-locked memory, which needs an accelerator
-  int unit = kNoUnit;  ///< the unit's number in the model; ranks compare it in collectives
+  /// Masters, gradient and optimizer state are in host memory and updated there; gathers read it.
+  bool updates_on_host = false;
+  bool pinned = false;  ///< what is kept on the host is in page-locked memory, which needs an accelerator
+  int unit = kNoUnit;   ///< the unit's number in the model; ranks compare it in collectives
 };
 
 class UnitStore {
@@ -60,8 +63,9 @@ class UnitStore {
   bool sharded() const { return shards_.shards() > 1; }
   /// The device on which steps compute. Masters and gradient of an offloaded unit are in host memory.
   at::Device device() const { return options_.compute.device; }
-  /// Of tensors that live as long as the unit: on the device, or on the host if the unit is offloaded.
+  /// Of tensors that live as long as the unit: on the device, or on the host if the unit rests there.
   at::TensorOptions resting_options(at::ScalarType type) const;
+  bool rests_on_host() const { return layout_.offloaded || options_.updates_on_host; }
   /// This rank's index among those that hold the same shard, and their number.
   int replica() const { return groups_->layout().index_in(layout_.replica_group()); }
   int replicas() const { return groups_->layout().size_of(layout_.replica_group()); }
@@ -69,7 +73,7 @@ class UnitStore {
   bool resident() const { return layout_.gather == spec_.master && writes_in_place(); }
   bool trained() const { return gradient_.defined(); }
   /// Whether backward writes into gradient() itself.
-  bool writes_in_place() const { return !sharded() && options_.alias_if_whole && !layout_.offloaded; }
+  bool writes_in_place() const { return !sharded() && options_.alias_if_whole && !rests_on_host(); }
 
   int64_t shard_size() const { return shards_.shard_size(); }        ///< elements on each rank
   int64_t gathered_size() const { return shards_.gathered().size; }  ///< of a gathered copy
@@ -196,12 +200,15 @@ class ModelStore {
   const GroupCommunicators& groups() const { return *groups_; }
   /// The device on which steps compute, the same for all units.
   at::Device device() const { return compute_.device; }
+  /// Of a lane other than compute, on a device other than the CPU. The executors of a store run one after the other and share it.
+  c10::Stream lane_stream(Lane lane) const;
   DeviceBackend& backend() const { return *compute_.backend; }
 
  private:
   ComputeDevice compute_;
   std::vector<std::unique_ptr<UnitStore>> units_;
   std::map<std::string_view, Parameter*> parameters_;  ///< by name
+  mutable std::array<std::optional<c10::Stream>, kLanes> lane_streams_;
   std::shared_ptr<const GroupCommunicators> groups_;  // last: destroyed before the buffers of its collectives
 };
 

@@ -42,6 +42,7 @@
 #include "stepforge/train/answer_ends.h"
 #include "stepforge/train/builtin_callbacks.h"
 #include "stepforge/train/callback_kinds.h"
+#include "stepforge/train/equal_calls.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
@@ -201,6 +202,9 @@ void build_device(Trainer& trainer) {
   if (!trainer.device.note.empty() && trainer.is_main()) trainer.log.warning("{}", trainer.device.note);
   if (trainer.all_ranks != nullptr)
     require_agreement(trainer, "the kind of device", c10::DeviceTypeName(trainer.device.device.type(), true));
+  const auto& comm = trainer.config.comm;
+  if (comm.backend == CommBackend::nccl)
+    use_device_engine(trainer.device, trainer.config.training.device, comm.train_timeout);
   if (trainer.device.add_kernels != nullptr) add_kernels_to_rank(trainer.device.add_kernels);
   if (trainer.device.device.is_cpu() || trainer.all_ranks == nullptr) return;
   const auto failure = std::make_shared<CallFailure>(
@@ -370,6 +374,8 @@ void build_groups(Trainer& trainer) {
                                                               /*name=*/"", trainer.device);
   if (trainer.world()->simulated()) return;
   for (const GroupLane& lane : trainer.groups->lanes()) test_group(*trainer.groups, lane);
+  require_equal_calls(trainer.train_program, *trainer.groups);
+  require_equal_calls(trainer.evaluation_program, *trainer.groups);
 }
 
 void build_parameters(Trainer& trainer) {

@@ -18,6 +18,7 @@
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
+#include "stepforge/comm/device_engine.h"
 #include "stepforge/config/data_sources.h"
 #include "stepforge/kernels/cpu/bf16_blocks.h"
 #include "stepforge/kernels/cpu_allocator.h"
@@ -52,8 +53,9 @@ class ReportCallback : public Callback {
     const auto& batch = trainer.job.batch;
     const int ranks = trainer.job.layout.data_ranks;
     if (trainer.place.world_size > 1) {
+      const DeviceEngine* const engine = trainer.device.engine.get();
       trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(trainer.job.layout.dims),
-                       trainer.world()->transport());
+                       engine != nullptr ? engine->name() : trainer.world()->transport());
     }
     const auto& plugins = trainer.config.experimental.custom_import;
     if (!plugins.empty()) trainer.log.info("plug-ins: {}", join(plugins, ", "));

@@ -46,7 +46,7 @@ Executor::Executor(const StepProgram& program, Model& model, ModelStore& store)
       store_(store),
       modules_(module_indices(program.blocks)),
       values_(program.buffers.size()),
-      lanes_(program, store.device()) {
+      lanes_(program, &store) {
   check_binding(program, model, store);
 }
 

@@ -13,14 +13,13 @@ namespace {
 constexpr auto kCallersLane = static_cast<std::size_t>(Lane::compute);
 }  // namespace
 
-LaneStreams::LaneStreams(const StepProgram& program, c10::Device device)
-    : device_(device), needs_(program.operations.size()), done_(program.operations.size()) {
-  const c10::impl::VirtualGuardImpl guard(device.type());
+LaneStreams::LaneStreams(const StepProgram& program, const ModelStore& store)
+    : device_(store.device()), needs_(program.operations.size()), done_(program.operations.size()) {
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
     lanes_.push_back(static_cast<std::size_t>(operation.lane));
     if (lanes_[i] != kCallersLane && !streams_.at(lanes_[i]))
-      streams_.at(lanes_[i]) = guard.getStreamFromGlobalPool(device);
+      streams_.at(lanes_[i]) = store.lane_stream(operation.lane);
     std::array<std::optional<std::size_t>, kLanes> last;
     for (const int needed : operation.needs) {
       const auto index = static_cast<std::size_t>(needed);
@@ -30,7 +29,7 @@ LaneStreams::LaneStreams(const StepProgram& program, c10::Device device)
     for (const std::optional<std::size_t>& need : last) {
       if (!need) continue;
       needs_[i].push_back(*need);
-      if (!done_[*need]) done_[*need].emplace(device.type());
+      if (!done_[*need]) done_[*need].emplace(device_.type());
     }
   }
 }

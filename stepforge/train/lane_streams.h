@@ -13,12 +13,13 @@
 #include <c10/core/Stream.h>
 
 #include "stepforge/step/program.h"
+#include "stepforge/storage/unit_store.h"
 
 namespace stepforge {
 
 class LaneStreams {
  public:
-  LaneStreams(const StepProgram& program, c10::Device device);
+  LaneStreams(const StepProgram& program, const ModelStore& store);
 
   /// Calls execute(operation) for the whole list, each with the stream of its lane as the current one. Everything is ordered
   /// after what the current stream has when it begins, and what the current stream gets afterwards is ordered after everything.

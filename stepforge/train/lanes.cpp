@@ -14,9 +14,9 @@ constexpr auto kCompute = static_cast<std::size_t>(Lane::compute);
 constexpr int kYields = 100;
 }  // namespace
 
-Lanes::Lanes(const StepProgram& program, c10::Device device) {
-  if (!device.is_cpu()) {
-    streams_.emplace(program, device);
+Lanes::Lanes(const StepProgram& program, const ModelStore* store) {
+  if (store != nullptr && !store->device().is_cpu()) {
+    streams_.emplace(program, *store);
     waits_.resize(program.operations.size());
     return;
   }

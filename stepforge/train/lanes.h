@@ -29,9 +29,9 @@ class Lanes {
   using OnFailure = std::function<void(const std::string& reason)>;
 
   /// The compute lane is the thread that calls run(). Each other lane in use has a thread, unless the program
-  /// has no groups: then no operation waits for another rank, and all run in list order. On another device than the CPU all
-  /// operations are issued by that thread, each in the stream of its lane.
-  explicit Lanes(const StepProgram& program, c10::Device device = at::kCPU);
+  /// has no groups: then no operation waits for another rank, and all run in list order. If `store` is on another device than the
+  /// CPU, all operations are issued by that thread, each in the stream of its lane.
+  explicit Lanes(const StepProgram& program, const ModelStore* store = nullptr);
 
   /// Runs the whole list. If an operation throws, no further one starts, `on_failure` is called once (it must
   /// wake every lane that waits for other ranks), and when all lanes have stopped the exception is rethrown.

@@ -7,6 +7,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include "stepforge/kernels/device_copy.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
@@ -26,10 +27,12 @@ void SourceLosses::add(const Batch& batch, const at::Tensor& token_loss) {
   std::vector<int64_t> sources;
   // Rows of no source have no labels either.
   for (const int32_t source : batch.sources) sources.push_back(std::max(source, 0));
-  const at::Tensor index = at::tensor(sources, at::device(at::kCPU).dtype(at::kLong)).to(token_loss.device());
+  const at::Tensor index =
+      copy_to_device(at::tensor(sources, at::device(at::kCPU).dtype(at::kLong)), token_loss.device());
   losses_.index_add_(0, index, token_loss.view({batch.rows, batch.seq_len}).to(at::kDouble).sum(1));
-  labels_.index_add_(0, index,
-                     at::tensor(counted, at::device(at::kCPU).dtype(at::kDouble)).to(token_loss.device()));
+  labels_.index_add_(
+      0, index,
+      copy_to_device(at::tensor(counted, at::device(at::kCPU).dtype(at::kDouble)), token_loss.device()));
 }
 
 std::vector<std::pair<std::string, double>> SourceLosses::take(Communicator* ranks) {

@@ -14,6 +14,7 @@
 #include "stepforge/plan/unread_options.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/callback_kinds.h"
+#include "stepforge/train/stream_scope.h"
 
 namespace stepforge {
 
@@ -67,8 +68,13 @@ void Trainer::build() {
   const ChargeMemory charge(memory_);
   try {
     with_predicted_peak(predicted_memory, memory_budget, [this] {
-      for (const auto& step : build_steps_) step.build(*this);
+      for (const auto& step : build_steps_) {
+        const StreamScope scope(stream_);
+        step.build(*this);
+        if (!stream_ && !device.device.is_cpu()) stream_ = device.backend->new_stream(device.device);
+      }
     });
+    const StreamScope scope(stream_);
     callbacks.emit(&Callback::init_end, *this);
     if (resumed) callbacks.emit(&Callback::load, *this);
   } catch (const std::exception& failure) {
@@ -93,6 +99,7 @@ std::filesystem::path Trainer::checkpoint_dir() const {
 
 RunOutcome Trainer::run() {
   const ChargeMemory charge(memory_);
+  const StreamScope scope(stream_);
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

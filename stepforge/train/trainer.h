@@ -173,6 +173,7 @@ class Trainer {
   int64_t last_validated_step_ = -1;
   std::exception_ptr data_failure_;     ///< why this rank has no rows for the step
   std::shared_ptr<RankMemory> memory_;  ///< of this rank, with its kernels
+  std::optional<c10::Stream> stream_;   ///< of this rank, on a device other than the CPU
 };
 
 /// The build steps of a new Trainer, in order.

@@ -24,15 +24,49 @@ MachineFacts good_machine() {
   return machine;
 }
 
-TEST(Health, AGpuNeedsADriverAndThePlugIn) {
+TEST(Health, AGpuNeedsADriverThePlugInAndItsLibraries) {
   const TempFolder folder;
-  const std::filesystem::path plugin = folder.path() / "plugin.so";
-  EXPECT_CONTAINS(check_gpu(false, plugin).finding, "no driver");
-  EXPECT_EQ(check_gpu(true, plugin).health, Health::warning);
-  EXPECT_CONTAINS(check_gpu(true, plugin).remedy, "make cuda");
-  write_text(plugin, "");
-  EXPECT_EQ(check_gpu(true, plugin).health, Health::ok);
-  EXPECT_CONTAINS(check_gpu(true, plugin).finding, "takes a GPU");
+  GpuFacts gpu{.driver = false, .plugin = folder.path() / "plugin.so", .failure = {}, .stand_ins = {}};
+  EXPECT_CONTAINS(check_gpu(gpu).finding, "no driver");
+  EXPECT_EQ(check_gpu(gpu).health, Health::ok);
+  gpu.driver = true;
+  EXPECT_EQ(check_gpu(gpu).health, Health::warning);
+  EXPECT_CONTAINS(check_gpu(gpu).remedy, "make cuda");
+  write_text(gpu.plugin, "");
+  gpu.failure = "libcublas.so.13: cannot open shared object file";
+  EXPECT_EQ(check_gpu(gpu).health, Health::warning);
+  EXPECT_CONTAINS(check_gpu(gpu).finding, "computes on the processor", "libcublas.so.13");
+  EXPECT_CONTAINS(check_gpu(gpu).remedy, "scripts/setup.sh cuda");
+  gpu.failure = "";
+  EXPECT_EQ(check_gpu(gpu).health, Health::ok);
+  EXPECT_CONTAINS(check_gpu(gpu).finding, "takes a GPU");
+}
+
+TEST(Health, WithoutADriverThePlugInIsTriedToo) {
+  const TempFolder folder;
+  write_text(folder / "plugin.so", "");
+  GpuFacts gpu{
+      .driver = false, .plugin = folder / "plugin.so", .failure = "libcublas.so.13: no", .stand_ins = {}};
+  EXPECT_EQ(check_gpu(gpu).health, Health::ok);
+  EXPECT_CONTAINS(check_gpu(gpu).finding, "no driver", "cannot be loaded: libcublas.so.13");
+  EXPECT_CONTAINS(check_gpu(gpu).remedy, "scripts/setup.sh cuda");
+  gpu.failure = "";
+  EXPECT_CONTAINS(check_gpu(gpu).finding, "no driver", "is there, with its libraries");
+  EXPECT_EQ(check_gpu(gpu).remedy, "");
+  gpu.failure.reset();
+  EXPECT_CONTAINS(check_gpu(gpu).finding, "not tried");
+}
+
+TEST(Health, NamesTheLibrariesOfCudaThatHaveStandIns) {
+  const TempFolder folder;
+  EXPECT_EQ(stand_ins_in(folder.path()), std::vector<std::string>());
+  write_text(folder / "stand-ins.txt", "libcufft.so.12\nlibcurand.so.10\n");
+  write_text(folder / "plugin.so", "");
+  const GpuFacts gpu{.driver = true,
+                     .plugin = folder / "plugin.so",
+                     .failure = "",
+                     .stand_ins = stand_ins_in(folder.path())};
+  EXPECT_CONTAINS(check_gpu(gpu).finding, "libcufft.so.12, libcurand.so.10", "setup.sh cuda-full");
 }
 
 TEST(Health, AGoodMachinePasses) {

@@ -28,17 +28,18 @@ INSTANTIATE_TEST_SUITE_P(
                       Strings{"tokenizer", "decode"}, Strings{"data"}, Strings{"data", "build"},
                       Strings{"data", "show"}, Strings{"plan"}, Strings{"config"}, Strings{"config", "show"},
                       Strings{"config", "schema"}, Strings{"config", "presets"}, Strings{"config", "convert"},
-                      Strings{"plot"}, Strings{"doctor"}, Strings{"version"}),
+                      Strings{"plot"}, Strings{"doctor"}, Strings{"gpu-check"}, Strings{"version"}),
     [](const auto& command) {
       std::string name = "stepforge";
       for (const auto& word : command.param) name += "_" + word;
+      std::ranges::replace(name, '-', '_');
       return name;
     });
 
 TEST(Program, NamesItsCommandsInItsHelp) {
   const std::string text = output_of({"--help"});
   for (const char* name : {"train", "launch", "eval", "generate", "export", "import", "tokenizer", "data",
-                           "plan", "config", "plot", "doctor", "version"}) {
+                           "plan", "config", "plot", "doctor", "gpu-check", "version"}) {
     EXPECT_TRUE(contains(text, format("  {} ", name)));
   }
 }

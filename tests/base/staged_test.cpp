@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Names = std::set<std::string>;
+using NameSet = std::set<std::string>;
 
-Names names_in(const fs::path& folder) {
-  Names names;
+NameSet names_in(const fs::path& folder) {
+  NameSet names;
   for (const fs::path& path : entries_of(folder)) names.insert(path.filename());
   return names;
 }
@@ -49,7 +49,7 @@ TEST(WriteFileAtomic, FailureLeavesTheOldFileAndNothingElse) {
   EXPECT_CONTAINS(message_of<Error>([&] { write_file_atomic(folder / "missing" / "f", "new"); }),
                   "missing/f");
   EXPECT_EQ(read_file(folder / "f"), "old");
-  EXPECT_EQ(names_in(folder.path()), (Names{"f", "folder"}));
+  EXPECT_EQ(names_in(folder.path()), (NameSet{"f", "folder"}));
 }
 
 TEST(WriteFileAtomic, ReplacesALinkAndKeepsItsTarget) {
@@ -71,7 +71,7 @@ TEST(WriteFileAtomic, KeepsWhatTheUserHasBesideTheFile) {
   for (const char* name : {"run.json", "f", "g"}) write_file_atomic(folder / name, "new");
   EXPECT_EQ(read_file(folder / "precious"), "data");
   EXPECT_EQ(names_in(folder.path()),
-            (Names{"f", "f.tmp", "g", "g.tmp", "precious", "run.json", "run.json.tmp"}));
+            (NameSet{"f", "f.tmp", "g", "g.tmp", "precious", "run.json", "run.json.tmp"}));
   EXPECT_TRUE(fs::exists(folder / "f.tmp/mine"));
 }
 
@@ -91,12 +91,13 @@ TEST(Staging, RemovesTheLeftoversOfKilledProcessesAndNothingElse) {
   write_text(folder / "precious", "data");
   folder.write("f.stepforge-0123abcd", "half");
   folder.write("f.stepforge-abcdef01/deep/half", "half");
-  const Names others = {"f.stepforge-0123ABCD", "f.stepforge-0123abcde", "f.stepforge-0123abcd.txt", "f.tmp",
-                        "g.stepforge-0123abcd", "stepforge-0123abcd"};
+  const NameSet others = {"f.stepforge-0123ABCD",     "f.stepforge-0123abcde",
+                          "f.stepforge-0123abcd.txt", "f.tmp",
+                          "g.stepforge-0123abcd",     "stepforge-0123abcd"};
   for (const std::string& name : others) folder.write(name, "the user's");
   fs::create_symlink(folder / "precious", folder / "f.stepforge-11111111");
   write_file_atomic(folder / "f", "new");
-  Names expected = others;
+  NameSet expected = others;
   expected.insert({"f", "f.stepforge-11111111", "precious"});
   EXPECT_EQ(names_in(folder.path()), expected);
   EXPECT_EQ(read_file(folder / "precious"), "data");
@@ -137,7 +138,7 @@ TEST(StagedFolder, AppearsOnlyWhenPublished) {
   EXPECT_FALSE(fs::exists(final_path));
   staged.publish();
   EXPECT_EQ(read_file(final_path / "f"), "x");
-  EXPECT_EQ(names_in(folder.path()), Names{"step-1"});
+  EXPECT_EQ(names_in(folder.path()), NameSet{"step-1"});
 }
 
 TEST(StagedFolder, IsRemovedWithoutPublish) {
@@ -156,8 +157,8 @@ TEST(StagedFolder, RemovesTheLeftoversOfACrash) {
   EXPECT_TRUE(fs::is_empty(staged.staging()));
   write_text(staged.staging() / "f", "x");
   staged.publish();
-  EXPECT_EQ(names_in(folder.path()), Names{"step-1"});
-  EXPECT_EQ(names_in(folder / "step-1"), Names{"f"});
+  EXPECT_EQ(names_in(folder.path()), NameSet{"step-1"});
+  EXPECT_EQ(names_in(folder / "step-1"), NameSet{"f"});
 }
 
 TEST(StagedFolder, NeverOverwritesAPublishedFolder) {
@@ -170,7 +171,7 @@ TEST(StagedFolder, NeverOverwritesAPublishedFolder) {
     EXPECT_THROW(staged.publish(), Error);
   }
   EXPECT_EQ(read_file(folder / "step-1" / "f"), "first");
-  EXPECT_EQ(names_in(folder.path()), Names{"step-1"});
+  EXPECT_EQ(names_in(folder.path()), NameSet{"step-1"});
 }
 
 TEST(StagedFolder, DoesNotReplaceAnEmptyFolder) {
@@ -185,7 +186,7 @@ TEST(StagedFolder, KeepsWhatTheUserHasBesideTheFolder) {
   folder.write("model.tmp/mine", "x");
   StagedFolder staged(folder / "model/");
   staged.publish();
-  EXPECT_EQ(names_in(folder.path()), (Names{"model", "model.tmp"}));
+  EXPECT_EQ(names_in(folder.path()), (NameSet{"model", "model.tmp"}));
   EXPECT_TRUE(fs::exists(folder / "model.tmp/mine"));
 }
 

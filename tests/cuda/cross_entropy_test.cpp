@@ -2,7 +2,7 @@
 #include "stepforge/cuda/cross_entropy.h"
 
 #include <limits>
-#include <optional>
+#include <memory>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
@@ -75,7 +75,7 @@ std::vector<at::Tensor> whole_on_device(const LossCase& c, int64_t shift = 0) {
 }
 
 std::vector<at::Tensor> whole_reference(const LossCase& c) {
-  const at::Tensor logits = c.logits.to(at::kDouble, false, /*copy=*/true);
+  const at::Tensor logits = wide(c.logits);
   const at::Tensor token_loss = at::empty({c.rows()}, at::kDouble);
   if (c.rows() > 0) reference::cross_entropy(logits, c.labels, c.reference_gradient(), token_loss);
   return {token_loss, logits};
@@ -86,7 +86,7 @@ std::vector<at::Tensor> whole_reference(const LossCase& c) {
 void expect_losses(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
                    at::ScalarType type) {
   expect_close(actual[0], expected[0], 20 * kEps32, "token_loss");
-  expect_close(actual[1], expected[1], type == at::kFloat ? 20 * kEps32 : kEps16, "gradient");
+  expect_close(actual[1], expected[1], tolerance_of(type, 20), "gradient");
 }
 
 void expect_whole(const LossCase& c, int64_t shift = 0) {
@@ -188,8 +188,8 @@ TEST(CudaCrossEntropy, ThePartsOfAVocabularyGiveItsLossAndGradient) {
           cuda::part_terms(dtype_of(c.logits), parts[i]->data(), labels.data<int64_t>(), 6, widths[i],
                            places[i], largest.data<float>(), c.smoothing, terms.data<double>(), nullptr);
           const at::Tensor expected = at::empty({2, 6}, at::kDouble);
-          reference::part_terms(parts[i]->tensor().to(at::kDouble), c.labels, {places[i].begin, 1000},
-                                largest.tensor(), c.smoothing, expected);
+          reference::part_terms(wide(parts[i]->tensor()), c.labels, {places[i].begin, 1000}, largest.tensor(),
+                                c.smoothing, expected);
           expect_close(terms.tensor(), expected, 20 * kEps32, "terms");
           sums += terms.tensor();
         }
@@ -221,9 +221,9 @@ TEST(CudaCrossEntropy, CappedLogitsAgreeWithTheFp64Reference) {
         cuda::cap_logits(dtype_of(values), logits.data(), elements, 30.0, nullptr);
         return {logits.copy()};
       });
-      const at::Tensor expected = values.to(at::kDouble);
+      const at::Tensor expected = wide(values);
       reference::cap_logits(expected, 30.0);
-      expect_close(actual[0], expected, type == at::kFloat ? 8 * kEps32 : kEps16, "capped");
+      expect_close(actual[0], expected, tolerance_of(type, 8), "capped");
     }
   }
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/cuda/dropout_add.h"
 
-#include <limits>
-
 #include "stepforge/kernels/kernel_list.h"
 #include "tests/cuda/on_cpu.h"
 
@@ -55,17 +53,16 @@ void expect_drop(const DropCase& c, int64_t shift = 0) {
   const at::Tensor grad = at::empty_like(out);
   const TokenCoords coords{c.row_ids, c.positions};
   if (c.x.size(0) == 0) return;  // which the reference does not take
-  reference::dropout_add_forward(c.x.to(at::kDouble), c.residual.to(at::kDouble), c.p, {kDropoutKey}, coords,
-                                 out);
-  reference::dropout_add_backward(c.x.to(at::kDouble), c.p, {kDropoutKey}, coords, grad);
-  const double tolerance = c.x.scalar_type() == at::kFloat ? 3 * kEps32 : kEps16;
+  reference::dropout_add_forward(wide(c.x), wide(c.residual), c.p, {kDropoutKey}, coords, out);
+  reference::dropout_add_backward(wide(c.x), c.p, {kDropoutKey}, coords, grad);
+  const double tolerance = tolerance_of(c.x.scalar_type(), 3);
   expect_close(actual[0], out, tolerance, "out");
   expect_close(actual[1], grad, tolerance, "grad_x");
   EXPECT_TRUE(actual[1].eq(0).equal(grad.eq(0))) << "other elements are dropped";
 }
 
 TEST(CudaDropoutAdd, AgreesWithTheFp64Reference) {
-  for (const int64_t width : {1, 3, 17, 256, 1000, 4096}) {
+  for (const int64_t width : kWidths) {
     for (const int64_t rows : {0, 1, 5}) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
         DropCase c = drop_case(rows, width, type);
@@ -106,9 +103,7 @@ TEST(CudaDropoutAdd, MoreRowsThanBlocksAreAllComputed) {
 
 TEST(CudaDropoutAdd, MayWriteOverItsInputs) {
   const DropCase c = drop_case(5, 36, at::kBFloat16);
-  const auto expected = drop_on_device(c, 0);
-  const auto actual = drop_on_device(c, 0, /*in_place=*/true);
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bits(actual[i], expected[i]));
+  expect_same_bits(drop_on_device(c, 0, /*in_place=*/true), drop_on_device(c, 0), " differs in place");
 }
 
 }  // namespace

@@ -45,17 +45,16 @@ void expect_gate(const GateCase& c, int64_t shift = 0) {
   const at::Tensor out = at::empty(c.x.sizes(), at::kDouble);
   const at::Tensor grad_y = at::empty_like(out);
   const at::Tensor grad_gate = at::empty({c.x.size(0)}, at::kDouble);
-  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
   reference::gated_add_forward(wide(c.x), wide(c.y), wide(c.gate), out);
   reference::gated_add_backward(wide(c.grad_out), wide(c.y), wide(c.gate), grad_y, grad_gate);
-  const double tolerance = c.x.scalar_type() == at::kFloat ? 8 * kEps32 : kEps16;
+  const double tolerance = tolerance_of(c.x.scalar_type(), 8);
   expect_close(actual[0], out, tolerance, "out");
   expect_close(actual[1], grad_y, tolerance, "grad_y");
   expect_close(actual[2], grad_gate, 32 * kEps32, "grad_gate");
 }
 
 TEST(CudaGatedAdd, AgreesWithTheFp64Reference) {
-  for (const int64_t width : {1, 3, 17, 256, 1000, 4096}) {
+  for (const int64_t width : kWidths) {
     for (const int64_t rows : {0, 1, 5}) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) expect_gate(gate_case(rows, width, type));
     }
@@ -73,9 +72,7 @@ TEST(CudaGatedAdd, MoreRowsThanBlocksAreAllComputed) {
 
 TEST(CudaGatedAdd, MayWriteOverItsInputs) {
   const GateCase c = gate_case(5, 36, at::kFloat);
-  const auto expected = gate_on_device(c, 0);
-  const auto actual = gate_on_device(c, 0, /*in_place=*/true);
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(same_bits(actual[i], expected[i]));
+  expect_same_bits(gate_on_device(c, 0, /*in_place=*/true), gate_on_device(c, 0), " differs in place");
 }
 
 }  // namespace

@@ -16,14 +16,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "stepforge/base/dtype.h"
 #include "stepforge/cuda/elements.h"
+#include "stepforge/cuda/plugin/arguments.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge::testing {
 
-inline DType dtype_of(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kBFloat16 ? DType::bf16 : DType::f32;
+using cuda_plugin::dtype_of;
+
+/// Of rows: one element, fewer than a load takes, and several loads for each thread.
+constexpr int64_t kWidths[] = {1, 3, 17, 256, 1000, 4096};
+
+/// What the reference in fp64 gets. Undefined tensors stay so.
+inline at::Tensor wide(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.to(at::kDouble) : tensor;
+}
+
+/// For expect_close(), of elements of this type: so many roundings of fp32, or that of a bf16 result.
+inline double tolerance_of(at::ScalarType type, double roundings) {
+  return type == at::kBFloat16 ? kEps16 : roundings * kEps32;
 }
 
 /// Memory of a kernel. Before it are bytes 0xFF (of floating-point numbers, NaN), which must stay as they are; after it, but for less
@@ -99,13 +110,18 @@ inline bool same_bits(const at::Tensor& one, const at::Tensor& other) {
          std::memcmp(one.const_data_ptr(), other.const_data_ptr(), one.nbytes()) == 0;
 }
 
+inline void expect_same_bits(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
+                             const char* otherwise) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    EXPECT_TRUE(same_bits(actual[i], expected[i])) << "output " << i << otherwise;
+}
+
 /// What `compute` returns, which must be the same bits in both orders of threads.
 inline std::vector<at::Tensor> in_both_orders(const std::function<std::vector<at::Tensor>()>& compute) {
   std::vector<at::Tensor> up = compute();
   const UseOrder descending(cuda_on_cpu::Order::descending);
-  const std::vector<at::Tensor> down = compute();
-  for (std::size_t i = 0; i < up.size(); ++i)
-    EXPECT_TRUE(same_bits(up[i], down[i])) << "output " << i << " depends on the order of threads";
+  expect_same_bits(compute(), up, " depends on the order of threads");
   return up;
 }
 

@@ -72,7 +72,7 @@ std::vector<at::Tensor> rope_on_device(const RopeCase& c, int64_t shift, bool in
     rotation.eps = c.norm.eps;
     rotation.offset = c.norm.offset;
   }
-  const Guarded rstd({c.tokens(), rotation.norms()}, at::kFloat);
+  const Guarded rstd({c.tokens(), normed ? c.norm.count(c.shape) : 0}, at::kFloat);
   const Guarded workspace({normed ? cuda::rope_workspace_of(rotation) : 0}, at::kFloat);
   cuda::qk_norm_rope_forward(rotation, in_place ? copy.data() : qkv.data(), out.data(), rstd.data<float>(),
                              nullptr);
@@ -85,12 +85,10 @@ std::vector<at::Tensor> rope_on_device(const RopeCase& c, int64_t shift, bool in
 std::vector<at::Tensor> rope_reference(const RopeCase& c) {
   const bool normed = c.norm.present();
   QkNorm norm = c.norm;
-  if (normed) {
-    norm.q_weight = norm.q_weight.to(at::kDouble);
-    norm.k_weight = norm.k_weight.to(at::kDouble);
-  }
-  const at::Tensor qkv = c.qkv.to(at::kDouble);
-  std::vector<at::Tensor> r = {at::empty_like(qkv), c.grad_out.to(at::kDouble)};
+  norm.q_weight = wide(norm.q_weight);
+  norm.k_weight = wide(norm.k_weight);
+  const at::Tensor qkv = wide(c.qkv);
+  std::vector<at::Tensor> r = {at::empty_like(qkv), wide(c.grad_out)};
   if (normed) {
     r.push_back(at::empty({c.tokens(), norm.count(c.shape)}, at::kDouble));
     r.push_back(at::empty_like(norm.q_weight));
@@ -107,7 +105,7 @@ std::vector<at::Tensor> rope_reference(const RopeCase& c) {
 void expect_rope(const RopeCase& c, int64_t shift = 0) {
   const auto actual = in_both_orders([&] { return rope_on_device(c, shift); });
   const auto expected = rope_reference(c);
-  const double tolerance = c.type() == at::kFloat ? 32 * kEps32 : kEps16;
+  const double tolerance = tolerance_of(c.type(), 32);
   expect_close(actual[0], expected[0], tolerance, "out");
   expect_close(actual[1], expected[1], tolerance, "grad_qkv");
   if (!c.norm.present()) return;

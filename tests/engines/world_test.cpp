@@ -2,12 +2,10 @@
 // The choice of a job's engine, and worlds of several hosts.
 #include "stepforge/engines/world.h"
 
-#include <filesystem>
-
 #include <gtest/gtest.h>
 
-#include "stepforge/base/installation.h"
 #include "stepforge/comm/hierarchical_world.h"
+#include "stepforge/kernels/compute_device.h"
 #include "tests/engines/gloo_ranks.h"
 #include "tests/support/throws.h"
 
@@ -53,7 +51,8 @@ std::vector<std::string> sums(int size, int on_host, CommBackend backend) {
 }
 
 TEST(MakeWorld, ConnectsTheRanksOfOneHostByEachBackend) {
-  for (const CommBackend backend : {CommBackend::automatic, CommBackend::shared_memory, CommBackend::gloo}) {
+  for (const CommBackend backend :
+       {CommBackend::automatic, CommBackend::shared_memory, CommBackend::gloo, CommBackend::nccl}) {
     EXPECT_EQ(sums(2, 2, backend), (std::vector<std::string>{"3", "3"})) << choice_name(backend);
   }
 }
@@ -199,20 +198,20 @@ TEST(HierarchicalWorld, AFailureReachesGroupsOfTheOtherHost) {
   }
 }
 
-TEST(Nccl, ReportsAMissingGpuOrPlugin) {
-  std::string message;
-  try {
-    make_world(rank_environment(0, 2, 2, free_port()), comm_config(CommBackend::nccl, 0.2));
-  } catch (const UsageError& error) {
-    message = error.what();
-  } catch (const PeerError&) {
-    GTEST_SKIP() << "this host has a GPU";
-  }
-  EXPECT_CONTAINS(message, "comm.backend = nccl");
-  const bool has_plugin = std::filesystem::exists(library_folder() / "libstepforge_nccl.so");
-  EXPECT_CONTAINS(message, has_plugin ? "no GPU" : "no plug-in");
-  EXPECT_CONTAINS(message_of<UsageError>([] { make_world({}, comm_config(CommBackend::nccl)); }),
-                  "comm.backend = nccl");
+TEST(Nccl, NeedsADeviceThatHasIt) {
+  ComputeDevice cpu = cpu_device();
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { use_device_engine(cpu, "cpu", 60); }),
+      "comm.backend = nccl carries traffic between GPUs, but training.device = cpu computes on the CPU "
+      "here; set training.device to cuda, or comm.backend to auto or gloo");
+  cpu.note = "there is no driver";
+  EXPECT_CONTAINS(message_of<UsageError>([&] { use_device_engine(cpu, "auto", 60); }),
+                  "training.device = auto computes on the CPU here (there is no driver); set");
+  ComputeDevice other = cpu_device();
+  other.device = c10::Device(c10::DeviceType::Meta);
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { use_device_engine(other, "sim", 60); }),
+      "comm.backend = nccl: the plug-in of training.device = sim has no NCCL; set comm.backend to auto");
 }
 
 }  // namespace

@@ -91,7 +91,8 @@ inline std::map<std::string, at::Tensor> values_of(const ShardedModule& model) {
   for (const auto& entry : units) entry.unit->unshard(/*wait=*/true);
   std::map<std::string, at::Tensor> values;
   for (const auto& parameter : model.module()->named_parameters()) {
-    values[parameter.key()] = parameter.value().detach().to(at::kFloat, false, /*copy=*/true);
+    values[parameter.key()] =
+        parameter.value().detach().to(at::device(at::kCPU).dtype(at::kFloat), false, /*copy=*/true);
   }
   for (const auto& entry : units) entry.unit->reshard();
   return values;

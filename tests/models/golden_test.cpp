@@ -80,7 +80,7 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsMatchTransformers) {
 TEST_P(Golden, GradientsOfPackedRowsMatchTransformers) {
   const std::filesystem::path folder = source_dir() / "tests/golden/models" / GetParam();
   Logger log(LogLevel::error);
-  LoadedModel model = load_model(folder, DType::f32, {log}, /*with_gradient=*/true);
+  LoadedModel model = load_model(folder, {.with_gradient = true}, {log});
   const Batch batch = read_token_rows(folder / "tokens.safetensors", model.spec.vocab_size);
   Config config = model.config();
   config.training.seq_len = batch.seq_len;

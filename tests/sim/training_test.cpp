@@ -126,5 +126,14 @@ TEST_F(SimTraining, ADenseStepWaitsOnlyForItsNumbersAndTakesNoMemory) {
   EXPECT_TRUE(Machine::get().counts(1).host_operations.empty());
 }
 
+TEST_F(SimTraining, LossesBySourceCostOneWaitMore) {
+  const StepCounts counts =
+      counts_of({"data.sources=[{name=\"a\",format=\"synthetic\"},{name=\"b\",format=\"synthetic\"}]",
+                 "metrics.log_freq=1"});
+  ASSERT_GT(counts.host_waits.size(), 3U);
+  for (size_t step = 3; step < counts.host_waits.size(); ++step)
+    EXPECT_EQ(counts.host_waits[step], 2) << step;
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -90,6 +90,50 @@ class Setup(unittest.TestCase):
         self.assertIn("no space left", done.stderr)
         self.assertFalse(list(self.folder.glob("cache/**/.complete")))
 
+    def use_private_libtorch(self):
+        """It is there, and its wheels of CUDA have one library."""
+        del self.environment["STEPFORGE_TORCH"]
+        home = self.folder / "cache/stepforge/torch-2.11.0"
+        (home / "torch/lib").mkdir(parents=True)
+        (home / ".complete").touch()
+        self.write_tool("python3", f'''echo "$@" >>{self.folder}/python_calls
+[ "$1" = -m ] || exit 0
+while [ "$1" != -d ]; do shift; done; touch "$2/nccl.whl"''')
+        self.write_tool("unzip", 'while [ "$1" != -d ]; do shift; done; mkdir -p "$2/nvidia/nccl/lib"; touch "$2/nvidia/nccl/lib/libnccl.so.2"')
+        return home
+
+    def python_calls(self):
+        return (self.folder / "python_calls").read_text()
+
+    def test_libraries_of_cuda_go_to_where_libtorch_looks_and_are_downloaded_once(self):
+        home = self.use_private_libtorch()
+        done = self.run_setup("cuda")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((home / "nvidia/nccl/lib/libnccl.so.2").exists())
+        self.assertEqual(list(self.folder.glob("cache/**/*.partial")), [])
+        self.assertEqual(self.python_calls().count("scripts/cuda-wheels.txt"), 1)
+        self.assertEqual(self.python_calls().count(f"cuda_stubs.py {home}/torch/lib"), 1)
+        self.run_setup("cuda")
+        self.assertEqual(self.python_calls().count("scripts/cuda-wheels.txt"), 1)
+        self.run_setup("cuda-full")
+        self.assertEqual(self.python_calls().count("scripts/cuda-wheels.txt"), 1)
+        self.assertEqual(self.python_calls().count("scripts/cuda-full-wheels.txt"), 1)
+
+    def test_a_small_disk_stops_the_download_of_cuda(self):
+        home = self.use_private_libtorch()
+        self.write_tool("df", "echo Avail; echo 2")
+        done = self.run_setup("cuda")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "need 3 GiB of disk .* has 2: make room")
+        self.assertFalse((home / ".cuda").exists())
+
+    def test_nothing_is_added_to_a_pytorch_of_the_users(self):
+        before = sorted(self.folder.glob("torch/**/*"))
+        done = self.run_setup("cuda-full")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Nothing is added to", done.stdout)
+        self.assertEqual(sorted(self.folder.glob("torch/**/*")), before)
+
     def test_a_build_installs_nothing(self):
         done = self.run_setup(script="build")
         self.assertEqual(done.returncode, 1)

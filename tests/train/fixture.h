@@ -33,8 +33,17 @@
 namespace stepforge::testing {
 
 /// Arguments of a run with synchronous checkpoints and without a status line.
+/// STEPFORGE_TEST_DEVICE, on which training runs of tests compute; "" for the CPU with its own kernels.
+inline std::string test_device() {
+  const char* device = std::getenv("STEPFORGE_TEST_DEVICE");
+  return device == nullptr ? "" : device;
+}
+
 inline Strings trainer_run(const std::filesystem::path& run_dir) {
-  return small_run(run_dir) + Strings{"checkpoint.async=false", "metrics.status_line=off"};
+  const Strings device = test_device().empty()
+                             ? Strings{}
+                             : Strings{"training.device=" + test_device(), "kernels.reference=true"};
+  return small_run(run_dir) + Strings{"checkpoint.async=false", "metrics.status_line=off"} + device;
 }
 
 /// `lines` lines of different lengths.

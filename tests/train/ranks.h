@@ -52,6 +52,7 @@ class RankThreads {
       threads.emplace_back([&, rank] {
         try {
           TestRun run(args(static_cast<int>(rank)), nullptr, worlds_[rank].get());
+          if (!test_device().empty()) run.trainer().ranks_on_host = static_cast<int>(worlds_.size());
           if (prepare) prepare(run, static_cast<int>(rank));
           records[rank] = run.run(last_step);
         } catch (const std::exception& failure) {

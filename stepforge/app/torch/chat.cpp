@@ -113,7 +113,8 @@ class ChatLoop {
 int run(const ChatOptions& options, const CommandContext& context) {
   const HeldInterrupt interrupt;
   install_cpu_allocator();
-  const LoadedModel model = load_model(options.model, options.compute, context);
+  const ChargeMemory rank(make_rank_memory());
+  const LoadedModel model = load_model(options.model, {options.compute, options.device}, context);
   const ChatTemplate chat_template = ChatTemplate::load(model.known.tokenizer_folder, options.chat_template);
   ChatSession session(model, chat_template, options.compute,
                       {.system = options.system,

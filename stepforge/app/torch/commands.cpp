@@ -104,11 +104,12 @@ std::vector<std::string> read_prompts(const std::filesystem::path& path) {
 
 int run(const GenerateOptions& options, const CommandContext& context) {
   install_cpu_allocator();
+  const ChargeMemory rank(make_rank_memory());
   const bool from_file = !options.prompts.empty();
   const std::vector<std::string> prompts =
       from_file ? read_prompts(options.prompts) : std::vector<std::string>{options.prompt};
   const DType compute = options.compute;
-  const LoadedModel model = load_model(options.model, compute, context);
+  const LoadedModel model = load_model(options.model, {compute, options.device}, context);
   const auto tokenizer = model.known.require_tokenizer();
   const int64_t longest_context = model.config().model.max_position;
   const std::vector<int32_t> ends = end_tokens(*tokenizer, model.generation);
@@ -187,7 +188,7 @@ int run(const ImportOptions& options, const CommandContext& context) {
   if (std::filesystem::exists(std::filesystem::symlink_status(options.output))) {
     throw UsageError(format("{} exists already; choose another folder for the run", options.output.string()));
   }
-  LoadedModel model = load_model(options.model, DType::f32, context);
+  LoadedModel model = load_model(options.model, {}, context);
   Config config = model.config();
   const auto tokenizer = model.known.load_tokenizer();
   config.run_dir = std::filesystem::absolute(options.output).string();

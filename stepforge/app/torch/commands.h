@@ -14,6 +14,7 @@ int run(const GenerateOptions& options, const CommandContext& context);
 int run(const ChatOptions& options, const CommandContext& context);
 int run(const ExportOptions& options, const CommandContext& context);
 int run(const ImportOptions& options, const CommandContext& context);
+int run(const GpuCheckOptions& options, const CommandContext& context);
 
 /// `stepforge train --dry-run N`.
 int run_dry(const TrainOptions& options, const CommandContext& context);

@@ -74,8 +74,8 @@ int evaluate_tokens(const EvalOptions& options, LoadedModel& model, DType comput
   for (int64_t row = 0; row < batch.rows; ++row) {
     const BatchLoss result = evaluate_batch(executor, one_row(batch, row), options.logits);
     loss_sum += result.loss_sum;
-    token_losses.push_back(result.token_loss);
-    if (options.logits) writer->write("logits", bytes_of(result.logits));
+    token_losses.push_back(result.token_loss.cpu());
+    if (options.logits) writer->write("logits", bytes_of(result.logits.cpu()));
   }
   if (writer) {
     for (const auto& losses : token_losses) writer->write("token_loss", bytes_of(losses));
@@ -177,12 +177,13 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
 
 int run(const EvalOptions& options, const CommandContext& context) {
   install_cpu_allocator();
+  const ChargeMemory rank(make_rank_memory());
   if (options.logits && (options.output.empty() || options.tokens.empty())) {
     throw UsageError("--logits needs --tokens and --output");
   }
   const bool with_gradient = !options.gradients.empty();
   if (with_gradient && options.tokens.empty()) throw UsageError("--gradients needs --tokens");
-  LoadedModel model = load_model(options.model, options.compute, context, with_gradient);
+  LoadedModel model = load_model(options.model, {options.compute, options.device, with_gradient}, context);
   return options.tokens.empty() ? evaluate_text(options, model, options.compute)
                                 : evaluate_tokens(options, model, options.compute);
 }

@@ -27,10 +27,17 @@ ModelFiles open_checkpoint(const FoundCheckpoint& found, const CommandContext& c
   return open_files(std::move(known), checkpoint_tensors(found));
 }
 
+ComputeDevice open_device(const std::string& name, const CommandContext& context) {
+  ComputeDevice device = compute_device(name, /*rank_on_host=*/0);
+  if (!device.note.empty()) context.log.warning("{}", device.note);
+  if (device.add_kernels != nullptr) add_kernels_to_rank(device.add_kernels);
+  return device;
+}
+
 }  // namespace
 
 Model LoadedModel::forward(int64_t context_length) const {
-  return make_model(spec, store->lookup(), {.context_length = context_length});
+  return make_model(spec, store->lookup(), {.context_length = context_length, .device = store->device()});
 }
 
 ModelFiles open_model(const fs::path& path, const CommandContext& context) {
@@ -51,17 +58,17 @@ ModelFiles open_model(const fs::path& path, const CommandContext& context) {
   return open_checkpoint(*found, context);
 }
 
-LoadedModel load_model(const fs::path& path, DType compute, const CommandContext& context,
-                       bool with_gradient) {
+LoadedModel load_model(const fs::path& path, const LoadOptions& options, const CommandContext& context) {
+  const ComputeDevice device = open_device(options.device, context);
   ModelFiles files = open_model(path, context);
   // Without updates, weights are only read: stored as they are used, no step converts them again.
-  if (!with_gradient) {
+  if (!options.with_gradient) {
     for (UnitSpec& unit : files.spec.units)
-      if (!unit.state) unit.master = compute;
+      if (!unit.state) unit.master = options.compute;
   }
-  auto store =
-      std::make_unique<ModelStore>(files.spec.units, rank_layout(files.spec.units, {.gather = compute}),
-                                   StoreOptions{.with_gradient = with_gradient});
+  auto store = std::make_unique<ModelStore>(
+      files.spec.units, rank_layout(files.spec.units, {.gather = options.compute}),
+      StoreOptions{.with_gradient = options.with_gradient, .compute = device});
   import_weights(files.weights, files.spec, *store);
   if (const std::string note = left_out(files.weights, files.spec); !note.empty())
     context.log.warning("{}", note);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "stepforge/app/torch_library.h"
 #include "stepforge/base/json.h"
@@ -35,8 +36,15 @@ struct LoadedModel : ModelFiles {
   Model forward(int64_t context_length) const;
 };
 
-/// Like open_model, with the weights in memory and gathered in `compute`, and with memory for their gradients if asked.
-LoadedModel load_model(const std::filesystem::path& path, DType compute, const CommandContext& context,
-                       bool with_gradient = false);
+/// How the weights of a model are held.
+struct LoadOptions {
+  DType compute = DType::f32;  ///< of gathered weights
+  std::string device = "cpu";  ///< as training.device; this thread then uses its kernels
+  bool with_gradient = false;  ///< with memory for gradients
+};
+
+/// Like open_model, with the weights in memory. Throws UsageError too if there is no such device.
+LoadedModel load_model(const std::filesystem::path& path, const LoadOptions& options,
+                       const CommandContext& context);
 
 }  // namespace stepforge

@@ -62,7 +62,7 @@ void write_gradients(const std::filesystem::path& output, Config config, LoadedM
   for (const NamedTensor& tensor : tensors) specs.push_back({tensor.name, DType::f32, tensor.shape});
   SafetensorsWriter writer(output, specs);
   for (const NamedTensor& tensor : tensors)
-    writer.write(tensor.name, bytes_of(gradient_of(tensor, model.store->unit(tensor.unit))));
+    writer.write(tensor.name, bytes_of(gradient_of(tensor, model.store->unit(tensor.unit)).cpu()));
   writer.finish();
 }
 

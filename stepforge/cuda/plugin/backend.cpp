@@ -4,14 +4,74 @@
 #include <utility>
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define STEPFORGE_NVTX
 #endif
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
 namespace stepforge::cuda_plugin {
+
+/// Installed as the handler of warnings of the thread that makes it.
+class CudaBackend::WaitCounter : public c10::WarningHandler {
+ public:
+  WaitCounter() : outer_(c10::WarningUtils::get_warning_handler()) {
+    c10::WarningUtils::set_warning_handler(this);
+    c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_WARN);
+  }
+  ~WaitCounter() override {
+    c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
+    if (c10::WarningUtils::get_warning_handler() == this) c10::WarningUtils::set_warning_handler(outer_);
+  }
+  WaitCounter(const WaitCounter&) = delete;
+  WaitCounter& operator=(const WaitCounter&) = delete;
+
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("synchronizing CUDA operation") == std::string::npos)
+      outer_->process(warning);
+    else
+      ++waits_;
+  }
+  int64_t waits() const { return waits_; }
+
+ private:
+  c10::WarningHandler* outer_;
+  int64_t waits_ = 0;
+};
+
+struct CudaBackend::OwnedStream {
+  OwnedStream() {
+    const cudaError_t result = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (result != cudaSuccess)
+      throw Error(format("CUDA: cannot create a stream: {}", cudaGetErrorString(result)));
+  }
+  ~OwnedStream() { static_cast<void>(cudaStreamDestroy(stream)); }
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+
+  cudaStream_t stream = nullptr;
+};
+
+c10::Stream CudaBackend::new_stream(c10::Device device) {
+  const c10::cuda::CUDAGuard guard(device.index());
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(std::make_unique<OwnedStream>());
+  return c10::cuda::getStreamFromExternal(streams_.back()->stream, device.index());
+}
+
+CudaBackend::CudaBackend(c10::DeviceIndex device) : device_(device) {}
+CudaBackend::~CudaBackend() = default;
+
+std::optional<int64_t> CudaBackend::host_waits() {
+  if (waits_ == nullptr) waits_ = std::make_unique<WaitCounter>();
+  return waits_->waits();
+}
 
 MemoryStats CudaBackend::memory() const {
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
@@ -34,8 +94,12 @@ void CudaBackend::mark(const std::string& what) {
 }
 
 bool CudaBackend::owns(const void* address) const {
+  return is_gpu_memory(device_, address);
+}
+
+bool is_gpu_memory(c10::DeviceIndex device, const void* address) {
   if (address == nullptr) return false;
-  const c10::cuda::CUDAGuard guard(device_);  // the query may make a context on the current device
+  const c10::cuda::CUDAGuard guard(device);
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());

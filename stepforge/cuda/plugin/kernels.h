@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations that have a CUDA kernel, as rows of the table of kernels: functions of tensors that call those of stepforge/cuda.
+// The operations that have a CUDA kernel, as rows of the table of kernels: functions of tensors that call those of stepforge/cuda, or
+// libtorch's own where those are for CUDA only.
 //
 // A function gets what the operation's public function has checked. Where the kernel cannot take it (a weight of another type, rows
 // with gaps) it calls the reference.
@@ -19,9 +20,13 @@ namespace stepforge::cuda_plugin {
   ROW(dropout_add_backward)      \
   ROW(qk_norm_rope_forward)      \
   ROW(qk_norm_rope_backward)     \
+  ROW(attention_forward)         \
+  ROW(attention_backward)        \
   ROW(cap_logits)                \
   ROW(embedding_forward)         \
   ROW(embedding_backward)        \
+  ROW(linear_weight_gradient)    \
+  ROW(grouped_weight_gradient)   \
   ROW(gated_add_forward)         \
   ROW(gated_add_backward)        \
   ROW(adamw_update)              \

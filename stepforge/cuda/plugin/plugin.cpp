@@ -26,6 +26,9 @@ ComputeDevice open(int index) {
   context.setAllowTF32CuBLAS(false);
   context.setAllowFP16ReductionCuBLAS(false);
   context.setAllowBF16ReductionCuBLAS(false);
+  // Sums have one order, as in our kernels: flash's, and index_add_() of references. What libtorch cannot sum so throws.
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicFillUninitializedMemory(false);  // at::empty() would write all of its memory
   return {.device = c10::Device(c10::DeviceType::CUDA, device),
           .backend = std::make_shared<CudaBackend>(device),
           .add_kernels = add_cuda_kernels};
@@ -36,6 +39,8 @@ ComputeDevice open(int index) {
 extern "C" DevicePlugin stepforge_device_plugin() {
   // Before CUDA starts: by default streams share 8 hardware queues, and a stream that waits for a call of the host could hold up others.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  // NCCL connects all ranks when a communicator is made, and waits for none of them in a step.
+  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
   int devices = 0;
   const cudaError_t result = cudaGetDeviceCount(&devices);
   if (result != cudaSuccess) {

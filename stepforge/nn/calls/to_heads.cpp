@@ -9,6 +9,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include "stepforge/kernels/device_copy.h"
 #include "stepforge/nn/calls/keys.h"
 
 namespace stepforge {
@@ -41,7 +42,7 @@ struct HeadsExchange {
       add(heads.all.heads + key, own.kv_heads);
       add(heads.all.heads + heads.all.kv_heads + key, own.kv_heads);
     }
-    return at::tensor(found, at::device(at::kCPU).dtype(at::kLong)).to(device);
+    return copy_to_device(at::tensor(found, at::device(at::kCPU).dtype(at::kLong)), device);
   }
 
   /// [own tokens, width of each] to [joined tokens, width], in the order of ranks.
