@@ -20,7 +20,11 @@ using Mesh = std::shared_ptr<ShardMesh>;
 
 class SimFullyShard : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { sim::Machine::get().set_delays({.seed = 4, .most_microseconds = 15}); }
+  static void SetUpTestSuite() {
+    compute_device("sim",
+                   0);  // before the first backward: libtorch's engine then learns which devices there are
+    sim::Machine::get().set_delays({.seed = 4, .most_microseconds = 15});
+  }
   static void TearDownTestSuite() { sim::Machine::get().set_delays({}); }
 
   /// `body` on ranks with a mesh of `degrees`, each on the device of its number; "cpu": on the CPU.
