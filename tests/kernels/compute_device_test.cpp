@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/compute_device.h"
 
+#include <filesystem>
+
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/installation.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -21,9 +24,14 @@ TEST(ComputeDevice, TheCpuCountsItsTensors) {
   EXPECT_FALSE(cpu.backend->owns(values.data_ptr()));
 }
 
+TEST(ComputeDevice, ANameThatIsNoDeviceIsRefused) {
+  EXPECT_CONTAINS(message_of<UsageError>([] { compute_device("npu", 0); }), "\"npu\"", "cuda:1");
+}
+
 TEST(ComputeDevice, WithoutTheFileOfAPlugInItsKindIsRefused) {
-  EXPECT_CONTAINS(message_of<UsageError>([] { compute_device("npu", 0); }), "training.device = npu",
-                  "libstepforge_npu.so");
+  if (std::filesystem::exists(device_library("cuda"))) GTEST_SKIP() << "this build has the plug-in";
+  EXPECT_CONTAINS(message_of<UsageError>([] { compute_device("cuda", 0); }), "training.device = cuda",
+                  "libstepforge_cuda.so", "make cuda");
 }
 
 }  // namespace
