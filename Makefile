@@ -18,7 +18,7 @@ cuda: ## Build the plug-in for GPUs, where nvcc is found; scripts/setup.sh cuda 
 dist: ## Pack the program for other machines: build/dist/stepforge-VERSION-linux-x86_64.tar.zst, which uses the PyTorch there
 	@scripts/dist.sh
 
-gpu-check: ## Check and measure a GPU with what is built, in about 10 minutes; without a GPU say so and fail; ONLY=kernels,rates
+gpu-check: ## Check and measure a GPU with what is built; without a GPU say so and fail; ONLY=kernels,rates
 	@scripts/gpu_check.sh $(if $(ONLY),--only $(ONLY))
 
 demo: ## Set up and build; train a small model on a book, kill it, resume it, export it, generate text; FILE=my.txt uses your text

@@ -15,27 +15,22 @@ if(STEPFORGE_NVCC)
   find_path(STEPFORGE_NCCL_INCLUDE nccl.h HINTS ${STEPFORGE_CUDA_ROOT}/include)
 endif()
 
-# stepforge_cuda_object(SOURCE OBJECT [OPTION...]): compiles a .cu file, with these options of nvcc too. nvcc does not know the options of
-# the rest of the build, so CUDA is not a language of this project.
-function(stepforge_cuda_object source object)
+# nvcc does not know the options of the rest of the build, so CUDA is not a language of this project.
+if(STEPFORGE_NVCC)
   set(targets "")
   foreach(architecture ${STEPFORGE_CUDA_ARCHITECTURES})
     list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
   endforeach()
-  get_filename_component(name ${object} NAME)
-  add_custom_command(OUTPUT ${object}
-    COMMAND ${STEPFORGE_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 -ccbin ${CMAKE_CXX_COMPILER}
-      -Xcompiler -fPIC,-Wall,-Wextra ${targets} ${ARGN} -MMD -MF ${object}.d -I ${CMAKE_SOURCE_DIR} -c ${source} -o ${object}
-    DEPENDS ${source} DEPFILE ${object}.d
-    COMMENT "Building CUDA object ${name}" VERBATIM)
-endfunction()
-
-if(STEPFORGE_NVCC)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
   foreach(source ${STEPFORGE_CUDA_SOURCES})
     get_filename_component(name ${source} NAME_WE)
-    stepforge_cuda_object(${source} ${CMAKE_BINARY_DIR}/cuda/${name}.o -Xptxas -v)
-    list(APPEND STEPFORGE_CUDA_OBJECTS ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${STEPFORGE_NVCC} -std=c++20 --expt-relaxed-constexpr -O3 -ccbin ${CMAKE_CXX_COMPILER}
+        -Xcompiler -fPIC,-Wall,-Wextra ${targets} -Xptxas -v -MMD -MF ${object}.d -I ${CMAKE_SOURCE_DIR} -c ${source} -o ${object}
+      DEPENDS ${source} DEPFILE ${object}.d
+      COMMENT "Building CUDA object ${name}.o" VERBATIM)
+    list(APPEND STEPFORGE_CUDA_OBJECTS ${object})
   endforeach()
   add_custom_target(stepforge_cuda_kernels DEPENDS ${STEPFORGE_CUDA_OBJECTS})
 endif()

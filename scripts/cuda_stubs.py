@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes stand-ins for CUDA libraries that libtorch_cuda.so names and that are not there, so that it can be loaded without them.
 
-    scripts/cuda_stubs.py [--root LIBRARY] FOLDER      FOLDER: lib in the folder of PyTorch
+    scripts/cuda_stubs.py FOLDER      FOLDER: lib in the folder of PyTorch
 
 A stand-in has the name that the loader looks for, and defines the functions that the libraries of FOLDER take from it. Each ends the process
 with a message that names the function, the library and the remedy. They are written into FOLDER, which libtorch searches last, so a library that
@@ -20,6 +20,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+ROOT = "libtorch_cuda.so"
 LIST = "stand-ins.txt"
 REMEDY = "scripts/setup.sh cuda-full"
 MARK = "of which there is only a stand-in"
@@ -133,12 +134,10 @@ def write_stand_in(folder, library, functions):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--root", default="libtorch_cuda.so")
-    arguments = parser.parse_args()
-    folder, list_file = arguments.folder.resolve(), arguments.folder.resolve() / LIST
-    if not (folder / arguments.root).exists():
-        sys.exit(f"error: {folder} has no {arguments.root}: is it the folder lib of a PyTorch with CUDA?")
-    functions = missing_functions(folder / arguments.root)
+    folder = parser.parse_args().folder.resolve()
+    if not (folder / ROOT).exists():
+        sys.exit(f"error: {folder} has no {ROOT}: is it the folder lib of a PyTorch with CUDA?")
+    functions = missing_functions(folder / ROOT)
     for library, taken in sorted(functions.items()):
         write_stand_in(folder, library, taken)
         print(f"    {library}: a stand-in with {len(taken)} functions")
@@ -147,7 +146,7 @@ def main():
     for library in folder.glob("lib*.so*"):
         if library.name not in functions and is_stand_in(library):
             library.unlink()
-    list_file.write_text("".join(f"{library}\n" for library in sorted(functions)))
+    (folder / LIST).write_text("".join(f"{library}\n" for library in sorted(functions)))
 
 
 if __name__ == "__main__":

@@ -78,13 +78,25 @@ pack() {
   [ "$bytes" -le "$largest" ] || die "$archive has $bytes bytes, more than $largest"
 }
 
-# In a folder of its own, with the libtorch of this build and without its other libraries.
+# Other machines lack the libraries that this one has: the archive may name only those of the system, its own, and libtorch's.
+check_libraries() {
+  local torch=$1 name
+  for name in $(patchelf --print-needed "$release"/bin/* "$release"/lib/* | sort -u); do
+    [[ $name =~ $of_the_system || -e $release/lib/$name ]] || compgen -G "$torch/lib/$name" >/dev/null ||
+      compgen -G "$torch/../nvidia/*/lib/$name" >/dev/null ||
+      die "the archive needs $name, which is neither in it nor in PyTorch"
+  done
+}
+
+# In a folder of its own, with the libtorch of this build, and not with its other libraries: check_libraries. Not tried: the reader of Parquet and
+# Arrow files, the plug-in for GPUs, and systems that are older than this one.
 try_out() (
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   torch=$(realpath "$(scripts/setup.sh --print)")
   tar --extract --zstd --file "$archive" --directory "$work"
   cd "$work"
+  check_libraries "$torch"
   env -i PATH=/usr/bin:/bin HOME="$work" STEPFORGE_TORCH="$torch" "$release/bin/stepforge" train --preset debug training.steps=3 run_dir=run >log 2>&1 ||
     { cat log; die "the unpacked archive cannot train"; }
 )

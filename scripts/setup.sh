@@ -149,6 +149,8 @@ install_cuda() {
   fi
   add_cuda cuda "cuBLAS, cuDNN and NCCL (about 1 GB)" 3 scripts/cuda-wheels.txt
   if [ "$1" = cuda-full ]; then add_cuda cuda-full "the other CUDA libraries (about 0.9 GB)" 3 scripts/cuda-full-wheels.txt; fi
+  exec 9>"$torch_home.lock"
+  flock 9
   say "Stand-ins for CUDA libraries that are not there"
   python3 scripts/cuda_stubs.py "$torch_home/torch/lib"
 }

@@ -538,7 +538,7 @@ class CommandLine {
   }
 
   void add_gpu_check() {
-    CLI::App* command = add(app_, "gpu-check", "Check and measure a GPU, in about 10 minutes");
+    CLI::App* command = add(app_, "gpu-check", "Check and measure a GPU");
     auto check = options<GpuCheckOptions>();
     command->add_option("--out", check->output, "Folder for the report and the rates");
     command->add_option("--only", check->only, "Stages to run, with commas; --list names them")
@@ -550,8 +550,9 @@ class CommandLine {
     add_choice(*command, "--device", check->device, {"cuda", "sim", "cpu"},
                "A GPU, or with small sizes what stands in for one in tests");
     command->footer(
-        "Exit code: 0 if stages passed and none failed, 1 if one failed or none passed, 3 if there is no\n"
-        "GPU. It needs no network and no sources. Nothing of it has run on a GPU yet (docs/devices.md).");
+        "Exit code: 0 if stages passed and none failed, 1 if one failed or none passed, 2 if the GPU cannot\n"
+        "be used (without its plug-in), 3 if there is no driver of one. It needs no network and no sources.\n"
+        "Nothing of it has run on a GPU yet (docs/devices.md).");
     on(command, [=, this] { return run_with_torch(*check, registry_); });
   }
 

@@ -78,7 +78,6 @@ size_t line_of(const std::string& place) {
 /// Turns settings of a translated configuration that training would refuse, because nothing reads them, into comments.
 /// Adds other settings without effect to `notes`.
 std::string without_unread(const std::string& toml, std::vector<std::string>& notes) {
-  constexpr const char* kName = "the result";
   LoadedConfig loaded;
   try {
     loaded = parse_converted(toml);

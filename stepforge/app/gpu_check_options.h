@@ -25,7 +25,4 @@ struct GpuCheckOptions {
   std::filesystem::path peer;                  ///< script of the same models in PyTorch; empty: none
 };
 
-/// The exit code if there is no GPU: nothing was checked, which is neither a success (0) nor a failure (1).
-inline constexpr int kNoGpuExitCode = 3;
-
 }  // namespace stepforge

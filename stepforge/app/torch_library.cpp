@@ -25,11 +25,9 @@ void* open_globally(const std::filesystem::path& library, std::string& failure) 
   return handle;
 }
 
-/// Whether the loader has not found libtorch, of which the library names these.
+/// Whether the loader has not found libtorch. The library names this one first.
 bool is_without_libtorch(const std::string& failure) {
-  for (const char* name : {"libtorch_cpu.so: ", "libc10.so: ", "libgomp"})
-    if (failure.starts_with(name)) return true;
-  return false;
+  return failure.starts_with("libtorch_cpu.so: ");
 }
 
 /// The library names libtorch, and knows the folder of the one that it was built with. STEPFORGE_TORCH, or an archive that was unpacked

@@ -32,10 +32,10 @@ class DeviceEngine {
 
   /// A collective of the group's ranks, after which their transport has moved and summed some numbers for a test. The calls of the
   /// result on device memory are enqueued on the caller's current stream and return at once. They compare nothing with other ranks:
-  /// all ranks must make the same calls, with sizes that match. A call without bytes does nothing, and a small
-  /// message may end before its receiver has come. What a call throws on the
-  /// device is set in `failure`, and thrown by later calls. Calls on host memory are for `control`. Throws PeerError, and
-  /// UsageError if the ranks cannot be connected in this way.
+  /// all ranks must make the same calls, with sizes that match. A call without bytes does nothing, and a small message may end
+  /// before its receiver has come. What a call throws on the device is set in `failure`, and thrown by later calls. Calls on host
+  /// memory are for `control`; every rank must have bytes in an all_to_all or send_receive there, because one without them takes no
+  /// part, and the others would wait for it. Throws PeerError, and UsageError if the ranks cannot be connected in this way.
   virtual std::unique_ptr<Communicator> group(DeviceGroup group) = 0;
 };
 

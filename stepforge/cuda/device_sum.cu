@@ -2,8 +2,9 @@
 #include "stepforge/cuda/device_sum.h"
 
 #include <cstdint>
+#include <type_traits>
 
-#include "stepforge/cuda/cuda_on_cpu.h"
+#include "stepforge/cuda/elements.h"
 #include "stepforge/cuda/half.h"
 
 namespace stepforge::cuda {
@@ -11,31 +12,8 @@ namespace stepforge::cuda {
 namespace {
 
 constexpr int kSumThreads = 256;
-constexpr std::size_t kMostBlocks = 4096;
 /// Enough levels for a tree over INT_MAX sources.
 constexpr int kMaxLevels = 32;
-
-template <typename Number>
-struct Plain {
-  using Stored = Number;
-  using Sum = Number;
-  static __device__ Sum load(Stored value) { return value; }
-  static __device__ Stored store(Sum value) { return value; }
-};
-
-struct BFloat16 {
-  using Stored = __nv_bfloat16;
-  using Sum = float;
-  static __device__ Sum load(Stored value) { return __bfloat162float(value); }
-  static __device__ Stored store(Sum value) { return __float2bfloat16_rn(value); }
-};
-
-struct Float16 {
-  using Stored = __half;
-  using Sum = float;
-  static __device__ Sum load(Stored value) { return __half2float(value); }
-  static __device__ Stored store(Sum value) { return __float2half_rn(value); }
-};
 
 /// The sources of a sum.
 struct Sources {
@@ -46,12 +24,10 @@ struct Sources {
   int members;
 };
 
-template <typename Element>
-__global__ void sum_elements(Sources sources, std::byte* output, std::size_t elements) {
-  using Stored = typename Element::Stored;
-  using Sum = typename Element::Sum;
-  const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < elements; i += step) {
+/// Elements of type T, which are added in type Sum.
+template <typename T, typename Sum>
+__global__ void __launch_bounds__(kSumThreads) sum_elements(Sources sources, T* output, int64_t elements) {
+  for (int64_t i = thread_of_grid(); i < elements; i += threads_of_grid()) {
     // stash[level] is the sum of 2^level sources, as when a binary counter carries.
     Sum stash[kMaxLevels];
     Sum current{};
@@ -60,7 +36,11 @@ __global__ void sum_elements(Sources sources, std::byte* output, std::size_t ele
       const std::byte* const source =
           leaf == sources.own_member ? sources.own
                                      : sources.staging + static_cast<std::size_t>(leaf) * sources.stride;
-      current = Element::load(reinterpret_cast<const Stored*>(source)[i]);
+      const T value = reinterpret_cast<const T*>(source)[i];
+      if constexpr (std::is_same_v<T, Sum>)
+        current = value;
+      else
+        current = widen(value);
       for (int level = 0; (leaf >> level) != 0 || !is_last; ++level) {
         if (((leaf >> level) & 1) != 0) {
           current = stash[level] + current;
@@ -70,18 +50,20 @@ __global__ void sum_elements(Sources sources, std::byte* output, std::size_t ele
         }
       }
     }
-    reinterpret_cast<Stored*>(output)[i] = Element::store(current);
+    if constexpr (std::is_same_v<T, Sum>)
+      output[i] = current;
+    else
+      narrow(current, output[i]);
   }
 }
 
-template <typename Element>
+template <typename T, typename Sum = T>
 void run(const Sources& sources, std::byte* output, std::size_t bytes, Stream stream) {
-  const std::size_t elements = bytes / sizeof(typename Element::Stored);
+  const auto elements = static_cast<int64_t>(bytes / sizeof(T));
   if (elements == 0) return;
-  const std::size_t blocks = (elements + kSumThreads - 1) / kSumThreads;
-  const auto kernel = sum_elements<Element>;
-  LAUNCH(kernel, static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kSumThreads, stream,
-         sources, output, elements);
+  const auto kernel = sum_elements<T, Sum>;
+  LAUNCH(kernel, blocks_for(elements, kSumThreads), kSumThreads, stream, sources,
+         reinterpret_cast<T*>(output), elements);
 }
 
 }  // namespace
@@ -91,17 +73,17 @@ void device_tree_sum(const std::byte* staging, std::size_t stride, const std::by
   const Sources sources{staging, stride, own, own_member, members};
   switch (dtype) {
     case DType::f64:
-      return run<Plain<double>>(sources, output, bytes, stream);
+      return run<double>(sources, output, bytes, stream);
     case DType::f32:
-      return run<Plain<float>>(sources, output, bytes, stream);
+      return run<float>(sources, output, bytes, stream);
     case DType::bf16:
-      return run<BFloat16>(sources, output, bytes, stream);
+      return run<BFloat16, float>(sources, output, bytes, stream);
     case DType::f16:
-      return run<Float16>(sources, output, bytes, stream);
+      return run<__half, float>(sources, output, bytes, stream);
     case DType::i64:
-      return run<Plain<uint64_t>>(sources, output, bytes, stream);
+      return run<uint64_t>(sources, output, bytes, stream);
     default:
-      return run<Plain<uint32_t>>(sources, output, bytes, stream);
+      return run<uint32_t>(sources, output, bytes, stream);
   }
 }
 

@@ -2,6 +2,8 @@
 // fp16 for .cu files: that of CUDA under nvcc, otherwise the part of it that kernels use. See cuda_on_cpu.h.
 #pragma once
 
+#include "stepforge/cuda/cuda_on_cpu.h"
+
 #ifdef __CUDACC__
 
 #include <cuda_fp16.h>
@@ -41,3 +43,15 @@ inline __half __float2half_rn(float value) {
 }
 
 #endif
+
+namespace stepforge::cuda {
+
+// As those of elements.h.
+__device__ inline float widen(__half value) {
+  return __half2float(value);
+}
+__device__ inline void narrow(float value, __half& to) {
+  to = __float2half_rn(value);
+}
+
+}  // namespace stepforge::cuda

@@ -199,14 +199,13 @@ void FsdpParamGroup::start_reduction(const ReduceRule& rule) {
 }
 
 void FsdpParamGroup::take_sum(const at::Tensor& sum, bool accumulate) {
-  if (store_->rests_on_host()) {
-    adds_arriving_ = accumulate;
+  if (!accumulate) {
+    store_->gradient().copy_(sum, /*non_blocking=*/true);
+  } else if (store_->rests_on_host()) {
     arriving_ = at::empty(sum.sizes(), store_->resting_options(sum.scalar_type()));
     arriving_.copy_(sum, /*non_blocking=*/true);
-  } else if (accumulate) {
-    store_->gradient().add_(sum);
   } else {
-    store_->gradient().copy_(sum);
+    store_->gradient().add_(sum);
   }
 }
 
@@ -216,12 +215,7 @@ void FsdpParamGroup::finish_reduction() {
   if (partial_.defined()) return;
   if (arriving_.defined()) {
     const at::NoGradGuard no_grad;
-    const at::Tensor sum = std::exchange(arriving_, {});
-    if (adds_arriving_) {
-      store_->gradient().add_(sum);
-    } else {
-      store_->gradient().copy_(sum);
-    }
+    store_->gradient().add_(std::exchange(arriving_, {}));
   }
   for (size_t i = 0; i < locals_.size(); ++i) {
     if (!trained(i)) continue;

@@ -90,6 +90,7 @@ class FsdpParamGroup {
   bool keep_earlier_gradients();
   /// What follows uses what `task` has written: of an offloaded unit the host.
   void wait(LaneTask& task) const;
+  /// Writes `sum` to the gradient of the shard, or adds it; of an offloaded unit finish_reduction() adds it.
   void take_sum(const at::Tensor& sum, bool accumulate);
 
   UnitSpec spec_;
@@ -107,8 +108,7 @@ class FsdpParamGroup {
   at::Tensor written_;  ///< the flat buffer that backward writes into
   LaneTask reducing_;
   at::Tensor partial_;   ///< gradients summed over shards, but not yet over replicas
-  at::Tensor arriving_;  ///< of an offloaded unit: the sum that is copied to the host
-  bool adds_arriving_ = false;
+  at::Tensor arriving_;  ///< on the host, of an offloaded unit: a sum on its way, to be added to the gradient
 };
 
 }  // namespace stepforge

@@ -50,18 +50,13 @@ ShardMesh::ShardMesh(World& world) : ShardMesh(world, {-1}) {}
 
 ShardMesh::ShardMesh(World& world, const std::vector<int64_t>& degrees, const std::string& name,
                      const ComputeDevice& device)
-    : device_(device), runtime_(std::make_unique<UnitRuntime>()) {
+    : runtime_(std::make_unique<UnitRuntime>()),
+      gather_lane_(
+          world.size() > 1, [this](const std::string& reason) { abort(reason); }, device),
+      reduce_lane_(world.size() > 1, [this](const std::string& reason) { abort(reason); }, device) {
   if (device.add_kernels != nullptr && charged_memory() != nullptr) add_kernels_to_rank(device.add_kernels);
   const RankLayout layout = rank_layout({}, {.dims = dims_of(degrees)}, {world.rank(), world.size()});
   groups_ = std::make_unique<GroupCommunicators>(world, layout, lanes_of(layout), name + " ", device);
-  const auto lane = [&] {
-    const auto on_failure = [this](const std::string& reason) { abort(reason); };
-    return device.device.is_cpu()
-               ? std::make_unique<LaneWorker>(world.size() > 1, on_failure)
-               : std::make_unique<LaneWorker>(device.backend->new_stream(device.device), on_failure);
-  };
-  gather_lane_ = lane();
-  reduce_lane_ = lane();
 }
 
 Communicator* ShardMesh::shard_ranks() const {

@@ -37,7 +37,7 @@ class ShardMesh {
   ShardMesh& operator=(const ShardMesh&) = delete;
 
   /// On which units compute.
-  const ComputeDevice& device() const { return device_; }
+  const ComputeDevice& device() const { return groups_->compute(); }
   const RankLayout& layout() const { return groups_->layout(); }
   int rank() const { return layout().id.rank; }
   int shards() const { return layout().size_of(layout().find(kShardGroup)); }
@@ -57,19 +57,18 @@ class ShardMesh {
   Communicator* tensor_ranks() const;
   Communicator* all_ranks() const;
 
-  LaneWorker& gather_lane() { return *gather_lane_; }
-  LaneWorker& reduce_lane() { return *reduce_lane_; }
+  LaneWorker& gather_lane() { return gather_lane_; }
+  LaneWorker& reduce_lane() { return reduce_lane_; }
   UnitRuntime& runtime() { return *runtime_; }
 
   /// Ends all collectives of this mesh, including those that other ranks wait in. Callable from any thread.
   void abort(const std::string& reason) const;
 
  private:
-  ComputeDevice device_;
   std::unique_ptr<const GroupCommunicators> groups_;
   std::unique_ptr<UnitRuntime> runtime_;
-  std::unique_ptr<LaneWorker> gather_lane_;  // last: tasks use the members above
-  std::unique_ptr<LaneWorker> reduce_lane_;
+  LaneWorker gather_lane_;  // last: tasks use the members above
+  LaneWorker reduce_lane_;
 };
 
 }  // namespace stepforge

@@ -89,8 +89,7 @@ void use_device_engine(ComputeDevice& device, const std::string& setting, double
   if (device.engine == nullptr) {
     throw UsageError(format(
         "comm.backend = nccl: the plug-in of training.device = {} has no NCCL{}; set comm.backend to auto or gloo",
-        setting,
-        device.device.is_cuda() ? ", because nccl.h and libnccl were missing when it was built" : ""));
+        setting, device.device.is_cuda() ? ", because nccl.h was missing when it was built" : ""));
   }
 }
 

@@ -48,8 +48,8 @@ class DeviceBackend {
   /// Names what this thread gives the device next, in profilers and messages.
   virtual void mark(const std::string& what) {}
 
-  /// A stream of `device`, which is not the CPU, that nothing else uses: what blocks in it holds up nobody. It lives as long as this
-  /// object.
+  /// A stream of `device`, which is not the CPU, that nothing else uses: what blocks in it holds up nobody. It lives at least as long
+  /// as this object.
   virtual c10::Stream new_stream(c10::Device device);
 
   /// Whether `address` is in memory of such devices.

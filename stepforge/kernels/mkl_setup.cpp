@@ -2,8 +2,8 @@
 // MKL computes libtorch's matrix products on the CPU. Two of its defaults do not suit us (docs/dependencies.md).
 //
 // It checks the processor's vendor before its instruction set, and has slow kernels for processors that are not from Intel. The
-// first two functions replace its own, so that it chooses by instruction set. The dynamic linker finds these definitions before
-// libtorch's own, because programs load libtorch through this library.
+// first two functions replace its own, so that it chooses by instruction set. The program and libstepforge_torch both define them. The
+// dynamic linker finds those before libtorch's own: first in the program, which loads libtorch later, or in a library that is linked before it.
 //
 // It also divides a product over threads in ways that change the last bits of small ones. In the strict mode of its conditional
 // numerical reproducibility, which those slow kernels do not have, the number of threads changes no bit.

@@ -56,7 +56,7 @@ bool is_stack_frame(std::string_view line) {
 
 }  // namespace
 
-std::string PlainText::add(std::string_view bytes) {
+std::string EscapeRemover::add(std::string_view bytes) {
   constexpr std::size_t kMaxHeld = 4096;
   std::string text;
   const auto release = [&](std::string_view output) {

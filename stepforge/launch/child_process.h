@@ -25,7 +25,7 @@ struct ChildOutput {
 
 /// Converts terminal output to plain text: removes colours, and lines that are overwritten after a carriage
 /// return, such as a status line.
-class PlainText {
+class EscapeRemover {
  public:
   /// Returns the part of the text that later bytes can no longer change.
   std::string add(std::string_view bytes);
@@ -97,7 +97,7 @@ class ChildProcess {
   pid_t process_ = -1;
   std::optional<int> exit_code_;
   bool was_killed_ = false;
-  PlainText plain_;
+  EscapeRemover plain_;
   LastLines last_lines_;
 };
 

@@ -34,7 +34,7 @@ Link link_of(const RankLayout& layout, const GroupLane& lane) {
 GroupCommunicators::GroupCommunicators(World& world, const RankLayout& layout,
                                        const std::vector<GroupLane>& lanes, const std::string& name,
                                        const ComputeDevice& device)
-    : device_(device.device), layout_(layout) {
+    : compute_(device), layout_(layout) {
   for (size_t i = 0; i < layout.groups.size(); ++i) meters_.push_back(std::make_unique<GroupMeter>());
   std::vector<Link> links;
   for (const GroupLane& lane : lanes) {
@@ -46,7 +46,7 @@ GroupCommunicators::GroupCommunicators(World& world, const RankLayout& layout,
     const RankGroup& group = layout.groups.at(static_cast<size_t>(lane.group));
     const std::string of_lane =
         format("{}{} {} from rank {}", name, group.name, lane_name(lane.lane), group.ranks.front());
-    communicators_[lane] = made(world, of_lane, group.ranks, lane, device);
+    communicators_[lane] = made(world, of_lane, group.ranks, lane);
   }
   // Both ends wait for each other, so all ranks make their links in one order.
   std::ranges::sort(links, {}, [](const Link& link) { return std::pair(link.from, link.to); });
@@ -54,7 +54,7 @@ GroupCommunicators::GroupCommunicators(World& world, const RankLayout& layout,
     lanes_.push_back(lane);
     const std::string& group = layout.groups.at(static_cast<size_t>(lane.group)).name;
     communicators_[lane] = made(world, format("{}{} from rank {} to {}", name, group, from, to),
-                                {std::min(from, to), std::max(from, to)}, lane, device);
+                                {std::min(from, to), std::max(from, to)}, lane);
   }
 }
 
@@ -65,17 +65,16 @@ GroupCommunicators::~GroupCommunicators() {
 }
 
 std::unique_ptr<Communicator> GroupCommunicators::made(World& world, const std::string& name,
-                                                       const std::vector<int>& ranks, const GroupLane& lane,
-                                                       const ComputeDevice& device) {
+                                                       const std::vector<int>& ranks, const GroupLane& lane) {
   const auto measured = [&](std::unique_ptr<Communicator> communicator) {
     return metered(std::move(communicator), meter(lane.group), /*waits=*/lane.lane == Lane::compute);
   };
   std::unique_ptr<Communicator> engine = world.group(name, ranks);
-  if (device.device.is_cpu()) return measured(std::move(engine));
+  if (device().is_cpu()) return measured(std::move(engine));
   // Of an engine of the device the time is that of issuing; what is staged takes its time in a call of the host.
-  if (device.engine != nullptr)
-    return measured(device.engine->group({std::move(engine), name, ranks, failure_}));
-  return staged(measured(std::move(engine)), device, failure_);
+  if (compute_.engine != nullptr)
+    return measured(compute_.engine->group({std::move(engine), name, ranks, failure_}));
+  return staged(measured(std::move(engine)), compute_, failure_);
 }
 
 void GroupCommunicators::rethrow_failure() const {

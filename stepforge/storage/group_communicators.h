@@ -42,7 +42,8 @@ class GroupCommunicators {
   /// In an order in which all ranks can use one after the other: links between two ranks of a pipeline come last.
   const std::vector<GroupLane>& lanes() const { return lanes_; }
   /// On which ranks compute.
-  c10::Device device() const { return device_; }
+  const ComputeDevice& compute() const { return compute_; }
+  c10::Device device() const { return compute_.device; }
   /// Null for group -1, a group of one rank. Throws Error if this lane of the group was not asked for.
   Communicator* at(int group, Lane lane) const;
   /// Counts the bytes of all lanes of a group, and the time for which the compute lane waits for it.
@@ -52,9 +53,9 @@ class GroupCommunicators {
 
  private:
   std::unique_ptr<Communicator> made(World& world, const std::string& name, const std::vector<int>& ranks,
-                                     const GroupLane& lane, const ComputeDevice& device);
+                                     const GroupLane& lane);
 
-  c10::Device device_ = at::kCPU;
+  ComputeDevice compute_ = cpu_device();
   RankLayout layout_;
   std::shared_ptr<CallFailure> failure_ =
       std::make_shared<CallFailure>([this](const std::string& reason) { abort(reason); });

@@ -4,20 +4,13 @@
 #include <utility>
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <omp.h>
 
 #include "stepforge/kernels/cpu_allocator.h"
+#include "stepforge/kernels/streams.h"
+
+extern "C" void omp_set_num_threads(int threads);  // of omp.h, whose gcc version clang-tidy cannot read
 
 namespace stepforge {
-
-namespace {
-
-c10::Stream current_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-}
-
-}  // namespace
 
 void LaneTask::wait() {
   if (!done_.valid()) return;
@@ -38,18 +31,18 @@ void LaneTask::wait_noexcept() noexcept {
   }
 }
 
-LaneWorker::LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure)
+LaneWorker::LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure,
+                       const ComputeDevice& device)
     : on_failure_(std::move(on_failure)) {
-  if (threaded) {
+  if (!device.device.is_cpu()) {
+    stream_ = device.backend->new_stream(device.device);
+  } else if (threaded) {
     thread_ = std::thread([this, memory = charged_memory()] {
       const ChargeMemory charge(memory);
       serve();
     });
   }
 }
-
-LaneWorker::LaneWorker(const c10::Stream& stream, std::function<void(const std::string&)> on_failure)
-    : on_failure_(std::move(on_failure)), stream_(stream) {}
 
 LaneWorker::~LaneWorker() {
   {
@@ -77,11 +70,8 @@ LaneTask LaneWorker::submit(std::function<void()> task) {
 }
 
 LaneTask LaneWorker::enqueue(std::packaged_task<void()> task) {
-  const c10::Device device = stream_->device();
-  c10::Event begin(device.type());
-  begin.record(current_stream(device));
-  begin.block(*stream_);
-  const auto end = std::make_shared<c10::Event>(device.type());
+  put_after(current_stream(stream_->device()), *stream_);
+  const auto end = std::make_shared<c10::Event>(stream_->device_type());
   LaneTask handle(task.get_future().share(), end);
   {
     const c10::StreamGuard guard(*stream_);

@@ -16,6 +16,8 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include "stepforge/kernels/compute_device.h"
+
 namespace stepforge {
 
 /// A handle of a submitted task; copies refer to the same task.
@@ -27,7 +29,6 @@ class LaneTask {
 
   /// Whether this copy has a task that it has not waited for.
   explicit operator bool() const { return done_.valid(); }
-  const std::shared_future<void>& future() const { return done_; }
   /// What follows, here or on this thread's current stream, is after the task. Rethrows its exception. Afterwards this copy has
   /// no task.
   void wait();
@@ -46,11 +47,10 @@ class LaneWorker {
  public:
   /// If not `threaded`, submit() runs the task itself: for groups of one rank, whose tasks do not wait.
   /// `on_failure`, if given, is called with the reason when a task throws; it must end the waits of other
-  /// ranks.
-  explicit LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure = {});
-  /// A lane of a device: submit() runs the task itself, which enqueues its work on `stream`, after what this thread's current
-  /// stream has.
-  explicit LaneWorker(const c10::Stream& stream, std::function<void(const std::string&)> on_failure = {});
+  /// ranks. On another `device` than the CPU the lane is a stream instead: submit() runs the task, which enqueues its work there,
+  /// after what this thread's current stream has.
+  explicit LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure = {},
+                      const ComputeDevice& device = cpu_device());
   /// Waits for all submitted tasks.
   ~LaneWorker();
   LaneWorker(const LaneWorker&) = delete;

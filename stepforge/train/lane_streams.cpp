@@ -5,7 +5,8 @@
 #include <exception>
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "stepforge/kernels/streams.h"
 
 namespace stepforge {
 
@@ -35,7 +36,7 @@ LaneStreams::LaneStreams(const StepProgram& program, const ModelStore& store)
 }
 
 void LaneStreams::run(const std::function<void(std::size_t operation)>& execute) {
-  const c10::Stream compute = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  const c10::Stream compute = current_stream(device_);
   try {
     issue(compute, execute);
     join(compute);
@@ -50,10 +51,8 @@ void LaneStreams::run(const std::function<void(std::size_t operation)>& execute)
 
 void LaneStreams::issue(const c10::Stream& compute,
                         const std::function<void(std::size_t operation)>& execute) {
-  c10::Event begin(device_.type());
-  begin.record(compute);
   for (const std::optional<c10::Stream>& stream : streams_)
-    if (stream) begin.block(*stream);
+    if (stream) put_after(compute, *stream);
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const c10::Stream stream = lanes_[i] == kCallersLane ? compute : *streams_.at(lanes_[i]);
     for (const std::size_t needed : needs_[i]) done_[needed]->block(stream);
@@ -64,12 +63,8 @@ void LaneStreams::issue(const c10::Stream& compute,
 }
 
 void LaneStreams::join(const c10::Stream& compute) const {
-  for (const std::optional<c10::Stream>& stream : streams_) {
-    if (!stream) continue;
-    c10::Event end(device_.type());
-    end.record(*stream);
-    end.block(compute);
-  }
+  for (const std::optional<c10::Stream>& stream : streams_)
+    if (stream) put_after(*stream, compute);
 }
 
 }  // namespace stepforge

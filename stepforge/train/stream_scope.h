@@ -20,6 +20,7 @@ class StreamScope {
 
  private:
   std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> outer_;  ///< of the same device
   std::optional<c10::StreamGuard> guard_;
 };
 

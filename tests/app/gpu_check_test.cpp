@@ -47,7 +47,7 @@ TEST(GpuCheckCommand, WritesAReportOfTheStagesThatRan) {
   const TempFolder folder;
   const std::string printed =
       output_of({"gpu-check", "--device", "sim", "--only", "text,kernels", "--out", folder.path().string()});
-  EXPECT_CONTAINS(printed, "passed   kernels", "0 rows of the table", "passed   text",
+  EXPECT_CONTAINS(printed, "skipped  kernels", "this device has no kernels of its own", "passed   text",
                   "passed: the report is in");
   EXPECT_LT(printed.find("kernels"), printed.find("text"));
   const Json report = read_json_file(folder / "report.json");
@@ -58,13 +58,33 @@ TEST(GpuCheckCommand, WritesAReportOfTheStagesThatRan) {
   EXPECT_EQ(read_file(folder / "report.txt"), printed);
 }
 
+/// The stand-in copies the report that is there while it runs.
+TEST(GpuCheckCommand, WritesTheReportOfTheStagesSoFarAndRemovesThatOfAnEarlierRun) {
+  const TempFolder folder;
+  write_text(folder / "machine.json", "{}");
+  const OtherProgram tool("compute-sanitizer",
+                          format("cp {}/report.* {}\n", folder.path().string(), (folder / "seen").string()));
+  fs::create_directories(folder / "seen");
+  const ProgramResult result = run_program(
+      {"gpu-check", "--device", "cpu", "--only", "doctor,sanitizer", "--out", folder.path().string()}, "",
+      tool.environment());
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  const Json seen = read_json_file(folder / "seen" / "report.json");
+  EXPECT_EQ(seen["verdict"], "running");
+  ASSERT_EQ(seen["stages"].size(), 1U);
+  EXPECT_EQ(seen["stages"][0]["name"], "doctor");
+  EXPECT_CONTAINS(read_file(folder / "seen" / "report.txt"), "passed   doctor");
+  EXPECT_EQ(read_json_file(folder / "report.json")["verdict"], "passed");
+  EXPECT_FALSE(fs::exists(folder / "machine.json"));
+}
+
 TEST(GpuCheckCommand, RefusesAStageThatThereIsNot) {
   EXPECT_CONTAINS(refusal_of({"gpu-check", "--only", "speed"}), "--only speed: there is no such stage");
 }
 
 TEST(GpuCheckCommand, RunsKernelsUnderComputeSanitizer) {
   const TempFolder folder;
-  const Strings args = {"gpu-check",           "--device", "sim", "--only", "sanitizer", "--out",
+  const Strings args = {"gpu-check",           "--device", "cpu", "--only", "sanitizer", "--out",
                         folder.path().string()};
   // --error-exitcode 9 PROGRAM ARGUMENTS
   const OtherProgram good("compute-sanitizer", "shift 2\n\"$@\"\n");
@@ -85,6 +105,11 @@ TEST(GpuCheckCommand, MeasuresPyTorchBesideItselfIfItIsThere) {
   const ProgramResult passed = run_program(args, "", python.environment());
   EXPECT_EQ(passed.exit_code, 0) << passed.out << passed.err;
   EXPECT_CONTAINS(passed.out, "tiny: 123 tokens/s");
+  const OtherProgram broken("python3", "[ \"$1\" = -c ] || { echo why; echo no memory; exit 1; }\n");
+  const ProgramResult failed = run_program(args, "", broken.environment());
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_CONTAINS(failed.out, "FAILED   peer", "tiny: peer.py ends with code 1: no memory; all of it is in");
+  EXPECT_EQ(read_file(folder / "peer.txt"), "why\nno memory\n");
   const OtherProgram without("python3", "echo \"ModuleNotFoundError: No module named 'torch'\"\nexit 1\n");
   const ProgramResult skipped = run_program(args, "", without.environment());
   EXPECT_EQ(skipped.exit_code, 1);  // nothing passed

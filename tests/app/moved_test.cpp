@@ -19,6 +19,10 @@ fs::path built_with() {
   return {};
 }
 
+fs::path another_torch(const TempFolder& folder) {
+  return folder.write("torch/version.py", "__version__ = '1.13.1'\n").parent_path();
+}
+
 /// A copy of the program and its libraries that knows no folder of libtorch, and a virtual environment with PyTorch.
 class Moved : public ::testing::Test {
  protected:
@@ -84,11 +88,19 @@ TEST_F(Moved, WithoutAPyTorchNamesTheVersionAndTheRemedy) {
 }
 
 TEST_F(Moved, RefusesAPyTorchOfAnotherMinorVersion) {
-  const fs::path other = folder_.write("torch/version.py", "__version__ = '1.13.1'\n").parent_path();
-  const ProgramResult result =
-      run(Strings{"train"} + small_run(folder_ / "run"), {"STEPFORGE_TORCH=" + other.string()});
+  const ProgramResult result = run(Strings{"train"} + small_run(folder_ / "run"),
+                                   {"STEPFORGE_TORCH=" + another_torch(folder_).string()});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_CONTAINS(result.err, "is PyTorch 1.13.1, but this program was built for 2.");
+}
+
+TEST(InItsBuildFolder, TheProgramToldOfAPyTorchOfAnotherMinorVersionRefusesItThoughItsOwnIsThere) {
+  const TempFolder folder;
+  const ProgramResult result = run_program(Strings{"train"} + small_run(folder / "run"), "",
+                                           {"STEPFORGE_TORCH=" + another_torch(folder).string()});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_CONTAINS(result.err, "is PyTorch 1.13.1, but this program was built for 2.");
+  EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
 }  // namespace

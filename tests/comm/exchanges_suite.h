@@ -233,6 +233,7 @@ TEST_P(Collectives, PairedCallsDoNotNeedTheOtherRanks) {
 }
 
 TEST_P(Groups, ASendEndsOnlyWhenItsReceiverHasCome) {
+  if (GetParam().may_end_early) GTEST_SKIP() << "small messages of this engine may end early";
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{8}, std::size_t{50000}}) {
     const Marks marks;
     const auto results = GetParam().run(2, [&](World& world) {

@@ -55,7 +55,7 @@ TEST(CudaDeviceSum, HasTheBitsOfTreeSum) {
 }
 
 TEST(CudaDeviceSum, MoreElementsThanThreadsAreAllSummed) {
-  const at::Tensor ones = at::ones({4096 * 256 + 300}, at::kInt);
+  const at::Tensor ones = at::ones({cuda::kMaxBlocks * 256 + 300}, at::kInt);
   const at::Tensor sum = ones * 2;
   cuda::device_tree_sum(bytes_at(ones), ones.nbytes(), bytes_at(sum), 1, 2, bytes_at(sum), sum.nbytes(),
                         DType::i32, nullptr);

@@ -371,10 +371,11 @@ TEST(FlashAttention, SaysWhyNot) {
   AttentionShape same_values = flash_shape(1, 1, 256, 100);
   same_values.value_dim = 256;
   EXPECT_EQ(why_not(shape), "");
-  EXPECT_EQ(why_not(shape, at::kHalf, 80), "");
+  EXPECT_EQ(why_not(shape, at::kBFloat16, 80), "");
   EXPECT_EQ(why_not(same_values, at::kBFloat16, 120, 8), "");
   EXPECT_EQ(why_not(shape, at::kBFloat16, 75), "the GPU is older than compute capability 8.0");
-  EXPECT_EQ(why_not(shape, at::kFloat), "elements are neither bf16 nor fp16");
+  EXPECT_EQ(why_not(shape, at::kFloat), "elements are not bf16");
+  EXPECT_EQ(why_not(shape, at::kHalf), "elements are not bf16");
   EXPECT_EQ(why_not(capped), "scores are capped");
   EXPECT_EQ(why_not(shape, at::kBFloat16, 90, 0, 2, random_tensor({4}, 1)), "there are sinks");
   EXPECT_EQ(why_not(wide_values), "values are not as wide as keys");

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/comm/hierarchical_world.h"
-#include "stepforge/kernels/compute_device.h"
 #include "tests/engines/gloo_ranks.h"
 #include "tests/support/throws.h"
 
@@ -196,22 +195,6 @@ TEST(HierarchicalWorld, AFailureReachesGroupsOfTheOtherHost) {
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_CONTAINS(results[rank], "PeerError: rank 0: the disk is full");
   }
-}
-
-TEST(Nccl, NeedsADeviceThatHasIt) {
-  ComputeDevice cpu = cpu_device();
-  EXPECT_CONTAINS(
-      message_of<UsageError>([&] { use_device_engine(cpu, "cpu", 60); }),
-      "comm.backend = nccl carries traffic between GPUs, but training.device = cpu computes on the CPU "
-      "here; set training.device to cuda, or comm.backend to auto or gloo");
-  cpu.note = "there is no driver";
-  EXPECT_CONTAINS(message_of<UsageError>([&] { use_device_engine(cpu, "auto", 60); }),
-                  "training.device = auto computes on the CPU here (there is no driver); set");
-  ComputeDevice other = cpu_device();
-  other.device = c10::Device(c10::DeviceType::Meta);
-  EXPECT_CONTAINS(
-      message_of<UsageError>([&] { use_device_engine(other, "sim", 60); }),
-      "comm.backend = nccl: the plug-in of training.device = sim has no NCCL; set comm.backend to auto");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages of `stepforge gpu-check` pass on a simulated device and on the CPU, and each fails for a planted fault.
+// The stages of `stepforge gpu-check` pass on a simulated device and on the CPU. Faults are planted for all but "memory" and "rates"; those of
+// "peer" and "sanitizer" in tests/app/gpu_check_test.cpp.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -55,8 +56,7 @@ TEST_F(GpuCheck, AllStagesPassOnASimulatedDevice) {
   Check check = check_of(CheckedDevice::sim);
   for (const StageReport& report : run(check, {})) {
     const std::string& name = report.stage.name;
-    const bool left_out = name == "memory" || name == "peer" || name == "sanitizer";
-    if (name == "sanitizer" && report.found.outcome() == Outcome::passed) continue;  // the tool is there
+    const bool left_out = name == "kernels" || name == "memory" || name == "peer" || name == "sanitizer";
     EXPECT_EQ(report.found.outcome(), left_out ? Outcome::skipped : Outcome::passed) << stage_text(report);
     EXPECT_EQ(report.found.skipped().empty(), !left_out) << name;
     EXPECT_FALSE(report.found.figures().empty() && !left_out && name != "resume") << name;
@@ -175,6 +175,18 @@ TEST_F(GpuCheck, StepsThatWaitForTheDeviceAreFound) {
   EXPECT_CONTAINS(failures_of(check, "waits"), "steps 5 to 12:", "first in step 5");
 }
 
+TEST_F(GpuCheck, AModelThatCannotTrainIsReportedByName) {
+  Check check = check_of(CheckedDevice::sim);
+  check.of_device = {"model.n_heads=3"};
+  EXPECT_CONTAINS(failures_of(check, "models"), "tiny: ", "n_heads");
+}
+
+TEST_F(GpuCheck, APeerIsSkippedOnADeviceThatPyTorchDoesNotHave) {
+  Check check = check_of(CheckedDevice::sim);
+  check.peer = "peer.py";
+  EXPECT_EQ(run(check, {"peer"}).front().found.skipped(), "PyTorch has no device sim");
+}
+
 TEST_F(GpuCheck, ProcessesThatFailAreReported) {
   Check check = check_of(CheckedDevice::sim);
   check.program = "/bin/false";
@@ -189,9 +201,13 @@ TEST_F(GpuCheck, AStageThatThrowsFailsAndTheNextOneRuns) {
       {"second", "", 0, [](Check&, Findings& found) { found.note("ran"); }},
       {"third", "", 0, [](Check&, Findings& found) { found.skip("no reason"); }},
   };
-  int ended = 0;
-  const std::vector<StageReport> reports = run_stages(check, stages, [&](const StageReport&) { ++ended; });
-  EXPECT_EQ(ended, 3);
+  Strings ended;
+  const std::vector<StageReport> reports =
+      run_stages(check, stages, [&](std::span<const StageReport> so_far) {
+        EXPECT_EQ(so_far.size(), ended.size() + 1);
+        ended.push_back(so_far.back().stage.name);
+      });
+  EXPECT_EQ(ended, (Strings{"first", "second", "third"}));
   EXPECT_EQ(reports[0].found.failures(), std::vector<std::string>{"the fault"});
   EXPECT_EQ(reports[1].found.outcome(), Outcome::passed);
   EXPECT_EQ(verdict(reports), "failed");

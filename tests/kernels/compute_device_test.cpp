@@ -34,5 +34,21 @@ TEST(ComputeDevice, WithoutTheFileOfAPlugInItsKindIsRefused) {
                   "libstepforge_cuda.so", "make cuda");
 }
 
+TEST(ComputeDevice, NcclNeedsOneThatHasIt) {
+  ComputeDevice cpu = cpu_device();
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { use_device_engine(cpu, "cpu", 60); }),
+      "comm.backend = nccl carries traffic between GPUs, but training.device = cpu computes on the CPU "
+      "here; set training.device to cuda, or comm.backend to auto or gloo");
+  cpu.note = "there is no driver";
+  EXPECT_CONTAINS(message_of<UsageError>([&] { use_device_engine(cpu, "auto", 60); }),
+                  "training.device = auto computes on the CPU here (there is no driver); set");
+  ComputeDevice other = cpu_device();
+  other.device = c10::Device(c10::DeviceType::Meta);
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { use_device_engine(other, "sim", 60); }),
+      "comm.backend = nccl: the plug-in of training.device = sim has no NCCL; set comm.backend to auto");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -412,9 +412,9 @@ TEST_F(Launcher, RefusesInvalidOptionsForSeveralHosts) {
   }
 }
 
-TEST(PlainText, RemovesColoursAndStatusLines) {
+TEST(EscapeRemover, RemovesColoursAndStatusLines) {
   const auto plain = [](const std::vector<std::string>& pieces) {
-    PlainText filter;
+    EscapeRemover filter;
     std::string text;
     for (const std::string& piece : pieces) text += filter.add(piece);
     return text;

@@ -188,11 +188,16 @@ TEST(NcclFailures, ARankThatDoesNotConnectIsReportedAtTheDeadline) {
 }
 
 TEST(NcclFailures, WrongDataAreFoundWhenAGroupIsMade) {
-  FakeNccl::get().plan(1, Trouble::corrupt);
-  const auto results = failures([](const Rank&, const OnGpu<float>&) {});
-  EXPECT_CONTAINS(results[1], "the test of all_gather between GPUs over group all failed: rank 1 of 2");
-  EXPECT_CONTAINS(results[1], "try comm.backend = auto");
-  expect_clean_fakes();
+  int groups = 0;
+  for (const std::string collective : {"all_gather", "reduce_scatter", "broadcast"}) {
+    FakeNccl::get().plan(1, Trouble::corrupt, groups++);
+    const auto results = failures([](const Rank&, const OnGpu<float>&) {});
+    EXPECT_CONTAINS(results[1], format("the test of {} between GPUs over group all failed: rank 1 of 2 of "
+                                       "the group got ",
+                                       collective));
+    EXPECT_CONTAINS(results[1], "try comm.backend = auto");
+    expect_clean_fakes();
+  }
 }
 
 TEST(NcclFailures, RanksThatShareAGpuAreNamed) {
@@ -205,16 +210,11 @@ TEST(NcclFailures, RanksThatShareAGpuAreNamed) {
 }
 
 TEST(NcclFailures, ARankThatLeavesByAnExceptionDoesNotWaitForTheOthers) {
-  const Marks marks;
-  const auto results = failures([&](const Rank& own, const OnGpu<float>& values) {
-    if (own.rank == 0) {
-      struct Left {
-        const Marks& marks;
-        ~Left() { marks.set("rank 0 leaves"); }
-      } left{marks};
-      throw Error("rank 0 has failed");
-    }
-    marks.wait_for("rank 0 leaves");
+  const auto results = failures([](const Rank& own, const OnGpu<float>& values) {
+    if (own.rank == 0) throw Error("rank 0 has failed");
+    const auto has_left = [] { return FakeNccl::get().counts().aborted == 1; };
+    for (int i = 0; i < 1000 && !has_left(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(has_left()) << "rank 0 waits for rank 1";
     own.group.abort("rank 1 has seen it");
     own.all_reduce(values);
   });

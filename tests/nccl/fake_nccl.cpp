@@ -23,16 +23,16 @@ FakeNccl& FakeNccl::get() {
   return nccl;
 }
 
-void FakeNccl::plan(int member, Trouble trouble) {
+void FakeNccl::plan(int member, Trouble trouble, int groups) {
   const std::lock_guard lock(mutex_);
-  troubles_[member] = trouble;
+  troubles_[member] = {trouble, groups};
 }
 
 std::optional<Trouble> FakeNccl::take_trouble(int member) {
   const std::lock_guard lock(mutex_);
   const auto found = troubles_.find(member);
-  if (found == troubles_.end()) return {};
-  const Trouble trouble = found->second;
+  if (found == troubles_.end() || found->second.second-- > 0) return {};
+  const Trouble trouble = found->second.first;
   troubles_.erase(found);
   return trouble;
 }
@@ -161,8 +161,8 @@ void run(Member& own, uint64_t number, const Parts& parts, std::optional<Trouble
   Clique& clique = *own.clique;
   std::unique_lock lock(clique.mutex);
   if (!own.wait(lock, [&] { return own.ended == number; })) return;
-  if (trouble == Trouble::remote_error) own.state = ncclRemoteError;
-  if (trouble == Trouble::remote_error || trouble == Trouble::hangs) {
+  if (trouble == Trouble::remote_error) {
+    own.state = ncclRemoteError;
     own.wait(lock, [] { return false; });
     return;
   }

@@ -8,16 +8,16 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <nccl.h>
 
 namespace stepforge::testing {
 
-/// What goes wrong in the next group of calls of a member.
+/// What goes wrong in a group of calls of a member.
 enum class Trouble {
   refused,       ///< ncclGroupEnd() returns ncclSystemError
   remote_error,  ///< it never ends, and ncclCommGetAsyncError() gives ncclRemoteError
-  hangs,         ///< it never ends
   corrupt        ///< what arrives is wrong
 };
 
@@ -26,7 +26,8 @@ class FakeNccl {
  public:
   static FakeNccl& get();
 
-  void plan(int member, Trouble trouble);
+  /// For the group of calls that follows the next `groups` ones.
+  void plan(int member, Trouble trouble, int groups = 0);
   std::optional<Trouble> take_trouble(int member);
   /// This member's part in making a communicator waits for ever.
   void set_missing(std::optional<int> member);
@@ -50,7 +51,7 @@ class FakeNccl {
 
  private:
   std::mutex mutex_;
-  std::map<int, Trouble> troubles_;
+  std::map<int, std::pair<Trouble, int>> troubles_;  ///< and how many groups come before
   std::optional<int> missing_;
   std::set<ncclComm_t> alive_;
   Counts counts_;

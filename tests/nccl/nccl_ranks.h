@@ -200,17 +200,20 @@ inline void expect_clean_fakes() {
 }
 
 inline RankRunner as_nccl() {
-  return {"Nccl", [](int size, const RankBody& body, CommDeadlines deadlines) {
-            auto results = run_threads(
-                size,
-                [&](World& control) {
-                  NcclWorld world(control, deadlines.train_seconds);
-                  return body(world);
-                },
-                deadlines);
-            expect_clean_fakes();
-            return results;
-          }};
+  return {.name = "Nccl",
+          .start =
+              [](int size, const RankBody& body, CommDeadlines deadlines) {
+                auto results = run_threads(
+                    size,
+                    [&](World& control) {
+                      NcclWorld world(control, deadlines.train_seconds);
+                      return body(world);
+                    },
+                    deadlines);
+                expect_clean_fakes();
+                return results;
+              },
+          .may_end_early = true};
 }
 
 }  // namespace stepforge::testing

@@ -21,8 +21,8 @@ using Mesh = std::shared_ptr<ShardMesh>;
 class SimFullyShard : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    compute_device("sim",
-                   0);  // before the first backward: libtorch's engine then learns which devices there are
+    // Before the first backward: libtorch's engine then learns which devices there are.
+    compute_device("sim", 0);
     sim::Machine::get().set_delays({.seed = 4, .most_microseconds = 15});
   }
   static void TearDownTestSuite() { sim::Machine::get().set_delays({}); }
@@ -90,6 +90,11 @@ TEST_F(SimFullyShard, EveryMeshPartitionAndPolicyGivesTheWeightsOfOneRank) {
          model.set_modules_to_forward_prefetch({model->first, model->second});
          model->first.set_modules_to_forward_prefetch({model->second});
          model->second.set_modules_to_backward_prefetch({model->first});
+       }},
+      {"gathers given up",
+       [](Model& model) {
+         model->first.unshard(/*async=*/true);
+         model->first.reshard();
        }},
       {"reductions left running", [](Model& model) { model.set_is_last_backward(false); }}};
   for (const Layout& layout : {Layout{1, {1}}, Layout{2, {2}}, Layout{3, {3}}, Layout{4, {2, 2}}}) {

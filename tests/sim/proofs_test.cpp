@@ -26,23 +26,22 @@ struct ProvedLayout {
 const Strings kExperts{"model.family=qwen3_moe", "model.n_experts=8", "model.experts_per_token=2"};
 
 std::vector<ProvedLayout> proved_layouts() {
-  const auto layout = [](int ranks, const Strings& options) { return ProvedLayout{ranks, options}; };
   const std::string replicas = "parallelism.data_parallel_replicate_degree=2";
   const std::string tensor = "parallelism.tensor_parallel_degree=2";
   const std::string context = "parallelism.context_parallel_degree=2";
   const std::string pipeline = "parallelism.pipeline_parallel_degree=2";
   return {
-      layout(1, {"parallelism.fsdp_cpu_offload=true"}),
-      layout(2, {"activation_checkpoint.mode=full", "model.dropout=0.1"}),
-      layout(4, {replicas, "parallelism.fsdp_partition=by_dim"}),
-      layout(8, {replicas, tensor, "parallelism.fsdp_cpu_offload=true"}),
-      layout(8, {tensor, context, "parallelism.context_parallel_method=ring"}),
-      layout(8, {replicas, context, "parallelism.context_parallel_method=ulysses"}),
-      layout(8, {pipeline, tensor, "parallelism.pipeline_parallel_schedule=Interleaved1F1B"}),
-      layout(8, {pipeline, replicas, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"}),
-      layout(4, kExperts + Strings{"parallelism.expert_parallel_degree=2", tensor}),
-      layout(8, kExperts + Strings{"parallelism.expert_parallel_degree=4", replicas,
-                                   "parallelism.expert_parallel_dispatcher=allgather"}),
+      {1, {"parallelism.fsdp_cpu_offload=true"}},
+      {2, {"activation_checkpoint.mode=full", "model.dropout=0.1"}},
+      {4, {replicas, "parallelism.fsdp_partition=by_dim"}},
+      {8, {replicas, tensor, "parallelism.fsdp_cpu_offload=true"}},
+      {8, {tensor, context, "parallelism.context_parallel_method=ring"}},
+      {8, {replicas, context, "parallelism.context_parallel_method=ulysses"}},
+      {8, {pipeline, tensor, "parallelism.pipeline_parallel_schedule=Interleaved1F1B"}},
+      {8, {pipeline, replicas, "parallelism.pipeline_parallel_schedule=ZBVZeroBubble"}},
+      {4, kExperts + Strings{"parallelism.expert_parallel_degree=2", tensor}},
+      {8, kExperts + Strings{"parallelism.expert_parallel_degree=4", replicas,
+                             "parallelism.expert_parallel_dispatcher=allgather"}},
   };
 }
 

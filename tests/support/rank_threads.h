@@ -159,6 +159,7 @@ inline std::vector<std::string> run_processes(int size, const RankBody& body,
 struct RankRunner {
   std::string name;
   std::function<std::vector<std::string>(int size, const RankBody& body, CommDeadlines deadlines)> start;
+  bool may_end_early = false;  ///< a small message may end before its receiver comes
 
   std::vector<std::string> run(int size, const RankBody& body, CommDeadlines deadlines = {60, 60}) const {
     return start(size, body, deadlines);

@@ -97,7 +97,7 @@ class Setup(unittest.TestCase):
         (home / "torch/lib").mkdir(parents=True)
         (home / ".complete").touch()
         self.write_tool("python3", f'''echo "$@" >>{self.folder}/python_calls
-[ "$1" = -m ] || exit 0
+[ "$1" = -m ] || {{ flock --nonblock {home}.lock true && touch {self.folder}/unlocked; exit 0; }}
 while [ "$1" != -d ]; do shift; done; touch "$2/nccl.whl"''')
         self.write_tool("unzip", 'while [ "$1" != -d ]; do shift; done; mkdir -p "$2/nvidia/nccl/lib"; touch "$2/nvidia/nccl/lib/libnccl.so.2"')
         return home
@@ -115,6 +115,7 @@ while [ "$1" != -d ]; do shift; done; touch "$2/nccl.whl"''')
         self.assertEqual(self.python_calls().count(f"cuda_stubs.py {home}/torch/lib"), 1)
         self.run_setup("cuda")
         self.assertEqual(self.python_calls().count("scripts/cuda-wheels.txt"), 1)
+        self.assertFalse((self.folder / "unlocked").exists(), "another setup could write stand-ins at the same time")
         self.run_setup("cuda-full")
         self.assertEqual(self.python_calls().count("scripts/cuda-wheels.txt"), 1)
         self.assertEqual(self.python_calls().count("scripts/cuda-full-wheels.txt"), 1)

@@ -102,7 +102,7 @@ def batches_of(paths, commands):
 
 
 def check(number, paths, flags):
-    source = ROOT / f"build/lint/tidy-{number}.cpp"
+    source = ROOT / f"build/lint/tidy-{os.getpid()}-{number}.cpp"
     source.write_text("".join(f'#include "{ROOT / path}"  // NOLINT(bugprone-suspicious-include)\n' for path in paths))
     command = [CLANG_TIDY, "--quiet", f"--config-file={ROOT / '.clang-tidy'}", f"--checks={folder_checks(paths[0])}", str(source), "--", "-xc++", *flags, "-w"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

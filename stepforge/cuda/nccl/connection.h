@@ -48,7 +48,7 @@ class NcclConnection {
   bool is_accepted(std::string_view operation);
   void wait_until_accepted(std::string_view operation);
 
-  mutable std::mutex mutex_;  ///< around every function of NCCL with comm_; none of them waits
+  std::mutex mutex_;  ///< around every function of NCCL with comm_
   ncclComm_t comm_ = nullptr;
   std::string reason_;  ///< why it was refused or aborted
 };

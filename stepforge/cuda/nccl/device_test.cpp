@@ -62,9 +62,14 @@ void test_on_device(Communicator& group, std::string_view name, const Gpu& gpu) 
   for (int64_t i = 0; i < kValues; ++i) own.push_back(value_of(group.rank(), i));
   const DeviceValues part(gpu, own);
   const DeviceValues whole(gpu, std::vector<int64_t>(static_cast<std::size_t>(kValues * size)));
+  // Every rank gives rank r its own values plus r.
+  std::vector<int64_t> given;
+  for (int64_t rank = 0; rank < size; ++rank)
+    for (const int64_t value : own) given.push_back(value + rank);
+  const DeviceValues addends(gpu, given);
   const DeviceValues sum(gpu, std::vector<int64_t>(kValues));
   group.all_gather(part.bytes(), whole.bytes());
-  group.reduce_scatter(whole.bytes(), sum.bytes(), DType::i64);  // messages between all pairs
+  group.reduce_scatter(addends.bytes(), sum.bytes(), DType::i64);  // messages between all pairs
   group.broadcast(part.bytes(), 0);
   group.barrier();  // so that nothing below waits for a peer
   const std::vector<int64_t> gathered = whole.read();
@@ -74,7 +79,8 @@ void test_on_device(Communicator& group, std::string_view name, const Gpu& gpu) 
   const std::vector<int64_t> slice = sum.read();
   const std::vector<int64_t> of_root = part.read();
   for (int64_t i = 0; i < kValues; ++i) {
-    expect("reduce_scatter", slice[static_cast<std::size_t>(i)], size * value_of(group.rank(), i));
+    expect("reduce_scatter", slice[static_cast<std::size_t>(i)],
+           size * (size + 1) / 2 * 1000 + size * (i + group.rank()));
     expect("broadcast", of_root[static_cast<std::size_t>(i)], value_of(0, i));
   }
 }

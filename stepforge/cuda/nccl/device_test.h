@@ -9,8 +9,9 @@
 
 namespace stepforge::cuda_nccl {
 
-/// test_collectives() of comm/self_test.h on device memory. NCCL connects two ranks when they first exchange something, and waits for both;
-/// after this test all pairs of the group are connected, so calls of a training step are accepted at once. Throws Error.
+/// all_gather, reduce_scatter and broadcast of a few numbers in device memory, as comm/self_test.h tests host memory: each rank has numbers
+/// of its own, so that wrong partners show. Its messages go between all pairs of the group, because NCCL connects two ranks when they first
+/// exchange something, and waits for both: a training step should find them connected. Throws Error.
 void test_on_device(Communicator& group, std::string_view name, const Gpu& gpu);
 
 }  // namespace stepforge::cuda_nccl

@@ -7,13 +7,15 @@
 namespace stepforge::cuda_nccl {
 
 UseDevice::UseDevice(int device) {
-  check_cuda(cudaGetDevice(&before_), "ask for the current device");
-  if (before_ == device) return;
+  int before = 0;
+  check_cuda(cudaGetDevice(&before), "ask for the current device");
+  if (before == device) return;
   check_cuda(cudaSetDevice(device), "set the device");
+  before_ = before;
 }
 
 UseDevice::~UseDevice() {
-  static_cast<void>(cudaSetDevice(before_));
+  if (before_) static_cast<void>(cudaSetDevice(*before_));
 }
 
 void check_cuda(cudaError_t result, std::string_view operation) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include <cuda_runtime_api.h>
@@ -36,7 +37,7 @@ class UseDevice {
   UseDevice& operator=(const UseDevice&) = delete;
 
  private:
-  int before_ = 0;
+  std::optional<int> before_;  ///< if it was another one
 };
 
 /// Throws Error: "CUDA: record an event: out of memory".

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -84,28 +83,18 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 void NcclCommunicator::connect() {
-  const UseDevice device(gpu_->device());
-  try {
+  const std::string here = here_text("the creation");
+  run_or_fail(here, [&] {
     require_own_gpus();
     ncclUniqueId id{};
     if (rank() == 0) id = NcclConnection::new_id();
     group_.control->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     {
-      const PendingCalls::Call creation(pending_, here_text("the creation"), {});
+      const PendingCalls::Call creation(pending_, here, {});
       connection_.open(id, size(), rank());
     }
     test_on_device(*this, group_.name, *gpu_);
-  } catch (const UsageError& error) {
-    end(error.what());
-    throw;
-  } catch (const PeerError& error) {
-    end(error.what());
-    group_.failure->rethrow();  // of the thread that watches
-    throw;
-  } catch (const Error& error) {
-    fail(format("{}; {}", error.what(), here_text("the creation")));
-    group_.failure->rethrow();
-  }
+  });
 }
 
 /// NCCL refuses two ranks on one GPU, but does not say which.
@@ -282,30 +271,34 @@ void NcclCommunicator::enqueue(const CollectiveCall& call, const Check& check, c
   group_.failure->rethrow();
   ++calls_;
   const std::string here = here_text(format("{}, call {}", collective_text(call), calls_));
-  try {
-    const UseDevice device(gpu_->device());
+  run_or_fail(here, [&] {
     cudaStream_t stream = gpu_->current_stream();
     connection_.check();
     PendingCalls::Call pending(pending_, here, stream);
     run(stream);
     pending.end(stream);
+  });
+}
+
+/// An error of `run` ends the group; thrown is the first failure of this rank.
+template <typename Run>
+void NcclCommunicator::run_or_fail(const std::string& here, const Run& run) {
+  try {
+    const UseDevice device(gpu_->device());
+    return run();
+  } catch (const UsageError&) {
+    throw;  // by every rank: nobody waits
   } catch (const PeerError& error) {
-    group_.failure->set(std::current_exception(), error.what());
-    end(error.what());
-    group_.failure->rethrow();
+    fail(error.what());
   } catch (const Error& error) {
     fail(format("{}; {}", error.what(), here));
-    group_.failure->rethrow();
   }
+  group_.failure->rethrow();
 }
 
 /// Sends to and receives from all other members, at the same time.
 void NcclCommunicator::exchange(const SliceOf& outgoing, const std::function<Bytes(int member)>& incoming,
                                 cudaStream_t stream) {
-  bool is_empty = true;
-  for (int member = 0; member < size(); ++member)
-    is_empty = is_empty && (member == rank() || (outgoing(member).empty() && incoming(member).empty()));
-  if (is_empty) return;
   connection_.issue([&](ncclComm_t comm) {
     const Post post{comm, stream};
     for (int member = 0; member < size(); ++member) {

@@ -7,12 +7,12 @@
 // streams, NCCL orders its calls.
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include "stepforge/comm/device_engine.h"
@@ -61,6 +61,8 @@ class NcclCommunicator : public Communicator {
   void on_host(const Call& call);
   template <typename Check, typename Run>
   void enqueue(const CollectiveCall& call, const Check& check, const Run& run);
+  template <typename Run>
+  void run_or_fail(const std::string& here, const Run& run);
   void enqueue_transfer(const CollectiveCall& call, Transfer<const std::byte> outgoing,
                         Transfer<std::byte> incoming);
 

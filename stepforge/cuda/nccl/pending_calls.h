@@ -5,9 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -40,7 +38,8 @@ class PendingCalls {
   /// A call that one thread at a time enqueues. Until end() it lasts as long as this object.
   class Call {
    public:
-    /// `text` names it: "all_reduce of 64 bytes fp32, call 3 of group "fsdp"". Without a stream it has begun already.
+    /// `text` names it: "rank 2 was in all_reduce of 64 bytes fp32, call 3 of group "fsdp" (ranks 0, 2), by NCCL". Without a stream it has
+    /// begun already.
     Call(PendingCalls& calls, std::string text, std::optional<cudaStream_t> stream);
     ~Call();
     Call(const Call&) = delete;

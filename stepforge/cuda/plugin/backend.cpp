@@ -45,24 +45,15 @@ class CudaBackend::WaitCounter : public c10::WarningHandler {
   int64_t waits_ = 0;
 };
 
-struct CudaBackend::OwnedStream {
-  OwnedStream() {
-    const cudaError_t result = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    if (result != cudaSuccess)
-      throw Error(format("CUDA: cannot create a stream: {}", cudaGetErrorString(result)));
-  }
-  ~OwnedStream() { static_cast<void>(cudaStreamDestroy(stream)); }
-  OwnedStream(const OwnedStream&) = delete;
-  OwnedStream& operator=(const OwnedStream&) = delete;
-
-  cudaStream_t stream = nullptr;
-};
-
+/// The stream is never destroyed: libtorch's allocator keeps free blocks by stream, and records an event on it when a tensor that was
+/// used there is freed, which may be after this object.
 c10::Stream CudaBackend::new_stream(c10::Device device) {
   const c10::cuda::CUDAGuard guard(device.index());
-  const std::lock_guard lock(mutex_);
-  streams_.push_back(std::make_unique<OwnedStream>());
-  return c10::cuda::getStreamFromExternal(streams_.back()->stream, device.index());
+  cudaStream_t stream = nullptr;
+  const cudaError_t result = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (result != cudaSuccess)
+    throw Error(format("CUDA: cannot create a stream: {}", cudaGetErrorString(result)));
+  return c10::cuda::getStreamFromExternal(stream, device.index());
 }
 
 CudaBackend::CudaBackend(c10::DeviceIndex device) : device_(device) {}

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
@@ -45,13 +44,11 @@ class CudaBackend : public DeviceBackend {
  private:
   /// Counts the warnings of that mode, and passes others on.
   class WaitCounter;
-  struct OwnedStream;
 
   c10::DeviceIndex device_;
   std::unique_ptr<WaitCounter> waits_;  ///< null: host_waits() was not called yet
   std::mutex mutex_;
-  std::vector<std::unique_ptr<OwnedStream>> streams_;
-  std::map<c10::StreamId, std::unique_ptr<HostCallQueue>> queues_;  // destroyed before the streams
+  std::map<c10::StreamId, std::unique_ptr<HostCallQueue>> queues_;
 };
 
 }  // namespace stepforge::cuda_plugin

@@ -12,6 +12,7 @@
 
 #include "stepforge/cuda/plugin/kernels.h"
 #include "stepforge/cuda/plugin/launch.h"
+#include "stepforge/kernels/device_copy.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge::cuda_plugin {
@@ -48,12 +49,10 @@ struct FlashCall {
         longest_queries(std::max<int64_t>(2, pass.longest_queries)),
         longest_keys(pass.longest_keys) {
     if (shape.window > 0) window_left = shape.window - 1;
-    const bool on_host = q.is_cpu();
-    const at::Tensor bounds =
-        at::empty({2, pass.documents() + 1}, at::device(at::kCPU).dtype(at::kInt).pinned_memory(!on_host));
+    const at::Tensor bounds = at::empty({2, pass.documents() + 1}, at::device(at::kCPU).dtype(at::kInt));
     std::copy(pass.query_bounds.begin(), pass.query_bounds.end(), bounds[0].mutable_data_ptr<int32_t>());
     std::copy(pass.key_bounds.begin(), pass.key_bounds.end(), bounds[1].mutable_data_ptr<int32_t>());
-    const at::Tensor there = bounds.to(q.device(), /*non_blocking=*/true);
+    const at::Tensor there = copy_to_device(bounds, q.device());
     query_bounds = there[0];
     key_bounds = there[1];
   }

@@ -75,9 +75,8 @@ std::string_view why_not_flash(const QueryKeyValue& inputs, const AttentionShape
                                int capability) {
   constexpr int64_t kMostDocuments = 65535;  // a dimension of its grids of blocks
   constexpr int64_t kDocumentsOfRange = 3;   // at most, see add_range()
-  const at::ScalarType type = inputs.q.scalar_type();
   if (capability < 80) return "the GPU is older than compute capability 8.0";
-  if (type != at::kBFloat16 && type != at::kHalf) return "elements are neither bf16 nor fp16";
+  if (inputs.q.scalar_type() != at::kBFloat16) return "elements are not bf16";
   if (shape.cap > 0) return "scores are capped";
   if (sinks.defined()) return "there are sinks";
   if (shape.value_size() != shape.head_dim) return "values are not as wide as keys";

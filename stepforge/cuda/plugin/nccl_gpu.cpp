@@ -8,7 +8,10 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/cuda/nccl/nccl_engine.h"
 #endif
 
@@ -27,8 +30,13 @@ class TorchGpu : public cuda_nccl::Gpu {
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const override {
     const c10::cuda::CUDAGuard guard(device_);
     namespace allocator = c10::cuda::CUDACachingAllocator;
-    auto* const memory = static_cast<std::byte*>(allocator::raw_alloc_with_stream(bytes, current_stream()));
-    return {memory, [](std::byte* address) { allocator::raw_delete(address); }};
+    void* memory = nullptr;
+    try {
+      memory = allocator::raw_alloc_with_stream(bytes, current_stream());
+    } catch (const c10::Error& error) {  // not an Error, which fails the group
+      throw Error(format("CUDA: allocate {} bytes: {}", bytes, error.what_without_backtrace()));
+    }
+    return {static_cast<std::byte*>(memory), [](std::byte* address) { allocator::raw_delete(address); }};
   }
   bool owns(const void* address) const override { return is_gpu_memory(device_, address); }
 

@@ -16,10 +16,17 @@ namespace gpu_check {
 
 namespace {
 
+/// Nothing was checked, which is neither a success (0) nor a failure (1).
+constexpr int kNoGpuExitCode = 3;
+
+void remove_earlier_report(const std::filesystem::path& folder) {
+  for (const char* name : {"report.json", "report.txt", "machine.json", "peer.txt", "sanitizer.txt"})
+    std::filesystem::remove(folder / name);
+}
+
 /// Says that nothing was checked, and what would have been.
-int report_no_gpu(const GpuCheckOptions& options, const std::vector<Stage>& stages,
-                  const std::string& reason) {
-  const std::string why = has_gpu_driver() ? reason : "no driver of NVIDIA's GPUs is here";
+int report_no_gpu(const GpuCheckOptions& options, const std::vector<Stage>& stages) {
+  const std::string why = "no driver of NVIDIA's GPUs is here";
   const std::string text =
       format("no GPU: {}\nNothing was checked. On a GPU these stages would run:\n{}", why, list_text(stages));
   std::cout << printable(text);
@@ -33,16 +40,23 @@ int report_no_gpu(const GpuCheckOptions& options, const std::vector<Stage>& stag
 int run_check(Check& check, const std::vector<Stage>& stages) {
   std::string text = format("Device: {}{}\n", check.compute.device.str(),
                             check.small ? ", which is no GPU: small sizes, as in tests" : "");
+  const auto print = [&text](const std::string& more) {
+    std::cout << printable(more) << std::flush;
+    text += more;
+  };
+  const auto write = [&](const std::string& result, std::span<const StageReport> reports) {
+    write_report(check.output, report_json(result, check.compute.device.str(), reports), text);
+  };
   std::cout << text << std::flush;
-  const std::vector<StageReport> reports = run_stages(check, stages, [&](const StageReport& report) {
-    const std::string lines = stage_text(report);
-    std::cout << printable(lines) << std::flush;
-    text += lines;
+  // A stage may hang or end the process: what there is by then is written.
+  write("running", {});
+  const std::vector<StageReport> all = run_stages(check, stages, [&](std::span<const StageReport> reports) {
+    print(stage_text(reports.back()));
+    write("running", reports);
   });
-  const std::string result = verdict(reports);
-  const std::string end = format("{}: the report is in {}\n", result, check.output.string());
-  std::cout << printable(end);
-  write_report(check.output, report_json(result, check.compute.device.str(), reports), text + end);
+  const std::string result = verdict(all);
+  print(format("{}: the report is in {}\n", result, check.output.string()));
+  write(result, all);
   return result == "passed" ? 0 : static_cast<int>(ExitCode::failure);
 }
 
@@ -54,7 +68,6 @@ Check make_check(const GpuCheckOptions& options, const std::filesystem::path& pr
   check.device = choice_name(options.device);
   check.compute = compute_device(check.device, 0);
   check.small = options.device != CheckedDevice::cuda;
-  check.exact = check.small;
   check.program = program;
   check.scratch = scratch;
   check.output = options.output;
@@ -74,13 +87,15 @@ int run(const GpuCheckOptions& options, const CommandContext&) {
     return 0;
   }
   std::filesystem::create_directories(options.output);
+  gpu_check::remove_earlier_report(options.output);
   const TemporaryFolder scratch("gpu-check");
   gpu_check::Check check;
   try {
     check = gpu_check::make_check(options, std::filesystem::read_symlink("/proc/self/exe"), scratch.path());
-  } catch (const UsageError& failure) {
-    if (options.device != CheckedDevice::cuda) throw;
-    return gpu_check::report_no_gpu(options, stages, failure.what());
+  } catch (const UsageError&) {
+    // With a driver it is the program that lacks something, such as its plug-in: an error like any other.
+    if (options.device != CheckedDevice::cuda || has_gpu_driver()) throw;
+    return gpu_check::report_no_gpu(options, stages);
   }
   return gpu_check::run_check(check, stages);
 }

@@ -13,6 +13,9 @@ namespace stepforge::gpu_check {
 
 using Tensors = std::vector<at::Tensor>;
 
+/// On the CPU: random values in [-2, 2] with mean 0, times `scale`, rounded to `type`; the same for the same seed.
+at::Tensor random_values(at::IntArrayRef shape, uint64_t seed, double scale, at::ScalarType type);
+
 /// Makes the tensors of a call: the same values for all devices and types.
 struct Inputs {
   at::Device device = at::kCPU;
@@ -35,7 +38,6 @@ struct Inputs {
   at::Tensor scalar(double value) const;
   /// int32: `token` times the factor, modulo the number.
   at::Tensor ints(int64_t factor, int64_t modulo) const;
-  at::Tensor ints(const std::vector<int32_t>& values) const;
 };
 
 /// Calls of some operations. Returns what they wrote.

@@ -12,8 +12,13 @@ namespace stepforge::gpu_check {
 
 namespace {
 
-/// Values in [-2, 2] with mean 0, rounded to `type`.
-at::Tensor values_of(at::IntArrayRef shape, uint64_t seed, double scale, at::ScalarType type) {
+at::Tensor nans(at::IntArrayRef shape, at::Device device, at::ScalarType type) {
+  return at::full(shape, std::numeric_limits<double>::quiet_NaN(), at::device(device).dtype(type));
+}
+
+}  // namespace
+
+at::Tensor random_values(at::IntArrayRef shape, uint64_t seed, double scale, at::ScalarType type) {
   const at::Tensor tensor = at::empty(shape, at::device(at::kCPU).dtype(at::kFloat));
   auto* numbers = tensor.mutable_data_ptr<float>();
   for (int64_t i = 0; i < tensor.numel(); ++i) {
@@ -24,17 +29,11 @@ at::Tensor values_of(at::IntArrayRef shape, uint64_t seed, double scale, at::Sca
   return tensor.mul_(scale).to(type);
 }
 
-at::Tensor nans(at::IntArrayRef shape, at::Device device, at::ScalarType type) {
-  return at::full(shape, std::numeric_limits<double>::quiet_NaN(), at::device(device).dtype(type));
-}
-
-}  // namespace
-
 at::Tensor Inputs::some(at::IntArrayRef shape, uint64_t seed, double scale) const {
-  return values_of(shape, seed, scale, type).to(activations()).to(device);
+  return random_values(shape, seed, scale, type).to(activations()).to(device);
 }
 at::Tensor Inputs::fp32(at::IntArrayRef shape, uint64_t seed, double scale) const {
-  return values_of(shape, seed, scale, at::kFloat).to(numbers()).to(device);
+  return random_values(shape, seed, scale, at::kFloat).to(numbers()).to(device);
 }
 at::Tensor Inputs::unwritten(at::IntArrayRef shape) const {
   return nans(shape, device, activations());
@@ -51,12 +50,6 @@ at::Tensor Inputs::scalar(double value) const {
 at::Tensor Inputs::ints(int64_t factor, int64_t modulo) const {
   const at::Tensor numbers = at::arange(tokens, at::device(at::kCPU).dtype(at::kLong));
   return numbers.mul(factor).remainder(modulo).to(at::kInt).to(device);
-}
-at::Tensor Inputs::ints(const std::vector<int32_t>& values) const {
-  const at::Tensor numbers =
-      at::empty({static_cast<int64_t>(values.size())}, at::device(at::kCPU).dtype(at::kInt));
-  std::copy(values.begin(), values.end(), numbers.mutable_data_ptr<int32_t>());
-  return numbers.to(device);
 }
 
 }  // namespace stepforge::gpu_check

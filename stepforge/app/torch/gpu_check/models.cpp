@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/config/load.h"
+#include "stepforge/plan/job_data.h"
 #include "stepforge/plan/known_model.h"
 #include "stepforge/step/simulate.h"
 
@@ -26,17 +27,6 @@ struct Peak {
 };
 constexpr Peak kPeaks[] = {{"H100 PCIe", 756}, {"H100 NVL", 835}, {"H100", 989}, {"H200", 989},
                            {"H800", 989},      {"A100", 312},     {"B200", 2250}};
-
-/// The name of the first GPU, from its driver; "" if that is not known.
-std::string gpu_name() {
-  std::error_code none;
-  for (const auto& gpu : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", none)) {
-    std::ifstream lines(gpu.path() / "information");
-    for (std::string line; std::getline(lines, line);)
-      if (line.starts_with("Model:")) return line.substr(line.find_first_not_of(" \t", sizeof "Model:" - 1));
-  }
-  return "";
-}
 
 std::optional<double> peak_flops(const std::string& name) {
   for (const Peak& peak : kPeaks)
@@ -168,13 +158,13 @@ Json sizes_of(const BenchModel& model) {
           {"n_layers", sizes.n_layers},
           {"n_heads", sizes.n_heads},
           {"n_kv_heads", sizes.n_kv_heads},
-          {"head_dim", sizes.head_dim > 0 ? sizes.head_dim : sizes.dim / sizes.n_heads},
+          {"head_dim", head_size(sizes)},
           {"ffn_dim", sizes.ffn_dim},
-          {"vocab_size", sizes.vocab_size > 0 ? sizes.vocab_size : 258},
+          {"vocab_size", planned_vocabulary(config)},
           {"norm_eps", sizes.norm_eps},
           {"rope_theta", sizes.rope_theta},
           {"tie_embeddings", sizes.tie_embeddings},
-          {"qkv_bias", sizes.family == "qwen2"},
+          {"qkv_bias", family_of(sizes).traits.qkv_bias},
           {"recompute", config.activation_checkpoint.mode == RecomputeMode::full},
           {"seq_len", config.training.seq_len},
           {"rows_per_micro_batch", micro},

@@ -44,7 +44,9 @@ std::vector<double> train_in_processes(const Check& check, const Recipe& recipe,
 }  // namespace
 
 void check_doctor(Check& check, Findings& found) {
+  const std::string gpu = gpu_name();
   found.figure("device", check.compute.device.str());
+  found.figure("gpu", gpu.empty() ? "unknown" : gpu);
   const ChildResult doctor =
       run_child(check.program, {"doctor", "--run-dir", check.scratch.string()}, check.scratch / "doctor.txt");
   std::istringstream lines(doctor.output);
@@ -82,6 +84,8 @@ void check_processes(Check& check, Findings& found) {
 void check_peer(Check& check, Findings& found) {
   if (check.peer.empty())
     return found.skip("no script was given: --peer tools/bench/gpu_peer.py of the sources");
+  if (!check.compute.device.is_cpu() && !check.compute.device.is_cuda())
+    return found.skip("PyTorch has no device {}", check.device);
   const std::filesystem::path python = find_program("python3");
   if (python.empty()) return found.skip("no PyTorch: there is no python3");
   const ChildResult torch = run_child(python, {"-c", "import torch"}, check.scratch / "import.txt");
@@ -91,11 +95,13 @@ void check_peer(Check& check, Findings& found) {
     if (!model.with_peer) continue;
     const std::filesystem::path sizes = check.scratch / "peer.json";
     write_file_atomic(sizes, sizes_of(model).dump());
-    const ChildResult peer = run_child(python, {"-B", check.peer.string(), sizes.string(), check.device},
-                                       check.scratch / "peer.txt");
+    const std::filesystem::path log = check.output / "peer.txt";
+    const ChildResult peer =
+        run_child(python, {"-B", check.peer.string(), sizes.string(), check.device}, log);
     const std::string line = last_line(peer.output);
     if (peer.exit_code != 0) {
-      found.fail("{}: {} ends with code {}: {}", model.name, check.peer.string(), peer.exit_code, line);
+      found.fail("{}: {} ends with code {}: {}; all of it is in {}", model.name, check.peer.string(),
+                 peer.exit_code, line, log.string());
       continue;
     }
     const Json row = parse_json(line, check.peer.string());
@@ -106,6 +112,7 @@ void check_peer(Check& check, Findings& found) {
 }
 
 void check_sanitizer(Check& check, Findings& found) {
+  if (!check.has_kernels()) return found.skip("this device has no kernels of its own");
   const std::filesystem::path tool = find_program("compute-sanitizer");
   if (tool.empty()) return found.skip("there is no compute-sanitizer in PATH");
   const std::filesystem::path report = check.scratch / "sanitizer";

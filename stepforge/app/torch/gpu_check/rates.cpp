@@ -8,10 +8,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "stepforge/app/torch/gpu_check/kernel_cases.h"
 #include "stepforge/app/torch/gpu_check/stage.h"
 #include "stepforge/base/staged.h"
+#include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge::gpu_check {
 
@@ -68,21 +69,26 @@ class Meter {
 
  private:
   double time(const std::function<void()>& call, int times) const {
-    wait();
+    wait_for_device(device_);
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < times; ++i) call();
-    wait();
+    wait_for_device(device_);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / times;
   }
-  void wait() const {
-    if (device_.is_cpu()) return;
-    const c10::impl::VirtualGuardImpl guard(device_.type());
-    guard.synchronizeStream(guard.getStream(device_));
-  }
-
   c10::Device device_;
   double seconds_;
 };
+
+/// A matrix of random values, since a GPU that multiplies constants needs less power and may clock higher. They repeat after a prime
+/// number of elements, so that rows differ.
+at::Tensor matrix_of(int64_t rows, int64_t columns, uint64_t seed, at::ScalarType type, at::Device device) {
+  constexpr int64_t kDifferent = 1'000'003;
+  const int64_t size = rows * columns;
+  const int64_t different = std::min(size, kDifferent);
+  const at::Tensor values = random_values({different}, seed, 1, type);
+  const at::Tensor repeated = values.repeat({(size + different - 1) / different});
+  return repeated.slice(0, 0, size).view({rows, columns}).to(device);
+}
 
 /// Measures all products; the rate over all large ones of bf16.
 double measure_products(const Check& check, const Meter& meter, Json& rows, Findings& found) {
@@ -90,10 +96,9 @@ double measure_products(const Check& check, const Meter& meter, Json& rows, Find
   double flops = 0;
   double seconds = 0;
   for (const Product& product : check.small ? std::span<const Product>(kSmallProducts) : kProducts) {
-    const at::TensorOptions options = at::device(check.compute.device).dtype(product.type);
-    const at::Tensor a = at::ones({product.m, product.k}, options);
-    const at::Tensor b = at::ones({product.k, product.n}, options);
-    at::Tensor out = at::empty({product.m, product.n}, options);
+    const at::Tensor a = matrix_of(product.m, product.k, 1, product.type, check.compute.device);
+    const at::Tensor b = matrix_of(product.k, product.n, 2, product.type, check.compute.device);
+    at::Tensor out = at::empty({product.m, product.n}, a.options());
     const double time = meter.seconds_of([&] { at::mm_out(out, a, b); });
     const double rate = product.flops() / time;
     const bool narrow = product.type == at::kBFloat16;

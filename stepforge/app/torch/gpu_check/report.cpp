@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <ranges>
 
 #include "stepforge/base/error.h"
@@ -28,8 +27,7 @@ const char* word(Outcome outcome) {
 
 }  // namespace
 
-std::vector<StageReport> run_stages(Check& check, std::span<const Stage> stages,
-                                    const std::function<void(const StageReport&)>& ended) {
+std::vector<StageReport> run_stages(Check& check, std::span<const Stage> stages, const StageEnded& ended) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point first = Clock::now();
   const auto seconds_since = [](Clock::time_point begin) {
@@ -48,7 +46,7 @@ std::vector<StageReport> run_stages(Check& check, std::span<const Stage> stages,
       report.found.fail("{}", reason_of(failure));
     }
     report.seconds = seconds_since(begin);
-    if (ended) ended(report);
+    if (ended) ended(reports);
   }
   return reports;
 }

@@ -20,11 +20,14 @@ struct StageReport {
 /// What all stages together may take; those that would begin later are left out.
 inline constexpr double kMostSeconds = 600;
 
-/// Runs stages in order. What one throws is its failure, and the next one runs. `ended` is called after each.
-std::vector<StageReport> run_stages(Check& check, std::span<const Stage> stages,
-                                    const std::function<void(const StageReport&)>& ended = {});
+/// Called after each stage, with the reports so far; the last is that of this stage.
+using StageEnded = std::function<void(std::span<const StageReport> reports)>;
 
-/// "passed", "failed", or "incomplete" if nothing failed and nothing passed.
+/// Runs stages in order. What one throws is its failure, and the next one runs.
+std::vector<StageReport> run_stages(Check& check, std::span<const Stage> stages,
+                                    const StageEnded& ended = {});
+
+/// At the end: "passed", "failed", or "incomplete" if nothing failed and nothing passed.
 std::string verdict(std::span<const StageReport> reports);
 
 /// Those of `names`, in their own order; all if it is empty. Throws UsageError for a name that no stage has.

@@ -2,6 +2,7 @@
 #include "stepforge/app/torch/gpu_check/stage.h"
 
 #include <array>
+#include <fstream>
 
 #include <c10/util/Exception.h>
 
@@ -10,6 +11,16 @@ namespace stepforge::gpu_check {
 std::string reason_of(const std::exception& failure) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&failure);
   return of_torch != nullptr ? of_torch->what_without_backtrace() : failure.what();
+}
+
+std::string gpu_name() {
+  std::error_code none;
+  for (const auto& gpu : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", none)) {
+    std::ifstream lines(gpu.path() / "information");
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("Model:")) return line.substr(line.find_first_not_of(" \t", sizeof "Model:" - 1));
+  }
+  return "";
 }
 
 std::span<const Stage> all_stages() {

@@ -18,18 +18,22 @@ namespace stepforge::gpu_check {
 
 /// What all stages share.
 struct Check {
-  std::string device;             ///< as training.device: "cuda", "sim", "cpu"
-  ComputeDevice compute;          ///< the same, opened
-  bool small = false;             ///< sizes for tests
-  bool exact = false;             ///< the device computes with the CPU's kernels, so results must be equal
-  std::filesystem::path program;  ///< stepforge, for stages that start processes
-  std::filesystem::path scratch;  ///< folder for runs, deleted at the end
-  std::filesystem::path output;   ///< folder of the report
-  std::filesystem::path peer;     ///< script of the same models in PyTorch; empty: none
+  std::string device;                       ///< as training.device: "cuda", "sim", "cpu"
+  ComputeDevice compute;                    ///< the same, opened
+  bool small = false;                       ///< sizes for tests, on what stands in for a GPU
+  std::filesystem::path program;            ///< stepforge, for stages that start processes
+  std::filesystem::path scratch;            ///< folder for runs, deleted at the end
+  std::filesystem::path output;             ///< folder of the report
+  std::filesystem::path peer;               ///< script of the same models in PyTorch; empty: none
   std::vector<std::string> of_all = {};     ///< overrides of all runs
   std::vector<std::string> of_device = {};  ///< and of those on the device alone
   /// Measured by the stage "rates".
   std::optional<MachineModel> machine = {};
+
+  /// What stands in for a GPU computes with the CPU's kernels, so results must be equal.
+  bool exact() const { return small; }
+  /// The CPU has them in the table of kernels; other devices add theirs.
+  bool has_kernels() const { return compute.device.is_cpu() || compute.add_kernels != nullptr; }
 };
 
 enum class Outcome { passed, failed, skipped };
@@ -84,6 +88,9 @@ struct Stage {
 
 /// What an error says, without libtorch's stack.
 std::string reason_of(const std::exception& failure);
+
+/// The name of the first GPU, from its driver; "" if that is not known.
+std::string gpu_name();
 
 /// In the order in which they run.
 std::span<const Stage> all_stages();

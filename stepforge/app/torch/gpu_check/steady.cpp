@@ -33,11 +33,6 @@ Json numbers_of(const Excess& excess) {
   return {{"waits", excess.waits}, {"new_blocks", excess.blocks}, {"first_step", excess.first_step}};
 }
 
-/// Whether the plan of a step counts the memory of this device.
-bool has_account(const Trainer& trainer) {
-  return trainer.device.device.is_cpu();
-}
-
 }  // namespace
 
 void check_waits(Check& check, Findings& found) {
@@ -86,13 +81,11 @@ void check_memory(Check& check, Findings& found) {
   recipe.options.insert(recipe.options.end(), sizes.begin(), sizes.end());
   double measured = 0;
   double planned = 0;
-  bool planned_here = false;
+  const bool planned_here = check.compute.device.is_cpu();  // a plan counts the CPU's kernels
   recipe.stepped = [&](Trainer& trainer) {
     measured = std::max(measured, static_cast<double>(trainer.device.backend->memory().peak_bytes));
-    planned_here = has_account(trainer);
-    planned =
-        static_cast<double>(trainer.device.device.is_cpu() ? trainer.predicted_memory.peak_of_one_memory()
-                                                           : trainer.predicted_memory.peak_bytes);
+    planned = static_cast<double>(planned_here ? trainer.predicted_memory.peak_of_one_memory()
+                                               : trainer.predicted_memory.peak_bytes);
   };
   train(check, recipe);
   forget(check, "memory");

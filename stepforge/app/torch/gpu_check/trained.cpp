@@ -38,9 +38,6 @@ class Watch : public Callback {
   Watch(const Recipe& recipe, Trained& trained) : recipe_(recipe), trained_(trained) {}
   std::string_view name() const override { return "gpu-check"; }
 
-  void init_end(Trainer& trainer) override {
-    if (recipe_.built) recipe_.built(trainer);
-  }
   void step_begin(Trainer& trainer) override {
     if (recipe_.began) recipe_.began(trainer);
   }
@@ -50,7 +47,7 @@ class Watch : public Callback {
     if (recipe_.stepped) recipe_.stepped(trainer);
   }
   void train_end(Trainer& trainer) override {
-    trained_.weights = hashes_of(trainer);
+    if (recipe_.hashed) trained_.weights = hashes_of(trainer);
     if (recipe_.finished) recipe_.finished(trainer);
   }
 
@@ -119,7 +116,7 @@ double largest_difference(const std::vector<double>& actual, const std::vector<d
 
 double compare(const Check& check, Findings& found, const std::string& what,
                const std::vector<double>& actual, const std::vector<double>& expected, double tolerance) {
-  const double allowed = check.exact ? 0 : tolerance;
+  const double allowed = check.exact() ? 0 : tolerance;
   const double difference = largest_difference(actual, expected);
   if (expected.empty()) {
     found.fail("{}: no step ran", what);

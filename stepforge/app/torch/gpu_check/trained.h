@@ -23,7 +23,7 @@ struct Recipe {
   On on = On::cpu;
   Strings options;                              ///< overrides; they win over those of Check
   std::optional<int64_t> last_step = {};        ///< stops there, but plans for all steps
-  std::function<void(Trainer&)> built = {};     ///< when everything is built
+  bool hashed = false;                          ///< sets Trained::weights
   std::function<void(Trainer&)> began = {};     ///< before each step
   std::function<void(Trainer&)> stepped = {};   ///< after each step
   std::function<void(Trainer&)> finished = {};  ///< at the end, with the trainer's memory and kernels
@@ -33,7 +33,8 @@ struct Recipe {
 struct Trained {
   std::vector<double> losses;
   std::vector<double> norms;
-  std::string weights;  ///< hashes of the weights and the optimizer's state at the end
+  std::string
+      weights;  ///< hashes of the weights and the optimizer's state at the end; "" unless Recipe::hashed
 };
 
 /// The arguments of a small run: 2 layers of width 32, rows of 32 made-up tokens.
@@ -51,7 +52,7 @@ void forget(const Check& check, const std::string& name);
 /// The largest difference of two series, relative to the second; infinity if they differ in length or one of a pair is not finite.
 double largest_difference(const std::vector<double>& actual, const std::vector<double>& expected);
 
-/// A failure if the series differ by more than `tolerance`, or at all if Check::exact. Returns the difference.
+/// A failure if the series differ by more than `tolerance`, or at all if Check::exact(). Returns the difference.
 double compare(const Check& check, Findings& found, const std::string& what,
                const std::vector<double>& actual, const std::vector<double>& expected, double tolerance);
 
