@@ -209,6 +209,7 @@ class CommandLine {
         ->check(number(0));
     add_choice(*command, "--compute", eval->compute, {"fp32", "bf16"}, kComputeText);
     add_device_option(*command, eval->device);
+    add_adapter_option(*command, eval->adapters);
     on(command, [=, this] { return run_with_torch(*eval, registry_); });
   }
 
@@ -216,6 +217,12 @@ class CommandLine {
     command.add_option("--device", device, kDeviceText)->check([](const std::string& name) {
       return parse_device_name(name) ? std::string() : std::string(kDeviceNames);
     });
+  }
+
+  static void add_adapter_option(CLI::App& command, std::vector<std::string>& adapters) {
+    command.add_option(
+        "--adapter", adapters,
+        "Adapter to merge into the weights: folder of PEFT, or FOLDER=WEIGHT; may be given several times");
   }
 
   /// Options for the keys of an entry of data.sources.
@@ -270,6 +277,7 @@ class CommandLine {
     command->add_option("--stop", sampling.stop, "Stop string; may be given several times");
     add_choice(*command, "--compute", generate->compute, {"fp32", "bf16"}, kComputeText);
     add_device_option(*command, generate->device);
+    add_adapter_option(*command, generate->adapters);
     on(command, [=, this] { return run_with_torch(*generate, registry_); });
   }
 
@@ -293,15 +301,20 @@ class CommandLine {
     command->add_option("--seed", chat->seed, "Seed of the sampling")->check(number(0));
     add_choice(*command, "--compute", chat->compute, {"fp32", "bf16"}, kComputeText);
     add_device_option(*command, chat->device);
+    add_adapter_option(*command, chat->adapters);
     on(command, [=, this] { return run_with_torch(*chat, registry_); });
   }
 
   void add_export() {
-    CLI::App* command = add(app_, "export", "Write a checkpoint as a Hugging Face folder");
+    CLI::App* command =
+        add(app_, "export", "Write a checkpoint as a Hugging Face folder; that of an adapter as one of PEFT");
     auto exported = options<ExportOptions>();
     command->add_option("model", exported->model, "Checkpoint (step-N) or run folder (its newest checkpoint)")
         ->required();
     command->add_option("output", exported->output, "Folder to create")->required();
+    command->add_flag("--merge", exported->merge,
+                      "Write a plain model, with the adapters merged into its weights");
+    add_adapter_option(*command, exported->adapters);
     add_choice(*command, "--dtype", exported->dtype, {"fp32", "bf16", "fp16"},
                "Number format [checkpoint.export_dtype, that of the model it started from]");
     command->add_option("--max-shard-gib", exported->max_shard_gib, "Largest size of one weight file in GiB")

@@ -49,11 +49,13 @@ struct EvalOptions {
   DocumentUnit documents = DocumentUnit::file;  ///< how text files of `data` are divided into documents
   int64_t seq_len = 0;                          ///< 0 = as trained, or 512
   DType compute = DType::f32;
-  std::string device = "auto";  ///< as training.device
+  std::string device = "auto";        ///< as training.device
+  std::vector<std::string> adapters;  ///< "FOLDER" or "FOLDER=WEIGHT", merged into the weights
 };
 
 struct GenerateOptions {
   std::filesystem::path model;
+  std::vector<std::string> adapters;  ///< as in EvalOptions
   std::string prompt;
   std::filesystem::path prompts;  ///< file of prompts, one a line; instead of `prompt`
   SamplingParams sampling;        ///< but for these three: empty = those of generation_config.json
@@ -66,6 +68,7 @@ struct GenerateOptions {
 
 struct ChatOptions {
   std::filesystem::path model;
+  std::vector<std::string> adapters;    ///< as in EvalOptions
   std::filesystem::path chat_template;  ///< empty: the model's own
   std::string system;
   int64_t context = 4096;
@@ -84,6 +87,8 @@ struct ExportOptions {
   std::optional<DType> dtype{};  ///< absent: checkpoint.export_dtype of the run, the type of the folder
   double max_shard_gib = 5.0;
   bool stacked_experts = false;
+  std::vector<std::string> adapters;  ///< as in EvalOptions; only with `merge`
+  bool merge = false;                 ///< writes a plain model instead of an adapter
 };
 
 struct ImportOptions {

@@ -86,14 +86,12 @@ std::vector<std::string> layers_of(const ModelSpec& model) {
 }
 
 /// What is trained and what is frozen of a unit: itself, or a unit of each.
-std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, FreezePatterns& patterns,
+std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const IsFrozen& choose,
                                DType master) {
   UnitSpec frozen = unit;
   frozen.trainable = false;
   if (!frozen.state) frozen.master = master;
-  const auto is_frozen = [&](const ParameterSpec& parameter) {
-    return patterns.freeze(unit.name, layer, parameter);
-  };
+  const auto is_frozen = [&](const ParameterSpec& parameter) { return choose(unit.name, layer, parameter); };
   const auto begin = std::ranges::stable_partition(frozen.parameters, is_frozen).begin();
   unit.parameters.assign(begin, frozen.parameters.end());
   frozen.parameters.erase(begin, frozen.parameters.end());
@@ -138,22 +136,17 @@ void require_matches(const ModelSpec& model, const FreezePatterns& patterns) {
 
 }  // namespace
 
-void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType master) {
-  if (texts.empty()) return;
-  FreezePatterns patterns(texts);
+void freeze_if(ModelSpec& model, const IsFrozen& is_frozen, DType master) {
   std::vector<UnitSpec> units;
   std::vector<std::vector<int>> numbers;  // of each unit: those of its parts
   const std::vector<std::string> layers = layers_of(model);
   for (size_t u = 0; u < layers.size(); ++u) {
     std::vector<int>& of_unit = numbers.emplace_back();
-    for (UnitSpec& part : parts_of(model.units[u], layers[u], patterns, master)) {
+    for (UnitSpec& part : parts_of(model.units[u], layers[u], is_frozen, master)) {
       of_unit.push_back(static_cast<int>(units.size()));
       units.push_back(std::move(part));
     }
   }
-  require_matches(model, patterns);
-  if (std::ranges::none_of(units, &UnitSpec::trainable))
-    throw UsageError("model.freeze freezes every unit: there is nothing to train; leave out at least one");
   for (BlockSpec& block : model.blocks) {
     std::vector<int> of_block;
     for (const int unit : block.units) {
@@ -167,6 +160,22 @@ void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType ma
   model.units = std::move(units);
   for (BlockSpec& block : model.blocks)
     for (CallList* list : {&block.list, &block.generation}) freeze_calls(*list, model.units);
+}
+
+void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType master) {
+  if (texts.empty()) return;
+  FreezePatterns patterns(texts);
+  ModelSpec frozen = model;
+  freeze_if(
+      frozen,
+      [&](const std::string& unit, const std::string& layer, const ParameterSpec& parameter) {
+        return patterns.freeze(unit, layer, parameter);
+      },
+      master);
+  require_matches(model, patterns);
+  if (std::ranges::none_of(frozen.units, &UnitSpec::trainable))
+    throw UsageError("model.freeze freezes every unit: there is nothing to train; leave out at least one");
+  model = std::move(frozen);
 }
 
 }  // namespace stepforge

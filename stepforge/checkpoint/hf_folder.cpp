@@ -21,6 +21,7 @@
 #include "stepforge/base/json.h"
 #include "stepforge/base/staged.h"
 #include "stepforge/base/tensor_slice.h"
+#include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/catalog/stacked_experts.h"
 #include "stepforge/checkpoint/shard_slices.h"
@@ -128,11 +129,15 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
   return format("differs from {}, {}", original_name, why);
 }
 
-/// `model` is the whole model that the folder must hold.
+/// `model` is the whole model that the folder must hold. `merges`: it may have tensors of adapters besides.
 TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
-                             const HfImportOptions& options = {}) {
+                             const HfImportOptions& options = {}, bool merges = false) {
   TensorComparison comparison(folder);
   std::vector<NamedTensor> tensors = named_tensors(model);
+  std::erase_if(tensors, [&](const NamedTensor& tensor) {
+    if (options.tensors == ImportedTensors::trained) return !model.units.at(tensor.unit).trainable;
+    return options.tensors == ImportedTensors::base && is_adapter_tensor(tensor.name);
+  });
   for (NamedTensor& tensor : tensors) {
     if (options.stored_vocabulary > 0 &&
         is_vocabulary(model.units.at(tensor.unit).parameters[tensor.parameter]))
@@ -149,7 +154,10 @@ TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
   const fs::path where = folder.files().at(0).path().parent_path();
   comparison.finish(
       format("the weights in {} do not fit the model", where.string()),
-      [&](std::string_view name) { return is_beside_weights(name) || is_of_further_layer(name, model); },
+      [&](std::string_view name) {
+        return is_beside_weights(name) || is_of_further_layer(name, model) ||
+               (merges && is_adapter_tensor(name));
+      },
       options.accepted);
   return comparison;
 }
@@ -199,10 +207,22 @@ void require_stackable(const ModelSpec& model) {
              model.family));
 }
 
+/// Squares of what adapters add to weights, and of the rounding errors of the sums.
+struct MergeSums {
+  double added = 0.0;
+  double errors = 0.0;
+
+  void add(const at::Tensor& before, const at::Tensor& after, const at::Tensor& rounded) {
+    added += (after - before).to(at::kDouble).square().sum().item<double>();
+    errors += (rounded.to(at::kFloat) - after).to(at::kDouble).square().sum().item<double>();
+  }
+};
+
 /// Writes one tensor as `dtype`, or the next part of tensor `name`.
 void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, const std::string& name,
-                    const NamedTensor& tensor, DType dtype) {
+                    const NamedTensor& tensor, DType dtype, const AdapterDeltas* adapters, MergeSums& sums) {
   WeightReader reader(weights, tensor.name);
+  const bool merged = adapters != nullptr && adapters->changes(tensor.name);
   const int64_t most = std::min(kWeightChunk, tensor.elements);
   const at::Tensor wide = at::empty({most}, at::device(at::kCPU).dtype(at::kFloat));
   const at::Tensor narrow = at::empty({most}, at::device(at::kCPU).dtype(scalar_type(dtype)));
@@ -211,15 +231,18 @@ void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, cons
     const at::Tensor values = wide.narrow(0, 0, count);
     const at::Tensor rounded = narrow.narrow(0, 0, count);
     reader.read(whole_slice(tensor.shape), begin, values);
+    const at::Tensor before = merged ? values.clone() : at::Tensor();
+    if (merged) adapters->add_to(tensor.name, begin, values);
     rounded.copy_(values);
+    if (merged) sums.add(before, values, rounded);
     if (dtype == DType::f16) require_in_range(tensor.name, values, rounded);
     writer.write(name, {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()});
   }
 }
 
 /// State of blocks, such as the correction of a router, stays fp32.
-void write_weights(const fs::path& folder, const ModelSpec& model, const TensorFolder& weights,
-                   const HfExportOptions& options) {
+MergeError write_weights(const fs::path& folder, const ModelSpec& model, const TensorFolder& weights,
+                         const HfExportOptions& options) {
   const std::vector<ExportedTensor> tensors = exported_tensors(model, options.stacked_experts);
   std::vector<TensorSpec> specs;
   for (const ExportedTensor& tensor : tensors) {
@@ -227,6 +250,7 @@ void write_weights(const fs::path& folder, const ModelSpec& model, const TensorF
     specs.push_back({tensor.name, state ? DType::f32 : options.dtype, tensor.shape});
   }
   const std::vector<ShardPlan> shards = plan_shards(specs, options.max_shard_bytes);
+  MergeSums sums;
   for (const ShardPlan& shard : shards) {
     std::vector<TensorSpec> shard_specs;
     for (const size_t i : shard.tensors) shard_specs.push_back(specs[i]);
@@ -234,11 +258,12 @@ void write_weights(const fs::path& folder, const ModelSpec& model, const TensorF
     SafetensorsWriter writer(folder / shard.file_name, shard_specs, {{"format", "pt"}});
     for (const size_t i : shard.tensors) {
       for (const NamedTensor& source : tensors[i].sources)
-        write_narrowed(writer, weights, tensors[i].name, source, specs[i].dtype);
+        write_narrowed(writer, weights, tensors[i].name, source, specs[i].dtype, options.adapters, sums);
     }
     writer.finish();
   }
   if (shards.size() > 1) write_hf_index(folder / kIndexFileName, index_of_shards(specs, shards));
+  return {sums.added > 0 ? std::sqrt(sums.errors / sums.added) : 0.0};
 }
 
 }  // namespace
@@ -249,6 +274,11 @@ void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelSt
   const TensorComparison comparison = require_fit(weights, model, options);
   load_masters(weights, comparison, store);
   if (options.stored_vocabulary > 0) fill_new_tokens(weights, comparison, store);
+}
+
+bool has_adapters(const TensorFolder& weights) {
+  return std::ranges::any_of(weights.names(),
+                             [](const std::string& name) { return is_adapter_tensor(name); });
 }
 
 std::string left_out(const TensorFolder& weights, const ModelSpec& model) {
@@ -266,8 +296,9 @@ void import_hf(const fs::path& folder, const ModelSpec& model, ModelStore& store
   import_weights(open_hf_weights(folder), model, store);
 }
 
-void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpec& model,
-               const TensorFolder& weights, const Tokenizer* tokenizer, const HfExportOptions& options) {
+MergeError export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpec& model,
+                     const TensorFolder& weights, const Tokenizer* tokenizer,
+                     const HfExportOptions& options) {
   const at::NoGradGuard no_grad;
   std::error_code failure;
   if (fs::exists(fs::symlink_status(folder, failure))) {
@@ -278,9 +309,9 @@ void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpe
     throw UsageError(format("weights are exported as fp32, bf16 or fp16, not {}", dtype_name(options.dtype)));
   }
   if (options.stacked_experts) require_stackable(model);
-  require_fit(weights, model);
+  require_fit(weights, model, {}, options.adapters != nullptr);
   StagedFolder staged(folder);
-  write_weights(staged.staging(), model, weights, options);
+  const MergeError error = write_weights(staged.staging(), model, weights, options);
   const Json generation =
       hf_generation_config(options.generation, tokenizer == nullptr ? std::nullopt : tokenizer->bos_id(),
                            tokenizer == nullptr ? std::nullopt : tokenizer->eos_id());
@@ -289,6 +320,7 @@ void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpe
   write_file_atomic(staged.staging() / kGenerationFileName, generation.dump(2) + "\n");
   if (tokenizer != nullptr) tokenizer->save_pretrained(staged.staging());
   staged.publish();
+  return error;
 }
 
 }  // namespace stepforge

@@ -8,6 +8,7 @@
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/json.h"
+#include "stepforge/checkpoint/adapter_folder.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
@@ -18,6 +19,12 @@
 
 namespace stepforge {
 
+enum class ImportedTensors : uint8_t {
+  all,
+  base,    ///< without those of adapters (catalog/adapters.h)
+  trained  ///< those of trained units: adapters, and what is trained with them
+};
+
 struct HfImportOptions {
   /// The number of rows of the stored embedding and head if it is less than the model's; 0: the same. New rows become the
   /// mean of the stored ones; transformers draws them around this mean.
@@ -25,6 +32,8 @@ struct HfImportOptions {
   /// Null: any difference is an error. Otherwise differences are stored here, and what fits is loaded: whole tensors, and the
   /// common rows of matrices that differ in the number of rows. The rest keeps its values.
   TensorDifferences* accepted = nullptr;
+  /// The tensors of the model that the folder must have; the others keep their values.
+  ImportedTensors tensors = ImportedTensors::all;
 };
 
 /// Loads what `store` holds, this rank's part of the fp32 masters, from tensors with Hugging Face names, whole
@@ -36,6 +45,9 @@ struct HfImportOptions {
 /// shape or type, the same on all ranks, and then changes nothing.
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store,
                     const HfImportOptions& options = {});
+
+/// Whether there are tensors of adapters among them.
+bool has_adapters(const TensorFolder& weights);
 
 /// The same from a folder with model.safetensors, or shards and their index.
 void import_hf(const std::filesystem::path& folder, const ModelSpec& model, ModelStore& store);
@@ -49,6 +61,14 @@ struct HfExportOptions {
   Json generation = {};  ///< read_generation_config(); ids that it lacks come from the tokenizer
   /// The experts of a layer in two tensors instead of several for each expert (catalog/stacked_experts.h).
   bool stacked_experts = false;
+  const AdapterDeltas* adapters =
+      nullptr;  ///< to be merged into the weights; tensors of adapters are then left out
+};
+
+/// What rounding to the type of an export did to the merged weights: the root mean square of the errors, relative to that of what
+/// the adapters add. 0 without adapters.
+struct MergeError {
+  double relative = 0.0;
 };
 
 /// Writes a folder for transformers: config.json, generation_config.json, the weights as one file or as
@@ -58,7 +78,8 @@ struct HfExportOptions {
 /// for any model. The folder appears when it is complete. Throws UsageError if `folder` exists, the dtype
 /// is not f32, bf16 or f16 or the model has no experts to stack, Error if the weights do not fit the model,
 /// writing fails or a value is beyond fp16's range.
-void export_hf(const std::filesystem::path& folder, const ModelConfig& config, const ModelSpec& model,
-               const TensorFolder& weights, const Tokenizer* tokenizer, const HfExportOptions& options = {});
+MergeError export_hf(const std::filesystem::path& folder, const ModelConfig& config, const ModelSpec& model,
+                     const TensorFolder& weights, const Tokenizer* tokenizer,
+                     const HfExportOptions& options = {});
 
 }  // namespace stepforge

@@ -279,6 +279,42 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
+enum class AdapterType : uint8_t { none, lora };
+constexpr ChoiceNames<2> choice_names(AdapterType) {
+  return {"none", "lora"};
+}
+
+enum class AdapterInit : uint8_t { kaiming, gaussian };
+constexpr ChoiceNames<2> choice_names(AdapterInit) {
+  return {"kaiming", "gaussian"};
+}
+
+struct AdapterPatternConfig {
+  std::string pattern;
+  int64_t rank = 0;
+  double alpha = 0.0;
+
+  bool operator==(const AdapterPatternConfig&) const = default;
+};
+
+struct AdapterConfig {
+  AdapterType type = AdapterType::none;
+  std::string from;
+  int64_t rank = 16;
+  double alpha = 32.0;
+  double dropout = 0.0;
+  std::vector<std::string> targets = {"all-linear"};
+  std::vector<int64_t> layers;
+  std::vector<AdapterPatternConfig> patterns;
+  bool rslora = false;
+  AdapterInit init = AdapterInit::kaiming;
+  double b_lr_ratio = 1.0;
+  std::vector<std::string> also_train;
+
+  bool enabled() const { return type != AdapterType::none; }
+  bool operator==(const AdapterConfig&) const = default;
+};
+
 struct TokenizerConfig {
   TokenizerType type = TokenizerType::bytes;
   std::string path;
@@ -382,6 +418,17 @@ struct TrainingConfig {
   std::vector<std::string> callbacks = {"all"};
 
   bool operator==(const TrainingConfig&) const = default;
+};
+
+struct PreferenceConfig {
+  std::string loss_type = "sigmoid";
+  double beta = 0.1;
+  double label_smoothing = 0.0;
+  bool length_normalized = false;
+  double simpo_gamma = 0.5;
+  double sft_weight = -1.0;
+
+  bool operator==(const PreferenceConfig&) const = default;
 };
 
 struct PrecisionConfig {
@@ -600,9 +647,11 @@ struct Config {
   std::string preset;
   std::string run_dir = "runs/default";
   ModelConfig model;
+  AdapterConfig adapter;
   TokenizerConfig tokenizer;
   DataConfig data;
   TrainingConfig training;
+  PreferenceConfig preference;
   PrecisionConfig precision;
   OptimizerConfig optimizer;
   LrSchedulerConfig lr_scheduler;

@@ -69,6 +69,7 @@ class ConfigLoader {
   void import_plugins(ConfigUse use, Registry* registry);
   void apply_chosen_preset();
   void apply_model(const ModelSettings& settings_of_model);
+  void apply_adapter(const ModelSettings& settings_of_model);
   void check_against_model();
   void apply_preset(const std::string& name, const std::string& chosen_at, int depth);
 
@@ -181,6 +182,22 @@ void ConfigLoader::apply_model(const ModelSettings& settings_of_model) {
   }
 }
 
+/// Rank, targets and the like are those of the adapter that the run starts from.
+void ConfigLoader::apply_adapter(const ModelSettings& settings_of_model) {
+  const auto from = chosen("adapter.from");
+  if (!from || from->text.empty()) return;
+  try {
+    if (!settings_of_model) throw UsageError("adapters on disk cannot be read here");
+    LayerApplier layer(loaded_, errors_, refused_, {"adapter.from " + from->text});
+    for (const Override& setting :
+         read_overrides(settings_of_model(from->text + "/adapter_config.json", loaded_.config.model.plugins)))
+      layer.apply(setting);
+  } catch (const Error& error) {
+    errors_.add(format("{}: adapter.from = \"{}\": {}", from->place, from->text, error.what()));
+    refused_.add("");
+  }
+}
+
 /// Refuses keys of [model] that contradict the model of model.from.
 void ConfigLoader::check_against_model() {
   const auto& allowed = loaded_.config.checkpoint.allow_changed;
@@ -189,7 +206,8 @@ void ConfigLoader::check_against_model() {
   for (const FieldDifference& difference : diff(*model_, config)) {
     const std::string& name = difference.name;
     if (!name.starts_with("model.") || name == "model.from" || name == "model.dropout" ||
-        name == "model.freeze" || name == "model.max_position" || name == "model.mtp_loss_weight" ||
+        name == "model.freeze" || name == "model.frozen_dtype" || name == "model.max_position" ||
+        name == "model.mtp_loss_weight" ||
         (name == "model.n_mtp_layers" && config.model.n_mtp_layers < model_->model.n_mtp_layers) ||
         (name == "model.vocab_size" && config.model.vocab_size > model_->model.vocab_size))
       continue;
@@ -250,6 +268,7 @@ LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_
   if (registry != nullptr) use_plugins(loaded_.config, make_config_shape(registry));
   apply_chosen_preset();
   apply_model(settings_of_model);
+  apply_adapter(settings_of_model);
   LayerApplier(loaded_, errors_, refused_, file_layer_).apply(file_);
   LayerApplier command_line(loaded_, errors_, refused_, command_line_);
   for (const Override& setting : overrides_) command_line.apply(setting);

@@ -80,6 +80,26 @@ void check_head_dim(const RuleCheck& check) {
                 format("dim / n_heads = {}, but rotary embeddings need an even head_dim", head_dim));
 }
 
+bool freezes_weights(const Config& config) {
+  return !config.model.freeze.empty() || config.adapter.enabled();
+}
+
+void check_adapter(const RuleCheck& check) {
+  const Config& config = check.config();
+  if (!config.adapter.enabled()) return;
+  check.require(config.model.freeze.empty(), {"adapter.type", "model.freeze"},
+                "with adapters all other weights are frozen; remove freeze, and name what is trained too in "
+                "adapter.also_train");
+  check.require(!config.checkpoint.enable || !config.checkpoint.initial_load_path.empty(),
+                {"adapter.type", "checkpoint.initial_load_path"},
+                "checkpoints hold the adapter but not the model, which must be found elsewhere; start from a "
+                "model with model.from, or set checkpoint.enable = false");
+  check.require(config.adapter.dropout == 0.0 || config.parallelism.tensor_parallel_degree == 1,
+                {"adapter.dropout", "parallelism.tensor_parallel_degree"},
+                "the inputs of some adapters are divided over the tensor-parallel ranks, and dropout is not; "
+                "set adapter.dropout = 0, or use another kind of parallelism");
+}
+
 void check_model(const RuleCheck& check) {
   const ModelConfig& model = check.config().model;
   check.require(model.n_heads % model.n_kv_heads == 0, {"model.n_heads", "model.n_kv_heads"},
@@ -94,9 +114,9 @@ void check_model(const RuleCheck& check) {
   check.require(model.rope_local_theta == 0.0 || model.sliding_window > 0,
                 {"model.rope_local_theta", "model.sliding_window"},
                 "only layers with a sliding window have this base; set sliding_window, or remove it");
-  check.require(model.frozen_dtype == DType::f32 || !model.freeze.empty(),
-                {"model.frozen_dtype", "model.freeze"},
-                "no weights are frozen; name them in freeze, or remove frozen_dtype");
+  check.require(model.frozen_dtype == DType::f32 || freezes_weights(check.config()),
+                {"model.frozen_dtype", "model.freeze", "adapter.type"},
+                "no weights are frozen; name them in freeze, add an adapter, or remove frozen_dtype");
   const RopeScalingConfig& scaling = model.rope_scaling;
   check.require(scaling.type != RopeScalingType::llama3 || scaling.low_freq_factor < scaling.high_freq_factor,
                 {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
@@ -495,9 +515,9 @@ void check_run(const RuleCheck& check) {
       config.checkpoint.load.data || !config.checkpoint.load.counters || config.training.epochs == 0,
       {"checkpoint.load.data", "training.epochs"},
       "epochs count from the first step of the run; set training.steps instead, or load.counters to false");
-  check.require(!config.checkpoint.exclude_frozen || !config.model.freeze.empty(),
-                {"checkpoint.exclude_frozen", "model.freeze"},
-                "no weights are frozen; name them in model.freeze, or remove exclude_frozen");
+  check.require(!config.checkpoint.exclude_frozen || freezes_weights(config),
+                {"checkpoint.exclude_frozen", "model.freeze", "adapter.type"},
+                "no weights are frozen; name them in model.freeze, add an adapter, or remove exclude_frozen");
   check.require(!config.checkpoint.exclude_frozen || !config.checkpoint.initial_load_path.empty(),
                 {"checkpoint.exclude_frozen", "checkpoint.initial_load_path"},
                 "frozen weights that checkpoints leave out must be found elsewhere; "
@@ -545,6 +565,7 @@ void require_sources(const RuleCheck& check, std::string_view list,
 void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors) {
   const RuleCheck check(loaded, refused, errors);
   check_model(check);
+  check_adapter(check);
   check_tokenizer(check);
   check_data_section(check);
   check_training(check);

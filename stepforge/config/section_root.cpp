@@ -14,6 +14,9 @@ SchemaOf<Config> make_config_schema() {
       .field("run_dir", &Config::run_dir, "Output folder for logs, metrics, checkpoints and exports.",
              {.non_empty = true}, kUnreported)
       .table("model", &Config::model, model_section(), "Model architecture.", guarded(Guard::model))
+      .table("adapter", &Config::adapter, adapter_section(),
+             "Low-rank adapters, which are trained while the model's own weights are frozen.",
+             guarded(Guard::model))
       .table("tokenizer", &Config::tokenizer, tokenizer_section(), "Tokenizer.")
       .table("data", &Config::data, data_section(), "Training and validation data.")
       .table("training", &Config::training, training_section(),

@@ -43,12 +43,21 @@ void redraw(uint64_t key, uint64_t first_group, float cutoff, std::span<float> v
   }
 }
 
+/// One of the four values of a group.
+float uniform_value(const Initializer& init, uint64_t key, uint64_t group, size_t word) {
+  return static_cast<float>(init.std * (2.0 * uniform_float(philox(key, group, 0)[word]) - 1.0));
+}
+
 /// Values of elements kNormalNumbers * block and the following.
 std::array<float, cpu::kNormalNumbers> value_block(const Initializer& init, uint64_t key, int64_t block) {
   const auto first_group = static_cast<uint64_t>(block * cpu::kNormalGroups);
   std::array<uint64_t, cpu::kNormalGroups> groups;
   std::iota(groups.begin(), groups.end(), first_group);
   std::array<float, cpu::kNormalNumbers> values;
+  if (init.kind == Initializer::Kind::uniform) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = uniform_value(init, key, groups[i / 4], i % 4);
+    return values;
+  }
   cpu::normal_numbers(key, groups.data(), 0, values.data());
   if (init.kind == Initializer::Kind::truncated_normal) {
     redraw(key, first_group, static_cast<float>(init.cutoff), values);
@@ -65,8 +74,7 @@ void check_arguments(int64_t first_index, int64_t count, const Initializer& init
     throw Error(
         format("fill_initial: {} elements from index {}: neither may be negative", count, first_index));
   }
-  const bool random =
-      init.kind == Initializer::Kind::normal || init.kind == Initializer::Kind::truncated_normal;
+  const bool random = init.kind != Initializer::Kind::zeros && init.kind != Initializer::Kind::ones;
   if (random && !(init.std >= 0.0 && std::isfinite(init.std))) {
     throw Error(format("fill_initial: std = {}: must be finite and not negative", init.std));
   }
@@ -105,6 +113,8 @@ float initial_value_reference(int64_t index, const Initializer& initializer, uin
   if (initializer.kind == Initializer::Kind::zeros) return 0.0F;
   if (initializer.kind == Initializer::Kind::ones) return 1.0F;
   const auto group = static_cast<uint64_t>(index / 4);
+  if (initializer.kind == Initializer::Kind::uniform)
+    return uniform_value(initializer, key, group, static_cast<size_t>(index % 4));
   const auto pair = static_cast<size_t>(index % 4 / 2);
   for (uint64_t attempt = 0;; ++attempt) {
     const auto words = philox(key, group, attempt);

@@ -90,6 +90,7 @@ ValueType input_gradient_type(const TypePlace& place, ValueType x, ValueType gra
     case TypeRule::exchange:
       return exchange_gradient(place, gradient, exchanges);
     case TypeRule::linear:
+    case TypeRule::linear_add:
       return linear_gradient(place, x, gradient, weights);
     case TypeRule::lookup:
       place.require_no_exchange(exchanges);

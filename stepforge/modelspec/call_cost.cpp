@@ -20,12 +20,22 @@ const T& item(const std::vector<T>& list, int index) {
   return list[static_cast<std::size_t>(index)];
 }
 
-/// Each gradient of weights is another product of the size of the forward one.
+/// Whether each gradient, of weights and of operands, is another product of the size of the forward one.
+bool makes_products(const CallInfo& info) {
+  return info.kind().queued_operands != nullptr || info.rule() == TypeRule::loss;
+}
+
 double weight_flops(const CallInfo& info, const CostContext& context) {
-  const bool product = info.kind().queued_operands != nullptr || info.rule() == TypeRule::loss;
-  return product && !info.call->weights.empty() && info.call->weights.front().trained
+  return makes_products(info) && !info.call->weights.empty() && info.call->weights.front().trained
              ? call_flops(info, context)
              : 0.0;
+}
+
+/// Whether the gradients of weights are computed at once although they are written later.
+bool queues_results(const CallInfo& info) {
+  const CallKind& kind = info.kind();
+  const CallView view = info.view();
+  return kind.queued_operands != nullptr && kind.queued_operands(view) == 0 && !kind.queues_gradient(view);
 }
 
 /// What lives while the steps of a list run. `live` counts from 0 at the beginning, so it falls below 0 when memory that
@@ -109,8 +119,9 @@ class Account {
     const int64_t weights = extra.weights.bytes(context_);
     if (queue_ && info.call->trains() && !info.call->is(kOperations)) {
       const int64_t kept = extra.queued.bytes(context_);
-      peak_ = std::max(peak_, live_ + input + kept);
-      hold(info, step, kept, weights);
+      const bool at_once = queues_results(info);
+      peak_ = std::max(peak_, live_ + kept + (at_once ? std::max(input, weights) : input));
+      hold(info, step, kept, at_once ? kept : weights);
     } else {
       peak_ = std::max(peak_, live_ + (extra.beside ? input + weights : std::max(input, weights)));
     }
@@ -188,8 +199,7 @@ void add_work(BlockCost& cost, const std::vector<CallInfo>& calls, const BlockPr
     const double flops = call_flops(info, context);
     const double weights = again ? 0.0 : weight_flops(info, context);
     cost.backward_weight_flops += weights;
-    // Frozen products count as trained ones, so that freezing does not move the cut of a pipeline.
-    cost.backward_input_flops += again ? flops : 2.0 * flops - weights;
+    cost.backward_input_flops += again || makes_products(info) ? flops : 2.0 * flops;
   }
   cost.backward_flops = cost.backward_input_flops + cost.backward_weight_flops;
 }

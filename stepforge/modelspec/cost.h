@@ -91,6 +91,7 @@ enum class TypeRule : uint8_t {
   elementwise,  ///< of each token and channel for itself, or channels of one token or head: norms, activations
   lookup,       ///< rows of its weight, by token
   linear,       ///< by its weight [out, in]
+  linear_add,   ///< the same of its first operand, added to the second
   attention,    ///< of each token to others of its row, head by head
   loss,         ///< logits by its weight [vocabulary, in], and their loss
   exchange      ///< nothing but its exchanges: of its input in forward, of the gradient in backward

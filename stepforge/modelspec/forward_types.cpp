@@ -97,6 +97,7 @@ ValueType result_type(const TypePlace& place, ValueType x) {
       place.require_no_exchange(place.forward_exchanges());
       return by_weight(place, x, /*by_rows=*/partial);
     case TypeRule::linear:
+    case TypeRule::linear_add:
       return linear_type(place, x);
     case TypeRule::attention:
       check_keys(place, x);

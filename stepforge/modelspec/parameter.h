@@ -14,9 +14,9 @@ namespace stepforge {
 /// The initial values of a sub-tensor. They depend only on the seed, its Hugging Face name and the index of
 /// the element.
 struct Initializer {
-  enum class Kind : uint8_t { zeros, ones, normal, truncated_normal };
+  enum class Kind : uint8_t { zeros, ones, normal, truncated_normal, uniform };
   Kind kind = Kind::zeros;
-  double std = 0.0;
+  double std = 0.0;     ///< uniform: the largest absolute value
   double cutoff = 3.0;  ///< truncated_normal: the largest absolute value is cutoff * std
 };
 
@@ -56,6 +56,7 @@ struct ParameterSpec {
   ParameterTag tag = ParameterTag::matrix;
   /// Of experts, of which a token takes some: the share of the elements that a token uses.
   double used_share = 1.0;
+  double lr_factor = 1.0;  ///< of its learning rate
 
   int64_t elements() const;
   /// Elements that a token uses.

@@ -145,13 +145,20 @@ class BlockTypes {
       outputs_.push_back(number(output) >= 0 ? number(output) : add_value({}));
   }
 
+  /// Whether the call adds its result to its second operand, instead of combining its operands.
+  bool adds_result() const { return place_.rule() == TypeRule::linear_add; }
+
   /// Returns the number of the call's result.
   int infer(std::vector<int> operands) {
     if (operands.empty()) operands.push_back(add_value(place_.axis.tokens));  // the tokens of the batch
     const ValueType input = *at(operands.front()).type;
-    for (const int operand : operands)
-      place_.require_type(*at(operand).type, input, "what is combined with its first input");
+    const auto require_others = [&](ValueType type) {
+      for (const int operand : std::span(operands).subspan(1))
+        place_.require_type(*at(operand).type, type, "what is combined with its first input");
+    };
+    if (!adds_result()) require_others(input);
     const ValueType type = result_type(place_, input);
+    if (adds_result()) require_others(type);
     const int result = add_value(type);
     calls_.push_back({{place_.call, type, type}, std::move(operands), result});
     return result;
@@ -178,7 +185,9 @@ class BlockTypes {
     const ValueType input = *at(typed.operands.front()).type;
     const ValueType made = input_gradient_type(place_, input, *gradient, weights_);
     check_gradient(input, made);
-    for (const int operand : typed.operands) contribute(at(operand), made);
+    contribute(at(typed.operands.front()), made);
+    for (const int operand : std::span(typed.operands).subspan(1))
+      contribute(at(operand), adds_result() ? *gradient : made);
   }
 
   /// Where a value is used more than once the gradients are added.

@@ -64,6 +64,7 @@ class ValueTypeError : public Error {
 ///   P; G is R, the gradient is S(channels). The gradient of a part is a part.
 ///   While it computes, a product may gather slices of X before it, and sum slices of its result after it (asynchronous tensor
 ///   parallelism); then it gathers X again for the gradient of a trained weight, once.
+/// - linear_add: as linear of the first operand; the second has the type of the result and gets its gradient.
 /// - linear by the weights of this rank's experts: X and G are S(channels), the rows that take them; the gradient is of
 ///   its own part and not summed.
 /// - Over experts, what a block takes and makes is S(channels) if it is dispatched to it, and otherwise V; only a

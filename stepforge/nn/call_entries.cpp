@@ -32,6 +32,8 @@ extern const CallEntry kSortRowsEntry;
 extern const CallEntry kExpertInEntry;
 extern const CallEntry kExpertOutEntry;
 extern const CallEntry kLossEntry;
+extern const CallEntry kDropoutEntry;
+extern const CallEntry kLowRankEntry;
 
 std::span<const CallEntry* const> call_entries() {
   static constexpr std::array kEntries = {
@@ -39,7 +41,7 @@ std::span<const CallEntry* const> call_entries() {
       &kAttentionEntry,   &kToHeadsEntry,    &kToTokensEntry, &kSwigluEntry,   &kResidualAddEntry,
       &kAddEntry,         &kGatedAddEntry,   &kLookupEntry,   &kSplitEntry,    &kConcatEntry,
       &kLatentHeadsEntry, &kWideLinearEntry, &kRouteEntry,    &kSortRowsEntry, &kExpertInEntry,
-      &kExpertOutEntry,   &kLossEntry};
+      &kExpertOutEntry,   &kLossEntry,       &kDropoutEntry,  &kLowRankEntry};
   return kEntries;
 }
 

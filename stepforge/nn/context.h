@@ -57,6 +57,7 @@ struct BatchTensors {
 struct Context {
   const BatchTensors* batch = nullptr;
   double dropout = 0.0;
+  double adapter_dropout = 0.0;   ///< of the inputs of adapters
   DropoutKey dropout_key;         ///< of the step; each site derives its own
   KvCache* cache = nullptr;       ///< set during generation only
   RouterStep* routers = nullptr;  ///< of the micro-batch (router_step.h); set in training only

@@ -29,12 +29,15 @@ ParamGroup settings_of(const OptimizerConfig& optimizer, const OptimizerKind& ki
                         .muon_scale = optimizer.muon_scale,
                         .muon_iterations = optimizer.muon_iterations,
                         .muon_compute = optimizer.muon_compute};
-  if (group == nullptr) return {decay == optimizer.weight_decay ? "default" : "default, no decay", options};
-  options.lr = or_default(group->lr, options.lr);
+  // Groups of one name differ in what follows it.
+  const std::string rate = parameter.lr_factor == 1.0 ? "" : format(", lr x {}", parameter.lr_factor);
+  options.lr = (group == nullptr ? options.lr : or_default(group->lr, options.lr)) * parameter.lr_factor;
+  if (group == nullptr)
+    return {(decay == optimizer.weight_decay ? "default" : "default, no decay") + rate, options};
   options.beta1 = or_default(group->beta1, options.beta1);
   options.beta2 = or_default(group->beta2, options.beta2);
   options.weight_decay = or_default(group->weight_decay, options.weight_decay);
-  return {group->pattern, options};
+  return {group->pattern + rate, options};
 }
 
 int index_of(std::vector<ParamGroup>& groups, const ParamGroup& group) {

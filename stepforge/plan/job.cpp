@@ -6,6 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/loss_kinds.h"
@@ -75,6 +76,15 @@ Job Job::at(int member) const {
   return other;
 }
 
+namespace {
+
+ModelSpec adapted(const Config& config, ModelSpec model) {
+  add_adapters(model, config.adapter, config.model.frozen_dtype);
+  return model;
+}
+
+}  // namespace
+
 ModelSpec plan_model(const Config& config) {
   if (config.metrics.router == RouterMetrics::experts && family_of(config.model).expert_names == nullptr) {
     throw UsageError(
@@ -82,15 +92,16 @@ ModelSpec plan_model(const Config& config) {
                "\"summary\" or choose another model.family",
                config.model.family));
   }
-  return with_loss(model_spec(config.model, config.training.loss_chunk), find_loss(config));
+  return with_loss(adapted(config, model_spec(config.model, config.training.loss_chunk)), find_loss(config));
 }
 
 ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {
   ExpertParallel experts = plan_experts(config, rank);
   experts.all_rows = all_rows;
-  return with_loss(model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank),
-                              plan_context(config), tensor_plan(config), experts),
-                   find_loss(config));
+  return with_loss(
+      adapted(config, model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank),
+                                 plan_context(config), tensor_plan(config), experts)),
+      find_loss(config));
 }
 
 }  // namespace stepforge

@@ -13,6 +13,7 @@
 #include "stepforge/base/json_reader.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/catalog/peft_config.h"
 #include "stepforge/config/config_section.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/schema.h"
@@ -98,6 +99,19 @@ std::optional<int64_t> end_after_going_back(const fs::path& run, int64_t step) {
   } catch (const std::exception&) {
     return std::nullopt;  // from an import, or damaged, which training reports
   }
+}
+
+/// Those of [adapter] that the adapter decides.
+std::vector<std::string> settings_from_adapter(const fs::path& peft) {
+  Config config;
+  config.adapter = read_peft_config(read_json_file(peft), peft.string());
+  const Field& adapter = *config_schema().find("adapter");
+  void* owner = std::get<TableSlot>(adapter.slot(&config)).object;
+  std::vector<std::string> settings;
+  for (const Field& field : adapter.table->fields())
+    if (field.name != "from" && field.name != "init" && field.name != "b_lr_ratio")
+      settings.push_back(format("adapter.{}={}", field.name, toml_value(field, field.slot(owner))));
+  return settings;
 }
 
 KnownModel known_model(const fs::path& path, const std::shared_ptr<const Registry>& plugins) {
@@ -280,6 +294,7 @@ void use_fine_tune_defaults(Config& config) {
 
 std::vector<std::string> settings_from_model(const std::string& path,
                                              const std::shared_ptr<const Registry>& plugins) {
+  if (fs::path(path).filename() == kPeftConfigFile) return settings_from_adapter(path);
   const KnownModel known = known_model(path, plugins);
   family_of(known.config.model);
   std::vector<std::string> settings;

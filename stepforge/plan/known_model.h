@@ -56,7 +56,8 @@ std::filesystem::path checkpoint_folder_of_run(const std::filesystem::path& fold
 
 /// The settings of a run that starts from the model at `path`, as on the command line: architecture,
 /// tokenizer, initial weights, and the defaults of a fine-tune. For a run, its newest checkpoint is used. This
-/// is what load_config() needs for `model.from`. Throws UsageError if `path` is not a model, a run without
+/// is what load_config() needs for `model.from`; for the adapter_config.json of
+/// `adapter.from`: those of [adapter]. Throws UsageError if `path` is not a model, a run without
 /// a checkpoint, or of a family that neither the program nor `plugins` have.
 std::vector<std::string> settings_from_model(const std::string& path,
                                              const std::shared_ptr<const Registry>& plugins = nullptr);

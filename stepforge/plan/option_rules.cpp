@@ -153,6 +153,10 @@ constexpr std::array kRules = {
                  return reads_rope_option(use.config.model.rope_scaling.type, std::string(use.option));
                },
                "model.rope_scaling.type"},
+    OptionRule{"adapter", "type"},
+    OptionRule{"adapter", "from rank alpha dropout targets layers patterns rslora init b_lr_ratio also_train",
+               [](Use use) { return use.config.adapter.enabled(); }, "adapter.type"},
+    OptionRule{"adapter.patterns[]", "pattern rank alpha"},
     OptionRule{"tokenizer", "type path"},
     OptionRule{"tokenizer",
                "vocab_size train_bytes special_tokens eos_token bos_token min_frequency pattern digits",

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/modelspec/call_passes.h"
@@ -75,6 +76,19 @@ ModelConfig config_of(ExactModel model, int64_t layers) {
   return config;
 }
 
+/// Scales are powers of two. The list has dropout whether or not the job has.
+AdapterConfig adapters() {
+  AdapterConfig adapter;
+  adapter.type = AdapterType::lora;
+  adapter.rank = 4;
+  adapter.alpha = 4;
+  adapter.dropout = 0.5;
+  adapter.patterns = {{.pattern = "k_proj", .rank = 2, .alpha = 4},
+                      {.pattern = ".*down_proj", .rank = 3, .alpha = 6}};
+  adapter.also_train = {"norm", "input_layernorm"};
+  return adapter;
+}
+
 void spread_weights(ModelSpec& spec) {
   for (UnitSpec& unit : spec.units)
     for (ParameterSpec& parameter : unit.parameters)
@@ -134,6 +148,7 @@ void make_graph(ModelSpec& spec, const TensorParallel& tensor, const TensorPlan&
 ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor,
                      const ContextParallel& context, const TensorPlan& plan, const ExpertParallel& experts) {
   ModelSpec spec = model_spec(config_of(model, layers), 0, tensor, context, plan, experts);
+  if (model == ExactModel::adapted) add_adapters(spec, adapters(), DType::f32);
   if (model == ExactModel::graph) make_graph(spec, tensor, plan);
   scale_embedding(spec.blocks.front());
   spread_weights(spec);

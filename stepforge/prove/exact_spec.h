@@ -17,6 +17,7 @@ inline constexpr int64_t kExactVocabulary = 257;  ///< that of the bytes tokeniz
 enum class ExactModel {
   plain,    ///< every block has its own unit
   shared,   ///< tied embeddings, a frozen and a trained unit in each layer
+  adapted,  ///< plain, with adapters of several ranks in all matrices of layers, and trained norms
   graph,    ///< plain, but every second layer and a second head take what the embedding made too
   experts,  ///< plain, but with 6 experts in each layer, of which a token takes 2, and one that all take
   biased,   ///< experts, with biases, whose matrices are one tensor

@@ -118,6 +118,7 @@ ExactModel exact_model_of(const Config& job) {
   if (family_of(job.model).traits.biased_experts) return ExactModel::biased;
   if (job.model.n_experts > 0) return mtp ? ExactModel::mtp_experts : ExactModel::experts;
   if (mtp) return ExactModel::mtp;
+  if (job.adapter.enabled()) return ExactModel::adapted;
   return job.model.tie_embeddings ? ExactModel::shared : ExactModel::plain;
 }
 
@@ -267,6 +268,8 @@ std::vector<std::string> options_left_out(const Config& config) {
   const auto add = [&](bool differs, std::string_view key, std::string_view value) {
     if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
   };
+  add(config.adapter.enabled() && (config.model.n_experts > 0 || config.model.n_mtp_layers > 0),
+      "adapter.type", choice_name(config.adapter.type));
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",
@@ -291,6 +294,8 @@ Config small_exact_job(const Config& config, int world_size) {
       config.model.tie_embeddings && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
   if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
+  job.adapter.type = config.adapter.type;
+  job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
   ParallelDims dims = small_dims(planned.layout.dims);

@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMerge =
-    "merge it first, with peft: AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload()"
-    ".save_pretrained(NEW_FOLDER), and open the new folder";
+    "name the model, and the adapter with --adapter or adapter.from, or merge them: stepforge export MODEL "
+    "NEW_FOLDER --adapter FOLDER --merge";
 constexpr std::string_view kSaveAgain =
     "which are not read, because they can run code; write safetensors, with transformers: "
     "AutoModelForCausalLM.from_pretrained(FOLDER, dtype=\"auto\").save_pretrained(NEW_FOLDER)";

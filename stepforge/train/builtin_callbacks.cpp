@@ -16,6 +16,7 @@
 #include "stepforge/base/machine.h"
 #include "stepforge/base/staged.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/checkpoint/adapter_folder.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/comm/device_engine.h"
@@ -211,6 +212,11 @@ class ExportCallback : public Callback {
   static void write(Trainer& trainer, const std::string& step, const std::filesystem::path& output) {
     create_folder_inside(trainer.config.run_dir, output.parent_path().filename());
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step, trainer.left_out};
+    if (trainer.config.adapter.enabled()) {
+      export_adapter(output, trainer.config.adapter, trainer.job.whole, checkpoint_tensors(found),
+                     trainer.left_out.from.string(), trainer.tokenizer.get());
+      return trainer.log.info("exported the adapter of {} to {}", found.path.string(), output.string());
+    }
     const HfExportOptions options = {.dtype = trainer.config.checkpoint.export_dtype,
                                      .generation = read_generation_config(trainer.config.run_dir)};
     export_hf(output, trainer.config.model, trainer.job.whole, checkpoint_tensors(found),

@@ -134,6 +134,7 @@ Context Executor::context_for(const Operation& operation, const StepInputs& inpu
   context.batch = &loaded.batch;
   if (loaded.routers) context.routers = &*loaded.routers;
   context.dropout = inputs.dropout;
+  context.adapter_dropout = inputs.adapter_dropout;
   context.dropout_key = inputs.dropout_key;
   context.cache = inputs.cache;
   context.recomputed_regions = program_block(operation).recomputed_regions;

@@ -71,9 +71,10 @@ class StepServices {
 
 /// What one run of a program depends on besides its data.
 struct StepInputs {
-  std::string name;        ///< what runs, in messages: "step 3"
-  double dropout = 0.0;    ///< 0 in evaluation
-  DropoutKey dropout_key;  ///< of the step
+  std::string name;              ///< what runs, in messages: "step 3"
+  double dropout = 0.0;          ///< 0 in evaluation
+  double adapter_dropout = 0.0;  ///< likewise
+  DropoutKey dropout_key;        ///< of the step
   KvCache* cache = nullptr;
   bool with_logits = false;  ///< evaluation: keep the logits of all tokens in LossResult
   /// Called with the outputs of every block and with the gradients of its inputs, to find the first

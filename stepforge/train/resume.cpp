@@ -11,6 +11,7 @@
 #include "stepforge/base/staged.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/catalog/model_comparison.h"
+#include "stepforge/checkpoint/adapter_folder.h"
 #include "stepforge/checkpoint/frozen_weights.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/tensor_names.h"
@@ -57,7 +58,17 @@ void keep_generation_config(const Trainer& trainer, const std::filesystem::path&
                     generation.dump(2) + "\n");
 }
 
+/// Throws UsageError if the weights belong to an adapter that the run does not have.
+void require_adapter(const Trainer& trainer, const KnownModel& known, const TensorFolder& weights) {
+  if (trainer.config.adapter.enabled() || !has_adapters(weights)) return;
+  throw UsageError(format(
+      "{} holds an adapter beside the model's weights: merge it with `stepforge export {} FOLDER --merge` and "
+      "start from that folder, or add the section [adapter] of its run",
+      known.weights.string(), known.weights.string()));
+}
+
 void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder& weights) {
+  require_adapter(trainer, known, weights);
   require_same_model(trainer, known.weights, known.config.model);
   const int64_t stored = known.config.model.vocab_size;
   const int64_t grown = trainer.config.model.vocab_size - stored;
@@ -68,7 +79,9 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
   }
   load_weights_as_asked(trainer, known.weights, [&](TensorDifferences* accepted) {
     import_weights(weights, trainer.job.model(), *trainer.store,
-                   {.stored_vocabulary = grown > 0 ? stored : 0, .accepted = accepted});
+                   {.stored_vocabulary = grown > 0 ? stored : 0,
+                    .accepted = accepted,
+                    .tensors = has_adapters(weights) ? ImportedTensors::all : ImportedTensors::base});
   });
   trainer.log.info("weights loaded from {}", known.weights.string());
   if (!weights.note().empty()) trainer.log.info("{}", weights.note());
@@ -134,6 +147,13 @@ void initial_load(Trainer& trainer) {
   }
   load_weights(trainer, known_hf_folder(path, trainer.config.model.plugins), open_hf_weights(path));
   keep_generation_config(trainer, path);
+}
+
+/// A folder of PEFT, which a new run starts from.
+void load_adapter(Trainer& trainer) {
+  const AdapterFiles adapter = open_peft_folder(trainer.config.adapter.from);
+  import_weights(adapter.weights, trainer.job.model(), *trainer.store, {.tensors = ImportedTensors::trained});
+  trainer.log.info("adapter loaded from {}", trainer.config.adapter.from);
 }
 
 /// All ranks, with their own communicator, because they save while training continues.
@@ -246,7 +266,9 @@ void build_checkpoint(Trainer& trainer) {
     }
   }
   if (!own && !checkpoint.initial_load_path.empty()) initial_load(trainer);
-  if (checkpoint.exclude_frozen) leave_out_frozen(trainer, own);
+  if (!own && !trainer.config.adapter.from.empty()) load_adapter(trainer);
+  if (checkpoint.exclude_frozen || (checkpoint.enable && trainer.config.adapter.enabled()))
+    leave_out_frozen(trainer, own);
   if (checkpoint.enable) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
         trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);

@@ -42,6 +42,7 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
   inputs.name = format("step {}", context.step + 1);
   inputs.watch = on_operation;
   inputs.dropout = model.dropout;
+  inputs.adapter_dropout = config_.adapter.dropout;
   inputs.dropout_key =
       dropout_key_of_step(static_cast<uint64_t>(training.seed), static_cast<uint64_t>(context.step));
   if (debug.plant_nan_step == context.step + 1) {

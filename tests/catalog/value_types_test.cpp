@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "tests/catalog/small_model.h"
 #include "tests/support/throws.h"
@@ -35,6 +36,23 @@ TEST(ValueTypes, EveryLayoutOfEveryFamilyFitsTogether) {
           EXPECT_NO_THROW(
               check_value_types(model_spec(small_model(family, 8, 4, tied), 64, tensor, context, plan)));
         }
+  }
+}
+
+TEST(ValueTypes, AdaptersInEveryLayoutOfEveryFamilyFitTogether) {
+  AdapterConfig adapter;
+  adapter.type = AdapterType::lora;
+  for (const std::string& family : family_names()) {
+    std::vector<TensorPlanRule> rules;
+    if (needs_whole_attention(family)) rules.push_back({"attention", TensorStyle::replicate});
+    for (const TensorParallel& tensor : kTensorParts)
+      for (const int64_t experts : {1, 3}) {
+        if (experts > 1 && (!has_experts(family) || (tensor.degree > 1 && !tensor.sequence))) continue;
+        ModelSpec model =
+            model_spec(small_model(family, 8, 4), 64, tensor, {}, TensorPlan(rules), {0, experts});
+        add_adapters(model, adapter, DType::f32);
+        EXPECT_NO_THROW(check_value_types(model)) << family;
+      }
   }
 }
 

@@ -32,6 +32,7 @@ struct CostCase {
   ContextParallel context = {};
   TensorParallel tensor = {};
   std::vector<TensorPlanRule> plan = {};
+  AdapterConfig adapter = {};
 };
 
 struct Measured {
@@ -61,13 +62,14 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
   /// `queue`: whether gradients of weights are queued.
   Measured measure(bool queue = false) const {
     TinyModel tiny(config(), GetParam().compute, 7, 0, of_equal_ranks(GetParam().context),
-                   of_equal_parts(GetParam().tensor), TensorPlan(GetParam().plan));
+                   of_equal_parts(GetParam().tensor), TensorPlan(GetParam().plan), GetParam().adapter);
     const int64_t degree = GetParam().context.degree;
     const BatchTensors batch(take_part(made_up_batch(kRows, kSeqLen * degree, tiny.config.vocab_size),
                                        {0, degree, true, GetParam().context.heads()}));
     Context context;
     context.batch = &batch;
     context.dropout = tiny.config.dropout;
+    context.adapter_dropout = GetParam().adapter.dropout;
     context.recomputed_regions = GetParam().recomputed;
     run(tiny, context, queue);  // libtorch allocates more in its first call
     return run(tiny, context, queue);
@@ -116,9 +118,10 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
     const ContextParallel& parallel = GetParam().context;
     const CostContext context{kRows * kSeqLen,       kSeqLen * parallel.degree, GetParam().compute,
                               at::get_num_threads(), parallel.degree,           GetParam().tensor.degree};
-    return block_cost(
-        model_spec(config(), 0, GetParam().tensor, parallel, TensorPlan(GetParam().plan)).blocks.at(1),
-        context, GetParam().recomputed);
+    const ModelSpec spec =
+        with_adapters(model_spec(config(), 0, GetParam().tensor, parallel, TensorPlan(GetParam().plan)),
+                      GetParam().adapter);
+    return block_cost(spec.blocks.at(1), context, GetParam().recomputed);
   }
 };
 
@@ -212,6 +215,36 @@ void add_budgets(std::vector<CostCase>& cases, const std::string& family,
   }
 }
 
+/// Adapters of two ranks, in all matrices or in some tensors of packed ones.
+void add_adapter_cases(std::vector<CostCase>& cases, const std::string& family,
+                       const std::vector<TensorPlanRule>& plan) {
+  AdapterConfig all;
+  all.type = AdapterType::lora;
+  all.patterns = {{.pattern = "o_proj", .rank = 5}};
+  AdapterConfig some = all;
+  some.targets = {".*(q|kv_b|up)_proj"};
+  some.patterns = {};
+  some.dropout = 0.25;
+  for (const std::vector<std::string>& recomputed : {std::vector<std::string>{}, {"attention", "mlp"}}) {
+    const std::string again = recomputed.empty() ? "" : "_again";
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      const std::string name = format("{}_{}", family, dtype_name(compute));
+      cases.push_back({name + "_adapters" + again, family, compute, 0.0, recomputed, {}, {}, {}, all});
+      cases.push_back({name + "_some_adapters" + again, family, compute, 0.0, recomputed, {}, {}, {}, some});
+    }
+    for (const bool sequence : {false, true})
+      cases.push_back({format("{}_adapters_tensor{}{}", family, sequence ? "_sequence" : "", again),
+                       family,
+                       DType::f32,
+                       0.0,
+                       recomputed,
+                       {},
+                       {1, 2, sequence},
+                       plan,
+                       all});
+  }
+}
+
 std::vector<CostCase> cost_cases() {
   std::vector<CostCase> cases;
   for (const std::string& family : family_names()) {
@@ -231,6 +264,7 @@ std::vector<CostCase> cost_cases() {
       }
     }
     add_budgets(cases, family, plan);
+    add_adapter_cases(cases, family, plan);
     for (const bool sequence : {false, true}) {
       for (const double dropout : {0.0, 0.1}) {
         for (const std::vector<std::string>& recomputed :

@@ -22,6 +22,7 @@
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/lookup.h"
 #include "stepforge/modelspec/calls/loss.h"
+#include "stepforge/modelspec/calls/low_rank.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
@@ -273,6 +274,16 @@ std::vector<CallCase> call_cases() {
       {"experts", [](ListWriter& w, Weights& p) { return write_experts(w, p, /*stacked=*/false); }},
       {"experts_with_biases",
        [](ListWriter& w, Weights& p) { return write_experts(w, p, /*stacked=*/true); }},
+      {"dropout",
+       [](ListWriter& w, Weights&) {
+         return w.call(kDropout, "dropped", {input_of(w, 12)}, {}, DropoutAttributes{});
+       }},
+      {"low_rank",
+       [](ListWriter& w, Weights& p) {
+         return w.call(kLowRank, "sum", {input_of(w, 5), input_of(w, 12)},
+                       {p.add("first", {4, 2}), p.add("second", {6, 3})},
+                       LowRankAttributes{{{0, 1, 0.5}, {2, 6, 2.0}}});
+       }},
       {"residual_add",
        [](ListWriter& w, Weights&) {
          return w.call(kResidualAdd, "sum", {input_of(w, 12), input_of(w, 12)}, {}, ResidualAttributes{});

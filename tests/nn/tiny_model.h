@@ -11,6 +11,7 @@
 #include <ATen/ops/empty.h>
 
 #include "stepforge/base/random.h"
+#include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/nn/block.h"
@@ -38,13 +39,20 @@ inline ModelConfig tiny_config(const std::string& family = "llama", bool tied = 
   return config;
 }
 
+inline ModelSpec with_adapters(ModelSpec spec, const AdapterConfig& adapter) {
+  add_adapters(spec, adapter, DType::f32);
+  return spec;
+}
+
 /// A model with storage and forward code; its parameters are gathered.
 struct TinyModel {
   explicit TinyModel(const ModelConfig& model_config, DType compute = DType::f32, uint64_t seed = 7,
                      int64_t loss_chunk = 0, const ContextExchange& exchange = {},
-                     const TensorExchange& tensor = {}, const TensorPlan& plan = {})
+                     const TensorExchange& tensor = {}, const TensorPlan& plan = {},
+                     const AdapterConfig& adapter = {})
       : config(model_config),
-        spec(model_spec(config, loss_chunk, tensor.parallel, exchange.parallel, plan)),
+        spec(
+            with_adapters(model_spec(config, loss_chunk, tensor.parallel, exchange.parallel, plan), adapter)),
         store(spec.units, rank_layout(spec.units, {.gather = compute})),
         model(make_model(spec, store.lookup(),
                          {.context_length = config.max_position, .exchange = exchange, .tensor = tensor})) {

@@ -9,6 +9,11 @@ namespace stepforge::testing {
 
 inline constexpr int64_t kExactSeqLen = 7;
 
+/// For the names of tests.
+inline std::string_view exact_model_name(ExactModel model) {
+  return model == ExactModel::plain ? "plain" : model == ExactModel::shared ? "shared" : "adapted";
+}
+
 inline void use_exact_model(TestRun& run, ExactModel model) {
   stepforge::use_exact_model(run.trainer(), model);
 }

@@ -92,10 +92,9 @@ TEST_P(ExactArithmetic, EveryEngineGivesTheBitsOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ExactArithmetic, ::testing::Values(ExactModel::plain, ExactModel::shared),
-                         [](const auto& model) {
-                           return model.param == ExactModel::plain ? "plain" : "shared";
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, ExactArithmetic,
+                         ::testing::Values(ExactModel::plain, ExactModel::shared, ExactModel::adapted),
+                         [](const auto& model) { return std::string(exact_model_name(model.param)); });
 
 /// Checks whether an element of this rank's gradients has more bits than bf16.
 class FindFp32Bits : public Callback {

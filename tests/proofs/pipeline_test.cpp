@@ -110,10 +110,9 @@ TEST_P(ExactPipeline, ARunMovesFromFourStagesToTensorParallelStagesToOneRank) {
   expect_same_tensors(saved_tensors(folder / "many", 10), saved_tensors(folder / "one", 10), "moved");
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ExactPipeline, ::testing::Values(ExactModel::plain, ExactModel::shared),
-                         [](const auto& model) {
-                           return model.param == ExactModel::plain ? "plain" : "shared";
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, ExactPipeline,
+                         ::testing::Values(ExactModel::plain, ExactModel::shared, ExactModel::adapted),
+                         [](const auto& model) { return std::string(exact_model_name(model.param)); });
 
 /// One case of each schedule, on 2 and on 4 ranks.
 std::vector<PipelineCase> six_layer_cases() {

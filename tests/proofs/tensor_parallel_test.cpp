@@ -171,9 +171,8 @@ TEST_P(ExactTensorParallel, ARunMovesBetweenLayoutsByResume) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExactTensorParallel,
-                         ::testing::Values(ExactModel::plain, ExactModel::shared), [](const auto& model) {
-                           return model.param == ExactModel::plain ? "plain" : "shared";
-                         });
+                         ::testing::Values(ExactModel::plain, ExactModel::shared, ExactModel::adapted),
+                         [](const auto& model) { return std::string(exact_model_name(model.param)); });
 
 }  // namespace
 }  // namespace stepforge::testing

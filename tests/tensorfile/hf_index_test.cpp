@@ -225,7 +225,7 @@ TEST(HfWeights, APointerOfGitLfsIsNamedWithTheRemedy) {
 
 TEST(HfWeights, WhatIsThereInsteadIsNamedWithTheRemedy) {
   for (const auto& [name, remedy] : std::map<std::string, std::string>{
-           {"adapter_config.json", "merge_and_unload()"},
+           {"adapter_config.json", "--merge"},
            {"pytorch_model.bin", "save_pretrained("},
            {"pytorch_model-00001-of-00002.bin", "save_pretrained("},
            {"consolidated.00.pth", "convert_llama_weights_to_hf.py"},
@@ -246,7 +246,7 @@ TEST(HfWeights, WhatIsThereInsteadIsNamedWithTheRemedy) {
 
 TEST(HfWeights, AdaptersAndQuantizedWeightsInsideAreNamed) {
   for (const auto& [name, remedy] : std::map<std::string, std::string>{
-           {"model.layers.0.q_proj.lora_A.default.weight", "merge_and_unload()"},
+           {"model.layers.0.q_proj.lora_A.default.weight", "--merge"},
            {"model.layers.0.q_proj.qweight", "quantized"},
            {"model.layers.0.q_proj.weight.absmax", "quantized"}}) {
     const TempFolder folder;

@@ -114,7 +114,9 @@ int run(const ChatOptions& options, const CommandContext& context) {
   const HeldInterrupt interrupt;
   install_cpu_allocator();
   const ChargeMemory rank(make_rank_memory());
-  const LoadedModel model = load_model(options.model, {options.compute, options.device}, context);
+  const LoadedModel model = load_model(
+      options.model, {.compute = options.compute, .device = options.device, .adapters = options.adapters},
+      context);
   const ChatTemplate chat_template = ChatTemplate::load(model.known.tokenizer_folder, options.chat_template);
   ChatSession session(model, chat_template, options.compute,
                       {.system = options.system,

@@ -13,7 +13,10 @@
 #include "stepforge/base/json.h"
 #include "stepforge/base/json_reader.h"
 #include "stepforge/base/staged.h"
+#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/checkpoint/adapter_folder.h"
+#include "stepforge/checkpoint/frozen_weights.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/config/schema_docs.h"
@@ -109,7 +112,8 @@ int run(const GenerateOptions& options, const CommandContext& context) {
   const std::vector<std::string> prompts =
       from_file ? read_prompts(options.prompts) : std::vector<std::string>{options.prompt};
   const DType compute = options.compute;
-  const LoadedModel model = load_model(options.model, {compute, options.device}, context);
+  const LoadedModel model = load_model(
+      options.model, {.compute = compute, .device = options.device, .adapters = options.adapters}, context);
   const auto tokenizer = model.known.require_tokenizer();
   const int64_t longest_context = model.config().model.max_position;
   const std::vector<int32_t> ends = end_tokens(*tokenizer, model.generation);
@@ -155,16 +159,60 @@ void log_tokenizer_notes(const std::filesystem::path& model, const Tokenizer* to
 
 }  // namespace
 
+namespace {
+
+/// Writes the adapter of a run, without the model that it belongs to.
+int write_adapter(const ExportOptions& options, const ModelFiles& model, const CommandContext& context) {
+  const std::string base = home_of_frozen_weights(model.config().checkpoint.initial_load_path).string();
+  const auto tokenizer = model.known.load_tokenizer();
+  export_adapter(options.output, model.config().adapter, model.spec, model.weights, base, tokenizer.get(),
+                 options.dtype.value_or(DType::f32));
+  context.log.info("exported the adapter of {} to {}, which belongs to {}; --merge writes a plain model",
+                   model.known.weights.string(), options.output.string(), base);
+  return 0;
+}
+
+/// The adapters to merge: that of the run, and those that the command line names.
+AdapterDeltas adapters_to_merge(const ExportOptions& options, const ModelFiles& model,
+                                const ModelSpec& plain) {
+  AdapterDeltas deltas = read_adapters(options.adapters, plain);
+  const AdapterConfig& own = model.config().adapter;
+  if (own.enabled()) deltas.add(own, model.weights, 1.0, /*replaces=*/false);
+  if (deltas.empty())
+    throw UsageError(
+        format("--merge: {} has no adapter, and none is given; name one with --adapter, or leave --merge out",
+               options.model.string()));
+  return deltas;
+}
+
+}  // namespace
+
 int run(const ExportOptions& options, const CommandContext& context) {
   const ModelFiles model = open_model(options.model, context);
+  if (!options.merge && !options.adapters.empty())
+    throw UsageError("--adapter: an export has adapters only merged into its weights; add --merge");
+  if (model.config().adapter.enabled() && !options.merge) return write_adapter(options, model, context);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
   const auto tokenizer = model.known.load_tokenizer();
-  export_hf(options.output, model.config().model, model.spec, model.weights, tokenizer.get(),
-            {options.dtype.value_or(model.config().checkpoint.export_dtype), shard, model.generation,
-             options.stacked_experts});
+  const ModelSpec plain = model_spec(model.config().model);
+  HfExportOptions exported{.dtype = options.dtype.value_or(model.config().checkpoint.export_dtype),
+                           .max_shard_bytes = shard,
+                           .generation = model.generation,
+                           .stacked_experts = options.stacked_experts};
+  AdapterDeltas deltas;
+  if (options.merge) {
+    deltas = adapters_to_merge(options, model, plain);
+    exported.adapters = &deltas;
+  }
+  const MergeError error =
+      export_hf(options.output, model.config().model, plain, model.weights, tokenizer.get(), exported);
   log_tokenizer_notes(options.model, tokenizer.get(), context.log);
-  context.log.info("exported {} parameters of {} to {}", with_thousands(model.spec.parameter_count()),
+  context.log.info("exported {} parameters of {} to {}", with_thousands(plain.parameter_count()),
                    model.known.weights.string(), options.output.string());
+  if (options.merge)
+    context.log.info(
+        "merged adapters into {} tensors; rounding to {} changed what they add by {:.2g} % (rms)",
+        deltas.names().size(), dtype_name(exported.dtype), 100 * error.relative);
   return 0;
 }
 

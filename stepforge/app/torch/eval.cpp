@@ -183,7 +183,8 @@ int run(const EvalOptions& options, const CommandContext& context) {
   }
   const bool with_gradient = !options.gradients.empty();
   if (with_gradient && options.tokens.empty()) throw UsageError("--gradients needs --tokens");
-  LoadedModel model = load_model(options.model, {options.compute, options.device, with_gradient}, context);
+  LoadedModel model =
+      load_model(options.model, {options.compute, options.device, with_gradient, options.adapters}, context);
   return options.tokens.empty() ? evaluate_text(options, model, options.compute)
                                 : evaluate_tokens(options, model, options.compute);
 }

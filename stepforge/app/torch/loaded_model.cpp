@@ -2,8 +2,10 @@
 #include "stepforge/app/torch/loaded_model.h"
 
 #include "stepforge/base/error.h"
+#include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/checkpoint/adapter_folder.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/nn/make_model.h"
@@ -17,6 +19,7 @@ namespace fs = std::filesystem;
 
 ModelFiles open_files(KnownModel known, TensorFolder weights) {
   ModelSpec spec = model_spec(known.config.model, known.config.training.loss_chunk);
+  add_adapters(spec, known.config.adapter, known.config.model.frozen_dtype);
   Json generation = read_generation_config(known.folder);
   return {std::move(known), std::move(spec), std::move(weights), std::move(generation)};
 }
@@ -70,6 +73,7 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
       files.spec.units, rank_layout(files.spec.units, {.gather = options.compute}),
       StoreOptions{.with_gradient = options.with_gradient, .compute = device});
   import_weights(files.weights, files.spec, *store);
+  if (!options.adapters.empty()) read_adapters(options.adapters, files.spec).merge_into(*store);
   if (const std::string note = left_out(files.weights, files.spec); !note.empty())
     context.log.warning("{}", note);
   return {std::move(files), std::move(store)};

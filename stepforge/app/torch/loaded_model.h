@@ -38,9 +38,10 @@ struct LoadedModel : ModelFiles {
 
 /// How the weights of a model are held.
 struct LoadOptions {
-  DType compute = DType::f32;  ///< of gathered weights
-  std::string device = "cpu";  ///< as training.device; this thread then uses its kernels
-  bool with_gradient = false;  ///< with memory for gradients
+  DType compute = DType::f32;              ///< of gathered weights
+  std::string device = "cpu";              ///< as training.device; this thread then uses its kernels
+  bool with_gradient = false;              ///< with memory for gradients
+  std::vector<std::string> adapters = {};  ///< read_adapters(), merged into the weights
 };
 
 /// Like open_model, with the weights in memory. Throws UsageError too if there is no such device.

@@ -53,6 +53,10 @@ inline CallWorkspace workspace(const CallView& view) {
     made.beside = true;
   }
   made.queued.token = made.weights.token;
+  if (trained && view.call.sums_weight_gradients) {
+    made.weights.fixed_fp32 = view.call.weights[0].elements();
+    made.queued.fixed_fp32 = made.weights.fixed_fp32;
+  }
   return made;
 }
 
@@ -60,7 +64,7 @@ inline CallExchanges exchanges(const CallView& view) {
   const LinearAttributes attributes = linear_attributes(view.call);
   const int64_t in = view.call.weights[0].shape[1];
   const int64_t out = view.call.weights[0].shape[0];
-  CallExchanges made;
+  CallExchanges made = weight_sums(view);
   if (attributes.gathers_input) {
     made.forward = {beside(view, ExchangeKind::gather, in)};
     made.backward = {beside(view, ExchangeKind::sum_slice, in)};
@@ -96,8 +100,13 @@ inline constexpr CallKind kLinear = {
           return !attributes.gathers_input && !attributes.scatters_result;
         },
     .queued_operands =
-        [](const CallView& view) { return linear_attributes(view.call).gathers_input ? 0U : 1U; },
-    .queues_gradient = [](const CallView& view) { return !linear_attributes(view.call).scatters_result; },
+        [](const CallView& view) {
+          return linear_attributes(view.call).gathers_input || view.call.sums_weight_gradients ? 0U : 1U;
+        },
+    .queues_gradient =
+        [](const CallView& view) {
+          return !linear_attributes(view.call).scatters_result && !view.call.sums_weight_gradients;
+        },
     .flops = [](const CallView& view) { return 2.0 * static_cast<double>(view.call.weights[0].elements()); },
     .workspace = linear_row::workspace,
     .exchanges = linear_row::exchanges,

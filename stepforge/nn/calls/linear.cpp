@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/linear.h"
 
+#include <ATen/ops/empty.h>
+
 #include "stepforge/kernels/bias.h"
 #include "stepforge/kernels/linear_product.h"
+#include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/call_entries.h"
 #include "stepforge/nn/norm_gradient.h"
 #include "stepforge/nn/slices.h"
@@ -21,6 +24,16 @@ void linear(const CallRun& run) {
   linear_product(run.operands[0], weight, run.written[0]);
 }
 
+/// The gradient of a weight that is whole on every rank, of which each has a share.
+void add_summed_product(const CallRun& run) {
+  Parameter& weight = run.weight(0);
+  const at::Tensor& value = weight.value();
+  const at::Tensor sum = at::empty(value.sizes(), value.options().dtype(compute_type(value)));
+  linear_weight_gradient(run.gradients[0], run.operands[0], sum, /*accumulate=*/false);
+  run.summed()->sum(sum);
+  weight.add_gradient(sum);
+}
+
 void linear_backward(const CallRun& run) {
   const LinearAttributes attributes = linear_attributes(run.call);
   Parameter& weight = run.weight(0);
@@ -30,7 +43,10 @@ void linear_backward(const CallRun& run) {
   if (attributes.scatters_result)
     return product_to_slice_backward(run.gradients[0], run.operands[0], weight, run.resources.tensor,
                                      run.written[0]);
-  if (weight.trained()) weight.add_product(run.gradients[0], run.operands[0]);
+  if (weight.trained() && run.summed() != nullptr)
+    add_summed_product(run);
+  else if (weight.trained())
+    weight.add_product(run.gradients[0], run.operands[0]);
   if (!run.written.wanted(0)) return;
   linear_input_gradient(run.gradients[0], weight.value(), run.summand, run.written[0]);
 }

@@ -6,35 +6,24 @@
 #include "stepforge/kernels/dropout_add.h"
 #include "stepforge/kernels/gated_add.h"
 #include "stepforge/nn/call_entries.h"
+#include "stepforge/nn/dropout_site.h"
 
 namespace stepforge {
 
 namespace {
 
-struct Dropout {
-  DropoutKey key;
-  TokenCoords coords;
-
-  explicit Dropout(const CallRun& run, int64_t rows) {
-    if (run.context.dropout == 0.0) return;
-    key = dropout_key_of_site(run.context.dropout_key, attributes_of<ResidualAttributes>(run.call).site);
-    const BatchTensors& batch = *run.context.batch;
-    coords = {batch.row_ids, batch.row_positions};
-    if (rows == batch.token_count()) return;
-    const ShardRange slice = run.resources.tensor.parallel.part_of(batch.token_count());
-    coords = {batch.row_ids.slice(0, slice.begin, slice.end),
-              batch.row_positions.slice(0, slice.begin, slice.end)};
-  }
-};
+DropoutSite site_of(const CallRun& run, int64_t rows) {
+  return {run, run.context.dropout, attributes_of<ResidualAttributes>(run.call).site, rows};
+}
 
 void residual_add(const CallRun& run) {
-  const Dropout dropout(run, run.operands[0].size(0));
+  const DropoutSite dropout = site_of(run, run.operands[0].size(0));
   dropout_add_forward(run.operands[0], run.operands[1], run.context.dropout, dropout.key, dropout.coords,
                       run.written[0]);
 }
 
 void residual_add_backward(const CallRun& run) {
-  const Dropout dropout(run, run.gradients[0].size(0));
+  const DropoutSite dropout = site_of(run, run.gradients[0].size(0));
   dropout_add_backward(run.gradients[0], run.context.dropout, dropout.key, dropout.coords, run.written[0]);
 }
 

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Low-rank adapters as a pass over a model: beside the product of a frozen matrix W there are linear(x; A) and low_rank(h, y; B).
+// A and B are ordinary parameters in trained units; everything else (sharding, tensor parallelism, optimizers, checkpoints,
+// memory) follows from the specification.
+#pragma once
+
+#include <string_view>
+
+#include "stepforge/base/dtype.h"
+#include "stepforge/config/config.h"
+#include "stepforge/modelspec/model_spec.h"
+
+namespace stepforge {
+
+/// The names of the tensors of adapters begin with this, as in PEFT's files:
+/// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
+inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
+
+inline bool is_adapter_tensor(std::string_view name) {
+  return name.starts_with(kAdapterPrefix);
+}
+
+/// Adds the adapters that `adapter` describes to a model or a rank's part of it, and freezes all other weights but those of
+/// also_train, which are stored as `frozen`. Of a packed matrix, each tensor has an adapter of its own. With tensor parallelism A
+/// is divided like the columns of W and B like its rows; the other one is whole, and its gradient summed by the block. Does nothing
+/// without adapters. Throws UsageError if a name matches nothing that can have an adapter.
+void add_adapters(ModelSpec& model, const AdapterConfig& adapter, DType frozen);
+
+}  // namespace stepforge

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/catalog/peft_config.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/base/format.h"
+#include "stepforge/base/json_reader.h"
+#include "stepforge/catalog/adapter_ranks.h"
+#include "stepforge/catalog/adapters.h"
+#include "stepforge/catalog/module_names.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr std::string_view kA = ".lora_A.weight";
+
+std::string last_part(const std::string& module) {
+  return module.substr(module.rfind('.') + 1);
+}
+
+/// The modules of the model that have an adapter, and those that have none but could by their last name.
+struct Modules {
+  std::vector<std::string> adapted;
+  std::set<std::string> others;
+  std::vector<std::string> also_trained;
+};
+
+Modules modules_of(const ModelSpec& model) {
+  Modules found;
+  for (const UnitSpec& unit : model.units)
+    for (const ParameterSpec& parameter : unit.parameters)
+      for (const SubTensor& tensor : parameter.sub_tensors) {
+        const std::string& name = tensor.hf_name;
+        if (is_adapter_tensor(name)) {
+          if (name.ends_with(kA))
+            found.adapted.push_back(
+                name.substr(kAdapterPrefix.size(), name.size() - kAdapterPrefix.size() - kA.size()));
+        } else {
+          found.others.emplace(module_of(name));
+          if (unit.trainable) found.also_trained.emplace_back(module_of(name));
+        }
+      }
+  for (const std::string& module : found.adapted) found.others.erase(module);
+  return found;
+}
+
+/// Last names where these name the adapted modules and no others, otherwise whole names.
+std::set<std::string> target_names(const Modules& modules) {
+  std::set<std::string> taken;
+  for (const std::string& module : modules.others) taken.insert(last_part(module));
+  std::set<std::string> names;
+  for (const std::string& module : modules.adapted)
+    names.insert(taken.contains(last_part(module)) ? module : last_part(module));
+  return names;
+}
+
+/// The fields of a LoraConfig that say how an adapter was made, and not what it computes.
+constexpr std::string_view kIgnored[] = {
+    "alora_invocation_tokens",
+    "arrow_config",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "fan_in_fan_out",
+    "inference_mode",
+    "init_lora_weights",
+    "layers_pattern",
+    "loftq_config",
+    "lora_ga_config",
+    "megatron_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "task_type",
+};
+
+/// Fields that must be absent, null, false or empty.
+constexpr std::string_view kUnused[] = {
+    "exclude_modules",         "layer_replication", "lora_bias", "monteclora_config", "target_parameters",
+    "trainable_token_indices", "use_bdlora",        "use_dora",  "use_qalora",        "velora_config",
+};
+
+bool is_unset(const Json& value) {
+  return value.is_null() || value == false || (value.is_structured() && value.empty());
+}
+
+std::vector<std::string> texts(const JsonReader& list) {
+  if (list.json().is_string()) return {list.text()};
+  std::vector<std::string> found;
+  for (size_t i = 0; i < list.size(); ++i) found.push_back(list.at(i).text());
+  return found;
+}
+
+/// rank_pattern and alpha_pattern: numbers by regular expressions of the last parts of names.
+void add_patterns(const JsonReader& reader, AdapterConfig& adapter) {
+  std::map<std::string, AdapterPatternConfig> patterns;
+  const auto read = [&](const char* key, auto set) {
+    if (!reader.has(key)) return;
+    for (const auto& [name, value] : reader[key].object().json().items())
+      set(patterns[name], JsonReader(value, reader.source(), format("{}.{}", key, name)));
+  };
+  read("rank_pattern",
+       [](AdapterPatternConfig& pattern, const JsonReader& value) { pattern.rank = value.integer(1); });
+  read("alpha_pattern",
+       [](AdapterPatternConfig& pattern, const JsonReader& value) { pattern.alpha = value.number(); });
+  for (auto& [name, pattern] : patterns) {
+    pattern.pattern = format("(?:.*\\.)?(?:{})", name.starts_with('^') ? name.substr(1) : name);
+    adapter.patterns.push_back(pattern);
+  }
+}
+
+void check_fields(const JsonReader& reader) {
+  constexpr std::string_view kRead[] = {"peft_type",
+                                        "r",
+                                        "lora_alpha",
+                                        "lora_dropout",
+                                        "target_modules",
+                                        "rank_pattern",
+                                        "alpha_pattern",
+                                        "use_rslora",
+                                        "modules_to_save",
+                                        "layers_to_transform",
+                                        "bias"};
+  for (const auto& [key, value] : reader.object().json().items()) {
+    if (std::ranges::count(kRead, key) > 0 || std::ranges::count(kIgnored, key) > 0 || is_unset(value))
+      continue;
+    if (std::ranges::count(kUnused, key) > 0)
+      reader.refuse(key, "is not supported; merge the adapter with peft");
+    reader.refuse(key, "is a field that we do not know, so that the adapter may compute something else");
+  }
+  if (reader["peft_type"].text() != "LORA") reader.refuse("peft_type", "only LORA is read");
+  if (reader.text_or("bias", "none") != "none") reader.refuse("bias", "trained biases are not read");
+}
+
+}  // namespace
+
+Json peft_config(const AdapterConfig& adapter, const ModelSpec& model, const std::string& base) {
+  const Modules modules = modules_of(model);
+  AdapterRanks ranks(adapter);
+  Json rank_pattern = Json::object();
+  Json alpha_pattern = Json::object();
+  for (const std::string& module : modules.adapted) {
+    if (ranks.rank(module) != adapter.rank) rank_pattern[module] = ranks.rank(module);
+    if (ranks.alpha(module) != adapter.alpha) alpha_pattern[module] = ranks.alpha(module);
+  }
+  Json saved;
+  if (!modules.also_trained.empty())
+    saved = std::set<std::string>(modules.also_trained.begin(), modules.also_trained.end());
+  return {{"peft_type", "LORA"},
+          {"task_type", "CAUSAL_LM"},
+          {"base_model_name_or_path", base},
+          {"r", adapter.rank},
+          {"lora_alpha", adapter.alpha},
+          {"lora_dropout", adapter.dropout},
+          {"target_modules", target_names(modules)},
+          {"rank_pattern", rank_pattern},
+          {"alpha_pattern", alpha_pattern},
+          {"use_rslora", adapter.rslora},
+          {"use_dora", false},
+          {"modules_to_save", saved},
+          {"layers_to_transform", nullptr},
+          {"bias", "none"},
+          {"fan_in_fan_out", false},
+          {"inference_mode", true},
+          {"init_lora_weights", true}};
+}
+
+AdapterConfig read_peft_config(const Json& json, const std::string& source) {
+  const JsonReader reader(json, source);
+  check_fields(reader);
+  AdapterConfig adapter;
+  adapter.type = AdapterType::lora;
+  adapter.rank = reader["r"].integer(1);
+  adapter.alpha = reader["lora_alpha"].number();
+  adapter.dropout = reader.number_or("lora_dropout", 0.0);
+  adapter.rslora = reader.boolean_or("use_rslora", false);
+  adapter.targets = texts(reader["target_modules"]);
+  if (reader.has("modules_to_save")) {
+    // PEFT takes every module whose name ends with the text, also in the middle of a part: "norm" means q_norm too.
+    for (const std::string& text : texts(reader["modules_to_save"])) adapter.also_train.push_back(".*" + text);
+  }
+  if (reader.has("layers_to_transform")) {
+    const JsonReader layers = reader["layers_to_transform"];
+    if (layers.json().is_number()) {
+      adapter.layers = {layers.count()};
+    } else {
+      for (size_t i = 0; i < layers.size(); ++i) adapter.layers.push_back(layers.at(i).count());
+    }
+  }
+  add_patterns(reader, adapter);
+  return adapter;
+}
+
+}  // namespace stepforge

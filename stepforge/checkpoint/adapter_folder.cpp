@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/checkpoint/adapter_folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
+#include "stepforge/catalog/adapter_ranks.h"
+#include "stepforge/catalog/adapters.h"
+#include "stepforge/catalog/peft_config.h"
+#include "stepforge/checkpoint/shard_slices.h"
+#include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/checkpoint/weight_reader.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kA = ".lora_A.weight";
+constexpr std::string_view kB = ".lora_B.weight";
+
+/// A whole tensor in fp32.
+at::Tensor read_whole(const TensorFolder& folder, const std::string& name) {
+  WeightReader reader(folder, name);
+  const TensorSlice whole = whole_slice(reader.shape());
+  const at::Tensor values = at::empty({whole.elements()}, at::device(at::kCPU).dtype(at::kFloat));
+  for (int64_t begin = 0; begin < values.numel(); begin += kWeightChunk)
+    reader.read(whole, begin, values.narrow(0, begin, std::min(kWeightChunk, values.numel() - begin)));
+  return values.view(reader.shape());
+}
+
+/// "lm_head.weight" of "base_model.model.lm_head.weight": a tensor of modules_to_save.
+std::string replaced_name(const std::string& name) {
+  return name.substr(kAdapterPrefix.size());
+}
+
+}  // namespace
+
+AdapterFiles open_peft_folder(const fs::path& folder) {
+  const fs::path config = folder / kPeftConfigFile;
+  if (!fs::exists(config)) {
+    throw UsageError(
+        format("{} is no adapter in the format of PEFT: it has no {}; an adapter run becomes one with "
+               "`stepforge export RUN FOLDER`",
+               folder.string(), kPeftConfigFile));
+  }
+  AdapterConfig adapter = read_peft_config(read_json_file(config), config.string());
+  const fs::path file = folder / kPeftWeightsFile;
+  if (!fs::exists(file))
+    throw UsageError(
+        format("{} has no {}; save the adapter again as safetensors", folder.string(), kPeftWeightsFile));
+  TensorFolder weights({file});
+  std::vector<std::string> names = weights.names();
+  for (std::string& name : names) {
+    if (name.ends_with(kA) || name.ends_with(kB)) continue;
+    if (!is_adapter_tensor(name) || name.find(".lora_") != std::string::npos)
+      throw FormatError(
+          format("{}: {} is no tensor of a LoRA adapter of matrices; merge the adapter with peft",
+                 file.string(), name));
+    name = replaced_name(name);
+  }
+  weights.rename(names, "");
+  return {std::move(adapter), std::move(weights)};
+}
+
+void AdapterDeltas::add(const AdapterConfig& config, const TensorFolder& weights, double weight,
+                        bool replaces) {
+  const at::NoGradGuard no_grad;
+  AdapterRanks ranks(config);
+  for (const std::string& name : weights.names()) {
+    if (!is_adapter_tensor(name)) {
+      if (!replaces) continue;
+      if (weight != 1.0)
+        throw UsageError(
+            format("the adapter replaces {}, so that it cannot have the weight {}", name, weight));
+      replacements_.insert_or_assign(name, read_whole(weights, name));
+      continue;
+    }
+    if (!name.ends_with(kA)) continue;
+    const std::string prefix = name.substr(0, name.size() - kA.size());
+    const std::string module = prefix.substr(kAdapterPrefix.size());
+    const std::string b_name = prefix + std::string(kB);
+    if (weights.find(b_name) == nullptr)
+      throw FormatError(format("the adapter has {} but not {}", name, b_name));
+    const at::Tensor a = read_whole(weights, name);
+    const at::Tensor b = read_whole(weights, b_name);
+    const int64_t rank = ranks.rank(module);
+    if (a.dim() != 2 || b.dim() != 2 || a.size(0) != rank || b.size(1) != rank)
+      throw FormatError(format("{} is {} and {} is {}, but the rank of {} is {}", name,
+                               shape_text(a.sizes().vec()), b_name, shape_text(b.sizes().vec()), module,
+                               rank));
+    products_[module + ".weight"].push_back({a, b * (weight * ranks.scale(module))});
+  }
+  if (empty()) throw FormatError("the adapter has no tensors");
+}
+
+std::vector<std::string> AdapterDeltas::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, products] : products_) names.push_back(name);
+  for (const auto& [name, values] : replacements_) names.push_back(name);
+  return names;
+}
+
+bool AdapterDeltas::changes(const std::string& tensor) const {
+  return products_.contains(tensor) || replacements_.contains(tensor);
+}
+
+void AdapterDeltas::require_fit(const ModelSpec& model) const {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const NamedTensor& tensor : named_tensors(model)) shapes[tensor.name] = tensor.shape;
+  const auto require = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    const auto found = shapes.find(name);
+    if (found == shapes.end())
+      throw UsageError(
+          format("the adapter changes {}, which the model does not have: it belongs to another model", name));
+    if (found->second != shape)
+      throw UsageError(
+          format("the adapter's {} is {}, but that of the model is {}: it belongs to another model", name,
+                 shape_text(shape), shape_text(found->second)));
+  };
+  for (const auto& [name, products] : products_)
+    for (const Product& product : products) require(name, {product.b.size(0), product.a.size(1)});
+  for (const auto& [name, values] : replacements_) require(name, values.sizes().vec());
+}
+
+void AdapterDeltas::add_to(const std::string& tensor, int64_t begin, const at::Tensor& values) const {
+  const at::NoGradGuard no_grad;
+  const int64_t end = begin + values.numel();
+  if (const auto found = replacements_.find(tensor); found != replacements_.end())
+    values.copy_(found->second.view({-1}).narrow(0, begin, values.numel()));
+  const auto found = products_.find(tensor);
+  if (found == products_.end()) return;
+  for (const Product& product : found->second) {
+    const int64_t columns = product.a.size(1);
+    const int64_t first = begin / columns;
+    const int64_t last = (end + columns - 1) / columns;
+    const at::Tensor rows = at::mm(product.b.narrow(0, first, last - first), product.a).view({-1});
+    values.add_(rows.narrow(0, begin - first * columns, values.numel()));
+  }
+}
+
+void AdapterDeltas::merge_into(ModelStore& store) const {
+  const at::NoGradGuard no_grad;
+  for (const NamedTensor& tensor : named_tensors(store)) {
+    if (!changes(tensor.name)) continue;
+    const UnitStore& unit = store.unit(tensor.unit);
+    for (const auto& [slice, local] : shard_slices(unit, tensor)) {
+      if (slice.elements() != tensor.elements) throw Error(format("{} is divided over ranks", tensor.name));
+      for (int64_t begin = 0; begin < tensor.elements; begin += kWeightChunk) {
+        at::Tensor stored =
+            unit.master().narrow(0, local + begin, std::min(kWeightChunk, tensor.elements - begin));
+        const at::Tensor values = at::empty({stored.numel()}, at::device(at::kCPU).dtype(at::kFloat));
+        values.copy_(stored);
+        add_to(tensor.name, begin, values);
+        stored.copy_(values);
+      }
+    }
+  }
+}
+
+AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model) {
+  AdapterDeltas deltas;
+  for (const std::string& argument : arguments) {
+    fs::path folder = argument;
+    double weight = 1.0;
+    if (const size_t sign = argument.rfind('='); sign != std::string::npos && !fs::exists(folder)) {
+      const std::string text = argument.substr(sign + 1);
+      const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), weight);
+      if (fault != std::errc() || end != text.data() + text.size())
+        throw UsageError(
+            format("--adapter {}: {} is no number; write FOLDER or FOLDER=WEIGHT", argument, text));
+      folder = argument.substr(0, sign);
+    }
+    const AdapterFiles adapter = open_peft_folder(folder);
+    deltas.add(adapter.config, adapter.weights, weight);
+  }
+  deltas.require_fit(model);
+  return deltas;
+}
+
+void export_adapter(const fs::path& folder, const AdapterConfig& config, const ModelSpec& model,
+                    const TensorFolder& weights, const std::string& base, const Tokenizer* tokenizer,
+                    DType dtype) {
+  const at::NoGradGuard no_grad;
+  if (fs::exists(fs::symlink_status(folder)))
+    throw UsageError(
+        format("{} exists already and is not overwritten; choose a different folder", folder.string()));
+  std::vector<NamedTensor> tensors = named_tensors(model);
+  std::erase_if(tensors, [&](const NamedTensor& tensor) { return !model.units.at(tensor.unit).trainable; });
+  const auto saved_name = [](const NamedTensor& tensor) {
+    return is_adapter_tensor(tensor.name) ? tensor.name : std::string(kAdapterPrefix) + tensor.name;
+  };
+  std::vector<TensorSpec> specs;
+  for (const NamedTensor& tensor : tensors) specs.push_back({saved_name(tensor), dtype, tensor.shape});
+  StagedFolder staged(folder);
+  SafetensorsWriter writer(staged.staging() / kPeftWeightsFile, specs, {{"format", "pt"}});
+  for (const NamedTensor& tensor : tensors) {
+    const at::Tensor values = read_whole(weights, tensor.name).to(scalar_type(dtype));
+    writer.write(saved_name(tensor),
+                 {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
+  }
+  writer.finish();
+  write_file_atomic(staged.staging() / kPeftConfigFile, peft_config(config, model, base).dump(2) + "\n");
+  if (tokenizer != nullptr) tokenizer->save_pretrained(staged.staging());
+  staged.publish();
+}
+
+}  // namespace stepforge

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters in files: PEFT's folders (adapter_config.json, adapter_model.safetensors), and merging them into weights.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/config/config.h"
+#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/storage/unit_store.h"
+#include "stepforge/tensorfile/tensor_folder.h"
+#include "stepforge/text/tokenizer.h"
+
+namespace stepforge {
+
+/// An adapter on disk.
+struct AdapterFiles {
+  AdapterConfig config;
+  TensorFolder weights;  ///< its tensors have the names of catalog/adapters.h; there may be others
+};
+
+/// A folder of PEFT. Tensors of modules_to_save get the names that they have in the model. Throws UsageError if it is none,
+/// FormatError if it holds what read_peft_config() refuses, or tensors of another kind of adapter.
+AdapterFiles open_peft_folder(const std::filesystem::path& folder);
+
+/// What adapters add to the weights of a model: of each, weight * scale * B A; and the tensors that they replace.
+class AdapterDeltas {
+ public:
+  /// Throws FormatError if A and B of a module do not fit together, or one of them is missing.
+  /// `replaces`: whether tensors that are none of an adapter replace those of the model.
+  void add(const AdapterConfig& config, const TensorFolder& weights, double weight, bool replaces = true);
+
+  bool empty() const { return products_.empty() && replacements_.empty(); }
+  /// The names of the tensors of a model that change.
+  std::vector<std::string> names() const;
+  bool changes(const std::string& tensor) const;
+  /// Throws UsageError naming a tensor that the model does not have, or has with another shape.
+  void require_fit(const ModelSpec& model) const;
+  /// Adds to `values`, fp32, elements [begin, begin + size) of the tensor in row-major order.
+  void add_to(const std::string& tensor, int64_t begin, const at::Tensor& values) const;
+  /// Merges into the masters of a store that is whole on this rank.
+  void merge_into(ModelStore& store) const;
+
+ private:
+  struct Product {
+    at::Tensor a;  ///< [rank, columns] fp32
+    at::Tensor b;  ///< [rows, rank] fp32, scaled
+  };
+  std::map<std::string, std::vector<Product>, std::less<>> products_;
+  std::map<std::string, at::Tensor, std::less<>> replacements_;  ///< fp32
+};
+
+/// The adapters that a command line names: "FOLDER" or "FOLDER=0.5", a folder of PEFT with its weight. Throws as the functions above.
+AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model);
+
+/// Writes the adapter of a run as a folder of PEFT, in fp32 or `dtype`. `model` has the adapters of `config`, `weights` the
+/// tensors of a checkpoint; `base`: the model that they belong to. The folder appears when it is complete. Throws UsageError if it
+/// exists.
+void export_adapter(const std::filesystem::path& folder, const AdapterConfig& config, const ModelSpec& model,
+                    const TensorFolder& weights, const std::string& base, const Tokenizer* tokenizer,
+                    DType dtype = DType::f32);
+
+}  // namespace stepforge

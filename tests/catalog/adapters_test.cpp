@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/catalog/adapters.h"
+
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/modelspec/call_kind.h"
+#include "stepforge/modelspec/calls/low_rank.h"
+#include "tests/catalog/small_model.h"
+#include "tests/support/strings.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+AdapterConfig lora(Strings targets = {"all-linear"}) {
+  AdapterConfig adapter;
+  adapter.type = AdapterType::lora;
+  adapter.rank = 4;
+  adapter.alpha = 8;
+  adapter.targets = std::move(targets);
+  return adapter;
+}
+
+ModelSpec adapted(const AdapterConfig& adapter, const std::string& family = "llama", bool tied = false,
+                  const TensorParallel& tensor = {}) {
+  ModelSpec model = model_spec(small_model(family, 8, 4, tied), 64, tensor);
+  add_adapters(model, adapter, DType::bf16);
+  return model;
+}
+
+/// The names of the tensors of trained units.
+std::set<std::string> trained(const ModelSpec& model) {
+  std::set<std::string> names;
+  for (const UnitSpec& unit : model.units)
+    for (const ParameterSpec& parameter : unit.parameters)
+      for (const SubTensor& tensor : parameter.sub_tensors)
+        if (unit.trainable) names.insert(tensor.hf_name);
+  return names;
+}
+
+/// A and B of modules of a layer, by their last names.
+std::set<std::string> of_modules(int layer, const Strings& modules) {
+  std::set<std::string> names;
+  for (const std::string& module : modules) {
+    const std::string part =
+        module == "q_proj" || module == "k_proj" || module == "v_proj" || module == "o_proj" ? "self_attn"
+                                                                                             : "mlp";
+    for (const char* factor : {"A", "B"})
+      names.insert(
+          format("base_model.model.model.layers.{}.{}.{}.lora_{}.weight", layer, part, module, factor));
+  }
+  return names;
+}
+
+std::set<std::string> operator+(std::set<std::string> left, const std::set<std::string>& right) {
+  left.insert(right.begin(), right.end());
+  return left;
+}
+
+const Strings kAll{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+
+const Call* find_call(const ModelSpec& model, const std::string& name, size_t block = 1) {
+  const auto& calls = model.blocks.at(block).list.calls;
+  const auto found = std::ranges::find(calls, name, &Call::name);
+  return found == calls.end() ? nullptr : &*found;
+}
+
+const ParameterSpec& parameter(const ModelSpec& model, const std::string& name) {
+  const ParameterSpec* found = model.find_parameter(name);
+  if (found == nullptr) throw Error("no parameter " + name);
+  return *found;
+}
+
+TEST(Adapters, OfAllLinearAreInEachMatrixOfEachLayer) {
+  EXPECT_EQ(trained(adapted(lora())), of_modules(0, kAll) + of_modules(1, kAll));
+}
+
+TEST(Adapters, AreNamedByTheLastPartsOfModulesOrByWholePatterns) {
+  EXPECT_EQ(trained(adapted(lora({"q_proj", "v_proj"}))),
+            of_modules(0, {"q_proj", "v_proj"}) + of_modules(1, {"q_proj", "v_proj"}));
+  EXPECT_EQ(trained(adapted(lora({"model.layers.1.mlp.up_proj"}))), of_modules(1, {"up_proj"}));
+  EXPECT_EQ(trained(adapted(lora({".*\\.0\\..*(gate|up)_proj"}))), of_modules(0, {"gate_proj", "up_proj"}));
+}
+
+TEST(Adapters, MayBeInSomeLayersOnly) {
+  AdapterConfig adapter = lora();
+  adapter.layers = {1};
+  EXPECT_EQ(trained(adapted(adapter)), of_modules(1, kAll));
+}
+
+TEST(Adapters, EverythingElseIsFrozenInItsOwnType) {
+  const ModelSpec model = adapted(lora());
+  for (const UnitSpec& unit : model.units) {
+    EXPECT_EQ(unit.trainable, is_adapter_tensor(unit.parameters.front().sub_tensors.front().hf_name))
+        << unit.name;
+    EXPECT_EQ(unit.master, unit.trainable ? DType::f32 : DType::bf16) << unit.name;
+  }
+  for (const BlockSpec& block : model.blocks)
+    for (const Call& call : block.list.calls)
+      for (const CallWeight& weight : call.weights)
+        EXPECT_EQ(weight.trained, weight.name.find(".lora_") != std::string::npos) << weight.name;
+}
+
+TEST(Adapters, HaveTheRankAndScaleOfTheFirstPatternThatMatches) {
+  AdapterConfig adapter = lora();
+  adapter.patterns = {{.pattern = "k_proj", .rank = 2, .alpha = 6}, {.pattern = ".*self_attn.*", .rank = 3}};
+  const ModelSpec model = adapted(adapter);
+  EXPECT_EQ(parameter(model, "layers.0.attention.qkv.lora_A").shape, (std::vector<int64_t>{3 + 2 + 3, 24}));
+  EXPECT_EQ(parameter(model, "layers.0.attention.qkv.lora_B.k").shape, (std::vector<int64_t>{40, 2}));
+  const auto& parts = std::any_cast<const LowRankAttributes&>(find_call(model, "qkv.B")->attributes).parts;
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_EQ(parts[1].rank_begin, 3);
+  EXPECT_EQ(parts[1].column_begin, 80);
+  EXPECT_DOUBLE_EQ(parts[0].scale, 8.0 / 3);
+  EXPECT_DOUBLE_EQ(parts[1].scale, 6.0 / 2);
+  EXPECT_EQ(parameter(model, "layers.0.mlp.down.lora_B.weight").shape, (std::vector<int64_t>{24, 4}));
+}
+
+TEST(Adapters, OfRsLoraDivideByTheSquareRootOfTheRank) {
+  AdapterConfig adapter = lora();
+  adapter.rslora = true;
+  const Call* call = find_call(adapted(adapter), "down.B");
+  ASSERT_NE(call, nullptr);
+  EXPECT_DOUBLE_EQ(std::any_cast<const LowRankAttributes&>(find_call(adapted(adapter), "down.B")->attributes)
+                       .parts[0]
+                       .scale,
+                   8.0 / 2);
+}
+
+TEST(Adapters, OfSomeTensorsOfAPackedMatrixLeaveTheOthersAsTheyAre) {
+  const ModelSpec model = adapted(lora({"v_proj"}));
+  const auto& parts = std::any_cast<const LowRankAttributes&>(find_call(model, "qkv.B")->attributes).parts;
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].column_begin, 80 + 40);
+  EXPECT_EQ(find_call(model, "out.B"), nullptr);
+}
+
+TEST(Adapters, AreDividedLikeTheRowsOrColumnsOfTheirMatrix) {
+  const ModelSpec model = adapted(lora(), "llama", false, {1, 2, true});
+  EXPECT_EQ(parameter(model, "layers.0.attention.qkv.lora_A").division(), Division::whole);
+  EXPECT_EQ(parameter(model, "layers.0.attention.qkv.lora_B.q").division(), Division::rows);
+  EXPECT_EQ(parameter(model, "layers.0.attention.out.lora_A").division(), Division::columns);
+  EXPECT_EQ(parameter(model, "layers.0.attention.out.lora_B.weight").division(), Division::whole);
+  EXPECT_EQ(parameter(model, "layers.0.attention.qkv.lora_B.q").slice_of(0).offsets,
+            (std::vector<int64_t>{40, 0}));
+  EXPECT_EQ(parameter(model, "layers.0.attention.out.lora_A").slice_of(0).offsets,
+            (std::vector<int64_t>{0, 40}));
+  EXPECT_TRUE(find_call(model, "qkv.A")->sums_weight_gradients);
+  EXPECT_FALSE(find_call(model, "qkv.B")->sums_weight_gradients);
+  EXPECT_TRUE(find_call(model, "out.B")->sums_weight_gradients) << "each rank has other tokens";
+}
+
+TEST(Adapters, MayTrainModulesOfTheModelToo) {
+  AdapterConfig adapter = lora({"q_proj"});
+  adapter.also_train = {"lm_head", "model.norm", "embed_tokens"};
+  const std::set<std::string> of_model{"lm_head.weight", "model.norm.weight", "model.embed_tokens.weight"};
+  EXPECT_EQ(trained(adapted(adapter)), of_modules(0, {"q_proj"}) + of_modules(1, {"q_proj"}) + of_model);
+}
+
+TEST(Adapters, HaveASiteOfDropoutForEachMatrix) {
+  AdapterConfig adapter = lora();
+  adapter.dropout = 0.1;
+  const ModelSpec model = adapted(adapter);
+  std::set<uint64_t> sites;
+  int count = 0;
+  for (const BlockSpec& block : model.blocks)
+    for (const Call& call : block.list.calls)
+      if (call.is(kDropout)) {
+        sites.insert(std::any_cast<const DropoutAttributes&>(call.attributes).site);
+        ++count;
+        EXPECT_TRUE(call.recompute) << "nothing is kept for it";
+      }
+  EXPECT_EQ(count, 8);
+  EXPECT_EQ(sites.size(), 8U);
+}
+
+TEST(Adapters, OfNamesThatAreNotThereAreRefusedWithThoseThatAre) {
+  const auto refusal = [](const AdapterConfig& adapter, bool tied = false) {
+    return message_of<UsageError>([&] { adapted(adapter, "llama", tied); });
+  };
+  EXPECT_CONTAINS(refusal(lora({"q_proj", "c_attn"})), "adapter.targets: \"c_attn\" matches none");
+  EXPECT_CONTAINS(refusal(lora({"c_attn"})), "q_proj");
+  EXPECT_CONTAINS(refusal(lora({"(q_proj"})), "regular expression");
+  AdapterConfig adapter = lora();
+  adapter.patterns = {{.pattern = "wq", .rank = 2}};
+  EXPECT_CONTAINS(refusal(adapter), "adapter.patterns: \"wq\"");
+  adapter = lora();
+  adapter.layers = {0, 2};
+  EXPECT_CONTAINS(refusal(adapter), "adapter.layers: 2");
+  adapter = lora();
+  adapter.also_train = {"lm_head"};
+  EXPECT_CONTAINS(refusal(adapter, /*tied=*/true), "adapter.also_train: \"lm_head\"");
+  adapter.also_train = {"q_proj"};
+  EXPECT_CONTAINS(refusal(adapter), "model.layers.0.self_attn.q_proj but not");
+}
+
+}  // namespace
+}  // namespace stepforge::testing

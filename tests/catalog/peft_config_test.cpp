@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/catalog/peft_config.h"
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/catalog/adapter_ranks.h"
+#include "stepforge/catalog/adapters.h"
+#include "stepforge/catalog/decoder_spec.h"
+#include "tests/catalog/small_model.h"
+#include "tests/support/strings.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+ModelSpec adapted(const AdapterConfig& adapter) {
+  ModelSpec model = model_spec(small_model("llama", 8, 4), 64);
+  add_adapters(model, adapter, DType::f32);
+  return model;
+}
+
+AdapterConfig lora(Strings targets) {
+  AdapterConfig adapter;
+  adapter.type = AdapterType::lora;
+  adapter.rank = 4;
+  adapter.alpha = 8;
+  adapter.targets = std::move(targets);
+  return adapter;
+}
+
+Json written(const AdapterConfig& adapter) {
+  return peft_config(adapter, adapted(adapter), "base");
+}
+
+TEST(PeftConfig, NamesModulesByTheirLastPartWhereThatNamesNoOthers) {
+  EXPECT_EQ(written(lora({"q_proj", "down_proj"}))["target_modules"], Json({"down_proj", "q_proj"}));
+  EXPECT_EQ(written(lora({"model.layers.0.mlp.up_proj"}))["target_modules"],
+            Json({"model.layers.0.mlp.up_proj"}));
+}
+
+TEST(PeftConfig, WhatIsWrittenIsReadAsTheSameAdapters) {
+  AdapterConfig adapter = lora({"q_proj", "v_proj", "model.layers.1.mlp.up_proj"});
+  adapter.patterns = {{.pattern = "v_proj", .rank = 2}, {.pattern = ".*up_proj", .alpha = 3}};
+  adapter.rslora = true;
+  adapter.dropout = 0.25;
+  adapter.also_train = {"model.norm"};
+  const AdapterConfig read = read_peft_config(written(adapter), "config");
+  EXPECT_EQ(read.dropout, 0.25);
+  EXPECT_EQ(read.also_train, Strings{".*model.norm"}) << "as PEFT reads it";
+  const ModelSpec left = adapted(adapter);
+  const ModelSpec right = adapted(read);
+  ASSERT_EQ(left.units.size(), right.units.size());
+  for (size_t u = 0; u < left.units.size(); ++u) {
+    ASSERT_EQ(left.units[u].parameters.size(), right.units[u].parameters.size()) << left.units[u].name;
+    for (size_t i = 0; i < left.units[u].parameters.size(); ++i) {
+      EXPECT_EQ(left.units[u].parameters[i].name, right.units[u].parameters[i].name);
+      EXPECT_EQ(left.units[u].parameters[i].shape, right.units[u].parameters[i].shape);
+    }
+  }
+  AdapterRanks before(adapter);
+  AdapterRanks after(read);
+  for (const char* module :
+       {"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj", "model.layers.1.mlp.up_proj"})
+    EXPECT_DOUBLE_EQ(before.scale(module), after.scale(module)) << module;
+}
+
+/// As PEFT writes it, with one field changed.
+Json of_peft(const std::string& key, const Json& value) {
+  Json json = {{"peft_type", "LORA"},
+               {"r", 8},
+               {"lora_alpha", 16},
+               {"target_modules", {"q_proj"}},
+               {"bias", "none"},
+               {"use_dora", false},
+               {"exclude_modules", nullptr},
+               {"megatron_core", "megatron.core"},
+               {"loftq_config", Json::object()}};
+  json[key] = value;
+  return json;
+}
+
+TEST(PeftConfig, PatternsAreThoseOfTheLastPartsOfNames) {
+  Json json = of_peft("rank_pattern", {{"layers.1.self_attn.q_proj", 2}});
+  json["alpha_pattern"] = {{"^model.layers.0.self_attn.q_proj", 4}};
+  const AdapterConfig adapter = read_peft_config(json, "config");
+  AdapterRanks ranks(adapter);
+  EXPECT_EQ(ranks.rank("model.layers.1.self_attn.q_proj"), 2);
+  EXPECT_EQ(ranks.rank("model.layers.11.self_attn.q_proj"), 8);
+  EXPECT_EQ(ranks.alpha("model.layers.0.self_attn.q_proj"), 4);
+  EXPECT_EQ(ranks.alpha("model.layers.1.self_attn.q_proj"), 16);
+}
+
+TEST(PeftConfig, RefusesWhatItCannotCompute) {
+  const auto refusal = [](const std::string& key, const Json& value) {
+    return message_of<FormatError>([&] { read_peft_config(of_peft(key, value), "adapter_config.json"); });
+  };
+  EXPECT_CONTAINS(refusal("peft_type", "LOHA"), "peft_type");
+  EXPECT_CONTAINS(refusal("bias", "all"), "bias");
+  EXPECT_CONTAINS(refusal("trainable_token_indices", {1, 2}), "trainable_token_indices");
+  EXPECT_CONTAINS(refusal("exclude_modules", {"k_proj"}), "exclude_modules");
+  EXPECT_CONTAINS(refusal("use_new_method", true), "use_new_method");
+  EXPECT_CONTAINS(refusal("r", 0), "adapter_config.json");
+  EXPECT_NO_THROW(read_peft_config(of_peft("inference_mode", true), "config"));
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/checkpoint/adapter_folder.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "stepforge/base/staged.h"
+#include "stepforge/tensorfile/safetensors.h"
+#include "tests/nn/tiny_model.h"
+#include "tests/support/random_tensor.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kUp = "model.layers.0.mlp.up_proj";
+
+struct Named {
+  std::string name;
+  at::Tensor values;
+};
+
+/// A folder as PEFT writes it, of rank 3 and alpha 6.
+fs::path peft_folder(const fs::path& folder, const std::vector<Named>& tensors) {
+  fs::create_directories(folder);
+  std::vector<TensorSpec> specs;
+  for (const Named& tensor : tensors) specs.push_back({tensor.name, DType::f32, tensor.values.sizes().vec()});
+  SafetensorsWriter writer(folder / "adapter_model.safetensors", specs);
+  for (const Named& tensor : tensors)
+    writer.write(tensor.name,
+                 {static_cast<const std::byte*>(tensor.values.const_data_ptr()), tensor.values.nbytes()});
+  writer.finish();
+  write_file_atomic(folder / "adapter_config.json",
+                    R"({"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": ["up_proj"]})");
+  return folder;
+}
+
+std::vector<Named> up_adapter(const at::Tensor& a, const at::Tensor& b) {
+  const std::string prefix = std::string("base_model.model.") + kUp;
+  return {{prefix + ".lora_A.weight", a}, {prefix + ".lora_B.weight", b}};
+}
+
+const ModelConfig kModel = tiny_config();
+
+at::Tensor up_weight(TinyModel& tiny) {
+  return tiny.parameter("layers.0.mlp.gate_up")
+      .value()
+      .detach()
+      .narrow(0, kModel.ffn_dim, kModel.ffn_dim)
+      .clone();
+}
+
+TEST(AdapterFolder, IsMergedAsScaleTimesBTimesA) {
+  const TempFolder folder;
+  const at::Tensor a = random_tensor({3, kModel.dim}, 1);
+  const at::Tensor b = random_tensor({kModel.ffn_dim, 3}, 2);
+  const std::string path = peft_folder(folder / "adapter", up_adapter(a, b)).string();
+  TinyModel tiny(kModel);
+  const at::Tensor before = up_weight(tiny);
+  const at::Tensor gate =
+      tiny.parameter("layers.0.mlp.gate_up").value().detach().narrow(0, 0, kModel.ffn_dim).clone();
+  read_adapters({path, path + "=-0.25"}, tiny.spec).merge_into(tiny.store);
+  const at::Tensor expected = before + at::mm(b * 2.0, a) - at::mm(b * 0.5, a);
+  EXPECT_LT((up_weight(tiny) - expected).abs().max().item<double>(), 1e-6);
+  EXPECT_TRUE(
+      at::equal(gate, tiny.parameter("layers.0.mlp.gate_up").value().detach().narrow(0, 0, kModel.ffn_dim)));
+}
+
+TEST(AdapterFolder, PartsOfATensorAreThoseOfTheWhole) {
+  const TempFolder folder;
+  const at::Tensor a = random_tensor({3, kModel.dim}, 1);
+  const at::Tensor b = random_tensor({kModel.ffn_dim, 3}, 2);
+  const AdapterDeltas deltas =
+      read_adapters({peft_folder(folder / "adapter", up_adapter(a, b)).string()}, TinyModel(kModel).spec);
+  const std::string name = std::string(kUp) + ".weight";
+  const at::Tensor whole = at::zeros({kModel.ffn_dim * kModel.dim});
+  deltas.add_to(name, 0, whole);
+  for (const int64_t begin : {int64_t{0}, int64_t{7}, kModel.dim, kModel.dim * 3 + 5}) {
+    const at::Tensor part = at::zeros({101});
+    deltas.add_to(name, begin, part);
+    EXPECT_LT((part - whole.narrow(0, begin, 101)).abs().max().item<double>(), 1e-6) << begin;
+  }
+}
+
+TEST(AdapterFolder, ReplacesModulesThatWereTrainedWithIt) {
+  const TempFolder folder;
+  const at::Tensor norm = random_tensor({kModel.dim}, 3);
+  const std::string path =
+      peft_folder(folder / "adapter", {{"base_model.model.model.norm.weight", norm}}).string();
+  TinyModel tiny(kModel);
+  read_adapters({path}, tiny.spec).merge_into(tiny.store);
+  EXPECT_TRUE(at::equal(tiny.parameter("head.norm").value().detach(), norm));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { read_adapters({path + "=0.5"}, tiny.spec); }),
+                  "cannot have the weight");
+}
+
+TEST(AdapterFolder, OfAnotherModelOrKindIsRefused) {
+  const TempFolder folder;
+  const ModelSpec model = TinyModel(kModel).spec;
+  const at::Tensor a = random_tensor({3, kModel.dim}, 1);
+  const at::Tensor b = random_tensor({kModel.ffn_dim, 3}, 2);
+  const auto refusal = [&](const std::string& name, const std::vector<Named>& tensors) {
+    const std::string path = peft_folder(folder / name, tensors).string();
+    return message_of<Error>([&] { read_adapters({path}, model); });
+  };
+  EXPECT_CONTAINS(refusal("columns", up_adapter(random_tensor({3, 5}, 1), b)), "belongs to another model");
+  EXPECT_CONTAINS(refusal("rank", up_adapter(random_tensor({4, kModel.dim}, 1), b)), "rank");
+  EXPECT_CONTAINS(refusal("alone", {up_adapter(a, b)[0]}), "lora_B");
+  std::vector<Named> dora = up_adapter(a, b);
+  dora.push_back({std::string("base_model.model.") + kUp + ".lora_magnitude_vector", b});
+  EXPECT_CONTAINS(refusal("dora", dora), "lora_magnitude_vector");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { read_adapters({(folder / "none").string()}, model); }),
+                  "adapter_config.json");
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that train adapters: what they change, what their checkpoints hold, and in which layouts they continue.
+#include "stepforge/catalog/adapters.h"
+
+#include <algorithm>
+
+#include "stepforge/checkpoint/adapter_folder.h"
+#include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/checkpoint/native.h"
+#include "stepforge/checkpoint/tensor_names.h"
+#include "tests/checkpoint/stacked_files.h"
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A Hugging Face folder of a model that was trained for two steps.
+fs::path base_model(const TempFolder& folder) {
+  TestRun(trainer_run(folder / "base") + Strings{"training.steps=2", "checkpoint.last_save_in_hf=true"})
+      .run();
+  return folder / "base" / "hf" / "step-2";
+}
+
+Strings lora_run(const TempFolder& folder, const std::string& name, const fs::path& base,
+                 const Strings& more = {}) {
+  return trainer_run(folder / name) +
+         Strings{format("checkpoint.initial_load_path={}", base.string()),
+                 "adapter.type=lora",
+                 "adapter.rank=4",
+                 "training.steps=4",
+                 "checkpoint.interval=2",
+                 "lr_scheduler.warmup_steps=0",
+                 "optimizer.lr=0.01"} +
+         more;
+}
+
+fs::path step_folder(const TempFolder& folder, const std::string& name, int64_t step) {
+  return folder / name / "checkpoint" / format("step-{}", step);
+}
+
+/// The bits of the frozen masters of a run.
+std::string frozen_bits(Trainer& trainer) {
+  std::string bits;
+  for (size_t u = 0; u < trainer.store->size(); ++u) {
+    const UnitStore& unit = trainer.store->unit(u);
+    if (!unit.spec().trainable)
+      bits.append(static_cast<const char*>(unit.master().const_data_ptr()), unit.master().nbytes());
+  }
+  return bits;
+}
+
+/// Those before the first step.
+class RecordFrozenBits : public Callback {
+ public:
+  explicit RecordFrozenBits(std::string& bits) : bits_(bits) {}
+  std::string_view name() const override { return "bits"; }
+  void init_end(Trainer& trainer) override { bits_ = frozen_bits(trainer); }
+
+ private:
+  std::string& bits_;
+};
+
+TEST(AdapterRun, StartsAsTheModelThatItBelongsTo) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  const Strings one_step{"training.steps=1", "checkpoint.enable=false"};
+  const Records plain = TestRun(trainer_run(folder / "plain") +
+                                Strings{format("checkpoint.initial_load_path={}", base.string())} + one_step)
+                            .run();
+  const Records adapted = TestRun(lora_run(folder, "adapted", base, one_step)).run();
+  EXPECT_EQ(plain.at(0).loss, adapted.at(0).loss) << "B is zero";
+}
+
+TEST(AdapterRun, ChangesAdaptersAndNothingElse) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  for (const char* dtype : {"fp32", "bf16"}) {
+    TestRun run(lora_run(folder, dtype, base, {format("model.frozen_dtype={}", dtype)}));
+    std::string before;
+    run.trainer().add_callback(std::make_unique<RecordFrozenBits>(before));
+    const Records steps = run.run();
+    EXPECT_FALSE(before.empty());
+    EXPECT_EQ(frozen_bits(run.trainer()), before);
+    EXPECT_NE(steps.at(3).loss, steps.at(0).loss);
+  }
+}
+
+TEST(AdapterRun, CheckpointsHoldTheAdapterAndNotTheModel) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  TestRun(lora_run(folder, "run", base, {"adapter.also_train=norm"})).run();
+  for (const std::string& name : stored_tensors(step_folder(folder, "run", 4)).names()) {
+    const bool of_adapter = name.find("lora_") != std::string::npos;
+    const bool of_norm =
+        name.ends_with("model.norm.weight") || name.find("model.norm.weight.") != std::string::npos;
+    EXPECT_TRUE(of_adapter || of_norm) << name;
+  }
+}
+
+// Cases 45 to 60 of the silent faults of adapters: of checkpoints that depend on the layout.
+TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  const Strings ordered{"training.reduction=ordered", "training.global_batch_size=4",
+                        "training.local_batch_size=1"};
+  const Records whole = TestRun(lora_run(folder, "whole", base, ordered)).run();
+  for (const int ranks : {1, 2, 4}) {
+    const std::string name = format("ranks{}", ranks);
+    fs::create_directories(folder / name);
+    fs::copy(folder / "whole", folder / name, fs::copy_options::recursive);
+    RankThreads threads(ranks);
+    const auto records = threads.run(
+        [&](int) { return lora_run(folder, name, base, ordered + Strings{"checkpoint.load_step=2"}); },
+        [](TestRun&, int) {});
+    for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << ranks;
+    ASSERT_EQ(records.at(0).size(), 2U);
+    EXPECT_EQ(records[0][1].loss, whole.at(3).loss) << ranks;
+    EXPECT_EQ(records[0][1].grad_norm, whole.at(3).grad_norm) << ranks;
+  }
+}
+
+TEST(AdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  const Strings hf{"checkpoint.last_save_in_hf=true"};
+  TestRun(lora_run(folder, "first", base, hf + Strings{"adapter.patterns=[{pattern=\"k_proj\",rank=2}]"}))
+      .run();
+  const fs::path adapter = folder / "first" / "hf" / "step-4";
+  ASSERT_TRUE(fs::exists(adapter / "adapter_model.safetensors"));
+  TestRun second(trainer_run(folder / "second") +
+                 Strings{format("checkpoint.initial_load_path={}", base.string()),
+                         "adapter.from=" + adapter.string(), "training.steps=1", "checkpoint.interval=1",
+                         "optimizer.lr=0", "lr_scheduler.warmup_steps=0"});
+  second.run();
+  EXPECT_EQ(second.trainer().config.adapter.rank, 4);
+  const TensorFolder left = stored_tensors(step_folder(folder, "first", 4));
+  const TensorFolder right = stored_tensors(step_folder(folder, "second", 1));
+  int64_t compared = 0;
+  for (const std::string& name : left.names()) {
+    if (!is_adapter_tensor(name)) continue;
+    ++compared;
+    const StoredTensor* there = right.find(name);
+    ASSERT_NE(there, nullptr) << name;
+    EXPECT_EQ(there->shape, left.find(name)->shape) << name;
+    const TensorSlice all = whole_slice(there->shape);
+    std::vector<std::byte> bytes[2];
+    for (auto& each : bytes) each.resize(static_cast<size_t>(all.elements()) * 4);
+    left.read(name, all, bytes[0]);
+    right.read(name, all, bytes[1]);
+    EXPECT_EQ(bytes[0], bytes[1]) << name;
+  }
+  EXPECT_GT(compared, 0);
+}
+
+TEST(AdapterRun, WithoutAModelOnDiskOrWithFreezeIsRefused) {
+  const TempFolder folder;
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { TestRun(trainer_run(folder / "run") + Strings{"adapter.type=lora"}); }),
+      "checkpoint.initial_load_path");
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] {
+        TestRun(trainer_run(folder / "run") +
+                Strings{"adapter.type=lora", "checkpoint.enable=false", "model.freeze=embedding"});
+      }),
+      "adapter.also_train");
+}
+
+TEST(AdapterRun, IsRefusedAsThePlainModelOfAnotherRun) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  TestRun(lora_run(folder, "run", base)).run();
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] {
+        TestRun(trainer_run(folder / "next") +
+                Strings{format("checkpoint.initial_load_path={}", step_folder(folder, "run", 4).string()),
+                        "checkpoint.initial_load_model_only=true"})
+            .run();
+      }),
+      "--merge");
+}
+
+}  // namespace
+}  // namespace stepforge::testing

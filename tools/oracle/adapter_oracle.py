@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares twenty training steps of adapters with the same steps of PEFT: same base, A, tokens, rates, fp32.
+
+    pip install torch==2.11.0 transformers peft safetensors numpy
+    tools/oracle/adapter_oracle.py STEPFORGE
+
+Stepforge starts from a folder that PEFT has saved, with a random B (adapter.from), so that all gradients count from the first step.
+Losses and gradient norms of each step must agree to 1e-5 relative, and A and B afterwards to 1e-4 of the tensor's largest element
+(train_oracle.py says why). Then PEFT opens the folder that `stepforge export` writes, and transformers the one with --merge: both must
+give the logits of `stepforge generate`'s model, and continue a prompt with the same text. Exit code 1 with the differences.
+"""
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from model_oracle import randomize, save_model
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from train_oracle import (
+    BYTE_VOCABULARY, LENGTH, LR, MAX_NORM, MODELS, ROWS, STEPS, TOLERANCE, WEIGHT_DECAY, WEIGHT_TOLERANCE, make_letters, run, tokens_of_step,
+    worst_relative, write_config, write_text,
+)  # fmt: skip
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+CASES = {
+    "all-linear": ("llama", {"r": 8, "lora_alpha": 16, "target_modules": "all-linear"}),
+    "q and v": ("qwen2", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}),
+    "rsLoRA, tied head": ("qwen3, tied", {"r": 9, "lora_alpha": 6, "target_modules": ALL, "use_rslora": True}),
+    "patterns": ("gemma2", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "rank_pattern": {"k_proj": 2, "layers.1.mlp.up_proj": 7},
+                            "alpha_pattern": {"v_proj": 5}}),
+    "norms and head too": ("llama", {"r": 4, "lora_alpha": 8, "target_modules": ["gate_proj"], "modules_to_save": ["lm_head", "norm"]}),
+    "latent attention": ("deepseek_v3", {"r": 4, "lora_alpha": 8, "target_modules": ["kv_b_proj", "q_b_proj", "o_proj", "kv_a_proj_with_mqa"]}),
+    "one layer": ("olmo2", {"r": 4, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj"], "layers_to_transform": [1]}),
+}  # fmt: skip
+B_RATES = {"one layer": 4.0}  # LoRA+
+
+
+def peft_steps(model, letters, rates, b_rate):
+    """As PyTorch trains it; returns losses and norms."""
+    groups = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            key = (b_rate if "lora_B" in name else 1.0, WEIGHT_DECAY if parameter.dim() > 1 else 0.0)
+            groups.setdefault(key, []).append(parameter)
+    update = torch.optim.AdamW([{"params": group, "weight_decay": decay, "factor": factor} for (factor, decay), group in groups.items()],
+                               lr=LR, betas=(0.9, 0.95), eps=1e-8)  # fmt: skip
+    trained = [parameter for group in groups.values() for parameter in group]
+    losses, norms = [], []
+    for step, rate in enumerate(rates):
+        tokens = tokens_of_step(letters, step)
+        logits = model(tokens[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(trained, MAX_NORM).item())
+        for group in update.param_groups:
+            group["lr"] = rate * group["factor"]
+        update.step()
+        update.zero_grad()
+        losses.append(loss.item())
+    return losses, norms
+
+
+def greedy(model, prompt):
+    ids = torch.tensor([list(prompt)])
+    return bytes(token for token in model.generate(input_ids=ids, max_new_tokens=20, do_sample=False)[0, len(prompt):].tolist() if token < 256)
+
+
+def check(program, seed, name):
+    family, settings = CASES[name]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        base = randomize(MODELS[family](), seed)
+        base.config.eos_token_id = base.generation_config.eos_token_id = BYTE_VOCABULARY - 1
+        save_model(base, folder / "model")
+        letters = make_letters()
+        write_text(folder / "text.txt", letters)
+        write_config(folder, base)
+        torch.manual_seed(seed)
+        model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **settings))
+        generator = torch.Generator().manual_seed(seed)
+        for key, parameter in model.named_parameters():
+            if "lora_B" in key:
+                parameter.data = torch.randn(parameter.shape, generator=generator) * 0.02
+        model.save_pretrained(folder / "peft")
+        run([program, "train", folder / "run.toml", f"adapter.from={folder / 'peft'}", f"adapter.b_lr_ratio={B_RATES.get(name, 1.0)}"])
+        records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+        steps = [record for record in records if record["kind"] == "train"]
+        losses, norms = peft_steps(model.train(), letters, [step["lr"] for step in steps], B_RATES.get(name, 1.0))
+        run([program, "export", folder / "run", folder / "adapter"])
+        run([program, "export", folder / "run", folder / "merged", "--merge"])
+        model.save_pretrained(folder / "expected")
+        expected, got = (load_file(folder / part / "adapter_model.safetensors") for part in ("expected", "adapter"))
+        same_names = expected.keys() == got.keys()
+        weights = max((got[key] - expected[key]).abs().max().item() / expected[key].abs().max().item() for key in expected) if same_names else 9.9
+        loss_gap = worst_relative([step["loss_metrics/global_avg_loss"] for step in steps], losses)
+        norm_gap = worst_relative([step["grad_norm"] for step in steps], norms)
+        opened = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32), folder / "adapter").eval()
+        merged = AutoModelForCausalLM.from_pretrained(folder / "merged", dtype=torch.float32).eval()
+        tokens = tokens_of_step(letters, 0)[:, :-1]
+        with torch.no_grad():
+            logits, of_merged, of_model = opened(tokens).logits, merged(tokens).logits, model.eval()(tokens).logits
+        scale = logits.abs().max()
+        logit_gap = max((logits - of_merged).abs().max() / scale, (logits - of_model).abs().max() / scale * 0.01).item()
+        prompt = bytes(letters[:9].tolist())
+        texts = {greedy(opened, prompt), greedy(merged, prompt)}
+        good = (len(steps) == STEPS and same_names and max(loss_gap, norm_gap) <= TOLERANCE and weights <= WEIGHT_TOLERANCE
+                and logit_gap <= 2e-5 and len(texts) == 1)  # fmt: skip
+        print(f"{'equal ' if good else 'DIFFER'}  {name:20} {family:12} loss {losses[0]:.3f} to {losses[-1]:.3f}: losses {loss_gap:.1e}, gradient norms "
+              f"{norm_gap:.1e}, A and B {weights:.1e}, logits {logit_gap:.1e}{'' if same_names else ', other names'}")  # fmt: skip
+        if not same_names:
+            print("   ", sorted(expected.keys() ^ got.keys())[:6])
+        return good
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    torch.set_num_threads(2)
+    logging.disable_progress_bar()
+    program = Path(sys.argv[1]).resolve()
+    results = [check(program, seed, name) for seed, name in enumerate(CASES)]
+    sys.exit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
