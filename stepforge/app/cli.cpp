@@ -16,6 +16,7 @@ namespace stepforge {
 namespace {
 
 constexpr const char* kConfigUsage = "[FILE.toml] [section.key=value ...]";
+constexpr const char* kFieldsUsage = "[section.key=value ...]";
 
 /// The command with its parents: "stepforge data show".
 std::string full_name(const CLI::App& command) {
@@ -48,12 +49,17 @@ std::string see_help(const CLI::App& command) {
   return format("; see `{} --help`", full_name(command));
 }
 
+/// Whether the command has arguments of its own in place of a configuration file.
+bool has_own_arguments(const CLI::App& command) {
+  return !command.get_options([](const CLI::Option* option) { return option->get_positional(); }).empty();
+}
+
 }  // namespace
 
 std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) const {
   std::string usage = CLI::Formatter::make_usage(app, name.empty() ? "" : full_name(*app));
   const std::string more = app->get_prefix_command() ? "train ... | PROGRAM ..."
-                           : app->get_allow_extras() ? kConfigUsage
+                           : app->get_allow_extras() ? (has_own_arguments(*app) ? kFieldsUsage : kConfigUsage)
                                                      : "";
   if (!more.empty()) usage.insert(usage.find_last_not_of('\n') + 1, " " + more);
   return usage;

@@ -76,6 +76,7 @@ class CommandLine {
     formatter->column_width(30);
     app_.formatter(formatter);
     add_train();
+    add_finetune();
     add_launch();
     add_eval();
     add_generate();
@@ -145,6 +146,37 @@ class CommandLine {
     on(command, [=, this] {
       train->config = config_args(*command, *preset, registry_).load(ConfigUse::train);
       return run_with_torch(*train, registry_);
+    });
+  }
+
+  void add_finetune() {
+    CLI::App* command =
+        add(app_, "finetune", "Fine-tune a model on conversations or texts, with settings that it chooses");
+    auto finetune = options<FinetuneOptions>();
+    command->add_option("model", finetune->model, "Hugging Face folder, run folder or checkpoint")
+        ->required();
+    command->add_option("data", finetune->data, "File, folder or pattern of conversations or texts")
+        ->required();
+    CLI::Option* full = command->add_flag("--full", finetune->full, "Train all weights");
+    command->add_flag("--lora", finetune->lora, "Train an adapter (LoRA), as without both flags")
+        ->excludes(full);
+    command->add_option("--validation", finetune->validation,
+                        "Data to validate with [a part of the data is held out]");
+    command->add_option("--memory", finetune->memory,
+                        "Memory of the device, such as 80GiB [free memory of this machine]");
+    command->add_flag("--write-only", finetune->write_only, "Write the configuration, and do not train");
+    command->allow_extras();
+    command->footer(
+        "Fields, written section.key=value, win over what is chosen, for example training.epochs=1. The\n"
+        "configuration is printed with the reasons, and written to finetune.toml in the run folder, which\n"
+        "is runs/finetune-MODEL unless run_dir=FOLDER says another.");
+    on(command, [=, this] {
+      const ConfigArgs args = config_args(*command, "", registry_);
+      if (args.file)
+        throw UsageError(format("finetune writes its own configuration; {} is one argument too many",
+                                args.file->string()));
+      finetune->overrides = args.overrides;
+      return finetune_command(*finetune, registry_);
     });
   }
 

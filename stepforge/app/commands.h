@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/app/finetune_choices.h"
 #include "stepforge/config/load.h"
 #include "stepforge/launch/launcher.h"
 #include "stepforge/plan/known_model.h"
@@ -51,6 +52,10 @@ struct PlanOptions {
 /// Prints parameters, memory and operations of a run, without allocating a tensor, and writes the files that
 /// `options` names.
 int plan_command(const ConfigArgs& args, const PlanOptions& options);
+
+/// Chooses settings for a model and data, prints them with their reasons, writes them to finetune.toml in the run folder, and
+/// trains as `train` does with this file.
+int finetune_command(const FinetuneOptions& options, const std::shared_ptr<Registry>& registry);
 
 int config_show_command(const ConfigArgs& args);
 /// `name`: a section, a field, or "" for everything; `format_name`: "text", "markdown" or "json".

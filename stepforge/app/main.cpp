@@ -68,7 +68,8 @@ int main(int argc, char** argv) {
   // A write beyond the file size limit fails with an error, as on a full disk, instead of killing the
   // process.
   std::signal(SIGXFSZ, SIG_IGN);
-  if (argc > 1 && std::string_view(argv[1]) == "train") stepforge::hold_notices_of_end();
+  if (argc > 1 && (std::string_view(argv[1]) == "train" || std::string_view(argv[1]) == "finetune"))
+    stepforge::hold_notices_of_end();
   try {
     const int code = stepforge::run_command_line(argc, argv);
     stepforge::require_output_written();

@@ -70,7 +70,7 @@ StagedCheckpoint CheckpointWriter::reusable() {
   return std::move(staged_);
 }
 
-void CheckpointWriter::save(int64_t step, StagedCheckpoint staged) {
+void CheckpointWriter::save(int64_t step, StagedCheckpoint staged, bool keep) {
   const Clock::time_point asked = std::exchange(asked_, std::nullopt).value_or(Clock::now());
   wait();
   throw_if_rank_lost();
@@ -78,14 +78,19 @@ void CheckpointWriter::save(int64_t step, StagedCheckpoint staged) {
   if (background_) {
     const std::chrono::duration<double> waited = Clock::now() - asked;
     try {
-      start([this, step, waited](const std::stop_token&) { write(step, waited.count()); });
+      start([this, step, waited, keep](const std::stop_token&) { write(step, waited.count(), keep); });
       return;
     } catch (const std::system_error& failure) {
       logger_.warning("cannot start a thread to save step {} ({}): training waits for the save", step,
                       failure.what());
     }
   }
-  write(step, 0.0);
+  write(step, 0.0, keep);
+}
+
+void CheckpointWriter::keep(int64_t step) {
+  wait();
+  kept_step_ = step;
 }
 
 void CheckpointWriter::start(std::function<void(const std::stop_token&)> work) {
@@ -105,11 +110,12 @@ void CheckpointWriter::throw_if_rank_lost() const {
   if (is_rank_lost_) std::rethrow_exception(lost_rank_);
 }
 
-void CheckpointWriter::write(int64_t step, double waited) {
+void CheckpointWriter::write(int64_t step, double waited, bool keep) {
   try {
     const Clock::time_point begin = Clock::now();
     const int64_t bytes = write_checkpoint(dir_, step, staged_, ranks_);
     const std::chrono::duration<double> duration = Clock::now() - begin;
+    if (keep) kept_step_ = step;
     record(step, "");
     if (ranks_.rank() != 0) return;
     logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s){}", (dir_ / checkpoint_folder_name(step)).string(),
@@ -159,7 +165,8 @@ void CheckpointWriter::delete_old(int64_t step) {
       continue;
     }
     ++kept;
-    if (keep_latest_k_ > 0 && kept > keep_latest_k_) remove_whole_folder(folder.path);
+    if (keep_latest_k_ > 0 && kept > keep_latest_k_ && folder.step != kept_step_)
+      remove_whole_folder(folder.path);
   }
 }
 

@@ -52,8 +52,12 @@ class CheckpointWriter {
 
   /// Writes step-N, then deletes the oldest steps beyond keep_latest_k. Later steps, left by a run that was
   /// resumed from an earlier step, are neither counted nor deleted. After a failure (a full disk) every rank
-  /// logs an error and nothing is deleted; the next save tries again. Throws as throw_if_rank_lost() does.
-  void save(int64_t step, StagedCheckpoint staged);
+  /// logs an error and nothing is deleted; the next save tries again. With `keep`, this step, once it is written, takes the
+  /// place of the one that keep() named. Throws as throw_if_rank_lost() does.
+  void save(int64_t step, StagedCheckpoint staged, bool keep = false);
+
+  /// The step that is not deleted, in addition to the latest ones. Waits for the save in progress.
+  void keep(int64_t step);
 
   /// Waits for the save in progress. False if the last save failed.
   bool wait();
@@ -70,7 +74,7 @@ class CheckpointWriter {
   using Clock = std::chrono::steady_clock;
   void start(std::function<void(const std::stop_token&)> work);
   /// `waited`: the seconds for which training waited for this save.
-  void write(int64_t step, double waited);
+  void write(int64_t step, double waited, bool keep);
   void record(int64_t step, const std::string& failure);
   void delete_old(int64_t step);
 
@@ -86,6 +90,7 @@ class CheckpointWriter {
   std::exception_ptr lost_rank_;
   std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
   bool warned_of_later_steps_ = false;
+  int64_t kept_step_ = -1;
   StagedCheckpoint staged_;                 // thread_ uses this and the members above while it runs
   std::optional<Clock::time_point> asked_;  ///< when the next save was asked for
   std::jthread thread_;

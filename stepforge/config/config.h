@@ -395,6 +395,13 @@ struct DataConfig {
   bool operator==(const DataConfig&) const = default;
 };
 
+struct EarlyStoppingConfig {
+  int64_t patience = 0;
+  double min_gain = 0.0;
+
+  bool operator==(const EarlyStoppingConfig&) const = default;
+};
+
 struct TrainingConfig {
   int64_t seq_len = 2048;
   int64_t local_batch_size = 8;
@@ -415,6 +422,7 @@ struct TrainingConfig {
   std::string device = "auto";
   int64_t threads = 0;
   int64_t loss_chunk = 0;
+  EarlyStoppingConfig early_stopping;
   std::vector<std::string> callbacks = {"all"};
 
   bool operator==(const TrainingConfig&) const = default;
@@ -575,6 +583,7 @@ struct CheckpointConfig {
   std::string folder = "checkpoint";
   int64_t interval = 500;
   int64_t keep_latest_k = 10;
+  bool keep_best = false;
   bool save_at_end = true;
   bool last_save_in_hf = false;
   DType export_dtype = DType::f32;
@@ -601,12 +610,14 @@ struct ValidationConfig {
 
 struct SamplingConfig {
   int64_t freq = 0;
+  bool at_ends = false;
   std::string prompt;
   int64_t max_tokens = 64;
   double temperature = 0.8;
   int64_t top_k = 50;
   int64_t seed = 42;
 
+  bool enabled() const { return freq > 0 || at_ends; }
   bool operator==(const SamplingConfig&) const = default;
 };
 

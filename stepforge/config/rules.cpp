@@ -508,6 +508,13 @@ void check_run(const RuleCheck& check) {
       {"checkpoint.last_save_in_hf", "checkpoint.enable", "checkpoint.save_at_end"},
       "the Hugging Face folder is made from the last checkpoint; enable saving it, or export later with "
       "`stepforge export`");
+  check.require(!config.checkpoint.keep_best || (config.checkpoint.enable && config.validation.freq > 0),
+                {"checkpoint.keep_best", "checkpoint.enable", "validation.freq"},
+                "the best step is that with the lowest validation loss; set validation.freq and "
+                "checkpoint.enable, or remove keep_best");
+  check.require(config.training.early_stopping.patience == 0 || config.validation.freq > 0,
+                {"training.early_stopping.patience", "validation.freq"},
+                "the validation loss decides when the run ends; set validation.freq, or patience to 0");
   check.require(config.checkpoint.load.counters || !config.checkpoint.load.schedule,
                 {"checkpoint.load.counters", "checkpoint.load.schedule"},
                 "the position in the schedule is a number of steps; set schedule to false too");

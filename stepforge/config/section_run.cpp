@@ -33,6 +33,10 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
           "keep_latest_k", &CheckpointConfig::keep_latest_k,
           "Number of latest checkpoints to keep, at least 2 in case the newest one is damaged; 0 means all.",
           {.unit = "checkpoints", .min = 2, .max = 1e9, .special = 0})
+      .field(
+          "keep_best", &CheckpointConfig::keep_best,
+          "Whether to save a checkpoint whenever the validation loss is the lowest of the run, and to keep "
+          "the last of them in addition to keep_latest_k.")
       .field("save_at_end", &CheckpointConfig::save_at_end,
              "Whether to save a checkpoint after the last step.")
       .field("last_save_in_hf", &CheckpointConfig::last_save_in_hf,
@@ -84,6 +88,8 @@ SchemaOf<SamplingConfig> sampling_section() {
   return SchemaOf<SamplingConfig>()
       .field("freq", &SamplingConfig::freq, "Number of steps between two samples; 0 disables them.",
              {.unit = "steps", .min = 0, .max = 1e12})
+      .field("at_ends", &SamplingConfig::at_ends,
+             "Whether to sample before the first step and after the last one, too.")
       .field("prompt", &SamplingConfig::prompt,
              "Text that the model continues; in a run on conversations, the message of a user, "
              "rendered by the chat template.")

@@ -25,6 +25,17 @@ SchemaOf<ParamGroupConfig> param_group_table() {
              {.min = 0, .below = 1, .special = -1});
 }
 
+SchemaOf<EarlyStoppingConfig> early_stopping_table() {
+  return SchemaOf<EarlyStoppingConfig>()
+      .field("patience", &EarlyStoppingConfig::patience,
+             "Number of validations in a row without a gain after which the run ends; 0 means that it never "
+             "ends early.",
+             {.unit = "validations", .min = 0, .max = 1e9})
+      .field("min_gain", &EarlyStoppingConfig::min_gain,
+             "How far the validation loss must fall below that of the last gain to count as one.",
+             {.min = 0, .max = 1e6});
+}
+
 }  // namespace
 
 SchemaOf<TrainingConfig> training_section() {
@@ -93,10 +104,13 @@ SchemaOf<TrainingConfig> training_section() {
              "Number of tokens whose logits are computed at a time, which limits their memory; 0 means a "
              "number chosen from the vocabulary size.",
              {.unit = "tokens", .min = 0, .max = 1 << 24})
+      .table("early_stopping", &TrainingConfig::early_stopping, early_stopping_table(),
+             "When the run ends before its last step.", kUnreported)
       .field("callbacks", &TrainingConfig::callbacks,
              "Callbacks of the run, in the order in which they are called; "
              "all stands for the built-in and plug-in callbacks that the list does not name.",
-             {.choices = {"all", "report", "alarms", "logging", "sampling", "export"}, .open_to = "callback"},
+             {.choices = {"all", "report", "alarms", "logging", "best", "sampling", "export"},
+              .open_to = "callback"},
              kUnreported);
 }
 

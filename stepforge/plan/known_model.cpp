@@ -254,6 +254,19 @@ KnownModel known_hf_folder(const fs::path& folder, const std::shared_ptr<const R
   return known;
 }
 
+fs::path best_checkpoint(const fs::path& run) {
+  const std::vector<CheckpointFolder> found = list_checkpoints(checkpoint_folder_of_run(run));
+  if (found.empty()) throw UsageError(format("the run {} has no complete checkpoint yet", run.string()));
+  const fs::path file = found.front().path / kStateFileName;
+  const Json state = read_json_file(file);
+  const auto ranks = state.find("callbacks");
+  if (ranks == state.end() || !ranks->is_array() || ranks->empty()) return found.front().path;
+  const JsonReader rank(ranks->front(), file.string(), "callbacks[0]");
+  const int64_t step = rank.has("best") ? rank["best"]["step"].integer(-1) : -1;
+  const auto best = std::ranges::find(found, step, &CheckpointFolder::step);
+  return best == found.end() ? found.front().path : best->path;
+}
+
 std::string why_step(const fs::path& run, int64_t step) {
   const std::vector<CheckpointFolder> there = list_checkpoints(checkpoint_folder_of_run(run));
   std::string text = there.size() == 1 ? format("step {}, the only checkpoint", step)

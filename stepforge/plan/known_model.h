@@ -47,6 +47,10 @@ KnownModel known_checkpoint(const std::filesystem::path& step_folder,
 KnownModel known_hf_folder(const std::filesystem::path& folder,
                            const std::shared_ptr<const Registry>& plugins = nullptr);
 
+/// The checkpoint of a run with the lowest validation loss, if it is kept (checkpoint.keep_best), else its newest one. Throws
+/// UsageError if there is none.
+std::filesystem::path best_checkpoint(const std::filesystem::path& run);
+
 /// Why a command takes this step of a run, for its log: "step 30, the newest of 10, 20, 30", and, if the run was continued from
 /// an earlier step since (checkpoint.load_step), which step its last start has reached.
 std::string why_step(const std::filesystem::path& run, int64_t step);

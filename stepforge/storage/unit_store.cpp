@@ -335,8 +335,9 @@ ParameterLookup ModelStore::lookup() {
   return [this](std::string_view name) -> Parameter& { return parameter(name); };
 }
 
-void ModelStore::initialize(uint64_t seed) {
-  for (auto& unit : units_) unit->initialize(seed);
+void ModelStore::initialize(uint64_t seed, bool with_frozen) {
+  for (auto& unit : units_)
+    if (with_frozen || unit->spec().trainable || unit->spec().state) unit->initialize(seed);
 }
 
 }  // namespace stepforge

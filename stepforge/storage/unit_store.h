@@ -196,7 +196,8 @@ class ModelStore {
   /// Throws Error if no unit has a parameter of that name.
   Parameter& parameter(std::string_view name);
   ParameterLookup lookup();
-  void initialize(uint64_t seed);
+  /// `with_frozen`: false leaves frozen units at zero, for those that are loaded afterwards.
+  void initialize(uint64_t seed, bool with_frozen = true);
   const GroupCommunicators& groups() const { return *groups_; }
   /// The device on which steps compute, the same for all units.
   at::Device device() const { return compute_.device; }

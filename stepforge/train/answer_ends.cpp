@@ -99,7 +99,7 @@ void record_answer_ends(Trainer& trainer) {
     record(trainer);
     trainer.end_tokens = end_tokens(*trainer.tokenizer, read_generation_config(trainer.config.run_dir));
   }
-  if (trainer.all_ranks == nullptr || trainer.config.sampling.freq <= 0) return;
+  if (trainer.all_ranks == nullptr || !trainer.config.sampling.enabled()) return;
   // Other ranks may not see the run's folder, and all must end a sample at the same token.
   const std::string text = gather_texts(*trainer.all_ranks, Json(trainer.end_tokens).dump()).front();
   trainer.end_tokens = Json::parse(text).get<std::vector<int32_t>>();

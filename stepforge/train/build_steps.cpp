@@ -224,9 +224,13 @@ void log_unread_options(const Trainer& trainer) {
 void log_known_model(const Trainer& trainer) {
   const std::string& from = trainer.loaded.model_from;
   if (from.empty() || !trainer.is_main()) return;
+  const bool by_ratio = trainer.config.lr_scheduler.warmup_ratio >= 0;
+  const auto is_read = [&](const std::string& setting) {
+    return !by_ratio || !setting.starts_with("lr_scheduler.warmup_steps");
+  };
   std::vector<std::string> defaults;
   for (const std::string& setting : taken_from_model(trainer.loaded))
-    if (is_fine_tune_default(setting)) defaults.push_back(setting);
+    if (is_fine_tune_default(setting) && is_read(setting)) defaults.push_back(setting);
   trainer.log.info("from {}: {}", from, model_summary(trainer.config.model));
   if (!defaults.empty()) trainer.log.info("defaults of a fine-tune: {}", join(defaults, ", "));
 }
@@ -384,7 +388,10 @@ void build_parameters(Trainer& trainer) {
   options.pinned = !trainer.device.device.is_cpu();
   trainer.store =
       std::make_unique<ModelStore>(trainer.job.part.units, trainer.job.layout, options, trainer.groups);
-  trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
+  // What is not trained comes from the model that the run starts from, as a whole.
+  const auto& checkpoint = trainer.config.checkpoint;
+  trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed),
+                            /*with_frozen=*/checkpoint.initial_load_path.empty() || !checkpoint.strict);
 }
 
 /// Empty for the cross-entropy.

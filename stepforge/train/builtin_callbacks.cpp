@@ -31,6 +31,7 @@
 #include "stepforge/text/chat_template.h"
 #include "stepforge/text/text_ends.h"
 #include "stepforge/train/alarms.h"
+#include "stepforge/train/best_step.h"
 #include "stepforge/train/callback_kinds.h"
 #include "stepforge/train/generation.h"
 #include "stepforge/train/logging.h"
@@ -156,14 +157,28 @@ class ReportCallback : public Callback {
   int64_t step_peak_ = 0;
 };
 
-/// Logs generated text every sampling.freq steps.
+/// Logs generated text every sampling.freq steps, and, if asked, at both ends of the run.
 class SamplingCallback : public Callback {
  public:
   std::string_view name() const override { return "sampling"; }
 
+  void train_begin(Trainer& trainer) override {
+    if (trainer.config.sampling.at_ends && trainer.state.step == 0) sample(trainer);
+  }
+
   void step_end(Trainer& trainer) override {
+    const int64_t freq = trainer.config.sampling.freq;
+    last_is_sampled_ = freq > 0 && trainer.state.step % freq == 0;
+    if (last_is_sampled_) sample(trainer);
+  }
+
+  void train_end(Trainer& trainer) override {
+    if (trainer.config.sampling.at_ends && !last_is_sampled_ && trainer.finished()) sample(trainer);
+  }
+
+ private:
+  static void sample(Trainer& trainer) {
     const auto& sampling = trainer.config.sampling;
-    if (trainer.state.step % sampling.freq != 0) return;
     const int64_t capacity = generation_context(trainer.config);
     Generator generator(trainer.job.part, plan_samples(trainer.job, capacity), trainer.model, *trainer.store,
                         trainer.config.precision.compute, capacity);
@@ -178,13 +193,14 @@ class SamplingCallback : public Callback {
                                    trainer.end_tokens, options));
   }
 
- private:
   static std::vector<int32_t> prompt_ids(const Config& config, const Tokenizer& tokenizer) {
     const std::string text = sample_prompt(config);
     // A template writes the beginning of the text itself.
     return text == config.sampling.prompt ? prompt_tokens(tokenizer, text, config.data.bos)
                                           : tokenizer.encode(text);
   }
+
+  bool last_is_sampled_ = true;  ///< of the steps of this start; one without steps shows nothing
 };
 
 /// Writes the last checkpoint of a completed run as a Hugging Face folder.
@@ -193,7 +209,7 @@ class ExportCallback : public Callback {
   std::string_view name() const override { return "export"; }
 
   void train_end(Trainer& trainer) override {
-    if (!trainer.is_main() || trainer.state.step < trainer.total_steps) return;
+    if (!trainer.is_main() || !trainer.finished()) return;
     const std::string step = checkpoint_folder_name(trainer.last_saved_step);
     const auto output = std::filesystem::path(trainer.config.run_dir) / "hf" / step;
     if (std::filesystem::exists(output)) {
@@ -272,7 +288,7 @@ std::string sample_prompt(const Config& config) {
 
 int64_t generation_context(const Config& config) {
   const auto& sampling = config.sampling;
-  if (sampling.freq <= 0) return 0;
+  if (!sampling.enabled()) return 0;
   // A prompt has at most as many tokens as bytes, or the one token of an empty prompt.
   return sampling.max_tokens + static_cast<int64_t>(sample_prompt(config).size()) + 1;
 }
@@ -283,9 +299,10 @@ const std::vector<CallbackKind>& builtin_callbacks() {
       {"report", [](const Config&) -> Made { return std::make_unique<ReportCallback>(); }},
       {"alarms", [](const Config&) -> Made { return make_alarms(); }},
       {"logging", [](const Config&) -> Made { return make_logging(); }},
+      {"best", [](const Config& config) -> Made { return make_best_step(config); }},
       {"sampling",
        [](const Config& config) -> Made {
-         return config.sampling.freq > 0 ? std::make_unique<SamplingCallback>() : nullptr;
+         return config.sampling.enabled() ? std::make_unique<SamplingCallback>() : nullptr;
        }},
       {"export",
        [](const Config& config) -> Made {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of a run, for code that observes or changes it. The start-up report, alarms, log, samples and export are
+// The events of a run, for code that observes or changes it. The start-up report, alarms, log, the best step, samples and export are
 // built-in callbacks (train/callback_kinds.h); validation and checkpoints are part of the trainer's loop.
 #pragma once
 

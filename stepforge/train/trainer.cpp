@@ -120,7 +120,8 @@ RunOutcome Trainer::run() {
     callbacks.emit(&Callback::train_begin, *this);
     state.validation_pending = state.validation_pending && config.validation.freq > 0;
     if (state.validation_pending) validate();
-    while (state.step < total_steps && !stop_wanted()) {
+    save_kept_step();
+    while (state.step < total_steps && !ended_early_ && !stop_wanted()) {
       if (epochs_begun(state.step + 1) > epochs_begun(state.step))
         callbacks.emit(&Callback::epoch_begin, *this);
       with_predicted_peak(predicted_memory, memory_budget, [this] { step(); });
@@ -146,12 +147,11 @@ RunOutcome Trainer::run() {
                  last_save.step, last_save.failure, std::max<int64_t>(0, last_saved_step)));
     }
     callbacks.emit(&Callback::train_end, *this);
-    const bool done = state.step >= total_steps && !state.validation_pending;
     if (is_main()) {
       run_folder->progress(state.step, state.tokens, state.labels, seconds());
-      run_folder->finish(done ? "completed" : "interrupted");
+      run_folder->finish(finished() ? "completed" : "interrupted");
     }
-    return done ? RunOutcome::completed : RunOutcome::interrupted;
+    return finished() ? RunOutcome::completed : RunOutcome::interrupted;
   } catch (const std::exception& failure) {
     abort_ranks(failure.what());
     if (is_main()) {
@@ -200,6 +200,7 @@ void Trainer::step() {
   if (due(config.metrics.log_freq) || state.step == 1 || last) log_step();
   if (due(config.validation.freq) || (last && config.validation.freq > 0)) validate();
   if (due(config.checkpoint.interval)) save_checkpoint();
+  save_kept_step();
 }
 
 void Trainer::log_step() {
@@ -298,9 +299,19 @@ void Trainer::save_checkpoint() {
   Json stored = state_to_json(state, config, job.batch.rows_per_step, optimizer->steps());
   stored["callbacks"] = callback_states();
   if (!left_out.none()) stored[kFrozenWeights] = left_out.to_json();
-  checkpoints->save(state.step, stage_checkpoint(job.part, *store, optimizer.get(), std::move(stored),
-                                                 checkpoints->reusable()));
+  checkpoints->save(
+      state.step,
+      stage_checkpoint(job.part, *store, optimizer.get(), std::move(stored), checkpoints->reusable()),
+      std::exchange(keep_this_step_, false));
   report_saves();
+}
+
+void Trainer::save_kept_step() {
+  if (!keep_this_step_ || checkpoints == nullptr) return;
+  if (state.step != last_saved_step) return save_checkpoint();
+  // A resumed run that had its validation still to do: what it saved has the same weights.
+  keep_this_step_ = false;
+  checkpoints->keep(state.step);
 }
 
 Json Trainer::callback_states() {

@@ -81,6 +81,13 @@ class Trainer {
   /// Validates, at most once per step; the result is logged and stored in `last_validation`. An interruption
   /// ends it early; the resumed run then starts with the validation.
   void validate();
+  /// Ends the run after this step, as completed. All ranks must call it in the same step.
+  void end_early() { ended_early_ = true; }
+  /// Saves a checkpoint of this step, at the latest when it ends, which keep_latest_k does not delete while it is the last that
+  /// was kept. All ranks must call it in the same step.
+  void keep_this_step() { keep_this_step_ = true; }
+  /// Whether the last step is done, or the run ended early.
+  bool finished() const { return (state.step >= total_steps || ended_early_) && !state.validation_pending; }
 
   /// Whether this rank was asked to stop. Ranks act on StepResult::interrupted, which is the same on all.
   bool interrupted() const { return interrupts_ != nullptr && interrupts_->requested(); }
@@ -165,12 +172,16 @@ class Trainer {
   bool stop_wanted() const {
     return state.validation_pending || (all_ranks != nullptr ? last_step.interrupted : interrupted());
   }
+  /// The end of a validation: saves the step if a callback wants to keep it.
+  void save_kept_step();
   bool due(int64_t interval) const { return interval > 0 && state.step % interval == 0; }
 
   const InterruptWatcher* interrupts_;
   World* world_;
   std::vector<BuildStep> build_steps_;
   int64_t last_validated_step_ = -1;
+  bool ended_early_ = false;
+  bool keep_this_step_ = false;         ///< until it is saved
   std::exception_ptr data_failure_;     ///< why this rank has no rows for the step
   std::shared_ptr<RankMemory> memory_;  ///< of this rank, with its kernels
   std::optional<c10::Stream> stream_;   ///< of this rank, on a device other than the CPU

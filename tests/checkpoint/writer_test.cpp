@@ -51,6 +51,47 @@ TEST_P(CheckpointWriterTest, KeepsTheLatestK) {
   EXPECT_CONTAINS(log_.text(), "GB/s");
 }
 
+TEST_P(CheckpointWriterTest, TheStepThatIsToBeKeptStaysUntilAnotherTakesItsPlace) {
+  CheckpointWriter writer(folder_.path(), 2, log_.logger(), GetParam());
+  const SmallModel model(1);
+  writer.save(1, model.stage(), /*keep=*/true);
+  for (const int64_t step : {2, 3, 4}) writer.save(step, model.stage());
+  writer.wait();
+  EXPECT_EQ(names_in(folder_.path()), (Names{"step-1", "step-3", "step-4"}));
+  writer.save(5, model.stage(), /*keep=*/true);
+  for (const int64_t step : {6, 7, 8}) writer.save(step, model.stage());
+  writer.wait();
+  EXPECT_EQ(names_in(folder_.path()), (Names{"step-5", "step-7", "step-8"}));
+}
+
+TEST_P(CheckpointWriterTest, AStepOfAnEarlierStartIsKept) {
+  const SmallModel model(1);
+  {
+    CheckpointWriter earlier(folder_.path(), 0, log_.logger(), GetParam());
+    for (const int64_t step : {1, 2, 3}) earlier.save(step, model.stage());
+  }
+  CheckpointWriter writer(folder_.path(), 2, log_.logger(), GetParam());
+  writer.keep(2);
+  for (const int64_t step : {4, 5}) writer.save(step, model.stage());
+  writer.wait();
+  EXPECT_EQ(names_in(folder_.path()), (Names{"step-2", "step-4", "step-5"}));
+}
+
+TEST_P(CheckpointWriterTest, ASaveThatFailsTakesNoPlace) {
+  CheckpointWriter writer(folder_.path(), 2, log_.logger(), GetParam());
+  const SmallModel model(1);
+  writer.save(1, model.stage(), /*keep=*/true);
+  writer.wait();
+  {
+    const FullDisk full(64);
+    writer.save(2, model.stage(), /*keep=*/true);
+    EXPECT_FALSE(writer.wait());
+  }
+  for (const int64_t step : {3, 4, 5}) writer.save(step, model.stage());
+  writer.wait();
+  EXPECT_EQ(names_in(folder_.path()), (Names{"step-1", "step-4", "step-5"}));
+}
+
 TEST_P(CheckpointWriterTest, ZeroKeepsAll) {
   CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
   const SmallModel model(1);

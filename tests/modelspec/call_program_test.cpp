@@ -326,6 +326,8 @@ TEST(ListCost, FrozenWeightsHaveNoProductsOfTheirGradients) {
   list.calls[1].weights.front().trained = false;  // up
   const CostContext context{.tokens = 10, .document_length = 10};
   EXPECT_DOUBLE_EQ(list_cost(list, context).backward_weight_flops, 10 * 2.0 * kHidden * kWidth);
+  EXPECT_DOUBLE_EQ(list_cost(list, context).backward_input_flops,
+                   list_cost(mlp(), context).backward_input_flops);
 }
 
 // bf16 products of weights pack the input, here 64 and 128 columns of it.

@@ -83,6 +83,19 @@ TEST(ParamGroups, TheFirstPatternThatMatchesWins) {
       << "a group without weight_decay keeps the default of the tag";
 }
 
+TEST(ParamGroups, AParameterMayLearnFasterThanItsGroup) {
+  OptimizerConfig optimizer;
+  optimizer.lr = 1e-3;
+  optimizer.param_groups = {{"mlp.*", 1e-4}};
+  AdapterConfig adapter;
+  adapter.type = AdapterType::lora;
+  adapter.b_lr_ratio = 16;
+  const auto groups = groups_by_parameter(optimizer, with_adapters(tiny_spec(), adapter));
+  EXPECT_EQ(groups.at("layers.0.attention.out.lora_A").options.lr, 1e-3);
+  EXPECT_EQ(groups.at("layers.0.attention.out.lora_B.weight").options.lr, 16 * 1e-3);
+  EXPECT_EQ(groups.at("layers.0.mlp.down.lora_B.weight").options.lr, 16 * 1e-4);
+}
+
 TEST(ParamGroups, APatternThatMatchesNothingIsAnError) {
   OptimizerConfig optimizer;
   optimizer.param_groups = {{"experts", 1e-4}};

@@ -122,6 +122,12 @@ TEST(ValidationRanks, ARequestToOneRankStopsAllAfterTheSameBatch) {
   }
 }
 
+int64_t count_of(std::string_view text, std::string_view part) {
+  int64_t count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size()) ++count;
+  return count;
+}
+
 TEST(Samples, AreWrittenEveryFewStepsAndChangeNothing) {
   const TempFolder folder;
   TestRun sampling(on_text(folder) +
@@ -133,6 +139,26 @@ TEST(Samples, AreWrittenEveryFewStepsAndChangeNothing) {
   EXPECT_FALSE(contains(log, "sample at step 3:"));
   const auto without =
       TestRun(on_text(folder) + Strings{format("run_dir={}", (folder / "other").string())}).run();
+  EXPECT_EQ(with, without);
+}
+
+TEST(Samples, AtTheEndsAreWrittenBeforeTheFirstStepAndAfterTheLast) {
+  const TempFolder folder;
+  const Strings at_ends = on_text(folder) + Strings{"sampling.at_ends=true", "sampling.prompt=Line 1",
+                                                    "sampling.max_tokens=10", "training.steps=3"};
+  TestRun first(at_ends);
+  const auto with = first.run();
+  EXPECT_EQ(count_of(first.log_text(), "sample at step"), 2);
+  EXPECT_CONTAINS(first.log_text(), "sample at step 0: Line 1", "sample at step 3: Line 1");
+  TestRun again(at_ends);
+  again.run();
+  EXPECT_EQ(count_of(again.log_text(), "sample at step"), 2) << "without a step there is nothing new to show";
+  TestRun more(at_ends + Strings{"training.steps=4", "sampling.freq=4"});
+  more.run();
+  EXPECT_EQ(count_of(more.log_text(), "sample at step 4"), 1) << "freq and at_ends ask for the same one";
+  const auto without = TestRun(on_text(folder) +
+                               Strings{"training.steps=3", format("run_dir={}", (folder / "other").string())})
+                           .run();
   EXPECT_EQ(with, without);
 }
 

@@ -38,6 +38,7 @@ int run_dry(const TrainOptions& options, const CommandContext& context) {
   loaded.config.checkpoint.load_step = -1;
   loaded.config.validation.freq = 0;
   loaded.config.sampling.freq = 0;
+  loaded.config.sampling.at_ends = false;
   loaded.config.metrics.status_line = StatusLineMode::off;
 
   RecordingWorld world(0, options.dry_run_ranks);

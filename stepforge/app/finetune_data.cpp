@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/app/finetune_data.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/records/text_source.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr int64_t kChunkBytes = int64_t{1} << 18;
+constexpr size_t kMaxQuestions = 2000;
+
+/// Whether the value is a list of tables whose first has both keys.
+bool has_turns(const Json& record, const char* list, const char* role, const char* content) {
+  const auto found = record.find(list);
+  return found != record.end() && found->is_array() && !found->empty() && found->front().is_object() &&
+         found->front().contains(role) && found->front().contains(content);
+}
+
+std::vector<std::string> keys_of(const Json& record) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : record.items()) keys.push_back(key);
+  return keys;
+}
+
+/// The first document of the files, and whether it is a record.
+struct FirstDocument {
+  std::string text;
+  std::string file;
+  bool is_record = false;
+};
+
+FirstDocument first_document(const std::filesystem::path& path) {
+  const TextSource source({.paths = {path}, .field = std::nullopt});
+  for (size_t file = 0; file < source.files().size(); ++file) {
+    const TextFile& opened = source.files()[file];
+    FirstDocument first{.file = opened.path.string(), .is_record = opened.format->read != nullptr};
+    if (!first.is_record) return first;
+    const auto chunks = source.chunks(file, kChunkBytes);
+    while (const auto chunk = chunks->next()) {
+      bool found = false;
+      source.read(*chunk, [&](std::string_view document) {
+        if (!found) first.text = document;
+        found = true;
+      });
+      if (found) return first;
+    }
+  }
+  throw UsageError(format("{} has no document", path.string()));
+}
+
+/// What the user says first, if it is a text; "" otherwise.
+std::string question_of(std::string_view record, ChatLayout layout, const ChatKeys& keys) {
+  const Conversation conversation =
+      read_conversation(parse_json(record, "the record"), layout, LossOn::assistant, keys);
+  if (conversation.prompt) return *conversation.prompt;
+  for (const Json& message : conversation.messages)
+    if (message["role"] == "user" && message["content"].is_string())
+      return message["content"].get<std::string>();
+  return "";
+}
+
+/// Reads documents until there are enough.
+class Study {
+ public:
+  Study(const RecordFormat& records, const RecordOptions& options, int64_t limit)
+      : encoder_(records.encoder()),
+        options_(options),
+        layout_(find_chat_layout(options.format)),
+        limit_(limit) {}
+
+  bool is_full() const { return std::ssize(result.lengths) >= limit_; }
+
+  void add(std::string_view document) {
+    if (is_full()) return;
+    EncodedDocuments encoded;
+    encoder_->append(document, encoded);
+    int64_t begin = 0;
+    for (const int64_t end : encoded.ends) result.lengths.push_back(end - std::exchange(begin, end));
+    if (!layout_ || result.questions.size() >= kMaxQuestions || encoded.ends.empty()) return;
+    std::string question = question_of(document, *layout_, options_.keys);
+    if (!question.empty()) result.questions.push_back({hash128(document), std::move(question)});
+  }
+
+  DataStudy result;
+
+ private:
+  std::unique_ptr<RecordEncoder> encoder_;
+  const RecordOptions& options_;
+  std::optional<ChatLayout> layout_;
+  int64_t limit_;
+};
+
+}  // namespace
+
+FoundFormat format_of_record(const Json& record, const std::string& place) {
+  const auto has = [&](const char* key) { return record.contains(key); };
+  if (has("chosen") && has("rejected"))
+    throw UsageError(format(
+        "{}: a record has chosen and rejected, which are preferences; finetune learns conversations and "
+        "texts: `stepforge train` has the losses of preferences",
+        place));
+  for (const char* list : {"messages", "conversations", "dialogs"}) {
+    if (has_turns(record, list, "role", "content"))
+      return {ChatLayout::messages, false, format("its records have {} with role and content", list)};
+    if (has_turns(record, list, "from", "value"))
+      return {ChatLayout::sharegpt, false, format("its records have {} with from and value", list)};
+  }
+  if (has("instruction") && has("output"))
+    return {ChatLayout::alpaca, false, "its records have instruction and output"};
+  if (has("prompt") && has("completion"))
+    return {ChatLayout::prompt_completion, false, "its records have prompt and completion"};
+  if (has("text")) return {std::nullopt, false, "its records have a text"};
+  throw UsageError(format(
+      "{}: no format has the keys {}; expected messages, conversations, instruction and output, prompt and "
+      "completion, or text; name the field of a text with data.sources.0.field=NAME",
+      place, join(keys_of(record), ", ")));
+}
+
+FoundFormat find_format(const std::filesystem::path& path) {
+  const FirstDocument first = first_document(path);
+  if (!first.is_record) return {std::nullopt, true, "it is plain text"};
+  const Json record = parse_json(first.text, first.file);
+  if (!record.is_object()) throw UsageError(format("{}: its first record is not a JSON object", first.file));
+  return format_of_record(record, first.file);
+}
+
+int64_t DataStudy::length_of(double share) const {
+  const auto count = static_cast<double>(lengths.size());
+  const auto index = static_cast<size_t>(std::ceil(share * count)) - 1;
+  return lengths.at(std::min(index, lengths.size() - 1));
+}
+
+DataStudy study_data(const std::filesystem::path& path, const RecordOptions& options,
+                     const Tokenizer& tokenizer, int64_t limit) {
+  const Records records = open_records({path}, tokenizer, options);
+  Study study(*records.format, options, limit);
+  int64_t bytes = 0;
+  for (size_t file = 0; file < records.source->files().size() && !study.is_full(); ++file) {
+    const auto chunks = records.source->chunks(file, kChunkBytes);
+    int64_t of_file = 0;
+    while (!study.is_full()) {
+      const auto chunk = chunks->next();
+      if (!chunk) break;
+      records.source->read(*chunk, [&](std::string_view document) { study.add(document); });
+      of_file = chunk->file_bytes;
+    }
+    bytes += of_file;
+  }
+  DataStudy result = std::move(study.result);
+  if (result.lengths.empty()) throw UsageError(format("{} has no document", path.string()));
+  result.is_whole = std::ssize(result.lengths) < limit;
+  result.documents = std::ssize(result.lengths);
+  if (!result.is_whole && bytes > 0) {
+    const double share = static_cast<double>(records.source->total_bytes()) / static_cast<double>(bytes);
+    result.documents = std::llround(static_cast<double>(result.documents) * std::max(1.0, share));
+  }
+  std::ranges::sort(result.lengths);
+  return result;
+}
+
+}  // namespace stepforge
