@@ -48,7 +48,8 @@ if(TARGET stepforge_torch)
   # Tests of the whole program; its ranks and their threads share the machine.
   stepforge_test(app LINK stepforge_core fmt::fmt nlohmann_json::nlohmann_json BY_CASE TOGETHER EndToEnd Package)
   add_dependencies(test_app stepforge)
-  target_sources(test_app PRIVATE ${CMAKE_SOURCE_DIR}/stepforge/app/doctor_checks.cpp)
+  target_sources(test_app PRIVATE ${CMAKE_SOURCE_DIR}/stepforge/app/doctor_checks.cpp ${CMAKE_SOURCE_DIR}/stepforge/app/finetune_choices.cpp
+    ${CMAKE_SOURCE_DIR}/stepforge/app/finetune_data.cpp)
   foreach(name wrong_version other_headers not_one failing throwing taken_names several)
     add_library(test_plugin_${name} MODULE ${CMAKE_SOURCE_DIR}/tests/app/plugins/${name}.cpp)
     set_target_properties(test_plugin_${name} PROPERTIES PREFIX "")

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -37,6 +38,7 @@ constexpr int64_t kStudied = 20000;      ///< documents whose lengths are measur
 constexpr int64_t kLengthUnit = 64;      ///< rows are a multiple of it
 constexpr int64_t kShortestRows = 256;   ///< no shorter rows for lack of memory
 constexpr int64_t kTextRows = 1024;      ///< of texts, which are cut anywhere
+constexpr int64_t kLeastTextRows = 60;   ///< so many of them, if they can be shorter
 constexpr int64_t kStepRows = 16;        ///< of a step, if there is enough data
 constexpr int64_t kMicroRows = 8;        ///< of a micro-batch at most
 constexpr int64_t kLeastSteps = 60;      ///< of a run
@@ -69,15 +71,17 @@ class Chooser {
   Chooser(const FinetuneOptions& options, const MemoryBudget& budget,
           const std::shared_ptr<Registry>& registry, Logger& log)
       : options_(options), budget_(budget), registry_(registry), log_(log) {
-    for (const Override& own : read_overrides(options.overrides)) own_keys_.push_back(own.name);
+    own_ = read_overrides(options.overrides);
     for (const auto& [key, argument] : {std::pair("model.from", "MODEL"), std::pair("data.sources", "DATA")})
-      if (std::ranges::count(own_keys_, key) > 0)
+      if (std::ranges::count(own_, key, &Override::name) > 0)
         throw UsageError(format("{}: finetune takes it as {}; leave the field out", key, argument));
   }
 
   FinetunePlan plan() {
     choose("model.from", toml_string(options_.model), "");
     choose("run_dir", toml_string(run_folder()), "the name of the model");
+    choose_sources();
+    choose_for_now();
     base_ = load().config;
     tokenizer_ = reading_input([&] { return known_tokenizer(base_); });
     if (tokenizer_ == nullptr)
@@ -85,7 +89,7 @@ class Chooser {
           format("{} has no tokenizer: copy tokenizer.json into it, or set tokenizer.path", options_.model));
     choose_method();
     choose_numbers();
-    choose_data();
+    choose_template();
     study();
     choose_recipe();
     choose_rows();
@@ -103,8 +107,8 @@ class Chooser {
  private:
   /// Whether the user has set the field, a part of it, or the table around it.
   bool is_own(const std::string& key) const {
-    return std::ranges::any_of(own_keys_, [&](const std::string& own) {
-      return own == key || own.starts_with(key + ".") || key.starts_with(own + ".");
+    return std::ranges::any_of(own_, [&](const Override& own) {
+      return own.name == key || own.name.starts_with(key + ".") || key.starts_with(own.name + ".");
     });
   }
 
@@ -138,9 +142,17 @@ class Chooser {
     return "runs/finetune-" + name;
   }
 
+  /// What fields of the user may need before it is chosen.
+  void choose_for_now() {
+    if (!options_.full)
+      choose("adapter.type", "\"lora\"", "trains a small adapter, not the model; --full trains all weights");
+    choose("training.local_batch_size", "1", "");
+    const auto own = std::ranges::find(own_, "training.local_batch_size", &Override::name);
+    choose("training.global_batch_size", own == own_.end() ? std::to_string(kStepRows) : own->text, "");
+    choose("validation.freq", "1", "");
+  }
+
   void choose_method() {
-    if (options_.full) return;
-    choose("adapter.type", "\"lora\"", "trains a small adapter, not the model; --full trains all weights");
     const Config config = load().config;
     if (!config.adapter.enabled()) return;
     if (!is_own("adapter.from")) {
@@ -160,7 +172,7 @@ class Chooser {
       choose("precision.compute", "\"bf16\"", on_gpu ? "fast on a GPU" : "this processor multiplies bf16");
   }
 
-  void choose_data() {
+  void choose_sources() {
     FoundFormat found;
     if (!is_own("data.sources.0.format") && !is_own("data.sources.0.field"))
       found = reading_input([&] { return find_format(options_.data); });
@@ -171,6 +183,9 @@ class Chooser {
           source_text(options_.validation, reading_input([&] { return find_format(options_.validation); })),
           "--validation");
     if (found.is_plain) choose("data.document", "\"paragraph\"", "parts of a text can be held out");
+  }
+
+  void choose_template() {
     const Config config = load().config;
     if (needs_template(config) && !has_template(config)) {
       const BuiltinTemplate& fitting = fitting_template();
@@ -307,8 +322,17 @@ class Chooser {
 
   int64_t wanted_length(const Config& config) const {
     if (is_own("training.seq_len")) return config.training.seq_len;
-    const int64_t wanted = is_chat_ ? round_up(study_.length_of(0.95), kLengthUnit) : kTextRows;
+    const int64_t wanted = is_chat_
+                               ? round_up(study_.length_of(0.95), kLengthUnit)
+                               : std::min(kTextRows, tokens() / kLeastTextRows / kLengthUnit * kLengthUnit);
     return std::min(std::max(wanted, kLengthUnit), config.model.max_position);
+  }
+
+  /// Of the first source, about.
+  int64_t tokens() const {
+    const int64_t studied = std::accumulate(study_.lengths.begin(), study_.lengths.end(), int64_t{0});
+    return std::llround(static_cast<double>(studied) / static_cast<double>(study_.lengths.size()) *
+                        static_cast<double>(study_.documents));
   }
 
   void set_length(int64_t length, int64_t longest) {
@@ -323,8 +347,7 @@ class Chooser {
 
   /// Rows of a step, and what follows from their number.
   void set_batch() {
-    forget("training.global_batch_size");
-    choose("training.local_batch_size", "1", "");
+    choose_for_now();
     Config config = load().config;
     const int64_t rows = rows_of_epoch(config);
     const double epochs = static_cast<double>(std::max<int64_t>(1, config.training.epochs));
@@ -349,7 +372,9 @@ class Chooser {
     const bool validates = !config.data.validation.empty() || config.data.validation_fraction > 0;
     const int64_t times = config.adapter.enabled() ? kValidations : kFullValidations;
     const int64_t freq = std::max<int64_t>(1, steps / times);
-    if (validates) {
+    if (!validates) {
+      forget("validation.freq");
+    } else {
       choose("validation.freq", std::to_string(freq), format("{} times in {} steps", steps / freq, steps));
       if (load().config.validation.freq > 0)
         choose("checkpoint.keep_best", "true", "the step with the lowest validation loss");
@@ -377,7 +402,8 @@ class Chooser {
   bool fit_batch() {
     if (fit_micro_batch()) return true;
     const Config config = load().config;
-    if (!config.adapter.enabled() || config.model.frozen_dtype != DType::f32 || is_own("model.frozen_dtype"))
+    if (!config.adapter.enabled() || config.model.frozen_dtype != FrozenDType::fp32 ||
+        is_own("model.frozen_dtype"))
       return false;
     choose("model.frozen_dtype", "\"bf16\"", "fp32 does not fit");
     if (fit_micro_batch()) {
@@ -435,7 +461,7 @@ class Chooser {
   const MemoryBudget& budget_;
   std::shared_ptr<Registry> registry_;
   Logger& log_;
-  std::vector<std::string> own_keys_;
+  std::vector<Override> own_;
   std::vector<FinetuneChoice> choices_;
   std::vector<std::string> warnings_;
   Config base_;

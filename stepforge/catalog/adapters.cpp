@@ -269,7 +269,7 @@ bool is_also_trained(const ParameterSpec& parameter, ModuleNames& names) {
   return trained != nullptr;
 }
 
-void freeze_base(ModelSpec& model, const AdapterConfig& adapter, DType frozen) {
+void freeze_base(ModelSpec& model, const AdapterConfig& adapter, const WeightStorage& frozen) {
   ModuleNames also_train("adapter.also_train", adapter.also_train);
   std::vector<std::string> modules;
   freeze_if(
@@ -286,7 +286,7 @@ void freeze_base(ModelSpec& model, const AdapterConfig& adapter, DType frozen) {
 
 }  // namespace
 
-void add_adapters(ModelSpec& model, const AdapterConfig& adapter, DType frozen) {
+void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightStorage& frozen) {
   if (!adapter.enabled()) return;
   AdapterChoice choice(adapter);
   const Adapters adapters = choose_adapters(model, choice, adapter);

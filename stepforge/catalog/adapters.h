@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-#include "stepforge/base/dtype.h"
+#include "stepforge/base/weight_code.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 
@@ -24,6 +24,6 @@ inline bool is_adapter_tensor(std::string_view name) {
 /// also_train, which are stored as `frozen`. Of a packed matrix, each tensor has an adapter of its own. With tensor parallelism A
 /// is divided like the columns of W and B like its rows; the other one is whole, and its gradient summed by the block. Does nothing
 /// without adapters. Throws UsageError if a name matches nothing that can have an adapter.
-void add_adapters(ModelSpec& model, const AdapterConfig& adapter, DType frozen);
+void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightStorage& frozen);
 
 }  // namespace stepforge

@@ -85,20 +85,50 @@ std::vector<std::string> layers_of(const ModelSpec& model) {
   return names;
 }
 
-/// What is trained and what is frozen of a unit: itself, or a unit of each.
+/// Whether it is stored as codes: matrices of layers, of whole blocks in each row. Throws UsageError if a rank has parts of them.
+bool is_coded(const ParameterSpec& parameter) {
+  if (parameter.tag != ParameterTag::matrix || parameter.shape.size() < 2) return false;
+  if (parameter.tensor_shape(0).back() % kCodeBlock != 0) return false;
+  if (parameter.shape.back() % kCodeBlock == 0) return true;
+  throw UsageError(format(
+      "model.frozen_dtype = \"nf4\": of {} a rank has {} of {} columns, which are no whole blocks of {}; use a "
+      "smaller tensor-parallel degree, or bf16",
+      parameter.name, parameter.shape.back(), parameter.tensor_shape(0).back(), kCodeBlock));
+}
+
+/// The parameters of `from` for which `chosen` is true move to a copy of it.
+template <typename Chosen>
+UnitSpec take_parameters(UnitSpec& from, const Chosen& chosen) {
+  UnitSpec taken = from;
+  const auto begin =
+      std::ranges::stable_partition(from.parameters, [&](const ParameterSpec& p) { return !chosen(p); });
+  taken.parameters.assign(begin.begin(), from.parameters.end());
+  from.parameters.erase(begin.begin(), from.parameters.end());
+  return taken;
+}
+
+/// What is trained, frozen, and stored as codes of a unit: itself, or a unit of each.
 std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const IsFrozen& choose,
-                               DType master) {
-  UnitSpec frozen = unit;
+                               const WeightStorage& storage) {
+  UnitSpec frozen = take_parameters(
+      unit, [&](const ParameterSpec& parameter) { return choose(unit.name, layer, parameter); });
   frozen.trainable = false;
-  if (!frozen.state) frozen.master = master;
-  const auto is_frozen = [&](const ParameterSpec& parameter) { return choose(unit.name, layer, parameter); };
-  const auto begin = std::ranges::stable_partition(frozen.parameters, is_frozen).begin();
-  unit.parameters.assign(begin, frozen.parameters.end());
-  frozen.parameters.erase(begin, frozen.parameters.end());
-  if (frozen.parameters.empty()) return {std::move(unit)};
-  if (unit.parameters.empty()) return {std::move(frozen)};
-  frozen.name += ".frozen";
-  return {std::move(unit), std::move(frozen)};
+  if (!frozen.state) frozen.master = storage.code == WeightCode::none ? storage.dtype : DType::bf16;
+  UnitSpec coded = take_parameters(frozen, [&](const ParameterSpec& parameter) {
+    return storage.code != WeightCode::none && !frozen.state && is_coded(parameter);
+  });
+  coded.master = DType::u8;
+  coded.code = storage.code;
+  std::vector<UnitSpec> parts;
+  const auto add = [&](UnitSpec part, const char* suffix) {
+    if (part.parameters.empty()) return;
+    if (!parts.empty()) part.name += suffix;
+    parts.push_back(std::move(part));
+  };
+  add(std::move(unit), "");
+  add(std::move(frozen), ".frozen");
+  add(std::move(coded), ".codes");
+  return parts;
 }
 
 bool uses(const BlockSpec& block, const UnitSpec& unit) {
@@ -136,13 +166,25 @@ void require_matches(const ModelSpec& model, const FreezePatterns& patterns) {
 
 }  // namespace
 
-void freeze_if(ModelSpec& model, const IsFrozen& is_frozen, DType master) {
+WeightStorage frozen_storage(const ModelConfig& model) {
+  switch (model.frozen_dtype) {
+    case FrozenDType::fp32:
+      return {DType::f32};
+    case FrozenDType::bf16:
+      return {DType::bf16};
+    case FrozenDType::nf4:
+      return {DType::u8, WeightCode::nf4};
+  }
+  return {};
+}
+
+void freeze_if(ModelSpec& model, const IsFrozen& is_frozen, const WeightStorage& storage) {
   std::vector<UnitSpec> units;
   std::vector<std::vector<int>> numbers;  // of each unit: those of its parts
   const std::vector<std::string> layers = layers_of(model);
   for (size_t u = 0; u < layers.size(); ++u) {
     std::vector<int>& of_unit = numbers.emplace_back();
-    for (UnitSpec& part : parts_of(model.units[u], layers[u], is_frozen, master)) {
+    for (UnitSpec& part : parts_of(model.units[u], layers[u], is_frozen, storage)) {
       of_unit.push_back(static_cast<int>(units.size()));
       units.push_back(std::move(part));
     }
@@ -162,7 +204,7 @@ void freeze_if(ModelSpec& model, const IsFrozen& is_frozen, DType master) {
     for (CallList* list : {&block.list, &block.generation}) freeze_calls(*list, model.units);
 }
 
-void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType master) {
+void freeze_units(ModelSpec& model, std::span<const std::string> texts, const WeightStorage& storage) {
   if (texts.empty()) return;
   FreezePatterns patterns(texts);
   ModelSpec frozen = model;
@@ -171,7 +213,7 @@ void freeze_units(ModelSpec& model, std::span<const std::string> texts, DType ma
       [&](const std::string& unit, const std::string& layer, const ParameterSpec& parameter) {
         return patterns.freeze(unit, layer, parameter);
       },
-      master);
+      storage);
   require_matches(model, patterns);
   if (std::ranges::none_of(frozen.units, &UnitSpec::trainable))
     throw UsageError("model.freeze freezes every unit: there is nothing to train; leave out at least one");

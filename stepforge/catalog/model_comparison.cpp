@@ -19,7 +19,7 @@ Config comparable(const ModelConfig& model) {
   if (model.query_pre_attn_scalar == 0) config.model.query_pre_attn_scalar = head_size(model);
   config.model.dropout = 0.0;
   config.model.freeze.clear();
-  config.model.frozen_dtype = DType::f32;
+  config.model.frozen_dtype = FrozenDType::fp32;
   config.model.router_aux_loss_weight = 0.0;
   config.model.router_z_loss_weight = 0.0;
   config.model.mtp_loss_weight = 1.0;

@@ -124,6 +124,8 @@ StagedCheckpoint::Tensors StagedCheckpoint::tensors_of(const ModelSpec& model, c
   Tensors all;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& tensor = tensors[i];
+    if (store.unit(tensor.unit).coded())
+      throw Error(format("{} is stored as codes, which are not written into checkpoints", tensor.name));
     all.masters.push_back({tensor.name, DType::f32, {}});
     for (const ShardSlice& held : saved[i])
       all.masters.back().parts.emplace_back(held.slice, part_of(store.unit(tensor.unit).master(), held));

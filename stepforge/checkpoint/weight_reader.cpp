@@ -42,6 +42,22 @@ void WeightReader::read(const TensorSlice& slice, int64_t begin, const at::Tenso
   }
 }
 
+namespace {
+
+/// A chunk at a time: what the codes stand for is never in memory as a whole.
+void store_codes(WeightReader& reader, const TensorSlice& slice, int64_t local, UnitStore& unit) {
+  const int64_t elements = slice.elements();
+  const at::Tensor chunk =
+      at::empty({std::min(kWeightChunk, elements)}, at::device(at::kCPU).dtype(at::kFloat));
+  for (int64_t begin = 0; begin < elements; begin += kWeightChunk) {
+    const at::Tensor values = chunk.narrow(0, 0, std::min(kWeightChunk, elements - begin));
+    reader.read(slice, begin, values);
+    unit.store(local + begin, values);
+  }
+}
+
+}  // namespace
+
 void load_masters(const TensorFolder& folder, const TensorComparison& comparison, ModelStore& store) {
   const at::NoGradGuard no_grad;
   for (const NamedTensor& tensor : named_tensors(store)) {
@@ -52,7 +68,11 @@ void load_masters(const TensorFolder& folder, const TensorComparison& comparison
     for (const auto& [slice, local] : shard_slices(unit, tensor)) {
       // What is left of a slice are its first elements: only rows may be missing.
       const auto known = intersection(slice, *usable);
-      if (known) reader.read(*known, 0, unit.master().narrow(0, local, known->elements()));
+      if (!known) continue;
+      if (unit.coded())
+        store_codes(reader, *known, local, store.unit(tensor.unit));
+      else
+        reader.read(*known, 0, unit.master().narrow(0, local, known->elements()));
     }
   }
 }

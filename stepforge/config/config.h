@@ -227,6 +227,11 @@ constexpr ChoiceNames<2> choice_names(AttentionKind) {
   return {"full_attention", "sliding_attention"};
 }
 
+enum class FrozenDType : uint8_t { fp32, bf16, nf4 };
+constexpr ChoiceNames<3> choice_names(FrozenDType) {
+  return {"fp32", "bf16", "nf4"};
+}
+
 struct ModelConfig {
   std::string from;
   std::string family = "llama";
@@ -272,7 +277,7 @@ struct ModelConfig {
   double dropout = 0.0;
   int64_t max_position = 8192;
   std::vector<std::string> freeze;
-  DType frozen_dtype = DType::f32;
+  FrozenDType frozen_dtype = FrozenDType::fp32;
   /// Plug-ins, in which `family` is looked up after the built-in families; not a setting. Null without plug-ins.
   std::shared_ptr<const Registry> plugins;
 

@@ -96,15 +96,25 @@ ConvertedConfig convert_config(std::string_view text, const std::string& name,
 }
 
 LoadedConfig parse_converted(const std::string& toml) {
-  constexpr std::string_view from = "\nfrom = ";
-  const size_t at = toml.find(from);
-  if (at == std::string::npos) return parse_config(toml, "the result");
-  // The settings of the model are not known here; its context is assumed to be long enough.
+  // Models and adapters are not read here. An adapter decides its own settings.
+  const ModelSettings nothing = [](const std::string&, const std::shared_ptr<const Registry>&) {
+    return std::vector<std::string>{};
+  };
+  const ConfigValue parsed = parse_toml(toml);
+  const ConfigValue* const model = parsed.find("model");
+  const ConfigValue* const from = model == nullptr ? nullptr : model->find("from");
+  if (from == nullptr) return parse_config(toml, "the result", {}, ConfigUse::inspect, nothing);
+  // The settings of the model are not known: its context is assumed to be long enough, and its weights to be there.
   std::string without = toml;
-  without.insert(at + 1, "# ");
-  LoadedConfig loaded =
-      parse_config(without, "the result", std::vector<std::string>{"model.max_position=1073741824"});
-  loaded.config.model.from = parse_toml(toml).find("model")->find("from")->text;
+  without.insert(without.find("\nfrom = ", without.find("\n[model]\n")) + 1, "# ");
+  LoadedConfig loaded = parse_config(
+      without, "the result",
+      std::vector<std::string>{"model.max_position=1073741824", "checkpoint.initial_load_path=model"},
+      ConfigUse::inspect, nothing);
+  loaded.config.checkpoint.initial_load_path.clear();
+  loaded.origins.erase("checkpoint.initial_load_path");
+  loaded.chosen.erase("checkpoint.initial_load_path");
+  loaded.config.model.from = from->text;
   return loaded;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/foreign_adapter.h"
 #include "stepforge/config/foreign_conversion.h"
 #include "stepforge/config/foreign_hugging_face.h"
 #include "stepforge/config/toml_text.h"
@@ -93,7 +94,7 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"saves_per_epoch", "checkpoint.interval", kByEpochs, lost, "0"},
     {"evals_per_epoch", "validation.freq", kByEpochs, lost, "0"},
     {"save_first_step", "", kNotAvailable, lost},
-    {"early_stopping_patience", "", kNotAvailable, lost},
+    {"early_stopping_patience", "training.early_stopping.patience"},
     {"loss_watchdog_threshold", "training.nonfinite", "not available yet for a threshold", lost},
     {"loss_watchdog_patience", "", "read only with loss_watchdog_threshold", needless},
     {"eval_table_size", "", "sampling.freq shows what the model writes", needless},
@@ -138,31 +139,36 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"gptq", "", kNoQuantization, refused},
     {"gptq_groupsize", "", "read only with gptq", needless},
     {"gptq_model_v1", "", "read only with gptq", needless},
-    {"load_in_4bit", "", kNoQuantization, refused},
-    {"load_in_8bit", "", kNoQuantization, refused},
+    {"load_in_4bit", "model.frozen_dtype", "\"nf4\"", read},
+    {"load_in_8bit", "model.frozen_dtype", "", read},
     {"quantize_moe_experts", "", kNoQuantization, refused},
     {"model_quantization_config", "", kNoQuantization, refused},
     {"model_quantization_config_kwargs.*", "", "read only with model_quantization_config", needless},
-    {"bnb_config_kwargs.*", "", "read only with load_in_4bit", needless},
-    {"adapter", "", kNoLora, refused},
-    {"lora_model_dir", "", kNoLora, refused},
-    {"peft.*", "", kReadWithAdapter, needless},
-    {"peft_layers_to_transform", "", kReadWithAdapter, needless},
-    {"lora_r", "", kReadWithAdapter, needless},
-    {"lora_alpha", "", kReadWithAdapter, needless},
-    {"lora_dropout", "", kReadWithAdapter, needless},
-    {"lora_target_modules", "", kReadWithAdapter, needless},
-    {"lora_target_linear", "", kReadWithAdapter, needless},
-    {"lora_target_parameters", "", kReadWithAdapter, needless},
-    {"lora_modules_to_save", "", kReadWithAdapter, needless},
-    {"lora_fan_in_fan_out", "", kReadWithAdapter, needless},
-    {"lora_mlp_kernel", "", kReadWithAdapter, needless},
-    {"lora_qkv_kernel", "", kReadWithAdapter, needless},
-    {"lora_o_kernel", "", kReadWithAdapter, needless},
-    {"peft_use_dora", "", kReadWithAdapter, needless},
-    {"peft_use_rslora", "", kReadWithAdapter, needless},
-    {"loraplus_lr_ratio", "", kReadWithAdapter, needless},
-    {"relora", "", kNoLora, refused},
+    {"bnb_config_kwargs.bnb_4bit_quant_type", "model.frozen_dtype", "\"nf4\"", read},
+    {"bnb_config_kwargs.*", "", kNoDoubleQuantization, needless},
+    {"adapter", "adapter.type", "\"lora\"", read},
+    {"lora_model_dir", "adapter.from", "a folder of PEFT on this machine", read},
+    {"peft.*", "adapter.init", kOnlyInitOfLora, lost},
+    {"peft_init_lora_weights", "adapter.init", kOnlyInitOfLora, lost, "true"},
+    {"peft_layers_to_transform", "adapter.layers", "indices", read},
+    {"peft_layers_pattern", "", "layers are named as in Hugging Face models", needless},
+    {"peft_autocast_adapter_dtype", "", "adapters are kept in fp32", needless},
+    {"lora_r", "adapter.rank", "", read},
+    {"lora_alpha", "adapter.alpha", "", read},
+    {"lora_dropout", "adapter.dropout", "", read},
+    {"lora_target_modules", "adapter.targets", "names of modules", read},
+    {"lora_target_linear", "adapter.targets", "\"all-linear\"", read},
+    {"lora_target_parameters", "adapter.targets", "experts have no adapters", lost},
+    {"lora_modules_to_save", "adapter.also_train", "names of modules", read},
+    {"lora_fan_in_fan_out", "", "the model says how its matrices lie", needless},
+    {"lora_mlp_kernel", "", kFusedKernels, needless},
+    {"lora_qkv_kernel", "", kFusedKernels, needless},
+    {"lora_o_kernel", "", kFusedKernels, needless},
+    {"peft_use_dora", "", kNoDora, read},
+    {"peft_use_rslora", "adapter.rslora", "", read},
+    {"loraplus_lr_ratio", "adapter.b_lr_ratio", "", read},
+    {"loraplus_lr_embedding", "", "embeddings have no adapters", needless},
+    {"relora", "", "adapters are not merged in training", refused},
     {"rl", "", kNoPreference, refused},
     {"rl_beta", "", "read only with rl", needless},
     {"dpo_beta", "", "read only with rl", needless},
@@ -335,7 +341,43 @@ void convert_axolotl_data(ForeignConversion& conversion) {
   }
 }
 
+/// Names without a rank take that of PEFT.
+void convert_axolotl_adapter(ForeignConversion& conversion) {
+  constexpr ForeignAdapter adapter{.rank = "lora_r",
+                                   .alpha = "lora_alpha",
+                                   .dropout = "lora_dropout",
+                                   .targets = "lora_target_modules",
+                                   .all_linear = "lora_target_linear",
+                                   .also_train = "lora_modules_to_save",
+                                   .layers = "peft_layers_to_transform",
+                                   .rslora = "peft_use_rslora",
+                                   .b_lr_ratio = "loraplus_lr_ratio",
+                                   .from = "lora_model_dir",
+                                   .default_targets = R"(["q_proj", "v_proj"])"};
+  const std::string type = conversion.text("adapter");
+  const bool is_lora = type == "lora" || type == "qlora";
+  if (is_lora) {
+    convert_lora(conversion, "adapter", adapter);
+  } else {
+    if (!type.empty()) conversion.refuse("adapter", kOnlyLora);
+    need_no_lora(conversion, adapter, kReadWithAdapter);
+    if (conversion.has("lora_model_dir")) conversion.need_nothing("lora_model_dir", kReadWithAdapter);
+  }
+  refuse_dora(conversion, "peft_use_dora", is_lora);
+  const bool four = conversion.is_true("load_in_4bit");
+  const bool eight = conversion.is_true("load_in_8bit");
+  if (four || eight) {
+    convert_quantization(conversion, four ? "load_in_4bit" : "load_in_8bit", four ? 4 : 8);
+  } else if (type == "qlora") {
+    conversion.refuse("adapter", "qlora needs load_in_4bit there");
+  } else {
+    convert_quantization(conversion, "", 0);
+  }
+  convert_quantization_type(conversion, "bnb_config_kwargs.bnb_4bit_quant_type");
+}
+
 void finish_axolotl(ForeignConversion& conversion) {
+  convert_axolotl_adapter(conversion);
   convert_length(conversion, "max_steps", "num_epochs", 1);
   // Its default warm-up is 3 % of the steps, at most 100.
   if (!conversion.has("warmup_steps") && !conversion.has("warmup_ratio")) {

@@ -62,6 +62,10 @@ bool saves(const Config& config) {
   return config.checkpoint.enable;
 }
 
+bool validates(const Config& config) {
+  return config.validation.freq > 0;
+}
+
 bool decays(const Config& config) {
   return config.lr_scheduler.decay_type != "constant";
 }
@@ -74,8 +78,10 @@ constexpr auto kReaders = std::to_array<Reader>({
     {"checkpoint.last_save_in_hf", saves, "no checkpoints are saved"},
     {"checkpoint.export_dtype", [](const Config& config) { return config.checkpoint.last_save_in_hf; },
      "nothing is exported"},
-    {"validation.steps", [](const Config& config) { return config.validation.freq > 0; },
-     "validation is off"},
+    {"validation.steps", validates, "validation is off"},
+    {"checkpoint.keep_best", [](const Config& config) { return saves(config) && validates(config); },
+     "validation is off, or no checkpoints are saved"},
+    {"training.early_stopping.patience", validates, "validation is off"},
     {"lr_scheduler.min_lr_factor", decays, "the rate is constant"},
     {"lr_scheduler.total_steps", decays, "the rate is constant"},
     {"lr_scheduler.cycles", [](const Config& config) { return config.lr_scheduler.decay_type == "cosine"; },

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/foreign_adapter.h"
 #include "stepforge/config/foreign_conversion.h"
 #include "stepforge/config/toml_text.h"
 
@@ -100,8 +101,8 @@ constexpr auto kTrainingArguments = std::to_array<ForeignKey>({
      "a run continues by itself; load_step chooses a checkpoint", lost, "true|latest|auto"},
     {"report_to", "", kCurvesElsewhere, lost},
     {"run_name", "run_dir", "the folder names the run", needless},
-    {"load_best_model_at_end", "", kNotAvailable, lost},
-    {"metric_for_best_model", "", kNotAvailable, lost},
+    {"load_best_model_at_end", "checkpoint.keep_best"},
+    {"metric_for_best_model", "checkpoint.keep_best", "by the validation loss", lost, "loss|eval_loss"},
     {"greater_is_better", "", "read only with a best model", needless},
     {"label_smoothing_factor", "training.label_smoothing"},
     {"neftune_noise_alpha", "", kNotAvailable, lost, "0"},
@@ -195,16 +196,20 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"completion_only_loss", "data.sources", "loss_on = \"assistant\" or \"all\" in each source", read},
     {"loss_type", "training.loss", "", lost, "nll|sigmoid|apo_zero"},
     {"enable_cpu_affinity", "", "threads are bound to the cores of their rank", needless},
-    {"use_peft", "", kNoLora, refused},
-    {"lora_r", "", kNoLora, refused},
-    {"lora_alpha", "", "read only with lora_r", needless},
-    {"lora_dropout", "", "read only with lora_r", needless},
-    {"lora_target_modules", "", kNoLora, refused},
-    {"lora_modules_to_save", "", "read only with lora_r", needless},
-    {"load_in_4bit", "", kNoQuantization, refused},
-    {"load_in_8bit", "", kNoQuantization, refused},
-    {"use_bnb_nested_quant", "", kNoQuantization, refused},
-    {"bnb_4bit_quant_type", "", "read only with load_in_4bit", needless},
+    {"use_peft", "adapter.type", "\"lora\"", read},
+    {"lora_r", "adapter.rank", "", read},
+    {"lora_alpha", "adapter.alpha", "", read},
+    {"lora_dropout", "adapter.dropout", "", read},
+    {"lora_target_modules", "adapter.targets", "names of modules, or \"all-linear\"", read},
+    {"lora_target_parameters", "adapter.targets", "experts have no adapters", lost},
+    {"lora_modules_to_save", "adapter.also_train", "names of modules", read},
+    {"lora_task_type", "", "only language models are trained", needless},
+    {"use_rslora", "adapter.rslora", "", read},
+    {"use_dora", "", kNoDora, read},
+    {"load_in_4bit", "model.frozen_dtype", "\"nf4\"", read},
+    {"load_in_8bit", "model.frozen_dtype", "", read},
+    {"use_bnb_nested_quant", "", kNoDoubleQuantization, needless},
+    {"bnb_4bit_quant_type", "model.frozen_dtype", "\"nf4\"", read},
     {"beta", "", kNoPreference, refused},
     {"max_prompt_length", "", kNoPreference, refused},
     {"num_generations", "", kNoPreference, refused},
@@ -264,7 +269,38 @@ void convert_mixture(ForeignConversion& conversion, std::string_view options) {
                shares));
 }
 
+void convert_trl_adapter(ForeignConversion& conversion) {
+  constexpr ForeignAdapter adapter{.rank = "lora_r",
+                                   .alpha = "lora_alpha",
+                                   .dropout = "lora_dropout",
+                                   .targets = "lora_target_modules",
+                                   .also_train = "lora_modules_to_save",
+                                   .rslora = "use_rslora",
+                                   .default_rank = 16,
+                                   .default_alpha = 32,
+                                   .default_dropout = 0.05,
+                                   .default_targets = R"(["q_proj", "v_proj"])"};
+  const bool is_lora = conversion.is_true("use_peft");
+  if (is_lora) {
+    convert_lora(conversion, "use_peft", adapter);
+  } else {
+    need_no_lora(conversion, adapter, "read only with use_peft");
+  }
+  refuse_dora(conversion, "use_dora", is_lora);
+  const bool four = conversion.is_true("load_in_4bit");
+  const bool eight = conversion.is_true("load_in_8bit");
+  if (four || eight) {
+    convert_quantization(conversion, four ? "load_in_4bit" : "load_in_8bit", four ? 4 : 8);
+    convert_quantization_type(conversion, "bnb_4bit_quant_type");
+  } else {
+    convert_quantization(conversion, "", 0);
+    if (conversion.has("bnb_4bit_quant_type"))
+      conversion.need_nothing("bnb_4bit_quant_type", "read only with load_in_4bit");
+  }
+}
+
 void finish_trl(ForeignConversion& conversion) {
+  convert_trl_adapter(conversion);
   finish_hugging_face(conversion, "");
   convert_strategies(conversion);
   const bool is_conversation = !conversion.has("dataset_text_field");

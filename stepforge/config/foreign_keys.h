@@ -104,10 +104,12 @@ inline constexpr std::string_view kCurvesElsewhere =
 inline constexpr std::string_view kModelFolder =
     "a Hugging Face folder, run or checkpoint on this machine; "
     "it sets the architecture and the tokenizer too";
-inline constexpr std::string_view kNoLora = "LoRA and other adapters are not available yet";
+inline constexpr std::string_view kNoLora =
+    "adapters of this trainer are not translated: write them as [adapter]";
 inline constexpr std::string_view kNoPreference =
     "only pre-training and supervised fine-tuning are available yet";
-inline constexpr std::string_view kNoQuantization = "quantized and fp8 weights are not available yet";
+inline constexpr std::string_view kNoQuantization =
+    "of quantized weights only frozen ones of LoRA are available (model.frozen_dtype)";
 inline constexpr std::string_view kShardedByDefault =
     "weights, gradients and moments are sharded over all ranks by default";
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/foreign_adapter.h"
 #include "stepforge/config/foreign_conversion.h"
 #include "stepforge/config/toml_text.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 using enum ForeignRule;
 
-constexpr std::string_view kOnlyWithRank = "read only with lora_r";
+constexpr std::string_view kModules = "the names of these modules";
 
 constexpr auto kLitgptKeys = std::to_array<ForeignKey>({
     {"checkpoint_dir", "model.from", kModelFolder, model},
@@ -41,20 +42,20 @@ constexpr auto kLitgptKeys = std::to_array<ForeignKey>({
     {"tokenizer_dir", "tokenizer.path", "with tokenizer.type = \"hf\"", tokenizer},
     {"out_dir", "run_dir"},
     {"precision", "precision.compute", "\"fp32\" or \"bf16\"", read},
-    {"quantize", "", kNoQuantization, refused},
+    {"quantize", "model.frozen_dtype", "\"nf4\"", read},
     {"devices", "", "use `stepforge launch --nproc N`", read},
     {"num_nodes", "", "use `stepforge launch --nproc N`", read},
     {"resume", "checkpoint.load_step", "a run continues by itself; load_step chooses a checkpoint", lost,
      "true|auto"},
-    {"lora_r", "", kNoLora, refused},
-    {"lora_alpha", "", kOnlyWithRank, needless},
-    {"lora_dropout", "", kOnlyWithRank, needless},
-    {"lora_query", "", kOnlyWithRank, needless},
-    {"lora_key", "", kOnlyWithRank, needless},
-    {"lora_value", "", kOnlyWithRank, needless},
-    {"lora_projection", "", kOnlyWithRank, needless},
-    {"lora_mlp", "", kOnlyWithRank, needless},
-    {"lora_head", "", kOnlyWithRank, needless},
+    {"lora_r", "adapter.rank", "", read},
+    {"lora_alpha", "adapter.alpha", "", read},
+    {"lora_dropout", "adapter.dropout", "", read},
+    {"lora_query", "adapter.targets", kModules, read},
+    {"lora_key", "adapter.targets", kModules, read},
+    {"lora_value", "adapter.targets", kModules, read},
+    {"lora_projection", "adapter.targets", kModules, read},
+    {"lora_mlp", "adapter.targets", kModules, read},
+    {"lora_head", "adapter.targets", kModules, read},
     {"data", "data.sources", kOneTablePerSource, lost},
     {"data.class_path", "data.sources", kOneTablePerSource, read},
     {"data.init_args.json_path", "data.sources", kOneTablePerSource, read},
@@ -179,6 +180,51 @@ void convert_litgpt_batch(ForeignConversion& conversion, bool is_pretraining) {
   conversion.set("train.global_batch_size", "training.global_batch_size", number_text(total));
 }
 
+/// Parts of a model that may have adapters there, and what their default is.
+struct LitgptPart {
+  std::string_view key;
+  bool is_usual;
+  std::string_view modules;
+};
+constexpr auto kParts = std::to_array<LitgptPart>({
+    {"lora_query", true, R"("q_proj")"},
+    {"lora_key", false, R"("k_proj")"},
+    {"lora_value", true, R"("v_proj")"},
+    {"lora_projection", false, R"("o_proj")"},
+    {"lora_mlp", false, R"("gate_proj", "up_proj", "down_proj")"},
+    {"lora_head", false, R"("lm_head")"},
+});
+
+/// A file for LoRA has some of its keys.
+void convert_litgpt_adapter(ForeignConversion& conversion) {
+  constexpr ForeignAdapter adapter{.rank = "lora_r",
+                                   .alpha = "lora_alpha",
+                                   .dropout = "lora_dropout",
+                                   .default_rank = 8,
+                                   .default_alpha = 16,
+                                   .default_dropout = 0.05};
+  bool is_lora = conversion.has("lora_r") || conversion.has("lora_alpha") || conversion.has("lora_dropout");
+  std::string modules;
+  std::string_view last;
+  for (const LitgptPart& part : kParts) {
+    const bool is_set = conversion.has(part.key);
+    is_lora = is_lora || is_set;
+    if (is_set) last = part.key;
+    if (is_set ? conversion.is_true(part.key) : part.is_usual)
+      modules += format("{}{}", modules.empty() ? "" : ", ", part.modules);
+  }
+  if (is_lora) {
+    convert_lora(conversion, "", adapter);
+    conversion.set(last, "adapter.targets", format("[{}]", modules));
+  }
+  const std::string quantize = conversion.text("quantize");
+  const int64_t bits = quantize.empty()                  ? 0
+                       : quantize.starts_with("bnb.nf4") ? 4
+                       : quantize == "bnb.int8"          ? 8
+                                                         : 1;
+  convert_quantization(conversion, "quantize", bits);
+}
+
 void finish_litgpt(ForeignConversion& conversion) {
   const bool is_pretraining = !conversion.has("checkpoint_dir");
   if (const std::string precision = conversion.text("precision"); !precision.empty()) {
@@ -190,6 +236,7 @@ void finish_litgpt(ForeignConversion& conversion) {
       conversion.lose("precision", "precision.compute is \"fp32\" or \"bf16\"");
     }
   }
+  convert_litgpt_adapter(conversion);
   convert_litgpt_batch(conversion, is_pretraining);
   convert_litgpt_length(conversion, is_pretraining);
   convert_litgpt_data(conversion, is_pretraining);

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/foreign_adapter.h"
 #include "stepforge/config/foreign_conversion.h"
 #include "stepforge/config/foreign_hugging_face.h"
 #include "stepforge/config/toml_text.h"
@@ -44,34 +45,35 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"upcast_layernorm", "", "norms are computed in fp32", needless},
     {"upcast_lmhead_output", "", "the loss is computed in fp32", needless},
     {"stage", "data.packing", "", read},
-    {"finetuning_type", "", "", read},
+    {"finetuning_type", "adapter.type", "\"lora\" or \"none\"", read},
     {"freeze_trainable_layers", "model.freeze", "regular expressions of what is not trained", lost},
     {"freeze_trainable_modules", "model.freeze", "regular expressions of what is not trained", lost},
     {"freeze_vision_tower", "", "there is no vision tower", needless},
     {"freeze_multi_modal_projector", "", "there is no vision tower", needless},
     {"freeze_language_model", "model.freeze", "regular expressions of what is not trained", lost},
     {"train_mm_proj_only", "", kOnlyText, refused},
-    {"adapter_name_or_path", "", kNoLora, refused},
-    {"create_new_adapter", "", kOnlyWithLora, needless},
+    {"adapter_name_or_path", "adapter.from", "a folder of PEFT on this machine", read},
+    {"create_new_adapter", "adapter.from", "", read},
     {"adapter_folder", "", kOnlyWithLora, needless},
-    {"lora_rank", "", kOnlyWithLora, needless},
-    {"lora_target", "", kOnlyWithLora, needless},
-    {"lora_alpha", "", kOnlyWithLora, needless},
-    {"lora_dropout", "", kOnlyWithLora, needless},
-    {"loraplus_lr_ratio", "", kOnlyWithLora, needless},
-    {"use_rslora", "", kOnlyWithLora, needless},
-    {"use_dora", "", kOnlyWithLora, needless},
-    {"additional_target", "", kOnlyWithLora, needless},
-    {"pissa_init", "", kOnlyWithLora, needless},
-    {"pissa_iter", "", kOnlyWithLora, needless},
-    {"pissa_convert", "", kOnlyWithLora, needless},
+    {"lora_rank", "adapter.rank", "", read},
+    {"lora_target", "adapter.targets", "names of modules, or \"all-linear\"", read},
+    {"lora_alpha", "adapter.alpha", "", read},
+    {"lora_dropout", "adapter.dropout", "", read},
+    {"loraplus_lr_ratio", "adapter.b_lr_ratio", "", read},
+    {"loraplus_lr_embedding", "", "embeddings have no adapters", needless},
+    {"use_rslora", "adapter.rslora", "", read},
+    {"use_dora", "", kNoDora, read},
+    {"additional_target", "adapter.also_train", "names of modules", read},
+    {"pissa_init", "adapter.init", kOnlyInitOfLora, lost},
+    {"pissa_iter", "", "read only with pissa_init", needless},
+    {"pissa_convert", "", "read only with pissa_init", needless},
     {"oft_block_size", "", kOnlyWithLora, needless},
     {"oft_target", "", kOnlyWithLora, needless},
     {"oft_rank", "", kOnlyWithLora, needless},
-    {"quantization_bit", "", kNoQuantization, refused},
-    {"quantization_method", "", kNoQuantization, refused},
-    {"quantization_type", "", "read only with quantization_bit", needless},
-    {"double_quantization", "", "read only with quantization_bit", needless},
+    {"quantization_bit", "model.frozen_dtype", "\"nf4\"", read},
+    {"quantization_method", "", kNoQuantization, refused, "bnb"},
+    {"quantization_type", "model.frozen_dtype", "\"nf4\"", read},
+    {"double_quantization", "", kNoDoubleQuantization, needless},
     {"quantization_device_map", "", "read only with quantization_bit", needless},
     {"fp8", "", kNoQuantization, refused},
     {"fp8_backend", "", "read only with fp8", needless},
@@ -189,8 +191,17 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"model_class", "", "", lost, "llm"},
     {"train_dataset", "data.sources", "the file of data sets has to be named as sources", lost},
     {"micro_batch_size", "training.local_batch_size"},
-    {"peft_config.*", "", kNoLora, refused},
-    {"quant_config.*", "", kNoQuantization, refused},
+    {"peft_config.name", "adapter.type", "\"lora\"", read},
+    {"peft_config.r", "adapter.rank", "", read},
+    {"peft_config.lora_alpha", "adapter.alpha", "", read},
+    {"peft_config.lora_dropout", "adapter.dropout", "", read},
+    {"peft_config.target_modules", "adapter.targets", "names of modules, or \"all-linear\"", read},
+    {"peft_config.modules_to_save", "adapter.also_train", "names of modules", read},
+    {"peft_config.use_rslora", "adapter.rslora", "", read},
+    {"peft_config.*", "", kOnlyLora, refused},
+    {"quant_config.name", "model.frozen_dtype", kNoQuantization, refused, "bnb"},
+    {"quant_config.quantization_bit", "model.frozen_dtype", "\"nf4\"", read},
+    {"quant_config.*", "", kNoDoubleQuantization, needless},
     {"dist_config.*", "parallelism.data_parallel_shard_degree", kShardedByDefault, needless},
     {"init_config.*", "", "weights are read where they are needed", needless},
     {"kernel_config.*", "", kFusedKernels, needless},
@@ -218,6 +229,61 @@ constexpr auto kLlamaFactoryDefaults = std::to_array<ForeignDefault>({
     {"activation_checkpoint.mode", "full"},
 });
 
+constexpr ForeignAdapter kAdapter{.rank = "lora_rank",
+                                  .alpha = "lora_alpha",
+                                  .dropout = "lora_dropout",
+                                  .targets = "lora_target",
+                                  .also_train = "additional_target",
+                                  .rslora = "use_rslora",
+                                  .b_lr_ratio = "loraplus_lr_ratio",
+                                  .from = "adapter_name_or_path",
+                                  .default_alpha = 0};
+
+/// Of its first files, in which a missing finetuning_type is "lora".
+void convert_first_adapter(ForeignConversion& conversion) {
+  const std::string type = conversion.text("finetuning_type");
+  const bool is_lora = type.empty() || type == "lora";
+  const std::string from = conversion.text("adapter_name_or_path");
+  refuse_dora(conversion, "use_dora", is_lora);
+  if (is_lora) {
+    convert_lora(conversion, "finetuning_type", kAdapter);
+    if (from.find(',') != std::string::npos || (!from.empty() && conversion.is_true("create_new_adapter")))
+      conversion.refuse("adapter_name_or_path",
+                        "one adapter is trained: merge the others with `stepforge export --merge` first");
+  } else {
+    need_no_lora(conversion, kAdapter, kOnlyWithLora);
+    if (!from.empty()) conversion.refuse("adapter_name_or_path", kOnlyLora);
+    if (type == "freeze") {
+      conversion.lose("finetuning_type", "use model.freeze (regular expressions of what is not trained)");
+    } else if (type != "full") {
+      conversion.refuse("finetuning_type", kOnlyLora);
+    }
+  }
+  const auto bits = conversion.number("quantization_bit");
+  convert_quantization(conversion, "quantization_bit", static_cast<int64_t>(bits.value_or(0)));
+  convert_quantization_type(conversion, "quantization_type");
+}
+
+/// Of the second generation of its files.
+void convert_second_adapter(ForeignConversion& conversion) {
+  constexpr ForeignAdapter adapter{.rank = "peft_config.r",
+                                   .alpha = "peft_config.lora_alpha",
+                                   .dropout = "peft_config.lora_dropout",
+                                   .targets = "peft_config.target_modules",
+                                   .also_train = "peft_config.modules_to_save",
+                                   .rslora = "peft_config.use_rslora",
+                                   .default_alpha = 16};
+  const std::string type = conversion.text("peft_config.name");
+  if (type == "lora") {
+    convert_lora(conversion, "peft_config.name", adapter);
+  } else if (!type.empty()) {
+    conversion.refuse("peft_config.name", kOnlyLora);
+    need_no_lora(conversion, adapter, kOnlyWithLora);
+  }
+  const auto bits = conversion.number("quant_config.quantization_bit");
+  convert_quantization(conversion, "quant_config.quantization_bit", static_cast<int64_t>(bits.value_or(0)));
+}
+
 void finish_llama_factory(ForeignConversion& conversion) {
   finish_hugging_face(conversion, "");
   convert_strategies(conversion);
@@ -227,14 +293,10 @@ void finish_llama_factory(ForeignConversion& conversion) {
   if (const ConfigValue* disabled = conversion.find("disable_gradient_checkpointing"))
     if (!is_off(*disabled, ""))
       conversion.set("disable_gradient_checkpointing", "activation_checkpoint.mode", "none");
-  const std::string type = conversion.text("finetuning_type");
-  const bool is_v1 = conversion.has("train_dataset");
-  if (type == "freeze") {
-    conversion.lose("finetuning_type", "use model.freeze (regular expressions of what is not trained)");
-  } else if (type.empty() && !is_v1) {
-    conversion.refuse("finetuning_type", format("not set, which means \"lora\" there: {}", kNoLora));
-  } else if (!type.empty() && type != "full") {
-    conversion.refuse("finetuning_type", kNoLora);
+  if (conversion.has("train_dataset")) {
+    convert_second_adapter(conversion);
+  } else {
+    convert_first_adapter(conversion);
   }
   std::string stage = conversion.text("stage");
   if (stage.empty()) stage = "sft";

@@ -114,9 +114,14 @@ void check_model(const RuleCheck& check) {
   check.require(model.rope_local_theta == 0.0 || model.sliding_window > 0,
                 {"model.rope_local_theta", "model.sliding_window"},
                 "only layers with a sliding window have this base; set sliding_window, or remove it");
-  check.require(model.frozen_dtype == DType::f32 || freezes_weights(check.config()),
+  check.require(model.frozen_dtype == FrozenDType::fp32 || freezes_weights(check.config()),
                 {"model.frozen_dtype", "model.freeze", "adapter.type"},
                 "no weights are frozen; name them in freeze, add an adapter, or remove frozen_dtype");
+  const CheckpointConfig& checkpoint = check.config().checkpoint;
+  check.require(model.frozen_dtype != FrozenDType::nf4 || check.config().adapter.enabled() ||
+                    !checkpoint.enable || checkpoint.exclude_frozen,
+                {"model.frozen_dtype", "checkpoint.exclude_frozen"},
+                "codes are not written into checkpoints; set exclude_frozen = true");
   const RopeScalingConfig& scaling = model.rope_scaling;
   check.require(scaling.type != RopeScalingType::llama3 || scaling.low_freq_factor < scaling.high_freq_factor,
                 {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
@@ -510,7 +515,7 @@ void check_run(const RuleCheck& check) {
       "`stepforge export`");
   check.require(!config.checkpoint.keep_best || (config.checkpoint.enable && config.validation.freq > 0),
                 {"checkpoint.keep_best", "checkpoint.enable", "validation.freq"},
-                "the best step is that with the lowest validation loss; set validation.freq and "
+                "the best step is the one with the lowest validation loss; set validation.freq and "
                 "checkpoint.enable, or remove keep_best");
   check.require(config.training.early_stopping.patience == 0 || config.validation.freq > 0,
                 {"training.early_stopping.patience", "validation.freq"},

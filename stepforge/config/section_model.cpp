@@ -225,10 +225,11 @@ SchemaOf<ModelConfig> model_section() {
              "each must match the whole name of a unit (embedding, layers.0), of a parameter "
              "(layers.0.mlp.down) or of a tensor in Hugging Face files.",
              {.non_empty = true})
-      .field("frozen_dtype", &ModelConfig::frozen_dtype,
-             "Data type in which frozen weights are kept; bf16 halves their memory, and is exact if the "
-             "initial weights are bf16.",
-             {.choices = {"fp32", "bf16"}});
+      .field(
+          "frozen_dtype", &ModelConfig::frozen_dtype,
+          "How frozen weights are kept: bf16 halves their memory, and is exact if the initial weights are bf16; nf4 "
+          "has 4.5 bits for each weight of the matrices in layers (QLoRA), which a step decodes block by block, and bf16 "
+          "for the others.");
 }
 
 SchemaOf<TokenizerConfig> tokenizer_section() {

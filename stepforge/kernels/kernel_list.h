@@ -25,6 +25,7 @@
 #include "stepforge/kernels/latent_heads.h"
 #include "stepforge/kernels/linear_product.h"
 #include "stepforge/kernels/lion.h"
+#include "stepforge/kernels/nf4.h"
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/kernels/rms_norm.h"
 #include "stepforge/kernels/rope.h"
@@ -64,6 +65,7 @@
   ROW(add_factor_gradients, fp32_and_bf16)    \
   ROW(gated_add_forward, fp32_and_bf16)       \
   ROW(gated_add_backward, fp32_and_bf16)      \
+  ROW(dequantize_nf4, fp32_and_bf16)          \
   ROW(adamw_update, fp32)                     \
   ROW(adamw_8bit_update, checked)             \
   ROW(lion_update, fp32)                      \

@@ -8,6 +8,7 @@
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/tensor_slice.h"
+#include "stepforge/base/weight_code.h"
 
 namespace stepforge {
 
@@ -92,10 +93,12 @@ struct UnitSpec {
   UnitMesh mesh = UnitMesh::rows;
   /// Of a block, such as the correction of a router: no gradient changes it, and it is fp32 and whole on every rank.
   bool state = false;
-  DType master = DType::f32;  ///< of its stored values: fp32 if they are trained, or state
-  int64_t layer = -1;         ///< of state: the layer whose tally changes it (OpKind::update_state)
+  DType master = DType::f32;  ///< of its stored values: fp32 if they are trained, or state; u8 for codes
+  WeightCode code = WeightCode::none;  ///< of frozen weights
+  int64_t layer = -1;                  ///< of state: the layer whose tally changes it (OpKind::update_state)
 
   int64_t elements() const;
+  WeightStorage storage() const { return {master, code}; }
 };
 
 }  // namespace stepforge

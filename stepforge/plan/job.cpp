@@ -9,6 +9,7 @@
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/modelspec/calls/loss.h"
@@ -79,7 +80,7 @@ Job Job::at(int member) const {
 namespace {
 
 ModelSpec adapted(const Config& config, ModelSpec model) {
-  add_adapters(model, config.adapter, config.model.frozen_dtype);
+  add_adapters(model, config.adapter, frozen_storage(config.model));
   return model;
 }
 

@@ -106,7 +106,7 @@ double state_bytes(const OptimizerChoice& optimizer, const UnitSpec& unit) {
   int64_t bytes = 0;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const int64_t elements = unit.parameters[i].elements();
-    bytes += elements * (dtype_bytes(unit.master) + (unit.trainable ? 4 : 0));
+    bytes += unit.storage().bytes(elements) + (unit.trainable ? 4 * elements : 0);
     for (const SlotSpec& slot : slots[i]) bytes += slot.bytes(elements);
   }
   return static_cast<double>(bytes);

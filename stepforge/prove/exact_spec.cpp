@@ -148,7 +148,7 @@ void make_graph(ModelSpec& spec, const TensorParallel& tensor, const TensorPlan&
 ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor,
                      const ContextParallel& context, const TensorPlan& plan, const ExpertParallel& experts) {
   ModelSpec spec = model_spec(config_of(model, layers), 0, tensor, context, plan, experts);
-  if (model == ExactModel::adapted) add_adapters(spec, adapters(), DType::f32);
+  if (model == ExactModel::adapted) add_adapters(spec, adapters(), {DType::f32});
   if (model == ExactModel::graph) make_graph(spec, tensor, plan);
   scale_embedding(spec.blocks.front());
   spread_weights(spec);

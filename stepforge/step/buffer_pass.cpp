@@ -146,7 +146,7 @@ class BufferWriter {
   /// Bytes of this rank's shard of a master, gradient or optimizer state.
   int64_t state_bytes(int unit, BufferKind kind) const {
     const UnitElements& elements = element(units_, unit);
-    if (kind == BufferKind::weights) return elements.shard * dtype_bytes(element(model_.units, unit).master);
+    if (kind == BufferKind::weights) return element(model_.units, unit).storage().bytes(elements.shard);
     return kind == BufferKind::optimizer ? elements.optimizer_bytes : kMasterBytes * elements.shard;
   }
   int64_t state_bytes(int unit, const StateParts& parts) const {

@@ -23,7 +23,9 @@ struct Residency {
 std::vector<Residency> find_residencies(const StepProgram& program, const GatherPolicy& policy) {
   const bool in_pipeline = find_group(program.groups, kPipelineGroup) >= 0;
   const auto stays_gathered = [&](int unit) {
-    if (std::ranges::count(policy.kept, element(program.units, unit).name) > 0) return true;
+    const std::string& name = element(program.units, unit).name;
+    if (std::ranges::count(policy.released, name) > 0) return false;
+    if (std::ranges::count(policy.kept, name) > 0) return true;
     switch (policy.reshard) {
       case ReshardMode::by_default:
         return in_pipeline;

@@ -138,12 +138,11 @@ std::string unit_table(const ModelSpec& model, const StepProgram& program) {
   for (std::size_t u = 0; u < model.units.size(); ++u) {
     const UnitSpec& unit = model.units[u];
     const bool has_gradient = unit.trainable && program.kind == ProgramKind::train;
-    rows.push_back(
-        {unit.name,
-         {human_count(unit.elements()), human_bytes(flat_layout(unit).size * dtype_bytes(unit.master)),
-          !unit.trainable ? "frozen" : (has_gradient ? "yes" : "-"),
-          program.units[u].resident ? "resident" : "gathered"},
-         stage_of_unit(program, static_cast<int>(u))});
+    rows.push_back({unit.name,
+                    {human_count(unit.elements()), human_bytes(unit.storage().bytes(flat_layout(unit).size)),
+                     !unit.trainable ? "frozen" : (has_gradient ? "yes" : "-"),
+                     program.units[u].resident ? "resident" : "gathered"},
+                    stage_of_unit(program, static_cast<int>(u))});
   }
   return folded({"parameters", "stored bytes", "trained", "when used"}, rows);
 }

@@ -12,6 +12,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/random.h"
+#include "stepforge/kernels/nf4.h"
 #include "stepforge/kernels/random_fill.h"
 #include "stepforge/storage/tensor_parts.h"
 
@@ -67,7 +68,8 @@ UnitStore::UnitStore(const UnitSpec& spec, const UnitLayout& layout, const Store
       groups_(&groups),
       shards_(spec, layout.partition, groups.layout().size_of(layout.shard_group)),
       shard_(groups.layout().index_in(layout.shard_group)) {
-  master_ = at::zeros({shard_size()}, resting_options(scalar_type(spec.master)));
+  master_ = at::zeros({coded() ? spec.storage().bytes(shard_size()) : shard_size()},
+                      resting_options(scalar_type(spec.master)));
   if (!layout_.offloaded) working_master_ = master_;
   values_ = resident() ? master_ : unbound(gathered_size(), working_options(scalar_type(layout_.gather)));
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
@@ -152,16 +154,48 @@ void UnitStore::fill(const at::Tensor& slot) const {
   const at::NoGradGuard no_grad;
   if (shards_.joined_is_gathered()) {
     const at::Tensor part = slot.narrow(0, shard_size() * shard_, shard_size());
-    part.copy_(working_master_, /*non_blocking=*/true);
+    copy_values(working_master_, part);
     if (sharded()) shard_group(Lane::gather).all_gather(bytes_of(part), bytes_of(slot), options_.unit);
     return;
   }
   const at::Tensor joined = at::empty({shards_.joined_size()}, slot.options());
   const at::Tensor part = joined.narrow(0, shard_size() * shard_, shard_size());
-  part.copy_(working_master_, /*non_blocking=*/true);
+  copy_values(working_master_, part);
   shard_group(Lane::gather).all_gather(bytes_of(part), bytes_of(joined), options_.unit);
   for_each_piece(joined, shards_.gathered(), slot,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
+}
+
+void UnitStore::copy_values(const at::Tensor& stored, const at::Tensor& to) const {
+  if (!coded()) {
+    to.copy_(stored, /*non_blocking=*/true);
+    return;
+  }
+  const Nf4Weights weights = nf4_parts(stored, shard_size());
+  dequantize_nf4(weights.codes, weights.factors, to);
+}
+
+at::Tensor UnitStore::master_values() const {
+  if (!coded()) return master_;
+  const at::Tensor values = at::empty({shard_size()}, master_.options().dtype(at::kFloat));
+  copy_values(master_, values);
+  return values;
+}
+
+void UnitStore::store(int64_t begin, const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  if (!coded()) {
+    master_.narrow(0, begin, values.numel()).copy_(values);
+    return;
+  }
+  if (begin % kCodeBlock != 0 || values.numel() % kCodeBlock != 0)
+    throw UsageError(
+        format("model.frozen_dtype = \"nf4\": {} has parts of blocks of {} weights on this rank; use another "
+               "partition of units, or bf16",
+               spec_.name, kCodeBlock));
+  const Nf4Weights all = nf4_parts(master_, shard_size());
+  quantize_nf4(values, {all.codes.narrow(0, begin / 2, values.numel() / 2),
+                        all.factors.narrow(0, begin / kCodeBlock, values.numel() / kCodeBlock)});
 }
 
 void UnitStore::bind_values(at::Tensor slot) {
@@ -286,7 +320,8 @@ void UnitStore::add_gradient(const at::Tensor& earlier) {
 
 void UnitStore::initialize(uint64_t seed) {
   // The masters themselves, unless they are stored in another dtype or not on the host.
-  const at::Tensor wide = master_.to(at::device(at::kCPU).dtype(at::kFloat));
+  const at::Tensor wide = coded() ? at::zeros({shard_size()}, at::device(at::kCPU).dtype(at::kFloat))
+                                  : master_.to(at::device(at::kCPU).dtype(at::kFloat));
   for (size_t i = 0; i < spec_.parameters.size(); ++i) {
     const ParameterSpec& parameter = spec_.parameters[i];
     int64_t row = 0;
@@ -303,7 +338,7 @@ void UnitStore::initialize(uint64_t seed) {
       row += sub_tensor.rows;
     }
   }
-  if (!wide.is_same(master_)) master_.copy_(wide);
+  if (!wide.is_same(master_)) store(0, wide);
 }
 
 ModelStore::ModelStore(const std::vector<UnitSpec>& units, const RankLayout& layout,

@@ -84,7 +84,15 @@ class UnitStore {
   /// This rank's part of the whole parameter.
   std::vector<ShardSlice> slices(size_t index) const;
 
-  const at::Tensor& master() const { return master_; }      ///< [shard_size()] of spec().master
+  /// [shard_size()] of spec().master; of codes [spec().storage().bytes(shard_size())], as nf4_parts() has them.
+  const at::Tensor& master() const { return master_; }
+  /// Whether master() holds codes.
+  bool coded() const { return spec_.code != WeightCode::none; }
+  /// The numbers that master() stands for: itself, or fp32 [shard_size()] in memory of their own.
+  at::Tensor master_values() const;
+  /// Stores elements [begin, begin + values.numel()) of the shard. values: on the host; fp32 for codes. Throws UsageError
+  /// if codes would be made of parts of blocks.
+  void store(int64_t begin, const at::Tensor& values);
   const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
   /// What gathers, reductions and updates work on: master() and gradient(), or for an offloaded unit the
   /// copies that are set.
@@ -159,6 +167,8 @@ class UnitStore {
   at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
   /// Of tensors that a step makes.
   at::TensorOptions working_options(at::ScalarType type) const { return at::device(device()).dtype(type); }
+  /// The numbers that `stored`, a master, stands for.
+  void copy_values(const at::Tensor& stored, const at::Tensor& to) const;
   void clear_padding(const at::Tensor& gathered) const;
   /// Calls visit(slice of the parameter in `flat`, the same slice in `joined`) for every rank and parameter.
   template <typename Visit>

@@ -56,10 +56,11 @@ uint64_t digest_of(const ShardSlice& part, const std::vector<int64_t>& shape, co
 
 Digest digest_of(const UnitStore& unit) {
   Digest digest;
+  const at::Tensor values = unit.master_values();
   for (size_t p = 0; p < unit.spec().parameters.size(); ++p) {
     const ParameterSpec& parameter = unit.spec().parameters[p];
     uint64_t sum = 0;
-    for (const ShardSlice& part : unit.slices(p)) sum += digest_of(part, parameter.shape, unit.master());
+    for (const ShardSlice& part : unit.slices(p)) sum += digest_of(part, parameter.shape, values);
     sum *= 2 * p + 1;  // by parameter
     const bool copied = unit.spec().mesh == UnitMesh::rows && !parameter.is_sliced();
     digest.add({sum, copied ? sum : 0});

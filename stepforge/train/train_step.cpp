@@ -120,9 +120,10 @@ std::string first_found(Communicator* ranks, const NonfiniteFinding& own) {
 std::string nonfinite_weights(const ModelStore& store) {
   for (size_t u = 0; u < store.size(); ++u) {
     const UnitStore& unit = store.unit(u);
+    const at::Tensor values = unit.master_values();
     for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
       const ShardRange range = unit.local_range(i, i + 1);
-      if (!finite(unit.master().narrow(0, range.begin, range.size()))) {
+      if (!finite(values.narrow(0, range.begin, range.size()))) {
         return format("the weights of {}", unit.spec().parameters[i].name);
       }
     }

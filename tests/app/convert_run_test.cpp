@@ -271,16 +271,16 @@ torchrun pretrain_gpt.py ${ARGS[@]}
                    5.5e-4);
 }
 
-TEST_F(ConvertedRun, IsRefusedWithCodeThreeIfItAsksForAnAdapter) {
-  const fs::path file = *folder_ / "lora.yaml";
-  write_text(file, "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nlora_rank: 8\ndataset: six\n");
+TEST_F(ConvertedRun, IsRefusedWithCodeThreeIfItAsksForAnotherAdapterThanLora) {
+  const fs::path file = *folder_ / "oft.yaml";
+  write_text(file, "model_name_or_path: m\nstage: sft\nfinetuning_type: oft\noft_rank: 8\ndataset: six\n");
   const ProgramResult refused = run_program({"config", "convert", file.string()});
   EXPECT_EQ(refused.exit_code, 3);
   EXPECT_EQ(refused.out, "");
-  EXPECT_CONTAINS(refused.err, "finetuning_type = \"lora\"", "--force");
+  EXPECT_CONTAINS(refused.err, "finetuning_type = \"oft\"", "--force");
   const ProgramResult forced = run_program({"config", "convert", "--force", file.string()});
   EXPECT_EQ(forced.exit_code, 0);
-  EXPECT_CONTAINS(forced.out, "from = \"m\"", "this trains another model", "finetuning_type = \"lora\"");
+  EXPECT_CONTAINS(forced.out, "from = \"m\"", "this trains another model", "finetuning_type = \"oft\"");
 }
 
 }  // namespace

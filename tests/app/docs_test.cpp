@@ -97,6 +97,27 @@ std::string chat_lines() {
   return lines;
 }
 
+TEST(FinetunePage, OneCommandTrainsOnConversations) {
+  const TempFolder folder;
+  write_text(folder / "my-text.txt", paragraphs(60));
+  write_text(folder / "chat.jsonl", chat_lines());
+  const Strings training =
+      Strings{"train"} + small_run(folder / "original") +
+      Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "my-text.txt").string()),
+              "tokenizer.type=bpe", "tokenizer.vocab_size=300", "training.steps=2"};
+  ASSERT_EQ(run_program(training).exit_code, 0);
+  output_of({"export", (folder / "original").string(), (folder / "Llama-3.2-1B-Instruct").string()});
+  write_text(folder / "Llama-3.2-1B-Instruct" / "chat_template.jinja", kChatTemplate);
+  for (const std::string& block : blocks_of(source_dir() / "docs/finetune.md")) {
+    if (!block.starts_with("stepforge finetune")) continue;
+    const ProgramResult result = run_script(folder.path(), block);
+    EXPECT_EQ(result.exit_code, 0) << block << result.err;
+    EXPECT_CONTAINS(result.out, "Next:");
+  }
+  for (const char* run : {"finetune-Llama-3.2-1B-Instruct", "full"})
+    EXPECT_TRUE(fs::exists(folder / "runs" / run / "checkpoint")) << run;
+}
+
 TEST(FinetunePage, CommandsRunOnConversations) {
   const TempFolder folder;
   const std::string commands =

@@ -22,9 +22,9 @@ TEST_P(Help, FitsAScreen) {
 
 INSTANTIATE_TEST_SUITE_P(
     OfEveryCommand, Help,
-    ::testing::Values(Strings{}, Strings{"train"}, Strings{"launch"}, Strings{"eval"}, Strings{"generate"},
-                      Strings{"chat"}, Strings{"export"}, Strings{"import"}, Strings{"tokenizer"},
-                      Strings{"tokenizer", "train"}, Strings{"tokenizer", "encode"},
+    ::testing::Values(Strings{}, Strings{"train"}, Strings{"finetune"}, Strings{"launch"}, Strings{"eval"},
+                      Strings{"generate"}, Strings{"chat"}, Strings{"export"}, Strings{"import"},
+                      Strings{"tokenizer"}, Strings{"tokenizer", "train"}, Strings{"tokenizer", "encode"},
                       Strings{"tokenizer", "decode"}, Strings{"data"}, Strings{"data", "build"},
                       Strings{"data", "show"}, Strings{"plan"}, Strings{"config"}, Strings{"config", "show"},
                       Strings{"config", "schema"}, Strings{"config", "presets"}, Strings{"config", "convert"},
@@ -38,8 +38,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Program, NamesItsCommandsInItsHelp) {
   const std::string text = output_of({"--help"});
-  for (const char* name : {"train", "launch", "eval", "generate", "export", "import", "tokenizer", "data",
-                           "plan", "config", "plot", "doctor", "gpu-check", "version"}) {
+  for (const char* name : {"train", "finetune", "launch", "eval", "generate", "export", "import", "tokenizer",
+                           "data", "plan", "config", "plot", "doctor", "gpu-check", "version"}) {
     EXPECT_TRUE(contains(text, format("  {} ", name)));
   }
 }
@@ -204,12 +204,10 @@ TEST(ConfigPresets, AreListedWithTheirSummaries) {
 
 TEST(ConfigConvert, PrintsTomlAndListsEverySetting) {
   const TempFolder folder;
-  write_text(folder / "args.yaml",
-             "learning_rate: 1.0e-5\nfp16: false\nload_best_model_at_end: true\ndo_train: true\n");
+  write_text(folder / "args.yaml", "learning_rate: 1.0e-5\nfp16: false\npush_to_hub: true\ndo_train: true\n");
   const ProgramResult result = run_program({"config", "convert", (folder / "args.yaml").string()});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_CONTAINS(result.out, "\n[optimizer]\nlr = 1e-5\n",
-                  "\n# Not translated:\n# load_best_model_at_end = true: not available yet\n",
+  EXPECT_CONTAINS(result.out, "\n[optimizer]\nlr = 1e-5\n", "\n# Not translated:\n# push_to_hub = true: ",
                   "\n# Nothing is needed for:\n# do_train = true:", "\n# Off:\n# fp16\n");
   EXPECT_CONTAINS(result.err, "4 settings: 1 translated, 1 need nothing, 1 off, 0 refused, 1 not translated");
 }

@@ -29,7 +29,7 @@ AdapterConfig lora(Strings targets = {"all-linear"}) {
 ModelSpec adapted(const AdapterConfig& adapter, const std::string& family = "llama", bool tied = false,
                   const TensorParallel& tensor = {}) {
   ModelSpec model = model_spec(small_model(family, 8, 4, tied), 64, tensor);
-  add_adapters(model, adapter, DType::bf16);
+  add_adapters(model, adapter, {DType::bf16});
   return model;
 }
 
@@ -185,6 +185,7 @@ TEST(Adapters, OfNamesThatAreNotThereAreRefusedWithThoseThatAre) {
   };
   EXPECT_CONTAINS(refusal(lora({"q_proj", "c_attn"})), "adapter.targets: \"c_attn\" matches none");
   EXPECT_CONTAINS(refusal(lora({"c_attn"})), "q_proj");
+  EXPECT_CONTAINS(refusal(lora({"_proj"})), "matches none");
   EXPECT_CONTAINS(refusal(lora({"(q_proj"})), "regular expression");
   AdapterConfig adapter = lora();
   adapter.patterns = {{.pattern = "wq", .rank = 2}};

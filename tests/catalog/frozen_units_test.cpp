@@ -58,7 +58,7 @@ ModelSpec frozen_model(const Strings& patterns) {
   model.n_layers = 2;
   model.vocab_size = 256;
   model.freeze = patterns;
-  model.frozen_dtype = DType::bf16;
+  model.frozen_dtype = FrozenDType::bf16;
   return model_spec(model);
 }
 

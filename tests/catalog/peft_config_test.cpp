@@ -16,7 +16,7 @@ namespace {
 
 ModelSpec adapted(const AdapterConfig& adapter) {
   ModelSpec model = model_spec(small_model("llama", 8, 4), 64);
-  add_adapters(model, adapter, DType::f32);
+  add_adapters(model, adapter, {DType::f32});
   return model;
 }
 

@@ -50,7 +50,7 @@ TEST(ValueTypes, AdaptersInEveryLayoutOfEveryFamilyFitTogether) {
         if (experts > 1 && (!has_experts(family) || (tensor.degree > 1 && !tensor.sequence))) continue;
         ModelSpec model =
             model_spec(small_model(family, 8, 4), 64, tensor, {}, TensorPlan(rules), {0, experts});
-        add_adapters(model, adapter, DType::f32);
+        add_adapters(model, adapter, {DType::f32});
         EXPECT_NO_THROW(check_value_types(model)) << family;
       }
   }

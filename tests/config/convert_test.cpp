@@ -574,13 +574,9 @@ TEST(ConvertConfig, TranslatesTheValuesOfXtuner) {
 
 TEST(ConvertConfig, RefusesFilesOfAdaptersPreferencesAndQuantizedWeights) {
   const std::string factory = "model_name_or_path: m\ndataset: d\n";
-  EXPECT_EQ(refused(factory + "stage: sft\nfinetuning_type: lora\nlora_rank: 8\n", "a.yaml"),
-            Strings{"finetuning_type = \"lora\": LoRA and other adapters are not available yet"});
-  EXPECT_EQ(refused(factory + "stage: sft\n", "a.yaml").size(), 1U) << "its default is lora";
   EXPECT_EQ(refused(factory + "stage: dpo\nfinetuning_type: full\npref_beta: 0.1\n", "a.yaml"),
             Strings{"stage = \"dpo\": only pre-training and supervised fine-tuning are available yet"});
   EXPECT_EQ(refused(factory + "stage: sft\nfinetuning_type: full\nfp8: true\n", "a.yaml").size(), 1U);
-  EXPECT_EQ(refused("base_model: m\nadapter: qlora\nload_in_4bit: true\nlora_r: 8\n", "a.yaml").size(), 2U);
   EXPECT_EQ(refused("base_model: m\nadapter:\nload_in_4bit: false\nlora_r:\n", "a.yaml"), Strings{});
   EXPECT_EQ(refused("base_model: m\nrl: dpo\n", "a.yaml").size(), 1U);
   EXPECT_EQ(
@@ -590,8 +586,8 @@ TEST(ConvertConfig, RefusesFilesOfAdaptersPreferencesAndQuantizedWeights) {
   EXPECT_EQ(
       refused("[model]\nname = \"llama3\"\nflavor = \"8B\"\nconverters = [\"float8\"]\n", "a.toml").size(),
       1U);
-  EXPECT_EQ(refused("checkpoint_dir: c\nquantize: bnb.nf4\nlora_r: 8\ntrain: {epochs: 1}\n", "a.yaml").size(),
-            2U);
+  EXPECT_EQ(refused("checkpoint_dir: c\nquantize: bnb.nf4\ntrain: {epochs: 1}\n", "a.yaml").size(), 1U)
+      << "without an adapter nothing is frozen";
   EXPECT_EQ(refused("MODEL_ARGS: {--num-layers: 2, --fp8-format: hybrid}\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused("model: {model_path: m, lora_config: {rank: 8}}\ntrain: {lr: 1e-4}\n", "a.yaml").size(),
             1U);

@@ -80,6 +80,8 @@ bool has_trainer() {
 /// type.
 const std::map<std::string, std::string> kNestedTypes = {
     {"model.rope_scaling", "RopeScalingConfig"},
+    {"adapter.patterns[]", "AdapterPatternConfig"},
+    {"training.early_stopping", "EarlyStoppingConfig"},
     {"checkpoint.load", "CheckpointLoadConfig"},
     {"data.filter", "DataFilterConfig"},
     {"data.sources[]", "DataSourceConfig"},

@@ -113,10 +113,10 @@ TEST(ForeignKeys, WordsOfOtherTrainersAreAnswered) {
       {"block_size", "use training.seq_len"},
       {"max_iters", "use training.steps"},
       {"tp", "use parallelism.tensor_parallel_degree"},
-      {"training.use_lora", "LoRA and other adapters are not available yet"},
+      {"training.use_lora", "use adapter.type"},
       {"activation_checkpoint.enable", "use activation_checkpoint.mode"},
       {"world_size", "stepforge launch --nproc N"},
-      {"early_stopping_patience", "not available yet"},
+      {"early_stopping_patience", "use training.early_stopping.patience"},
       {"--hidden-size", "use model.dim"},
   };
   for (const auto& [word, answer] : words) EXPECT_CONTAINS(foreign_hint(word), answer) << word;

@@ -268,6 +268,13 @@ Tensors call_gated_add(at::ScalarType type) {
   return r;
 }
 
+Tensors call_nf4(at::ScalarType type) {
+  const at::Tensor codes = (some({320}, 1).abs() * 40).to(at::kByte);
+  Tensors r = {unwritten({640}, type)};
+  dequantize_nf4(codes, some({10}, 2), r[0]);
+  return r;
+}
+
 Tensors call_updates(at::ScalarType moments) {
   const UpdateScalars scalars{scalar(1), scalar(3), scalar(0.5), scalar(0.8)};
   const at::Tensor grad = some({1024}, 1);
@@ -328,6 +335,7 @@ constexpr TableCase kTableCases[] = {
     {"expert_bias", call_expert_bias},
     {"linear_product", call_linear_product},
     {"gated_add", call_gated_add},
+    {"nf4", call_nf4},
     {"updates", call_updates},
     {"reductions", call_reductions},
     {"scalars", call_scalars},

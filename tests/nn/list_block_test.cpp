@@ -80,6 +80,8 @@ class Derivative {
     block_ = std::make_unique<ListBlock>(list, list, weights.lookup(),
                                          std::make_shared<const LayerResources>(resources));
     context_.batch = &batch_;
+    context_.adapter_dropout = 0.375;
+    context_.dropout_key.key = 99;
     context_.recomputed_regions = recomputed_;
     for (const int input : list.inputs)
       inputs_.push_back(random_double({kTokens, list.value(input).width}, inputs_.size() + 1));

@@ -40,7 +40,7 @@ inline ModelConfig tiny_config(const std::string& family = "llama", bool tied = 
 }
 
 inline ModelSpec with_adapters(ModelSpec spec, const AdapterConfig& adapter) {
-  add_adapters(spec, adapter, DType::f32);
+  add_adapters(spec, adapter, {DType::f32});
   return spec;
 }
 

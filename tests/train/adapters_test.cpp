@@ -17,8 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A Hugging Face folder of a model that was trained for two steps.
-fs::path base_model(const TempFolder& folder) {
-  TestRun(trainer_run(folder / "base") + Strings{"training.steps=2", "checkpoint.last_save_in_hf=true"})
+fs::path base_model(const TempFolder& folder, const Strings& more = {}) {
+  TestRun(trainer_run(folder / "base") + Strings{"training.steps=2", "checkpoint.last_save_in_hf=true"} +
+          more)
       .run();
   return folder / "base" / "hf" / "step-2";
 }
@@ -39,6 +40,12 @@ Strings lora_run(const TempFolder& folder, const std::string& name, const fs::pa
 fs::path step_folder(const TempFolder& folder, const std::string& name, int64_t step) {
   return folder / name / "checkpoint" / format("step-{}", step);
 }
+
+/// All matrices have rows of whole blocks, also on two tensor-parallel ranks.
+const Strings kBlocks{"model.dim=128", "model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=32",
+                      "model.ffn_dim=128"};
+const Strings kCodes{"model.frozen_dtype=nf4", "training.reduction=ordered", "training.global_batch_size=4",
+                     "training.local_batch_size=1"};
 
 /// The bits of the frozen masters of a run.
 std::string frozen_bits(Trainer& trainer) {
@@ -75,9 +82,9 @@ TEST(AdapterRun, StartsAsTheModelThatItBelongsTo) {
 
 TEST(AdapterRun, ChangesAdaptersAndNothingElse) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
-  for (const char* dtype : {"fp32", "bf16"}) {
-    TestRun run(lora_run(folder, dtype, base, {format("model.frozen_dtype={}", dtype)}));
+  const fs::path base = base_model(folder, kBlocks);
+  for (const char* dtype : {"fp32", "bf16", "nf4"}) {
+    TestRun run(lora_run(folder, dtype, base, kBlocks + Strings{format("model.frozen_dtype={}", dtype)}));
     std::string before;
     run.trainer().add_callback(std::make_unique<RecordFrozenBits>(before));
     const Records steps = run.run();
@@ -119,6 +126,58 @@ TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
     EXPECT_EQ(records[0][1].loss, whole.at(3).loss) << ranks;
     EXPECT_EQ(records[0][1].grad_norm, whole.at(3).grad_norm) << ranks;
   }
+}
+
+TEST(AdapterRun, OfCodesHasTheSameBitsOnAnyNumberOfRanks) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder, kBlocks);
+  const Strings sizes = kBlocks + kCodes;
+  TestRun one(lora_run(folder, "one", base, sizes));
+  const Records whole = one.run();
+  EXPECT_TRUE(one.trainer().store->unit(3).coded()) << one.trainer().store->unit(3).spec().name;
+  for (const Strings& layout : {Strings{}, Strings{"parallelism.pipeline_parallel_degree=2"}}) {
+    RankThreads threads(2);
+    const std::string name = format("two{}", layout.size());
+    const auto records =
+        threads.run([&](int) { return lora_run(folder, name, base, sizes + layout); }, [](TestRun&, int) {});
+    for (const auto& failure : threads.failures) EXPECT_EQ(failure, "");
+    for (size_t step = 0; step < whole.size(); ++step) {
+      EXPECT_EQ(records.at(0).at(step).loss, whole[step].loss) << step;
+      EXPECT_EQ(records.at(0).at(step).grad_norm, whole[step].grad_norm) << step;
+    }
+  }
+}
+
+TEST(AdapterRun, OfCodesTrainsAsOnTheWeightsThatTheyStandFor) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder, kBlocks + Strings{"checkpoint.export_dtype=bf16"});
+  TestRun coded(lora_run(folder, "coded", base, kBlocks + kCodes));
+  const Records steps = coded.run();
+  std::map<std::string, at::Tensor> decoded;
+  for (size_t u = 0; u < coded.trainer().store->size(); ++u)
+    if (coded.trainer().store->unit(u).coded())
+      decoded[coded.trainer().store->unit(u).spec().name] = coded.trainer().store->unit(u).master_values();
+  ASSERT_EQ(decoded.size(), 2U);
+  TestRun plain(lora_run(folder, "plain", base, kBlocks + kCodes + Strings{"model.frozen_dtype=fp32"}));
+  plain.trainer().add_callback(std::make_unique<CallAtStart>([&](Trainer& trainer) {
+    for (size_t u = 0; u < trainer.store->size(); ++u) {
+      UnitStore& unit = trainer.store->unit(u);
+      const std::string& name = unit.spec().name;
+      if (!name.ends_with(".frozen")) continue;
+      const auto found = decoded.find(name.substr(0, name.size() - 6) + "codes");
+      ASSERT_NE(found, decoded.end()) << name;
+      int64_t begin = 0;
+      for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
+        if (unit.spec().parameters[i].tag != ParameterTag::matrix) continue;
+        const int64_t elements = unit.spec().parameters[i].elements();
+        unit.master_view(i).view({-1}).copy_(found->second.narrow(0, begin, elements));
+        begin += elements;
+      }
+    }
+  }));
+  const Records expected = plain.run();
+  for (size_t step = 0; step < steps.size(); ++step)
+    EXPECT_EQ(steps[step].loss, expected.at(step).loss) << step;
 }
 
 TEST(AdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {

@@ -42,7 +42,7 @@ Strings rise_and_fall(const TempFolder& folder, const std::string& name, const S
                  "checkpoint.interval=4",
                  "checkpoint.keep_latest_k=2",
                  "training.steps=40",
-                 "optimizer.lr=0.5",
+                 "optimizer.lr=1",
                  "lr_scheduler.warmup_steps=40"} +
          more;
 }
@@ -131,10 +131,13 @@ TEST(EarlyStopping, TheRunEndsAfterSoManyValidationsWithoutAGain) {
 TEST(EarlyStopping, ARunThatEndedDoesNothingAndGoesOnWithMorePatience) {
   const TempFolder folder;
   const Records whole = TestRun(rise_and_fall(folder, "whole")).run();
-  TestRun(rise_and_fall(folder, "run", {"training.early_stopping.patience=2"})).run();
-  TestRun again(rise_and_fall(folder, "run", {"training.early_stopping.patience=2"}));
-  EXPECT_TRUE(again.run().empty());
-  EXPECT_CONTAINS(again.log_text(), "nothing to do: the run ended early at step");
+  const Strings patient{"training.early_stopping.patience=2"};
+  TestRun(rise_and_fall(folder, "run", patient)).run();
+  {
+    TestRun again(rise_and_fall(folder, "run", patient));
+    EXPECT_TRUE(again.run().empty());
+    EXPECT_CONTAINS(again.log_text(), "nothing to do: the run ended early at step");
+  }
   const Records rest = TestRun(rise_and_fall(folder, "run", {"training.early_stopping.patience=1000"})).run();
   ASSERT_FALSE(rest.empty());
   EXPECT_EQ(rest.back(), whole.back());
@@ -149,11 +152,13 @@ TEST(BestStep, ARunThatIsInterruptedAnywhereKeepsAndEndsAsOneThatIsNot) {
   const Strings kept = steps_in(folder / "whole");
   for (int64_t cut = 1; cut < end; cut += 3) {
     const std::string name = format("cut-{}", cut);
-    InterruptWatcher interrupts([](int) {});
-    TestRun first(rise_and_fall(folder, name, asked), &interrupts);
-    first.build().add_callback(std::make_unique<StopAfter>(interrupts, cut));
-    EXPECT_EQ(first.trainer().run(), RunOutcome::interrupted);
-    EXPECT_EQ(first.trainer().state.step, cut);
+    {
+      InterruptWatcher interrupts([](int) {});
+      TestRun first(rise_and_fall(folder, name, asked), &interrupts);
+      first.build().add_callback(std::make_unique<StopAfter>(interrupts, cut));
+      EXPECT_EQ(first.trainer().run(), RunOutcome::interrupted);
+      EXPECT_EQ(first.trainer().state.step, cut);
+    }
     TestRun second(rise_and_fall(folder, name, asked));
     second.run();
     EXPECT_EQ(second.trainer().state.step, end) << cut;

@@ -68,7 +68,7 @@ inline std::string bits_of(const Trainer& trainer) {
   };
   for (size_t unit = 0; unit < trainer.store->size(); ++unit) {
     const UnitStore& storage = trainer.store->unit(unit);
-    append(storage.whole(storage.master()));
+    append(storage.whole(storage.master_values()));
     if (!storage.trained()) continue;
     for (const at::Tensor& slot : trainer.optimizer->state(unit).slots())
       append(slot.numel() == storage.shard_size() ? storage.whole(slot) : slot);

@@ -146,16 +146,20 @@ TEST(Samples, AtTheEndsAreWrittenBeforeTheFirstStepAndAfterTheLast) {
   const TempFolder folder;
   const Strings at_ends = on_text(folder) + Strings{"sampling.at_ends=true", "sampling.prompt=Line 1",
                                                     "sampling.max_tokens=10", "training.steps=3"};
-  TestRun first(at_ends);
-  const auto with = first.run();
-  EXPECT_EQ(count_of(first.log_text(), "sample at step"), 2);
-  EXPECT_CONTAINS(first.log_text(), "sample at step 0: Line 1", "sample at step 3: Line 1");
-  TestRun again(at_ends);
-  again.run();
-  EXPECT_EQ(count_of(again.log_text(), "sample at step"), 2) << "without a step there is nothing new to show";
-  TestRun more(at_ends + Strings{"training.steps=4", "sampling.freq=4"});
-  more.run();
-  EXPECT_EQ(count_of(more.log_text(), "sample at step 4"), 1) << "freq and at_ends ask for the same one";
+  const auto log_of = [&](const Strings& more, std::vector<StepRecord>& records) {
+    TestRun run(at_ends + more);
+    records = run.run();
+    return run.log_text();
+  };
+  std::vector<StepRecord> with;
+  std::vector<StepRecord> later;
+  const std::string first = log_of({}, with);
+  EXPECT_EQ(count_of(first, "sample at step"), 2);
+  EXPECT_CONTAINS(first, "sample at step 0: Line 1", "sample at step 3: Line 1");
+  EXPECT_EQ(count_of(log_of({}, later), "sample at step"), 2)
+      << "without a step there is nothing new to show";
+  EXPECT_EQ(count_of(log_of({"training.steps=4", "sampling.freq=4"}, later), "sample at step 4"), 1)
+      << "freq and at_ends ask for the same one";
   const auto without = TestRun(on_text(folder) +
                                Strings{"training.steps=3", format("run_dir={}", (folder / "other").string())})
                            .run();

@@ -4,6 +4,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/adapter_folder.h"
 #include "stepforge/checkpoint/hf_folder.h"
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 
 ModelFiles open_files(KnownModel known, TensorFolder weights) {
   ModelSpec spec = model_spec(known.config.model, known.config.training.loss_chunk);
-  add_adapters(spec, known.config.adapter, known.config.model.frozen_dtype);
+  add_adapters(spec, known.config.adapter, frozen_storage(known.config.model));
   Json generation = read_generation_config(known.folder);
   return {std::move(known), std::move(spec), std::move(weights), std::move(generation)};
 }
@@ -67,7 +68,10 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
   // Without updates, weights are only read: stored as they are used, no step converts them again.
   if (!options.with_gradient) {
     for (UnitSpec& unit : files.spec.units)
-      if (!unit.state) unit.master = options.compute;
+      if (!unit.state) {
+        unit.master = options.compute;
+        unit.code = WeightCode::none;
+      }
   }
   auto store = std::make_unique<ModelStore>(
       files.spec.units, rank_layout(files.spec.units, {.gather = options.compute}),

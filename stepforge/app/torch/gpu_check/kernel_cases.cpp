@@ -276,6 +276,13 @@ Tensors call_gated_add(const Inputs& in) {
   return r;
 }
 
+Tensors call_nf4(const Inputs& in) {
+  const at::Tensor codes = (in.fp32({320}, 1).abs() * 40).to(at::kByte);
+  Tensors r = {in.unwritten({640})};
+  dequantize_nf4(codes, in.fp32({10}, 2), r[0]);
+  return r;
+}
+
 /// The type of activations is that of the moments.
 Tensors call_updates(const Inputs& in) {
   const UpdateScalars scalars{in.scalar(1), in.scalar(3), in.scalar(0.5), in.scalar(0.8)};
@@ -356,6 +363,7 @@ std::span<const KernelCase> kernel_cases() {
           {"add_expert_bias", "expert_bias_gradient", "add_factor_gradients"}, kWide, call_expert_bias},
       KernelCase{{"linear_product", "linear_input_gradient", "linear_weight_gradient"}, kWide, call_linear},
       KernelCase{{"gated_add_forward", "gated_add_backward"}, kWide, call_gated_add},
+      KernelCase{{"dequantize_nf4"}, kWide, call_nf4},
       KernelCase{{"adamw_update", "lion_update"}, kWide, call_updates},
       KernelCase{{"adamw_8bit_update"}, !kWide, call_quantized_update},
       KernelCase{{"norm_terms_by_chunk", "join_norm_terms", "norm_of_terms", "sum_in_order", "all_finite"},

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/config/foreign_adapter.h"
+
+#include <array>
+#include <vector>
+
+#include "stepforge/base/format.h"
+#include "stepforge/config/toml_text.h"
+
+namespace stepforge {
+
+namespace {
+
+std::string texts(const std::vector<std::string>& names) {
+  std::vector<std::string> quoted;
+  quoted.reserve(names.size());
+  for (const std::string& name : names) quoted.push_back(toml_string(name));
+  return format("[{}]", join(quoted, ", "));
+}
+
+/// Names of modules. A text with signs of a regular expression is one.
+std::vector<std::string> modules_in(const ConfigValue& value) {
+  const bool is_expression =
+      value.kind == ConfigValue::Kind::text && value.text.find_first_of("()[]|\\*+?{") != std::string::npos;
+  std::vector<std::string> names = is_expression ? std::vector<std::string>{value.text} : names_in(value);
+  for (std::string& name : names)
+    if (name == "all" || name == "all-linear") name = "all-linear";
+  return names;
+}
+
+void convert_number(ForeignConversion& conversion, std::string_view key, std::string_view ours,
+                    double fallback, std::string_view usual) {
+  if (const auto value = key.empty() ? std::nullopt : conversion.number(key))
+    return conversion.set(key, ours, number_text(*value));
+  const std::string text = number_text(fallback);
+  if (text != usual) conversion.set_default(ours, text);
+}
+
+void convert_targets(ForeignConversion& conversion, const ForeignAdapter& adapter) {
+  std::vector<std::string> names;
+  std::string_view from;
+  if (!adapter.all_linear.empty() && conversion.is_true(adapter.all_linear)) {
+    names.emplace_back("all-linear");
+    from = adapter.all_linear;
+  }
+  if (!adapter.targets.empty() && conversion.has(adapter.targets)) {
+    for (std::string& name : modules_in(*conversion.find(adapter.targets))) names.push_back(std::move(name));
+    from = adapter.targets;
+  }
+  if (names.empty()) return conversion.set_default("adapter.targets", adapter.default_targets);
+  const bool all = names.front() == "all-linear";
+  conversion.set(from, "adapter.targets", texts(names), all ? "without experts and routers" : "");
+}
+
+}  // namespace
+
+void convert_lora(ForeignConversion& conversion, std::string_view key, const ForeignAdapter& adapter) {
+  conversion.set(key, "adapter.type", "\"lora\"");
+  const std::string from = adapter.from.empty() ? "" : conversion.text(adapter.from);
+  if (!from.empty()) {
+    conversion.set(adapter.from, "adapter.from", toml_string(from), "a folder of PEFT on this machine");
+    for (const std::string_view of_folder : {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets,
+                                             adapter.all_linear, adapter.also_train, adapter.rslora})
+      if (!of_folder.empty() && conversion.has(of_folder))
+        conversion.need_nothing(of_folder, "the folder of the adapter says it");
+  } else {
+    const double rank = static_cast<double>(adapter.default_rank);
+    convert_number(conversion, adapter.rank, "adapter.rank", rank, "16");
+    const double alpha = adapter.default_alpha > 0
+                             ? adapter.default_alpha
+                             : 2.0 * static_cast<double>(conversion.config().adapter.rank);
+    convert_number(conversion, adapter.alpha, "adapter.alpha", alpha, "32");
+    convert_number(conversion, adapter.dropout, "adapter.dropout", adapter.default_dropout, "0");
+    convert_targets(conversion, adapter);
+    if (!adapter.also_train.empty() && conversion.has(adapter.also_train))
+      conversion.set(adapter.also_train, "adapter.also_train",
+                     texts(modules_in(*conversion.find(adapter.also_train))));
+    if (!adapter.rslora.empty() && conversion.is_true(adapter.rslora))
+      conversion.set(adapter.rslora, "adapter.rslora", "true");
+  }
+  if (!adapter.layers.empty() && conversion.has(adapter.layers))
+    conversion.set(adapter.layers, "adapter.layers", toml_value(*conversion.find(adapter.layers)));
+  if (!adapter.b_lr_ratio.empty())
+    if (const auto ratio = conversion.number(adapter.b_lr_ratio))
+      conversion.set(adapter.b_lr_ratio, "adapter.b_lr_ratio", toml_float(*ratio));
+}
+
+void need_no_lora(ForeignConversion& conversion, const ForeignAdapter& adapter, std::string_view why) {
+  for (const std::string_view key :
+       {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets, adapter.all_linear, adapter.also_train,
+        adapter.layers, adapter.rslora, adapter.b_lr_ratio})
+    if (!key.empty() && conversion.has(key)) conversion.need_nothing(key, why);
+}
+
+void refuse_dora(ForeignConversion& conversion, std::string_view key, bool is_lora) {
+  if (!conversion.has(key)) return;
+  if (is_lora && conversion.is_true(key)) return conversion.refuse(key, kNoDora);
+  conversion.need_nothing(key, "an adapter has no magnitudes without it");
+}
+
+void convert_quantization(ForeignConversion& conversion, std::string_view key, int64_t bits) {
+  const bool has_adapter = conversion.config().adapter.enabled();
+  if (bits == 0) {
+    if (has_adapter && conversion.config().precision.compute == DType::bf16)
+      conversion.set("", "model.frozen_dtype", "\"bf16\"", "their products are computed in bf16 anyway");
+    return;
+  }
+  if (!has_adapter) return conversion.refuse(key, kNoQuantization);
+  if (bits != 4 && bits != 8)
+    return conversion.refuse(key, "model.frozen_dtype has \"nf4\", of 4 bits, for frozen weights");
+  conversion.set(key, "model.frozen_dtype", bits == 4 ? "\"nf4\"" : "\"int8\"");
+}
+
+void convert_quantization_type(ForeignConversion& conversion, std::string_view key) {
+  const std::string type = conversion.text(key);
+  if (type.empty() || type == "nf4") return;
+  conversion.lose(key, "4-bit numbers of frozen weights are nf4");
+}
+
+}  // namespace stepforge
