@@ -252,9 +252,8 @@ class CommandLine {
   }
 
   static void add_adapter_option(CLI::App& command, std::vector<std::string>& adapters) {
-    command.add_option(
-        "--adapter", adapters,
-        "Adapter to merge into the weights: folder of PEFT, or FOLDER=WEIGHT; may be given several times");
+    command.add_option("--adapter", adapters,
+                       "Adapter to merge: folder of PEFT, or FOLDER=WEIGHT; may be repeated");
   }
 
   /// Options for the keys of an entry of data.sources.

@@ -407,7 +407,7 @@ class Chooser {
       return false;
     choose("model.frozen_dtype", "\"bf16\"", "fp32 does not fit");
     if (fit_micro_batch()) {
-      warnings_.push_back("frozen weights are rounded to bf16, since fp32 does not fit into the memory");
+      warnings_.emplace_back("frozen weights are rounded to bf16, since fp32 does not fit into the memory");
       return true;
     }
     forget("model.frozen_dtype");

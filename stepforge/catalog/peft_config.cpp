@@ -186,7 +186,8 @@ AdapterConfig read_peft_config(const Json& json, const std::string& source) {
   adapter.targets = texts(reader["target_modules"]);
   if (reader.has("modules_to_save")) {
     // PEFT takes every module whose name ends with the text, also in the middle of a part: "norm" means q_norm too.
-    for (const std::string& text : texts(reader["modules_to_save"])) adapter.also_train.push_back(".*" + text);
+    for (const std::string& text : texts(reader["modules_to_save"]))
+      adapter.also_train.push_back(".*" + text);
   }
   if (reader.has("layers_to_transform")) {
     const JsonReader layers = reader["layers_to_transform"];

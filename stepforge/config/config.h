@@ -433,17 +433,6 @@ struct TrainingConfig {
   bool operator==(const TrainingConfig&) const = default;
 };
 
-struct PreferenceConfig {
-  std::string loss_type = "sigmoid";
-  double beta = 0.1;
-  double label_smoothing = 0.0;
-  bool length_normalized = false;
-  double simpo_gamma = 0.5;
-  double sft_weight = -1.0;
-
-  bool operator==(const PreferenceConfig&) const = default;
-};
-
 struct PrecisionConfig {
   DType compute = DType::f32;
   DType reduce = DType::f32;
@@ -667,7 +656,6 @@ struct Config {
   TokenizerConfig tokenizer;
   DataConfig data;
   TrainingConfig training;
-  PreferenceConfig preference;
   PrecisionConfig precision;
   OptimizerConfig optimizer;
   LrSchedulerConfig lr_scheduler;

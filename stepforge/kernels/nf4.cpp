@@ -79,7 +79,7 @@ void dequantize_nf4(const at::Tensor& codes, const at::Tensor& factors, const at
 }
 
 void reference::dequantize_nf4(const at::Tensor& codes, const at::Tensor& factors, const at::Tensor& out) {
-  const at::Tensor table = at::tensor(at::ArrayRef<float>(kNf4Values)).to(codes.device());
+  const at::Tensor table = at::tensor(at::ArrayRef<float>(kNf4Values), factors.options());
   const at::Tensor wide = codes.to(at::kLong);
   const at::Tensor indices = at::stack({wide.bitwise_right_shift(4), wide.bitwise_and(15)}, 1).flatten();
   const at::Tensor values = table.index_select(0, indices).view({-1, kCodeBlock});

@@ -50,7 +50,7 @@ struct PrefetchPolicy {
 struct GatherPolicy {
   ReshardMode reshard = ReshardMode::never;
   PrefetchPolicy prefetch;
-  int n = 1;                           ///< for every_n
+  int n = 1;                               ///< for every_n
   std::vector<std::string> kept = {};      ///< units for which it is "never", whatever `reshard` says
   std::vector<std::string> released = {};  ///< units for which it is "always": those stored as codes
 };

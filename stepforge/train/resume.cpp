@@ -242,7 +242,7 @@ void prepare_saves(Trainer& trainer) {
     trainer.checkpoints->prepare(
         reserve_checkpoint(trainer.job.part, *trainer.store, trainer.optimizer.get(), state));
   } catch (const std::bad_alloc&) {
-    // Until then there may be enough.
+    trainer.log.info("there is no memory for the copy of a checkpoint yet; the first save waits for it");
   }
 }
 

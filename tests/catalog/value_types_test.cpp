@@ -46,7 +46,7 @@ TEST(ValueTypes, AdaptersInEveryLayoutOfEveryFamilyFitTogether) {
     std::vector<TensorPlanRule> rules;
     if (needs_whole_attention(family)) rules.push_back({"attention", TensorStyle::replicate});
     for (const TensorParallel& tensor : kTensorParts)
-      for (const int64_t experts : {1, 3}) {
+      for (const int experts : {1, 3}) {
         if (experts > 1 && (!has_experts(family) || (tensor.degree > 1 && !tensor.sequence))) continue;
         ModelSpec model =
             model_spec(small_model(family, 8, 4), 64, tensor, {}, TensorPlan(rules), {0, experts});

@@ -245,10 +245,10 @@ TEST(HfWeights, WhatIsThereInsteadIsNamedWithTheRemedy) {
 }
 
 TEST(HfWeights, AdaptersAndQuantizedWeightsInsideAreNamed) {
-  for (const auto& [name, remedy] : std::map<std::string, std::string>{
-           {"model.layers.0.q_proj.lora_A.default.weight", "--merge"},
-           {"model.layers.0.q_proj.qweight", "quantized"},
-           {"model.layers.0.q_proj.weight.absmax", "quantized"}}) {
+  for (const auto& [name, remedy] :
+       std::map<std::string, std::string>{{"model.layers.0.q_proj.lora_A.default.weight", "--merge"},
+                                          {"model.layers.0.q_proj.qweight", "quantized"},
+                                          {"model.layers.0.q_proj.weight.absmax", "quantized"}}) {
     const TempFolder folder;
     write_tensors(folder / "model.safetensors", {"model.embed_tokens.weight", name});
     EXPECT_CONTAINS(message_of<UsageError>([&] { open_hf_weights(folder.path()); }), remedy) << name;

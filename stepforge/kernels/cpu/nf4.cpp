@@ -32,7 +32,7 @@ STEPFORGE_INLINE void dequantize_blocks_body(const uint8_t* codes, const float* 
   for (int64_t block = 0; block < blocks; ++block) {
     float values[kCodeBlock];
     for (int64_t i = 0; i < kCodeBlock / 2; ++i) {
-      const float* pair = kPairs.values.data() + 2 * codes[block * kCodeBlock / 2 + i];
+      const float* pair = kPairs.values.data() + 2 * static_cast<size_t>(codes[block * kCodeBlock / 2 + i]);
       values[2 * i] = pair[0];
       values[2 * i + 1] = pair[1];
     }

@@ -277,9 +277,9 @@ Tensors call_gated_add(const Inputs& in) {
 }
 
 Tensors call_nf4(const Inputs& in) {
-  const at::Tensor codes = (in.fp32({320}, 1).abs() * 40).to(at::kByte);
+  const at::Tensor codes = (in.fp32({320}, 1).to(at::kFloat).abs() * 40).to(at::kByte);
   Tensors r = {in.unwritten({640})};
-  dequantize_nf4(codes, in.fp32({10}, 2), r[0]);
+  dequantize_nf4(codes, in.fp32({10}, 2).to(at::kFloat), r[0]);
   return r;
 }
 
