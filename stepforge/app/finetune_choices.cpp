@@ -248,7 +248,7 @@ class Chooser {
     if (!config.data.validation.empty()) return;
     const auto documents = static_cast<double>(study_.documents);
     if (study_.documents < 2) {
-      warnings_.push_back(
+      warnings_.emplace_back(
           "one document cannot be divided: nothing is held out, so overfitting will not show");
       return;
     }

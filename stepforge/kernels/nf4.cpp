@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -37,7 +38,13 @@ uint8_t code_of(float scaled) {
 void quantize_block(const float* values, uint8_t* codes, float& factor) {
   constexpr float kSmallest = 1e-38F;
   factor = 0.0F;
-  for (int64_t i = 0; i < kCodeBlock; ++i) factor = std::max(factor, std::abs(values[i]));
+  bool is_finite = true;
+  for (int64_t i = 0; i < kCodeBlock; ++i) {
+    is_finite = is_finite && std::isfinite(values[i]);
+    factor = std::max(factor, std::abs(values[i]));
+  }
+  // Codes cannot hold a nonfinite number, and max() loses a NaN: the block shows it by its factor.
+  if (!is_finite) factor = std::numeric_limits<float>::quiet_NaN();
   const float inverse = 1.0F / std::max(factor, kSmallest);
   for (int64_t i = 0; i < kCodeBlock / 2; ++i)
     codes[i] =

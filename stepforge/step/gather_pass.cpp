@@ -166,16 +166,16 @@ class GatherScheduler {
   std::vector<std::size_t> starts_;
 };
 
-/// A start needs the last release before it, so that gathers cannot run further ahead of the compute lane than they do
-/// in the list.
+/// A start needs the last release or computation before it, so that gathers cannot run further ahead of the compute
+/// lane than they do in the list.
 void link_needs(std::vector<Operation>& operations) {
-  int last_release = -1;
+  int last = -1;
   for (std::size_t i = 0; i < operations.size(); ++i) {
     Operation& operation = operations[i];
-    if (operation.kind == OpKind::release)
-      last_release = static_cast<int>(i);
-    else if (operation.kind == OpKind::gather_start && last_release >= 0)
-      operation.needs.push_back(last_release);
+    if (operation.kind == OpKind::release || has_trait(operation.kind, kUsesUnits))
+      last = static_cast<int>(i);
+    else if (operation.kind == OpKind::gather_start && last >= 0)
+      operation.needs.push_back(last);
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/nf4.h"
 
+#include <limits>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -50,6 +52,20 @@ TEST(Nf4, ValuesAreThoseOfBitsandbytesInBothTypes) {
     const at::Tensor plain = at::empty_like(expected);
     reference::dequantize_nf4(codes, factors, plain);
     EXPECT_TRUE(at::equal(plain, expected)) << name;
+  }
+}
+
+TEST(Nf4, ABlockWithANonfiniteWeightIsNan) {
+  for (const double fault : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    const at::Tensor values = random_tensor({3 * kCodeBlock}, 3);
+    values.view({-1}).narrow(0, kCodeBlock + 5, 1).fill_(fault);
+    const Nf4Weights made = nf4_parts(stored(values.numel()), values.numel());
+    quantize_nf4(values, made);
+    const at::Tensor decoded = at::empty({values.numel()}, at::kFloat);
+    dequantize_nf4(made.codes, made.factors, decoded);
+    const at::Tensor is_nan = decoded.isnan().view({3, kCodeBlock});
+    EXPECT_EQ(is_nan.sum().item<int64_t>(), kCodeBlock);
+    EXPECT_TRUE(is_nan.select(0, 1).all().item<bool>());
   }
 }
 
