@@ -18,6 +18,7 @@
 #include <optional>
 #include <string_view>
 
+#include "stepforge/base/file_record.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/log.h"
 #include "stepforge/checkpoint/checkpoint_ranks.h"
@@ -30,6 +31,9 @@
 #include "stepforge/tensorfile/tensor_folder.h"
 
 namespace stepforge {
+
+/// Whether a file of a checkpoint holds optimizer state; an optimizer without any has none.
+bool is_optimizer_file(const FileRecord& file);
 
 /// Value of "tensor_names" in the manifest's layout.
 inline constexpr std::string_view kTensorNames = "hugging_face";

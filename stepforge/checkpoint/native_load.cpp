@@ -32,9 +32,13 @@ bool is_tensor_file(const FileRecord& file) {
   return fs::path(file.name).extension() == ".safetensors";
 }
 
+}  // namespace
+
 bool is_optimizer_file(const FileRecord& file) {
   return is_tensor_file(file) && file.name.find("optimizer") != std::string::npos;
 }
+
+namespace {
 
 /// The manifest itself has no hash, so its layout is compared with the files.
 void require_layout(const fs::path& folder, const CheckpointManifest& manifest) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements write_checkpoint of native.h.
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <memory>
@@ -89,7 +90,8 @@ int64_t write_checkpoint(const fs::path& dir, int64_t step, const StagedCheckpoi
   ranks.run([=]() -> std::string {
     if (!leads) return "";
     write_file_atomic(staging / kStateFileName, staged.state().dump(2) + "\n");
-    const Json layout = {{"tensor_names", kTensorNames}, {"optimizer", staged.has_optimizer()}};
+    const Json layout = {{"tensor_names", kTensorNames},
+                         {"optimizer", std::ranges::any_of(files, is_optimizer_file)}};
     write_manifest(staging, build_manifest(staging, step, layout, files));
     publish_or_exchange(**folder, final_path);
     return "";

@@ -57,10 +57,6 @@ int64_t StagedCheckpoint::bytes() const {
   return static_cast<int64_t>(used_);
 }
 
-bool StagedCheckpoint::has_optimizer() const {
-  return state_.contains(kOptimizerSteps);
-}
-
 void StagedCheckpoint::make_pages(const std::stop_token& stop) const {
   stepforge::make_pages({memory_.get(), capacity_}, stop);
 }

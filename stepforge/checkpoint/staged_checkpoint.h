@@ -27,7 +27,6 @@ class StagedCheckpoint {
  public:
   /// The bytes of this rank's parts of all tensors.
   int64_t bytes() const;
-  bool has_optimizer() const;
   const Json& state() const { return state_; }
   /// Where the copies are, or will be.
   std::span<const std::byte> memory() const { return {memory_.get(), capacity_}; }

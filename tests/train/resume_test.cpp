@@ -134,6 +134,16 @@ TEST(Resume, GoesOnFromTheNewestStepByItself) {
   EXPECT_EQ(rest[1], uncut[5]);
 }
 
+TEST(Resume, OfAnOptimizerWithoutStateNeedsNoFilesOfIt) {
+  const TempFolder folder;
+  const Strings args = trainer_run(folder / "run") + Strings{"optimizer.name=sgd", "optimizer.momentum=0",
+                                                             "training.steps=4", "checkpoint.interval=2"};
+  const std::vector<StepRecord> uncut =
+      TestRun(args + Strings{format("run_dir={}", (folder / "uncut").string())}).run();
+  TestRun(args).run(2);
+  EXPECT_EQ(TestRun(args).run(), std::vector(uncut.begin() + 2, uncut.end()));
+}
+
 TEST(Resume, OffIsRefusedWhereARunWouldBeLost) {
   const TempFolder folder;
   const Strings args = everything_on(folder, 3) + Strings{"checkpoint.resume=false"};
