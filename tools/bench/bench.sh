@@ -7,10 +7,11 @@
 #   lengths      15 min   rows of 256 to 8,192 tokens, one document or many; one round whatever ROUNDS is
 #   ranks        18 min   two and four ranks against FSDP2, tensor and context parallelism, pipelines, and a plain loop with spread experts
 #   foresight     3 min   predicted step times and memory of pipelines against measured ones
+#   adapters     15 min   LoRA, QLoRA and DPO against peft: speed and memory; a step of 4B and 8B in NF4
 #   overlap       2 min   the overlap of communication with compute
 #   collectives   1 min   sums and gathers over Gloo against PyTorch's
 #
-#   tools/bench/bench.sh [ROUNDS [PART...]]      default: 3 rounds, all parts but lengths
+#   tools/bench/bench.sh [ROUNDS [PART...]]      default: 3 rounds, all parts but lengths and adapters
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 rounds=${1:-3}
@@ -18,7 +19,7 @@ parts=("${@:2}")
 if [ ${#parts[@]} -eq 0 ]; then parts=(kernels models ranks foresight overlap collectives); fi
 for part in "${parts[@]}"; do
   case $part in
-    kernels | models | lengths | ranks | foresight | overlap | collectives) ;;
+    kernels | models | lengths | ranks | foresight | adapters | overlap | collectives) ;;
     *) die "no part is called $part: tools/bench/bench.sh lists them" ;;
   esac
 done
@@ -35,6 +36,7 @@ models() { python3 -B tools/bench/compare.py --program "$program" --python "$pyt
 lengths() { python3 -B tools/bench/lengths.py --program "$program" --python "$python"; }
 ranks() { python3 -B tools/bench/ranks.py --program "$program" --python "$python" --rounds "$rounds"; }
 foresight() { python3 -B tools/bench/foresight.py --program "$program" --rounds "$rounds"; }
+adapters() { python3 -B tools/bench/adapters.py --program "$program" --python "$python" --rounds "$rounds"; }
 overlap() { build/release/bench_overlap tools/bench/overlap.toml; }
 collectives() {
   python3 -B tools/bench/collectives.py --program build/release/bench_collectives --python "$python" --rounds "$rounds"
