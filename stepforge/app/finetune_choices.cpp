@@ -176,13 +176,20 @@ class Chooser {
     FoundFormat found;
     if (!is_own("data.sources.0.format") && !is_own("data.sources.0.field"))
       found = reading_input([&] { return find_format(options_.data); });
+    takes_no_template_ = found.takes_no_template;
     choose(kSources, source_text(options_.data, found), found.because);
     if (!options_.validation.empty())
       choose(
           "data.validation",
           source_text(options_.validation, reading_input([&] { return find_format(options_.validation); })),
           "--validation");
+    choose_loss();
     if (found.is_plain) choose("data.document", "\"paragraph\"", "parts of a text can be held out");
+  }
+
+  void choose_loss() {
+    if (has_pairs(load().config.data))
+      choose("preference.loss", "\"dpo\"", "the usual loss of pairs; the model as it is is the reference");
   }
 
   void choose_template() {
@@ -197,11 +204,13 @@ class Chooser {
   }
 
   /// Whether it has messages; prompts and completions may be plain texts.
-  static bool needs_template(const Config& config) {
-    return std::ranges::any_of(leaf_sources(kSources, config.data.sources), [](const DataSourceAt& entry) {
-      const DataFormat layout = entry.source->format;
-      return layout == DataFormat::messages || layout == DataFormat::sharegpt || layout == DataFormat::alpaca;
-    });
+  bool needs_template(const Config& config) const {
+    return std::ranges::any_of(
+        leaf_sources(kSources, config.data.sources), [this](const DataSourceAt& entry) {
+          const DataFormat layout = entry.source->format;
+          return layout == DataFormat::messages || layout == DataFormat::sharegpt ||
+                 layout == DataFormat::alpaca || (layout == DataFormat::preference && !takes_no_template_);
+        });
   }
 
   static std::string source_text(const std::string& path, const FoundFormat& found) {
@@ -294,8 +303,12 @@ class Chooser {
   void choose_recipe() {
     const Config config = load().config;
     const bool lora = config.adapter.enabled();
-    if (config.training.steps == 0) choose("training.epochs", "3", "usual for conversations");
-    choose("optimizer.lr", lora ? "2e-4" : "1e-5", lora ? "usual for LoRA" : "usual for all weights");
+    const bool pairs = config.preference.enabled();
+    if (config.training.steps == 0)
+      choose("training.epochs", pairs ? "1" : "3", pairs ? "usual for pairs" : "usual for conversations");
+    const std::string_view rate = pairs ? (lora ? "5e-6" : "5e-7") : (lora ? "2e-4" : "1e-5");
+    choose("optimizer.lr", std::string(rate),
+           format("usual for {}{}", lora ? "LoRA" : "all weights", pairs ? " on pairs" : ""));
     if (lora) choose("optimizer.weight_decay", "0.0", "an adapter starts at zero");
     choose("lr_scheduler.warmup_ratio", "0.03", "");
     choose("lr_scheduler.decay_type", "\"cosine\"", "");
@@ -311,9 +324,9 @@ class Chooser {
       set_batch();
       if (fit_batch()) {
         if (length < longest)
-          warnings_.push_back(format(
-              "rows of {} tokens do not fit into the memory: they have {}, and longer documents are cut",
-              longest, length));
+          warnings_.push_back(
+              format("rows of {} tokens do not fit into the memory: they have {}, and longer {}", longest,
+                     length, config.preference.enabled() ? "pairs are left out" : "documents are cut"));
         return;
       }
       if (is_own("training.seq_len") || length <= kShortestRows) refuse_memory();
@@ -322,9 +335,10 @@ class Chooser {
 
   int64_t wanted_length(const Config& config) const {
     if (is_own("training.seq_len")) return config.training.seq_len;
-    const int64_t wanted = is_chat_
-                               ? round_up(study_.length_of(0.95), kLengthUnit)
-                               : std::min(kTextRows, tokens() / kLeastTextRows / kLengthUnit * kLengthUnit);
+    // Pairs that are longer are left out, conversations are cut.
+    const int64_t wanted =
+        is_chat_ ? round_up(study_.length_of(config.preference.enabled() ? 0.99 : 0.95), kLengthUnit)
+                 : std::min(kTextRows, tokens() / kLeastTextRows / kLengthUnit * kLengthUnit);
     return std::min(std::max(wanted, kLengthUnit), config.model.max_position);
   }
 
@@ -340,9 +354,10 @@ class Chooser {
     const double share = static_cast<double>(fitting) / static_cast<double>(study_.lengths.size());
     choose("training.seq_len", std::to_string(length),
            length < longest ? "as long as the memory allows"
-           : is_chat_       ? format("{} of the conversations are not longer (the longest has {} tokens)",
-                                     percent(share), with_thousands(study_.lengths.back()))
-                            : "texts are cut into rows");
+           : is_chat_ ? format("{} of the {} are not longer (the longest has {} tokens)", percent(share),
+                               load().config.preference.enabled() ? "pairs" : "conversations",
+                               with_thousands(study_.lengths.back()))
+                      : "texts are cut into rows");
   }
 
   /// Rows of a step, and what follows from their number.
@@ -468,6 +483,7 @@ class Chooser {
   std::unique_ptr<Tokenizer> tokenizer_;
   DataStudy study_;
   bool is_chat_ = false;
+  bool takes_no_template_ = false;
   bool logged_ = false;
   int64_t needed_ = 0;
   int64_t least_ = std::numeric_limits<int64_t>::max();

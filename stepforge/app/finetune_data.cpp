@@ -6,6 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/records/preference.h"
 #include "stepforge/records/text_source.h"
 
 namespace stepforge {
@@ -54,15 +55,24 @@ FirstDocument first_document(const std::filesystem::path& path) {
   throw UsageError(format("{} has no document", path.string()));
 }
 
+std::string first_question(const Json& messages) {
+  for (const Json& message : messages) {
+    const auto content = message.find("content");
+    if (message["role"] == "user" && content != message.end() && content->is_string())
+      return content->get<std::string>();
+  }
+  return "";
+}
+
 /// What the user says first, if it is a text; "" otherwise.
 std::string question_of(std::string_view record, ChatLayout layout, const ChatKeys& keys) {
-  const Conversation conversation =
-      read_conversation(parse_json(record, "the record"), layout, LossOn::assistant, keys);
-  if (conversation.prompt) return *conversation.prompt;
-  for (const Json& message : conversation.messages)
-    if (message["role"] == "user" && message["content"].is_string())
-      return message["content"].get<std::string>();
-  return "";
+  const Json parsed = parse_json(record, "the record");
+  if (layout == ChatLayout::preference) {
+    const Json prompt = read_preference(parsed, keys).prompt;
+    return prompt.is_string() ? prompt.get<std::string>() : first_question(prompt);
+  }
+  const Conversation conversation = read_conversation(parsed, layout, LossOn::assistant, keys);
+  return conversation.prompt ? *conversation.prompt : first_question(conversation.messages);
 }
 
 /// Reads documents until there are enough.
@@ -101,21 +111,19 @@ class Study {
 FoundFormat format_of_record(const Json& record, const std::string& place) {
   const auto has = [&](const char* key) { return record.contains(key); };
   if (has("chosen") && has("rejected"))
-    throw UsageError(format(
-        "{}: a record has chosen and rejected, which are preferences; finetune learns conversations and "
-        "texts: `stepforge train` has the losses of preferences",
-        place));
+    return {ChatLayout::preference, false, read_preference(record).prompt.is_string(),
+            "its records have chosen and rejected answers"};
   for (const char* list : {"messages", "conversations", "dialogs"}) {
     if (has_turns(record, list, "role", "content"))
-      return {ChatLayout::messages, false, format("its records have {} with role and content", list)};
+      return {ChatLayout::messages, false, false, format("its records have {} with role and content", list)};
     if (has_turns(record, list, "from", "value"))
-      return {ChatLayout::sharegpt, false, format("its records have {} with from and value", list)};
+      return {ChatLayout::sharegpt, false, false, format("its records have {} with from and value", list)};
   }
   if (has("instruction") && has("output"))
-    return {ChatLayout::alpaca, false, "its records have instruction and output"};
+    return {ChatLayout::alpaca, false, false, "its records have instruction and output"};
   if (has("prompt") && has("completion"))
-    return {ChatLayout::prompt_completion, false, "its records have prompt and completion"};
-  if (has("text")) return {std::nullopt, false, "its records have a text"};
+    return {ChatLayout::prompt_completion, false, false, "its records have prompt and completion"};
+  if (has("text")) return {std::nullopt, false, false, "its records have a text"};
   throw UsageError(format(
       "{}: no format has the keys {}; expected messages, conversations, instruction and output, prompt and "
       "completion, or text; name the field of a text with data.sources.0.field=NAME",
@@ -124,7 +132,7 @@ FoundFormat format_of_record(const Json& record, const std::string& place) {
 
 FoundFormat find_format(const std::filesystem::path& path) {
   const FirstDocument first = first_document(path);
-  if (!first.is_record) return {std::nullopt, true, "it is plain text"};
+  if (!first.is_record) return {std::nullopt, true, false, "it is plain text"};
   const Json record = parse_json(first.text, first.file);
   if (!record.is_object()) throw UsageError(format("{}: its first record is not a JSON object", first.file));
   return format_of_record(record, first.file);

@@ -22,11 +22,11 @@ namespace stepforge {
 struct FoundFormat {
   std::optional<ChatLayout> layout;  ///< empty: texts
   bool is_plain = false;             ///< text files, whose documents are paragraphs
+  bool takes_no_template = false;    ///< pairs of plain texts
   std::string because;               ///< "its records have messages"
 };
 
-/// The format by the keys of a record. Throws UsageError naming the keys if it has those of no format, or those of
-/// preferences; `place` names it.
+/// The format by the keys of a record. Throws UsageError naming the keys if it has those of no format; `place` names it.
 FoundFormat format_of_record(const Json& record, const std::string& place);
 
 /// The format of a file, folder or pattern, by its names and its first record. Throws what reading it throws, and as above.

@@ -289,6 +289,11 @@ constexpr ChoiceNames<2> choice_names(AdapterType) {
   return {"none", "lora"};
 }
 
+enum class PreferenceLoss : uint8_t { none, dpo, hinge, ipo, cpo, simpo, orpo };
+constexpr ChoiceNames<7> choice_names(PreferenceLoss) {
+  return {"none", "dpo", "hinge", "ipo", "cpo", "simpo", "orpo"};
+}
+
 enum class AdapterInit : uint8_t { kaiming, gaussian };
 constexpr ChoiceNames<2> choice_names(AdapterInit) {
   return {"kaiming", "gaussian"};
@@ -318,6 +323,18 @@ struct AdapterConfig {
 
   bool enabled() const { return type != AdapterType::none; }
   bool operator==(const AdapterConfig&) const = default;
+};
+
+struct PreferenceConfig {
+  PreferenceLoss loss = PreferenceLoss::none;
+  double beta = -1.0;
+  double label_smoothing = 0.0;
+  double margin = 0.5;
+  bool length_normalized = false;
+  double sft_weight = -1.0;
+
+  bool enabled() const { return loss != PreferenceLoss::none; }
+  bool operator==(const PreferenceConfig&) const = default;
 };
 
 struct TokenizerConfig {
@@ -653,6 +670,7 @@ struct Config {
   std::string run_dir = "runs/default";
   ModelConfig model;
   AdapterConfig adapter;
+  PreferenceConfig preference;
   TokenizerConfig tokenizer;
   DataConfig data;
   TrainingConfig training;

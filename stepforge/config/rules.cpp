@@ -471,6 +471,29 @@ void check_loss(const RuleCheck& check) {
       "parallelism.disable_loss_parallel = true");
 }
 
+/// What losses of pairs do not go with.
+void check_preference(const RuleCheck& check) {
+  const Config& config = check.config();
+  if (!config.preference.enabled()) return;
+  const TrainingConfig& training = config.training;
+  const auto refuse = [&](bool condition, const std::string& field, std::string_view remedy) {
+    check.require(!condition, {"preference.loss", field},
+                  format("a loss of pairs weighs whole answers; set {} {}", field, remedy));
+  };
+  const Packing packing = config.data.packing;
+  refuse(packing == Packing::concat || packing == Packing::hard || packing == Packing::preset, "data.packing",
+         "to \"best_fit\", which keeps pairs whole");
+  refuse(config.data.too_long == TooLong::proportional, "data.too_long", "to \"drop\" or \"error\"");
+  refuse(training.loss != "cross_entropy", "training.loss", "to \"cross_entropy\"");
+  refuse(training.label_smoothing > 0, "training.label_smoothing",
+         "to 0; preference.label_smoothing is that of pairs");
+  refuse(training.z_loss_weight > 0, "training.z_loss_weight", "to 0");
+  refuse(training.loss_reduction != LabelWeights::token, "training.loss_reduction", "to \"token\"");
+  refuse(training.loss_aggregation != LossAggregation::token_mean, "training.loss_aggregation",
+         "to \"token_mean\"");
+  refuse(config.model.n_mtp_layers > 0, "model.n_mtp_layers", "to 0");
+}
+
 void check_optimizer(const RuleCheck& check) {
   const auto& groups = check.config().optimizer.param_groups;
   std::set<std::string> seen;
@@ -586,6 +609,7 @@ void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused
   check_ordered(check);
   check_parallelism(check);
   check_loss(check);
+  check_preference(check);
   check_optimizer(check);
   check_activation_checkpoint(check);
   check_run(check);

@@ -17,6 +17,8 @@ SchemaOf<Config> make_config_schema() {
       .table("adapter", &Config::adapter, adapter_section(),
              "Low-rank adapters, which are trained while the model's own weights are frozen.",
              guarded(Guard::model))
+      .table("preference", &Config::preference, preference_section(),
+             "Learning which of two answers is better.")
       .table("tokenizer", &Config::tokenizer, tokenizer_section(), "Tokenizer.")
       .table("data", &Config::data, data_section(), "Training and validation data.")
       .table("training", &Config::training, training_section(),

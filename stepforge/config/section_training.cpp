@@ -70,7 +70,8 @@ SchemaOf<TrainingConfig> training_section() {
       .field("loss_aggregation", &TrainingConfig::loss_aggregation,
              "How the loss is averaged: token_mean is the mean over all valid labels of the step, "
              "rank_average the average over ranks of each rank's own mean.")
-      .field("loss", &TrainingConfig::loss, "Loss of training; validation always reports the cross-entropy.",
+      .field("loss", &TrainingConfig::loss,
+             "Loss of training on texts; validation reports the cross-entropy.",
              {.choices = {"cross_entropy"}, .open_to = "loss"})
       .field(
           "label_smoothing", &TrainingConfig::label_smoothing,

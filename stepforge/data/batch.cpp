@@ -58,6 +58,13 @@ void append_part(const Row& row, int32_t begin, int32_t end, bool document_ends,
   batch.max_document_length = std::max(batch.max_document_length, end - begin);
 }
 
+Answer answer_in(const Batch& batch, int32_t begin, int32_t end) {
+  const auto labels =
+      std::span(batch.labels).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  const auto ignored = std::ranges::count(labels, kIgnoredLabel);
+  return {.begin = begin, .end = end, .labels = static_cast<int32_t>(std::ssize(labels) - ignored)};
+}
+
 }  // namespace
 
 void append_row(const Row& row, uint64_t row_id, Batch& batch) {
@@ -68,6 +75,12 @@ void append_row(const Row& row, uint64_t row_id, Batch& batch) {
   }
   const auto seq_len = static_cast<int32_t>(batch.seq_len);
   if (begin < seq_len) append_part(row, begin, seq_len, /*document_ends=*/false, batch);
+  const auto first = static_cast<int32_t>(batch.rows * batch.seq_len);
+  for (const RowPair& pair : row.pairs) {
+    batch.pairs.push_back({.number = pair.number,
+                           .answers = {answer_in(batch, first + pair.begin, first + pair.middle),
+                                       answer_in(batch, first + pair.middle, first + pair.end)}});
+  }
   batch.row_ids.push_back(row_id);
   batch.row_tokens.push_back(static_cast<int32_t>(batch.seq_len - row.padding));
   batch.real_tokens += batch.seq_len - row.padding;

@@ -2,6 +2,7 @@
 // The input of a training step: packed rows of tokens with document boundaries, positions and labels.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,6 +36,24 @@ struct ContextPart {
   bool operator==(const ContextPart&) const = default;
 };
 
+/// An answer with its question, a document.
+struct Answer {
+  int32_t begin = 0;   ///< among the flattened tokens of the whole rows
+  int32_t end = 0;     ///< the same
+  int32_t labels = 0;  ///< tokens of the answer
+
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+/// Two answers to one question.
+struct AnswerPair {
+  int64_t number = 0;             ///< in its source
+  int32_t source = kNoSource;     ///< as in Batch::sources
+  std::array<Answer, 2> answers;  ///< the better one first
+
+  friend bool operator==(const AnswerPair&, const AnswerPair&) = default;
+};
+
 /// `rows` rows of `seq_len` tokens, row-major, or a rank's part of longer rows. Attention must not cross a
 /// boundary of `cu_seqlens`; positions restart at 0 there. A row that begins inside a document starts at
 /// position 0 too.
@@ -62,13 +81,17 @@ struct Batch {
   /// [rows * seq_len], what each label weighs in the loss, 0 if it is ignored (data/loss_weights.h); empty if all
   /// others weigh 1.
   std::vector<float> weights;
-  double label_weight = 0.0;  ///< the sum of `weights`
+  double label_weight = 0.0;           ///< the sum of `weights`
+  std::vector<AnswerPair> pairs = {};  ///< of the whole rows, in their order; empty unless rows hold pairs
   /// For multi-token prediction: at depth 1, 2, ... the same batch with the tokens and labels that so much later tokens
   /// have (data/tokens_ahead.h).
   std::vector<Batch> ahead = {};
 
-  /// What the labels weigh together.
-  double loss_weight() const { return weights.empty() ? static_cast<double>(valid_labels) : label_weight; }
+  /// What the labels weigh together; of pairs each weighs 1, and of parts of the same rows the first one has all.
+  double loss_weight() const {
+    if (!pairs.empty()) return part.index == 0 ? static_cast<double>(pairs.size()) : 0.0;
+    return weights.empty() ? static_cast<double>(valid_labels) : label_weight;
+  }
   int64_t row_length() const { return seq_len * part.degree; }
 };
 

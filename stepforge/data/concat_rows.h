@@ -65,6 +65,7 @@ class RowRange : public RowSource {
   /// These, and the account, in proportion to the rows.
   int64_t tokens() const override { return account_ ? account_->tokens : count_ * seq_len(); }
   int64_t documents() const override;
+  int64_t pairs() const override { return whole_->pairs(); }
   /// In proportion to the tokens.
   std::optional<int64_t> text_bytes() const override;
   const RowAccount* account() const override { return account_ ? &*account_ : nullptr; }

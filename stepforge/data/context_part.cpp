@@ -30,6 +30,7 @@ Batch take_part(Batch whole, const ContextPart& part) {
   batch.row_ids = whole.row_ids;
   batch.sources = whole.sources;
   batch.row_tokens = whole.row_tokens;
+  batch.pairs = whole.pairs;
   const std::vector<TokenRange> held = token_ranges(part, whole.seq_len);
   for (int64_t row = 0; row < whole.rows; ++row) {
     for (const TokenRange& range : held) {
@@ -50,6 +51,20 @@ Batch take_part(Batch whole, const ContextPart& part) {
   if (!batch.weights.empty()) batch.label_weight = sum_of_weights(batch);
   for (const Batch& later : whole.ahead) batch.ahead.push_back(take_part(later, part));
   return batch;
+}
+
+std::vector<TokenRange> held_tokens(const Batch& batch, const TokenRange& whole) {
+  const int64_t row = whole.begin / batch.row_length();
+  const int64_t begin = whole.begin - row * batch.row_length();
+  std::vector<TokenRange> held;
+  int64_t own = row * batch.seq_len;
+  for (const TokenRange& range : token_ranges(batch.part, batch.row_length())) {
+    const int64_t first = std::max(begin, range.begin);
+    const int64_t end = std::min(begin + whole.size, range.begin + range.size);
+    if (first < end) held.push_back({own + first - range.begin, end - first});
+    own += range.size;
+  }
+  return held;
 }
 
 std::vector<int64_t> index_in_parts(const ContextPart& part, int64_t rows, int64_t row_length) {

@@ -26,6 +26,9 @@ std::vector<TokenRange> token_ranges(const ContextPart& part, int64_t row_length
 /// whole rows. Throws Error if the length of a row is not a multiple of part.granularity().
 Batch take_part(Batch whole, const ContextPart& part);
 
+/// The tokens of `batch` that are tokens `whole` of the flattened whole rows, which lie in one row.
+std::vector<TokenRange> held_tokens(const Batch& batch, const TokenRange& whole);
+
 /// Of each token of the whole rows: its index in the parts of all ranks, rank after rank.
 std::vector<int64_t> index_in_parts(const ContextPart& part, int64_t rows, int64_t row_length);
 

@@ -42,17 +42,18 @@ PackTable pack_labelled(const IndexedDataset& dataset, int64_t seq_len, Packing 
 
 PackedRows::PackedRows(const std::shared_ptr<const IndexedDataset>& dataset, int64_t seq_len,
                        int64_t vocab_size, Packing packing, uint64_t seed, std::optional<int64_t> text_bytes,
-                       const std::string& source)
+                       const std::string& source, DocumentKind kind)
     : PackedRows(dataset, seq_len, vocab_size, pack_labelled(*dataset, seq_len, packing, seed),
-                 format("{} {}", static_cast<int>(packing), static_cast<uint32_t>(seed)), text_bytes,
-                 source) {}
+                 format("{} {}", static_cast<int>(packing), static_cast<uint32_t>(seed)), text_bytes, source,
+                 kind) {}
 
 PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
                        PackTable table, std::string_view identity, std::optional<int64_t> text_bytes,
-                       const std::string& source)
+                       const std::string& source, DocumentKind kind)
     : dataset_(std::move(dataset)),
       seq_len_(seq_len),
       vocab_size_(vocab_size),
+      kind_(kind),
       text_bytes_(text_bytes),
       table_(std::move(table)),
       account_(account_of(*dataset_, table_, seq_len)),
@@ -67,11 +68,13 @@ PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t se
   text_bytes_ = bytes_of_part(text_bytes_, account_.tokens, dataset_->index().tokens());
   // Rows without such documents are the same as in versions that did not leave them out.
   const char* const labelled = table_.unlabelled_documents > 0 ? " with labels" : "";
+  const char* const paired = kind_ == DocumentKind::pair ? " in pairs" : "";
   fingerprint_ =
-      content_hash(format("rows {} {} {}{}", dataset_->content_key(), seq_len, identity, labelled));
+      content_hash(format("rows {} {} {}{}{}", dataset_->content_key(), seq_len, identity, labelled, paired));
 }
 
 int64_t PackedRows::attention_cost(int64_t number) const {
+  if (kind_ == DocumentKind::pair) return RowSource::attention_cost(number);  // only the mask divides a pair
   int64_t cost = 0;
   int64_t padding = seq_len_;
   for (const Piece& piece : table_.row(number)) {
@@ -87,6 +90,7 @@ void PackedRows::read(int64_t number, Row& row) const {
   row.tokens.clear();
   row.document_starts.clear();
   row.counted.clear();
+  row.pairs.clear();
   const std::span<const Piece> pieces = table_.row(number);
   for (const Piece& piece : pieces) append_piece(piece, row);
   append_last_label(pieces.back(), row);
@@ -98,6 +102,21 @@ void PackedRows::append_piece(const Piece& piece, Row& row) const {
   if (start > 0) row.document_starts.push_back(static_cast<int32_t>(start));
   const int64_t first = dataset_->index().document_begin(piece.document) + piece.begin;
   dataset_->append(first, piece.end - piece.begin, vocab_size_, row);
+  if (kind_ == DocumentKind::pair) divide_pair(piece, start, row);
+}
+
+void PackedRows::divide_pair(const Piece& piece, size_t start, Row& row) {
+  const auto begin = row.counted.begin() + static_cast<std::ptrdiff_t>(start);
+  const auto answer = std::find(begin, row.counted.end(), 1);
+  const auto second = std::find(answer, row.counted.end(), 0);
+  if (second == row.counted.end() || row.counted.back() == 0)
+    throw FormatError(format("document {} of the data set is no pair of answers", piece.document));
+  const auto middle = static_cast<int32_t>(second - row.counted.begin());
+  row.pairs.push_back({.number = piece.document,
+                       .begin = static_cast<int32_t>(start),
+                       .middle = middle,
+                       .end = static_cast<int32_t>(row.counted.size())});
+  row.document_starts.push_back(middle);
 }
 
 void PackedRows::append_last_label(const Piece& last, Row& row) const {

@@ -18,6 +18,12 @@ namespace stepforge {
 /// The length of every document in tokens.
 std::vector<int64_t> document_lengths(const DatasetIndex& index);
 
+/// What the documents of a data set are.
+enum class DocumentKind : uint8_t {
+  text,
+  pair,  ///< a better answer with its prompt, then a worse one with the same prompt (records/chat_records.h)
+};
+
 /// Each piece of a row is a document of its own to attention. If the last one ends inside its document, the
 /// next token of that is the last label. Padding follows (append_padding).
 class PackedRows : public RowSource {
@@ -27,11 +33,11 @@ class PackedRows : public RowSource {
   /// UsageError if there is no row, or no token has a label.
   PackedRows(const std::shared_ptr<const IndexedDataset>& dataset, int64_t seq_len, int64_t vocab_size,
              Packing packing, uint64_t seed, std::optional<int64_t> text_bytes,
-             const std::string& source = "");
+             const std::string& source = "", DocumentKind kind = DocumentKind::text);
   /// Rows of a table that fits the dataset. `identity`: equal for equal tables.
   PackedRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
              PackTable table, std::string_view identity, std::optional<int64_t> text_bytes,
-             const std::string& source = "");
+             const std::string& source = "", DocumentKind kind = DocumentKind::text);
 
   const std::string& name() const override { return name_; }
   int64_t rows() const override { return table_.rows(); }
@@ -44,6 +50,7 @@ class PackedRows : public RowSource {
   }
   /// Of the pieces, without padding.
   int64_t tokens() const override { return account_.tokens; }
+  int64_t pairs() const override { return kind_ == DocumentKind::pair ? dataset_->index().documents() : 0; }
   /// Without those that are left out.
   int64_t documents() const override { return dataset_->index().documents() - account_.unlabelled_documents; }
   std::optional<int64_t> text_bytes() const override { return text_bytes_; }
@@ -52,11 +59,15 @@ class PackedRows : public RowSource {
 
  private:
   void append_piece(const Piece& piece, Row& row) const;
+  /// Divides the last piece, which begins at token `start` of the row, into its two answers. Throws FormatError if there are
+  /// no two answers.
+  static void divide_pair(const Piece& piece, size_t start, Row& row);
   void append_last_label(const Piece& last, Row& row) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;
   int64_t seq_len_;
   int64_t vocab_size_;
+  DocumentKind kind_;
   std::optional<int64_t> text_bytes_;
   PackTable table_;
   RowAccount account_;

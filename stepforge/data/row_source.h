@@ -48,6 +48,8 @@ class RowSource {
   virtual std::string content(const HashOfFile& /*hash_of*/) const { return fingerprint(); }
   /// All tokens of the source, including those after the last full row.
   virtual int64_t tokens() const = 0;
+  /// Above the number of every pair of the source (Row::pairs); 0 if it has none.
+  virtual int64_t pairs() const { return 0; }
   /// Documents of the source: one a row, unless the source counts them.
   virtual int64_t documents() const { return rows(); }
   /// UTF-8 bytes of the text that tokens() stand for; nullopt if unknown.

@@ -178,7 +178,9 @@ Batch RowStream::rows(int64_t first_row, int64_t count) const {
       row = {};
       append_padding(seq_len_, row);
     }
+    const size_t pairs = batch.pairs.size();
     append_row(row, static_cast<uint64_t>(number), batch);
+    for (AnswerPair& pair : std::span(batch.pairs).subspan(pairs)) pair.source = source;
     batch.sources.push_back(source);
   }
   return batch;

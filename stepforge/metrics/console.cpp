@@ -48,6 +48,8 @@ struct Field {
 
 constexpr Field kTrainFields[] = {
     {metric::loss, "loss", kGreen, "{:.4f}", 8},
+    {metric::reward_margins, "margin", kMagenta, "{:.4f}", 7},
+    {metric::reward_accuracies, "accuracy", kMagenta, "{:.3f}", 7},
     {metric::grad_norm, "grad_norm", kYellow, "{:.4f}", 6},
     {metric::lr, "lr", kBrightBlue, "{:.2e}", 5},
     {metric::memory_active, "memory", kCyan, "{:.2f}GiB", 4},
@@ -60,6 +62,8 @@ constexpr Field kTrainFields[] = {
 
 constexpr Field kValidationFields[] = {
     {metric::validation_loss, "loss", kGreen, "{:.4f}", 4},
+    {metric::validation_margins, "margin", kMagenta, "{:.4f}", 3},
+    {metric::validation_accuracies, "accuracy", kMagenta, "{:.3f}", 3},
     {metric::validation_perplexity, "ppl", kYellow, "", 3, 2},
     {metric::validation_bits_per_byte, "bpb", kMagenta, "{:.4f}", 2},
     {metric::validation_tps, "tps", kBlue, "", 1, 0},

@@ -17,6 +17,7 @@
 namespace stepforge {
 
 class KvCache;
+class PreferenceStep;
 class RouterStep;
 
 /// A batch with its tensors: views of the host's vectors on the CPU; on another device, parts of one copy of them all.
@@ -57,10 +58,11 @@ struct BatchTensors {
 struct Context {
   const BatchTensors* batch = nullptr;
   double dropout = 0.0;
-  double adapter_dropout = 0.0;   ///< of the inputs of adapters
-  DropoutKey dropout_key;         ///< of the step; each site derives its own
-  KvCache* cache = nullptr;       ///< set during generation only
-  RouterStep* routers = nullptr;  ///< of the micro-batch (router_step.h); set in training only
+  double adapter_dropout = 0.0;                 ///< of the inputs of adapters
+  DropoutKey dropout_key;                       ///< of the step; each site derives its own
+  KvCache* cache = nullptr;                     ///< set during generation only
+  RouterStep* routers = nullptr;                ///< of the micro-batch (router_step.h); set in training only
+  const PreferenceStep* preferences = nullptr;  ///< of the micro-batch; set in training on pairs only
   std::span<const std::string> recomputed_regions;  ///< and calls, of the running block
 };
 

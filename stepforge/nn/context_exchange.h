@@ -28,6 +28,9 @@ struct ContextExchange {
   /// Entry r of `outgoing` goes to rank r; entry r of `incoming` comes from there.
   std::function<void(const at::Tensor& outgoing, const at::Tensor& incoming)> all_to_all;
 
+  /// Between all ranks that hold parts of the same rows: tensor = the sum of all.
+  std::function<void(const at::Tensor& tensor)> sum;
+
   /// Whether rows are divided over ranks.
   bool several() const { return parallel.degree > 1; }
 };

@@ -20,13 +20,18 @@ namespace stepforge {
 
 namespace {
 
-/// Adds what a loss of a plug-in allocates for each logit of a chunk: its gradient in fp32, and what the loss declares.
-ModelSpec with_loss(ModelSpec model, const LossKind& loss) {
-  if (loss.compute == nullptr) return model;
-  for (BlockSpec& block : model.blocks)
-    for (Call& call : block.list.calls)
-      if (call.is(kLoss))
-        std::any_cast<LossAttributes&>(call.attributes).numbers_per_logit = 1 + loss.workspace_per_logit;
+/// Adds what the loss of the configuration needs: of a plug-in, for each logit of a chunk, its gradient in fp32 and what the
+/// loss declares; of pairs, a weight of each token.
+ModelSpec with_loss(ModelSpec model, const Config& config) {
+  const LossKind loss = find_loss(config);
+  for (BlockSpec& block : model.blocks) {
+    for (Call& call : block.list.calls) {
+      if (!call.is(kLoss)) continue;
+      auto& attributes = std::any_cast<LossAttributes&>(call.attributes);
+      if (loss.compute != nullptr) attributes.numbers_per_logit = 1 + loss.workspace_per_logit;
+      attributes.pairs = config.preference.enabled();
+    }
+  }
   return model;
 }
 
@@ -93,7 +98,7 @@ ModelSpec plan_model(const Config& config) {
                "\"summary\" or choose another model.family",
                config.model.family));
   }
-  return with_loss(adapted(config, model_spec(config.model, config.training.loss_chunk)), find_loss(config));
+  return with_loss(adapted(config, model_spec(config.model, config.training.loss_chunk)), config);
 }
 
 ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {
@@ -102,7 +107,7 @@ ModelSpec plan_divided_model(const Config& config, RankId rank, bool all_rows) {
   return with_loss(
       adapted(config, model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank),
                                  plan_context(config), tensor_plan(config), experts)),
-      find_loss(config));
+      config);
 }
 
 }  // namespace stepforge

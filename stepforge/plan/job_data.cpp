@@ -271,6 +271,7 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.records.ends = {.bos = data.bos, .eos = data.eos};
   plan.records.tokenizer_folder = tokenizer_folder(config);
   plan.records.chat_template = data.chat_template;
+  plan.records.pairs = config.preference.enabled();
   plan.records.limit = {.rule = data.too_long, .tokens = config.training.seq_len};
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);

@@ -69,6 +69,17 @@ bool has_fields(Use use) {
          (may_have_texts(source) && source.format != DataFormat::text);
 }
 
+bool reads_pair_smoothing(Use use) {
+  const PreferenceLoss loss = use.config.preference.loss;
+  return loss == PreferenceLoss::dpo || loss == PreferenceLoss::cpo || loss == PreferenceLoss::simpo;
+}
+
+/// The other losses of pairs always divide by the length.
+bool reads_length_normalized(Use use) {
+  const PreferenceLoss loss = use.config.preference.loss;
+  return loss == PreferenceLoss::dpo || loss == PreferenceLoss::hinge || loss == PreferenceLoss::cpo;
+}
+
 bool has_several_ranks(Use use) {
   return use.ranks.world_size != 1;
 }
@@ -157,6 +168,14 @@ constexpr std::array kRules = {
     OptionRule{"adapter", "from rank alpha dropout targets layers patterns rslora init b_lr_ratio also_train",
                [](Use use) { return use.config.adapter.enabled(); }, "adapter.type"},
     OptionRule{"adapter.patterns[]", "pattern rank alpha"},
+    OptionRule{"preference", "loss"},
+    OptionRule{"preference", "beta sft_weight", [](Use use) { return use.config.preference.enabled(); },
+               "preference.loss"},
+    OptionRule{"preference", "margin",
+               [](Use use) { return use.config.preference.loss == PreferenceLoss::simpo; },
+               "preference.loss"},
+    OptionRule{"preference", "label_smoothing", reads_pair_smoothing, "preference.loss"},
+    OptionRule{"preference", "length_normalized", reads_length_normalized, "preference.loss"},
     OptionRule{"tokenizer", "type path"},
     OptionRule{"tokenizer",
                "vocab_size train_bytes special_tokens eos_token bos_token min_frequency pattern digits",

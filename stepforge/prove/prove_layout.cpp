@@ -270,6 +270,7 @@ std::vector<std::string> options_left_out(const Config& config) {
   };
   add(config.adapter.enabled() && (config.model.n_experts > 0 || config.model.n_mtp_layers > 0),
       "adapter.type", choice_name(config.adapter.type));
+  add(config.preference.enabled(), "preference.loss", choice_name(config.preference.loss));
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",

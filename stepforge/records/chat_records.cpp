@@ -13,6 +13,7 @@
 #include "stepforge/records/chat_fields.h"
 #include "stepforge/records/chat_mask.h"
 #include "stepforge/records/content_parts.h"
+#include "stepforge/records/preference.h"
 
 namespace stepforge {
 
@@ -31,6 +32,7 @@ class ChatEncoder : public RecordEncoder {
         special_(tokenizer.special_tokens()) {}
 
   void append(std::string_view record, EncodedDocuments& documents) override {
+    if (options_.layout == ChatLayout::preference) return append_answers(record, documents);
     const Conversation conversation = read_for_loss(record);
     const auto bytes = encode(conversation, documents);
     if (!bytes) return;
@@ -46,6 +48,59 @@ class ChatEncoder : public RecordEncoder {
   }
 
  private:
+  /// Both answers with their prompt, one after the other: one document.
+  void append_answers(std::string_view record, EncodedDocuments& documents) {
+    const PreferencePair pair = read_preference(parse_json(record, "the record"), options_.keys);
+    const size_t begin = documents.tokens.size();
+    int64_t bytes = 0;
+    for (const auto& [name, answer] :
+         {std::pair("chosen", &pair.chosen), std::pair("rejected", &pair.rejected)}) {
+      const size_t answer_begin = documents.tokens.size();
+      Conversation conversation = answered(pair, *answer);
+      if (joins_parts_) join_parts(conversation.messages);
+      const auto added = encode(conversation, documents);
+      if (!added) {  // a pair is dropped as a whole
+        documents.tokens.resize(begin);
+        documents.counted.resize(begin);
+        return;
+      }
+      bytes += *added;
+      end_answer(name, answer_begin, documents);
+    }
+    documents.ends.push_back(std::ssize(documents.tokens));
+    documents.text_bytes.push_back(bytes);
+  }
+
+  static Conversation answered(const PreferencePair& pair, const Json& answer) {
+    Conversation conversation;
+    if (pair.prompt.is_string()) {
+      conversation.prompt = pair.prompt.get<std::string>();
+      conversation.completion = answer.get<std::string>();
+      return conversation;
+    }
+    conversation.messages = pair.prompt;
+    conversation.counted.resize(pair.prompt.size(), false);
+    for (const Json& message : answer) {
+      conversation.messages.push_back(message);
+      conversation.counted.push_back(message["role"] == kAssistantRole);
+    }
+    conversation.tools = pair.tools;
+    return conversation;
+  }
+
+  /// Everything from the first token of the answer to its last one counts, and nothing follows it: so the token after the
+  /// first run of tokens that count begins the second answer (PackedRows).
+  static void end_answer(std::string_view name, size_t begin, EncodedDocuments& documents) {
+    auto& counted = documents.counted;
+    const auto from = counted.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto first = std::find(from, counted.end(), 1);
+    if (first == counted.end()) throw FormatError(format("\"{}\" has no token", name));
+    if (first == from) throw FormatError(format("no token of a prompt is before \"{}\"", name));
+    while (counted.back() == 0) counted.pop_back();
+    std::fill(first, counted.end(), 1);
+    documents.tokens.resize(counted.size());
+  }
+
   Conversation read(std::string_view record, LossOn loss_on) const {
     Conversation conversation =
         read_conversation(parse_json(record, "the record"), options_.layout, loss_on, options_.keys);

@@ -22,7 +22,8 @@ struct ChatRecordOptions {
 /// encoded as a whole. The tokens of the assistant's messages count, including the token that ends each: those
 /// of the template's {% generation %} blocks, as Hugging Face's return_assistant_tokens_mask has it, or, without
 /// such blocks, what the template adds for the message. A pair of a prompt and a completion is encoded one after the
-/// other, without a template, and ends with the end-of-text token.
+/// other, without a template, and ends with the end-of-text token. A record of two answers (ChatLayout::preference) is one
+/// document too: the better answer with its prompt, then the other one with the same prompt; the answers count.
 class ChatRecords : public RecordFormat {
  public:
   /// Must not outlive `tokenizer` and `chat_template`. The template may be null for layouts that need none.
@@ -31,7 +32,9 @@ class ChatRecords : public RecordFormat {
 
   std::unique_ptr<RecordEncoder> encoder() const override;
   const Tokenizer& tokenizer() const override { return tokenizer_; }
-  bool has_loss_mask() const override { return options_.loss_on != LossOn::all; }
+  bool has_loss_mask() const override {
+    return options_.loss_on != LossOn::all || options_.layout == ChatLayout::preference;
+  }
   std::string fingerprint() const override;
   Json description() const override;
 

@@ -183,7 +183,7 @@ Conversation read_layout(const Json& record, ChatLayout layout, const ChatKeys& 
     case ChatLayout::preference:
       break;
   }
-  throw UsageError("preference data is read by data show; training on it is not available yet");
+  throw Error("a pair of answers is no conversation");
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ struct Conversation {
 };
 
 /// Reads one record. Throws FormatError naming the key and the fault, without a location: something is not of
-/// the layout, a role is unknown or out of turn, there is no message of an assistant. Throws UsageError for
+/// the layout, a role is unknown or out of turn, there is no message of an assistant. Throws Error for
 /// ChatLayout::preference, whose records are no conversations.
 Conversation read_conversation(const Json& record, ChatLayout layout, LossOn loss_on,
                                const ChatKeys& keys = {});

@@ -93,6 +93,17 @@ PreferencePair answers_to(Json prompt, const Json& record, const ChatKeys& keys)
           .tools = nullptr};
 }
 
+/// Whether both answers are lists that begin with what comes before an answer, so that the prompt is in them too.
+bool are_whole(const Json& record, const ChatKeys& keys) {
+  for (const std::string& name : {keys.chosen, keys.rejected}) {
+    const Json& answer = member_of(record, name);
+    if (!answer.is_array() || answer.empty()) return false;
+    const Json list = read_list(answer, name, keys, 0);
+    if (list.front()["role"] == kAssistantRole) return false;
+  }
+  return true;
+}
+
 PreferencePair read_pair(const Json& record, const ChatKeys& keys) {
   if (find_member(record, keys.prompt) != nullptr)
     return answers_to(read_alpaca_prompt(record, keys), record, keys);
@@ -106,6 +117,7 @@ PreferencePair read_pair(const Json& record, const ChatKeys& keys) {
   }
   const Json* prompt = find_member(record, "prompt");
   if (prompt == nullptr) return read_common_prompt(record, keys);
+  if (prompt->is_string() && are_whole(record, keys)) return read_common_prompt(record, keys);
   if (!prompt->is_string()) return answers_to(read_list(*prompt, "prompt", keys, 0), record, keys);
   if (!member_of(record, keys.chosen).is_string())
     return answers_to(Json::array({chat_message("user", prompt->get<std::string>())}), record, keys);

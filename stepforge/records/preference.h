@@ -19,7 +19,7 @@ struct PreferencePair {
 /// one of these, the first that the record has:
 ///  - "instruction" and "input", as Alpaca has them (LLaMA-Factory);
 ///  - "conversations" or "messages": turns {"from", "value"} or messages {"role", "content"};
-///  - "prompt", a text or messages (TRL);
+///  - "prompt", a text or messages (TRL), unless it is a text and both answers are whole conversations (UltraFeedback);
 ///  - what "chosen" and "rejected" begin with, if they are two lists or two texts (TRL, HH-RLHF). In texts it ends
 ///    after the last "Assistant:" of the common beginning, or else after its last word.
 /// Throws FormatError naming the key and the fault.

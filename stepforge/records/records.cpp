@@ -22,6 +22,18 @@ std::shared_ptr<const ChatTemplate> find_template(const RecordOptions& options, 
   return found;
 }
 
+void require_kind(const std::optional<ChatLayout>& layout, bool pairs) {
+  const bool holds_pairs = layout == ChatLayout::preference;
+  if (holds_pairs && !pairs)
+    throw UsageError(
+        "format \"preference\" holds pairs of answers, which a run with preference.loss learns from; set it, for "
+        "example to \"dpo\", or use another format");
+  if (!holds_pairs && pairs)
+    throw UsageError(
+        "preference.loss compares pairs of answers, and these are single texts; use data of format "
+        "\"preference\", or set preference.loss = \"none\"");
+}
+
 /// The options with what an entry of dataset_info.json says.
 RecordOptions options_of(const DatasetEntry& entry, RecordOptions options) {
   if (!entry.layout && options.loss_on != "assistant")
@@ -58,16 +70,21 @@ RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, c
 std::unique_ptr<const RecordFormat> make_record_format(const Tokenizer& tokenizer,
                                                        const RecordOptions& options) {
   const auto layout = find_chat_layout(options.format);
+  require_kind(layout, options.pairs);
   if (!layout)
     return limited(std::make_unique<PlainText>(tokenizer, options.ends, options.filter), options.limit);
-  if (layout == ChatLayout::preference)
-    throw UsageError("preference data is read by data show; training on it is not available yet");
+  if (options.pairs && options.loss_on != "assistant")
+    throw UsageError(format("loss_on = \"{}\": of pairs the answers count; remove it", options.loss_on));
+  if (options.pairs && options.limit.rule == TooLong::proportional)
+    throw UsageError("too_long = \"proportional\": a part of a pair is none; use \"drop\" or \"error\"");
   const ChatRecordOptions chat{.layout = *layout,
                                .loss_on = parse_loss_on(options.loss_on),
                                .keys = options.keys,
                                .filter = options.filter};
-  return limited(std::make_unique<ChatRecords>(tokenizer, find_template(options, tokenizer), chat),
-                 options.limit);
+  DocumentLimit limit = options.limit;
+  // A part of a pair is none.
+  if (options.pairs && limit.rule == TooLong::cut && limit.tokens > 0) limit.rule = TooLong::drop;
+  return limited(std::make_unique<ChatRecords>(tokenizer, find_template(options, tokenizer), chat), limit);
 }
 
 Records open_records(const std::vector<std::filesystem::path>& paths, const Tokenizer& tokenizer,

@@ -23,6 +23,8 @@ struct RecordOptions {
   TextEnds ends{};
   TextFilterRules filter{};           ///< which documents are kept
   std::string loss_on = "assistant";  ///< of chat data: what counts in the loss
+  bool pairs =
+      false;  ///< whether records are pairs of answers (ChatLayout::preference), and not single texts
   /// Name of a data set in LLaMA-Factory's dataset_info.json, which is the path then (records/dataset_info.h); it says the
   /// files, the format and the keys.
   std::string dataset{};
@@ -42,8 +44,8 @@ struct RecordFiles {
 /// Throws UsageError for unknown words and missing files, and what reading dataset_info.json throws.
 RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, const RecordOptions& options);
 
-/// What the records become. Must not outlive `tokenizer`. Throws UsageError for unknown words and preference data, and
-/// what reading the chat template throws.
+/// What the records become. Must not outlive `tokenizer`. Throws UsageError for unknown words and unless options.pairs says
+/// whether these are pairs, and what reading the chat template throws.
 std::unique_ptr<const RecordFormat> make_record_format(const Tokenizer& tokenizer,
                                                        const RecordOptions& options);
 

@@ -32,6 +32,11 @@ ContextExchange context_exchange(const GroupCommunicators& groups, const Context
       ranks->reduce_scatter(bytes_of(parts), bytes_of(part), summed_type(part));
     };
   }
+  exchange.sum = [keys = groups.at(layout.keys_group, Lane::compute),
+                  heads = groups.at(layout.heads_group, Lane::compute)](const at::Tensor& tensor) {
+    for (Communicator* const ranks : {heads, keys})
+      if (ranks != nullptr) ranks->all_reduce(bytes_of(tensor), summed_type(tensor));
+  };
   return exchange;
 }
 

@@ -486,6 +486,7 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
           {"loader", build_loader},
           {"executor", build_executor},
           {"checkpoint", build_checkpoint},
+          {"preferences", build_preferences},
           {"answer_ends", record_answer_ends},
           {"metrics", build_metrics}};
 }

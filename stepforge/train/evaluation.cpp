@@ -75,7 +75,8 @@ BatchLoss evaluate_batch(Executor& executor, const Batch& batch, bool with_logit
 }
 
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
-                          const std::function<bool()>& stop, const ContextPart& part) {
+                          const std::function<bool()>& stop, const ContextPart& part,
+                          const TokenLosses& on_losses) {
   const auto begin = std::chrono::steady_clock::now();
   const RankLayout& layout = executor.store().groups().layout();
   if (part.degree != layout.dims.cp) {
@@ -106,6 +107,7 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
       throw UnreadableRows("another rank could not read its rows of the validation data; its error says why");
     result.stopped = host(scalars.interrupted) != 0.0;
     if (result.stopped) break;
+    if (on_losses && services.result.token_loss.defined()) on_losses(batch, services.result.token_loss);
     // Rank order is batch order, so without context parallelism the sum is that of a single rank.
     for (int64_t rank = 0; rank < scalars.gathered_losses.size(0); ++rank)
       loss_sum += host(scalars.gathered_losses.select(0, rank).select(0, 0));

@@ -18,7 +18,7 @@ class UnreadableRows : public Error {
 };
 
 struct EvaluationResult {
-  double loss = 0.0;  ///< mean over valid labels, natural log
+  double loss = 0.0;  ///< mean over valid labels, natural log; of a run on pairs of answers PairResult::loss
   double perplexity = 0.0;
   double bits_per_byte = 0.0;  ///< NaN if the number of bytes of the data is unknown
   int64_t valid_labels = 0;
@@ -27,13 +27,17 @@ struct EvaluationResult {
   bool stopped = false;  ///< ended early because some rank was asked to stop
 };
 
+/// Called with the losses of the tokens of each batch, on the ranks that compute them.
+using TokenLosses = std::function<void(const Batch& batch, const at::Tensor& token_loss)>;
+
 /// Evaluates up to `max_batches` batches of `rows` rows of a one-pass stream; -1 = all. Ends early, after a batch
 /// before which `stop` returned true on some rank. A collective over the ranks of the executor's store: the data
 /// ranks share the batches; the result is the same on all of them, and equal to that of a single rank, with
 /// context parallelism up to the last bits. `part`: of each row, that this rank has. Throws Error for an endless
 /// stream, UnreadableRows if a rank cannot read its rows.
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
-                          const std::function<bool()>& stop = {}, const ContextPart& part = {});
+                          const std::function<bool()>& stop = {}, const ContextPart& part = {},
+                          const TokenLosses& on_losses = {});
 
 /// The loss of one batch.
 struct BatchLoss {

@@ -133,6 +133,7 @@ Context Executor::context_for(const Operation& operation, const StepInputs& inpu
   LoadedBatch& loaded = read(operation, BufferKind::batch).batches.at(ahead);
   context.batch = &loaded.batch;
   if (loaded.routers) context.routers = &*loaded.routers;
+  if (loaded.preferences) context.preferences = &*loaded.preferences;
   context.dropout = inputs.dropout;
   context.adapter_dropout = inputs.adapter_dropout;
   context.dropout_key = inputs.dropout_key;
@@ -229,9 +230,11 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
 
 void Executor::load_batch(const Operation& operation, StepServices& services) {
   std::vector<LoadedBatch>& loaded = allocate(operation, BufferKind::batch).batches;
+  loaded.reserve(static_cast<size_t>(program_.ahead) + 1);  // what a step has of a batch refers to it
   for (int ahead = 0; ahead <= program_.ahead; ++ahead) {
     LoadedBatch& added = loaded.emplace_back(services.load_batch(operation.micro_batch, ahead));
     added.routers = services.router_step(added.batch, ahead);
+    if (ahead == 0) added.preferences = services.preference_step(operation.micro_batch, added.batch);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/gradient_queue.h"
+#include "stepforge/nn/preference_step.h"
 #include "stepforge/nn/router_step.h"
 #include "stepforge/step/program.h"
 #include "stepforge/step/simulate.h"
@@ -36,6 +37,10 @@ class StepServices {
   virtual BatchTensors load_batch(int micro_batch, int ahead) = 0;
   /// What the routers of the model exchange with a step, if they have losses or their tokens are counted.
   virtual std::optional<RouterStep> router_step(const BatchTensors& batch, int ahead) { return {}; }
+  /// The loss of pairs of answers, if the step trains on them.
+  virtual std::optional<PreferenceStep> preference_step(int micro_batch, const BatchTensors& batch) {
+    return {};
+  }
   /// The factor of each token's loss, a scalar (kernels/scalars.h): 1 / valid labels of the whole step.
   virtual at::Tensor loss_scale(int ahead) { return {}; }
   /// Gives the losses of the last stage to all stages of the pipeline.
@@ -106,6 +111,7 @@ class Executor {
     explicit LoadedBatch(BatchTensors loaded) : batch(std::move(loaded)) {}
     BatchTensors batch;
     std::optional<RouterStep> routers = {};
+    std::optional<PreferenceStep> preferences = {};
   };
 
   /// A live buffer's contents: one of these, by BufferKind.

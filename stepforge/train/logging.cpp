@@ -5,6 +5,9 @@
 #include <cmath>
 #include <utility>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
+
 #include "stepforge/base/machine.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
@@ -12,6 +15,7 @@
 #include "stepforge/metrics/record.h"
 #include "stepforge/metrics/smoothed.h"
 #include "stepforge/metrics/throughput.h"
+#include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/communication_window.h"
 #include "stepforge/train/mtp_losses.h"
 #include "stepforge/train/router_monitor.h"
@@ -38,6 +42,10 @@ class LoggingCallback : public Callback {
                                                    const at::Tensor& token_loss) {
         depths_->add(ahead, batch, token_loss);
       };
+    }
+    if (trainer.config.preference.enabled()) {
+      pairs_ = at::zeros({kPairFigures}, at::device(store.device()).dtype(at::kDouble));
+      trainer.train_step->on_pairs = [this](const PairReport& report) { pairs_.add_(report.figures); };
     }
     routers_ = make_router_monitor(trainer.config, trainer.job.layout.dims, store);
     if (routers_ == nullptr) return;
@@ -79,6 +87,7 @@ class LoggingCallback : public Callback {
     if (has_loss) record.add(metric::max_loss, trainer.last_step.max_loss);
     for (const auto& [name, loss] : sources_->take(ranks)) record.add(metric::source_loss(name), loss);
     if (depths_ != nullptr) depths_->log(ranks, record);
+    if (pairs_.defined()) log_pairs(ranks, record);
     if (routers_ != nullptr) routers_->log(ranks, record);
     if (has_loss) record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
@@ -109,8 +118,10 @@ class LoggingCallback : public Callback {
     const EvaluationResult& result = trainer.last_validation;
     MetricsRecord record{"validation", trainer.state.step, wall_time_now(), {}};
     record.add(metric::validation_loss, result.loss);
-    record.add(metric::validation_perplexity, result.perplexity);
-    if (std::isfinite(result.bits_per_byte))
+    const bool on_pairs = trainer.config.preference.enabled();
+    if (on_pairs) add_pair_metrics(trainer.last_pairs.figures, metric::validation_prefix, record);
+    if (!on_pairs) record.add(metric::validation_perplexity, result.perplexity);
+    if (!on_pairs && std::isfinite(result.bits_per_byte))
       record.add(metric::validation_bits_per_byte, result.bits_per_byte);
     record.add(metric::validation_tps, static_cast<double>(result.tokens) / result.seconds);
     trainer.metrics->write(std::move(record));
@@ -122,6 +133,13 @@ class LoggingCallback : public Callback {
   }
 
  private:
+  void log_pairs(Communicator* ranks, MetricsRecord& record) {
+    const at::Tensor sums = pairs_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    if (ranks != nullptr) ranks->all_reduce(bytes_of(sums), DType::f64);
+    add_pair_metrics({sums.const_data_ptr<double>(), static_cast<size_t>(kPairFigures)}, "", record);
+    pairs_.zero_();
+  }
+
   Smoothed seconds_per_step_;
   ThroughputMeter meter_;
   CommunicationWindow communication_;
@@ -130,7 +148,8 @@ class LoggingCallback : public Callback {
   // Since the last record:
   int64_t labels_ = 0;
   std::unique_ptr<SourceLosses> sources_;
-  std::unique_ptr<MtpLosses> depths_;       ///< null without multi-token prediction
+  std::unique_ptr<MtpLosses> depths_;  ///< null without multi-token prediction
+  at::Tensor pairs_;                   ///< sums of PairReport::figures; undefined without pairs of answers
   std::unique_ptr<RouterMonitor> routers_;  ///< null if there is nothing to log of routers
 };
 

@@ -13,9 +13,9 @@ namespace stepforge {
 
 StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device, int64_t units,
                          int64_t depths) {
-  constexpr int64_t kSingle = 16;
+  constexpr int64_t kSingle = 19;
   constexpr int64_t kOfDepth = 3;
-  constexpr int64_t kCounts = 5;
+  constexpr int64_t kCounts = 6;
   const int64_t losses = micro_batches + 1;
   all = at::zeros({kSingle + kOfDepth * depths + units + losses * (ranks > 1 ? ranks + 1 : 1)},
                   at::TensorOptions().dtype(at::kDouble).device(device));
@@ -30,6 +30,9 @@ StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device
   interrupted = counts.select(0, 2);
   tokens = counts.select(0, 3);
   without_rows = counts.select(0, 4);
+  better_labels = counts.select(0, 5);
+  sft_scale = single();
+  label_mean = single();
   token_weight = single();
   for (int64_t depth = 0; depth < depths; ++depth)
     ahead.push_back({single(), counts.select(0, kCounts + depth), single()});
@@ -46,13 +49,15 @@ StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device
 }
 
 void StepScalars::begin(double own_label_weight, int64_t own_labels, int64_t own_tokens,
-                        int64_t data_rank_count, std::span<const double> ahead_weights) const {
+                        int64_t data_rank_count, std::span<const double> ahead_weights,
+                        int64_t own_better_labels) const {
   all.zero_();
   own_weight.fill_(own_label_weight);
   data_ranks.fill_(data_rank_count);
   label_weight.fill_(own_label_weight);
   valid_labels.fill_(own_labels);
   tokens.fill_(own_tokens);
+  better_labels.fill_(own_better_labels);
   for (size_t i = 0; i < ahead.size(); ++i) {
     ahead[i].own_weight.fill_(ahead_weights[i]);
     ahead[i].label_weight.fill_(ahead_weights[i]);
@@ -64,6 +69,7 @@ void StepScalars::sum_counts(Communicator& ranks, const RankLayout& layout) cons
     label_weight.zero_();
     valid_labels.zero_();
     tokens.zero_();
+    better_labels.zero_();
     for (const AheadScalars& depth : ahead) depth.label_weight.zero_();
   }
   ranks.all_reduce(bytes_of(counts), DType::f64);

@@ -33,8 +33,9 @@ struct StepScalars {
 
   /// Starts a step: sets the total weight of this rank's labels, their number, the number of its tokens without padding,
   /// and the number of ranks with data; all others to 0. `ahead_weights`: the total weight of the labels of each depth.
+  /// `own_better_labels`: of this rank's labels, those of the better answers of pairs.
   void begin(double own_label_weight, int64_t own_labels, int64_t own_tokens, int64_t data_rank_count,
-             std::span<const double> ahead_weights = {}) const;
+             std::span<const double> ahead_weights = {}, int64_t own_better_labels = 0) const;
 
   /// Sums `counts` over all ranks. Among ranks that read the same rows, by tensor parallelism or in a pipeline, one counts
   /// labels and tokens.
@@ -49,13 +50,16 @@ struct StepScalars {
   at::Tensor
       own_weight;  ///< of the labels of this rank's micro-batches together; their number if each weighs 1
   at::Tensor data_ranks;  ///< ranks that read different rows
-  at::Tensor counts;  ///< [5 + depths]: the next five, and the label_weight of each depth, which ranks add
-  at::Tensor label_weight;  ///< own_weight of all ranks
-  at::Tensor valid_labels;  ///< of the step
-  at::Tensor interrupted;   ///< ranks that were asked to stop
-  at::Tensor tokens;        ///< of the step, without padding
-  at::Tensor without_rows;  ///< ranks that could not read their rows
-  at::Tensor token_weight;  ///< of a label of this rank that weighs 1 in the loss: the scale of its gradient
+  at::Tensor counts;      ///< [6 + depths]: the next six, and the label_weight of each depth, which ranks add
+  at::Tensor label_weight;   ///< own_weight of all ranks
+  at::Tensor valid_labels;   ///< of the step
+  at::Tensor interrupted;    ///< ranks that were asked to stop
+  at::Tensor tokens;         ///< of the step, without padding
+  at::Tensor without_rows;   ///< ranks that could not read their rows
+  at::Tensor better_labels;  ///< of the step; 0 unless it trains on pairs of answers
+  at::Tensor sft_scale;      ///< of these: label_weight / better_labels
+  at::Tensor label_mean;     ///< 1 / valid_labels: the scale of the routers' losses of such a step
+  at::Tensor token_weight;   ///< of a label of this rank that weighs 1 in the loss: the scale of its gradient
   std::vector<AheadScalars> ahead;  ///< of depth 1, 2, ...
 
   at::Tensor own_losses;  ///< [micro_batches + 1]: the next two, which each rank sends

@@ -72,6 +72,8 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   scalars_.without_rows.fill_(lacks_rows);
   services.on_losses = on_losses;
   services.on_ahead_losses = on_ahead_losses;
+  services.preferences = preferences;
+  services.on_pairs = on_pairs;
   set_routers(services, on_router_report);
   balance_.begin();
   if (balance_.changes()) services.balance = &balance_;
@@ -176,6 +178,7 @@ NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, Step
     }
   };
   TrainingServices services(config_.training, micro_batches, store_, nullptr, scalars_);
+  services.preferences = preferences;
   set_routers(services, nullptr);
   executor_.run(inputs, services);
   return first;

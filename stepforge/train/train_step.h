@@ -13,6 +13,7 @@
 #include "stepforge/optim/optimizer.h"
 #include "stepforge/storage/gradient_norm.h"
 #include "stepforge/train/executor.h"
+#include "stepforge/train/preference_data.h"
 #include "stepforge/train/router_balance.h"
 #include "stepforge/train/step_scalars.h"
 
@@ -55,6 +56,9 @@ class TrainStep {
   std::function<void(int ahead, const BatchTensors& batch, const at::Tensor& token_loss)> on_ahead_losses;
   /// Called with what each router reports about a micro-batch, once per step. Null if nobody needs it.
   std::function<void(const RouterReport& report)> on_router_report;
+  /// Called with what each micro-batch of pairs of answers reports, once per step.
+  std::function<void(const PairReport& report)> on_pairs;
+  const PreferenceData* preferences = nullptr;  ///< null unless the steps train on pairs
   /// See the events of the same names in Callback.
   std::function<void()> on_micro_step_end;
   /// Null if nobody needs the numbers before the update: the host then reads them only after the step.

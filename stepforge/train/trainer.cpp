@@ -274,10 +274,13 @@ void Trainer::handle_unlabelled() {
 
 void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
+  const bool on_pairs = config.preference.enabled();
+  PairTable pairs = on_pairs ? PairTable(*data.validation) : PairTable();
   try {
     last_validation = evaluate(
         *evaluator, *data.validation, job.batch.rows_per_micro_batch, config.validation.steps,
-        [this] { return interrupted(); }, job.batch.part);
+        [this] { return interrupted(); }, job.batch.part,
+        on_pairs ? adding_to(pairs, *store) : TokenLosses());
   } catch (const UnreadableRows&) {
     data_failure_ = std::current_exception();
     state.validation_pending = true;
@@ -289,6 +292,11 @@ void Trainer::validate() {
   if (last_validation.valid_labels == 0)
     return log.warning("step {}: no token of the validation data has a label, so there is no loss",
                        state.step);
+  if (on_pairs) {
+    pairs.sum(*store);
+    last_pairs = pair_result(preferences.loss, pairs.scores(preferences.validation));
+    last_validation.loss = last_pairs.loss;
+  }
   callbacks.emit(&Callback::evaluate, *this);
 }
 

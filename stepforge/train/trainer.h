@@ -61,7 +61,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// The standard steps: ranks, run_folder, threads, device, tokenizer, data, job, steps, step_program,
-  /// groups, parameters, model, optimizer, loader, executor, checkpoint, answer_ends, metrics. Replace one by name before
+  /// groups, parameters, model, optimizer, loader, executor, checkpoint, preferences, answer_ends, metrics. Replace one by name before
   /// build(); throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
   const std::vector<BuildStep>& build_steps() const { return build_steps_; }
@@ -134,6 +134,7 @@ class Trainer {
   std::unique_ptr<Executor> evaluator;
   std::shared_ptr<const GroupCommunicators> groups;  ///< destroyed before the buffers of its collectives
   std::unique_ptr<TrainStep> train_step;
+  PreferenceData preferences;  ///< of a run on pairs of answers
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
   FrozenWeights left_out;                         ///< what checkpoints leave out
@@ -146,6 +147,7 @@ class Trainer {
   double last_flops = 0.0;  ///< of the last step, on this rank
   double last_lr = 0.0;     ///< the learning rate of the default parameter group in the last step
   EvaluationResult last_validation;
+  PairResult last_pairs;  ///< the same of pairs of answers
   bool resumed = false;
   SaveOutcome last_save;         ///< the last save that has ended
   int64_t last_saved_step = -1;  ///< the newest checkpoint published by this run, or the one resumed from
@@ -191,6 +193,8 @@ class Trainer {
 std::vector<Trainer::BuildStep> standard_build_steps();
 /// Makes the learning-rate schedule that begins with state.schedule_begin; a part of the build step "optimizer".
 void build_schedule(Trainer& trainer);
+/// The build step "preferences": what a run on pairs of answers compares with.
+void build_preferences(Trainer& trainer);
 /// The build step "checkpoint": creates the writer, and resumes the run or loads initial weights.
 void build_checkpoint(Trainer& trainer);
 

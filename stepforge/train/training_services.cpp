@@ -36,6 +36,14 @@ double weight_of(const std::vector<Batch>& batches, size_t ahead) {
   return weight;
 }
 
+/// Of the first of the ranks that have parts of the same rows, those of whole rows.
+int64_t better_labels_of(const std::vector<Batch>& batches) {
+  int64_t labels = 0;
+  for (const Batch& batch : batches)
+    for (const AnswerPair& pair : batch.pairs) labels += batch.part.index == 0 ? pair.answers[0].labels : 0;
+  return labels;
+}
+
 }  // namespace
 
 TrainingServices::TrainingServices(const TrainingConfig& training, const std::vector<Batch>& batches,
@@ -58,13 +66,21 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
   std::vector<double> ahead_weights;
   for (size_t depth = 1; depth <= scalars.ahead.size(); ++depth)
     ahead_weights.push_back(weight_of(batches, depth));
-  scalars_.begin(weight_of(batches, 0), labels, tokens, store.groups().layout().data_ranks, ahead_weights);
+  scalars_.begin(weight_of(batches, 0), labels, tokens, store.groups().layout().data_ranks, ahead_weights,
+                 better_labels_of(batches));
+  weigh_counts();
+}
+
+void TrainingServices::weigh_counts() const {
   domain_.weigh_tokens(scalars_);
+  reciprocal_or_zero(scalars_.better_labels, scalars_.sft_scale);
+  scalars_.sft_scale.mul_(scalars_.label_weight);
+  reciprocal_or_zero(scalars_.valid_labels, scalars_.label_mean);
 }
 
 void TrainingServices::count_labels(Communicator& ranks) {
   scalars_.sum_counts(ranks, store_.groups().layout());
-  domain_.weigh_tokens(scalars_);
+  weigh_counts();
 }
 
 BatchTensors TrainingServices::load_batch(int micro_batch, int ahead) {
@@ -84,12 +100,24 @@ std::optional<RouterStep> TrainingServices::router_step(const BatchTensors& batc
     if (on_router_report) on_router_report(report);
     if (balance != nullptr) balance->add(report);
   };
-  return RouterStep(loss_scale(ahead), batch, add, tensor);
+  // The losses of routers are means over tokens, also of pairs.
+  const at::Tensor scale = preferences != nullptr ? scalars_.label_mean : loss_scale(ahead);
+  return RouterStep(scale, batch, add, tensor);
+}
+
+std::optional<PreferenceStep> TrainingServices::preference_step(int micro_batch, const BatchTensors& batch) {
+  if (preferences == nullptr) return std::nullopt;
+  const auto add = [this, micro_batch](const PairReport& report) {
+    scalars_.loss_sums.select(0, micro_batch).copy_(report.loss);
+    if (on_pairs) on_pairs(report);
+  };
+  return PreferenceStep(preferences->loss, batch.host, store_.device(), preferences->training.of(batch.host),
+                        scalars_.sft_scale, add);
 }
 
 void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) {
   const at::Tensor& losses = loss.token_loss;
-  sum_losses(batch, losses, scalars_.loss_sums.select(0, micro_batch));
+  if (preferences == nullptr) sum_losses(batch, losses, scalars_.loss_sums.select(0, micro_batch));
   if (on_losses) on_losses(batches_.at(static_cast<size_t>(micro_batch)), losses);
   if (on_micro_step_end) on_micro_step_end();
 }

@@ -13,6 +13,7 @@
 #include "stepforge/storage/gradient_norm.h"
 #include "stepforge/train/averaging_domain.h"
 #include "stepforge/train/executor.h"
+#include "stepforge/train/preference_data.h"
 #include "stepforge/train/router_balance.h"
 #include "stepforge/train/step_scalars.h"
 
@@ -37,8 +38,11 @@ class TrainingServices : public StepServices {
   std::function<void(const RouterReport& report)> on_router_report;
   std::function<void()> on_micro_step_end;
   std::function<void()> on_pre_update;
-  RouterBalance* balance = nullptr;  ///< null unless the corrections of routers change
-  TensorParallel tensor = {};        ///< whose slices of the tokens routers get
+  /// What each micro-batch of pairs reports.
+  std::function<void(const PairReport& report)> on_pairs;
+  const PreferenceData* preferences = nullptr;  ///< null unless the step trains on pairs of answers
+  RouterBalance* balance = nullptr;             ///< null unless the corrections of routers change
+  TensorParallel tensor = {};                   ///< whose slices of the tokens routers get
 
   void count_labels(Communicator& ranks) override;
   at::Tensor loss_scale(int ahead) override {
@@ -46,6 +50,7 @@ class TrainingServices : public StepServices {
                       : scalars_.ahead.at(static_cast<size_t>(ahead) - 1).token_weight;
   }
   BatchTensors load_batch(int micro_batch, int ahead) override;
+  std::optional<PreferenceStep> preference_step(int micro_batch, const BatchTensors& batch) override;
   std::optional<RouterStep> router_step(const BatchTensors& batch, int ahead) override;
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override;
   void extra_loss_ready(int micro_batch, double weight, const BatchTensors& batch,
@@ -63,6 +68,8 @@ class TrainingServices : public StepServices {
   void offload_optimizer(int unit) override;
 
  private:
+  /// Of the step's counts.
+  void weigh_counts() const;
   /// Each stage knows the norms of its units only.
   bool in_pipeline() const { return scalars_.unit_norm_terms.numel() > 0; }
 

@@ -225,6 +225,26 @@ TEST_F(Finetune, TextsAreReadInParagraphs) {
   EXPECT_FALSE(config.sampling.at_ends) << "there is no question";
 }
 
+TEST_F(Finetune, PairsOfAnswersAreComparedByDpo) {
+  std::string lines;
+  for (int i = 0; i < 100; ++i)
+    lines += format(
+        R"({{"prompt": [{{"role": "user", "content": "{}"}}], "chosen": "Yes.", "rejected": "No {}."}})"
+        "\n",
+        question(i), i);
+  write_text(*folder_ / "pairs.jsonl", lines);
+  const Config config = plan_of("pairs.jsonl").loaded.config;
+  EXPECT_EQ(config.preference.loss, PreferenceLoss::dpo);
+  EXPECT_EQ(config.data.sources.at(0).format, DataFormat::preference);
+  EXPECT_EQ(config.optimizer.lr, 5e-6);
+  EXPECT_EQ(config.training.epochs, 1);
+  EXPECT_GE(config.training.seq_len, 2 * 430) << "the longest prompts, twice";
+  EXPECT_TRUE(config.sampling.at_ends);
+  EXPECT_CONTAINS(config.sampling.prompt, "what follows?");
+  EXPECT_EQ(plan_of("pairs.jsonl", {"preference.loss=simpo"}).loaded.config.preference.loss,
+            PreferenceLoss::simpo);
+}
+
 TEST_F(Finetune, AFieldOfAnotherNameIsReadWhenItIsNamed) {
   std::string lines;
   for (int i = 0; i < 50; ++i)
@@ -244,9 +264,7 @@ TEST(RecordFormats, AreFoundByTheKeysOfARecord) {
   EXPECT_EQ(layout(R"({"instruction": "a", "input": "", "output": "b"})"), ChatLayout::alpaca);
   EXPECT_EQ(layout(R"({"prompt": "a", "completion": "b"})"), ChatLayout::prompt_completion);
   EXPECT_EQ(layout(R"({"text": "a"})"), std::nullopt);
-  EXPECT_CONTAINS(
-      message_of<UsageError>([&] { layout(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"); }), "here",
-      "preferences");
+  EXPECT_EQ(layout(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"), ChatLayout::preference);
   EXPECT_CONTAINS(message_of<UsageError>([&] { layout(R"({"question": "a", "answer": "b"})"); }),
                   "question, answer", "expected messages");
 }

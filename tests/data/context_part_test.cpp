@@ -42,6 +42,25 @@ TEST(ContextPart, HeadAndTailChunksGiveEveryRankTheSameWork) {
   }
 }
 
+TEST(ContextPart, TheTokensOfADocumentAreFoundInEveryPart) {
+  const Batch whole = numbered_rows();
+  for (const bool head_tail : {true, false}) {
+    for (const TokenRange& document :
+         {TokenRange{24, 5}, TokenRange{29, 8}, TokenRange{37, 11}, TokenRange{48, 24}}) {
+      std::vector<int32_t> found;
+      for (int64_t rank = 0; rank < 4; ++rank) {
+        const Batch part = take_part(whole, {.index = rank, .degree = 4, .head_tail = head_tail});
+        for (const TokenRange& range : held_tokens(part, document))
+          for (int64_t i = range.begin; i < range.begin + range.size; ++i)
+            found.push_back(part.tokens[static_cast<size_t>(i)]);
+      }
+      std::ranges::sort(found);
+      const auto first = whole.tokens.begin() + document.begin;
+      EXPECT_EQ(found, std::vector(first, first + document.size));
+    }
+  }
+}
+
 TEST(ContextPart, PartsHaveEveryTokenOnceWithItsLabelAndPosition) {
   const Batch whole = numbered_rows();
   for (const bool head_tail : {true, false}) {

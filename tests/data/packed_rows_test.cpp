@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/packed_rows.h"
 
+#include <numeric>
+
 #include <gtest/gtest.h>
 
 #include "tests/data/test_support.h"
@@ -53,6 +55,52 @@ TEST(PackedRows, TheLastLabelOfAFullRowIsIgnoredIfItsDocumentEnds) {
   EXPECT_EQ(batch.labels[1], kIgnoredLabel);
   EXPECT_EQ(batch.labels[3], kIgnoredLabel);
   EXPECT_EQ(batch.valid_labels, 2);
+}
+
+/// Documents of a prompt and an answer, twice; the answers count.
+PackedRows pair_rows(const TempFolder& folder, const std::vector<std::vector<uint8_t>>& masks,
+                     int64_t seq_len, Packing packing) {
+  IndexedDatasetWriter writer(folder / "pairs", {.type = TokenType::u16, .loss_mask = true});
+  for (const std::vector<uint8_t>& counted : masks) {
+    std::vector<int32_t> tokens(counted.size());
+    std::iota(tokens.begin(), tokens.end(), 10);
+    writer.add_document(tokens, counted);
+  }
+  writer.publish();
+  return {std::make_shared<IndexedDataset>(folder / "pairs"),
+          seq_len,
+          100,
+          packing,
+          0,
+          std::nullopt,
+          "",
+          DocumentKind::pair};
+}
+
+TEST(PackedRows, APairIsTwoDocumentsOfOneRow) {
+  const TempFolder folder;
+  const PackedRows rows = pair_rows(folder, {{0, 1, 1, 0, 1}, {0, 0, 1, 0, 0, 1}}, 12, Packing::best_fit);
+  ASSERT_EQ(rows.rows(), 1);
+  Row row;
+  rows.read(0, row);
+  // The longer pair comes first.
+  EXPECT_EQ(row.pairs, (std::vector<RowPair>{{.number = 1, .begin = 0, .middle = 3, .end = 6},
+                                             {.number = 0, .begin = 6, .middle = 9, .end = 11}}));
+  EXPECT_EQ(row.document_starts, (std::vector<int32_t>{3, 6, 9, 11}));
+  EXPECT_EQ(rows.attention_cost(0), 3 * 3 * 3 + 2 * 2 + 1);
+  EXPECT_EQ(rows.pairs(), 2);
+  EXPECT_EQ(rows_of(folder, {{1, 2}}, 4, Packing::none).pairs(), 0);
+}
+
+TEST(PackedRows, ADocumentThatIsNoPairIsRefused) {
+  for (const std::vector<uint8_t>& counted :
+       {std::vector<uint8_t>{0, 1, 1}, std::vector<uint8_t>{0, 1, 0}, std::vector<uint8_t>{0, 1, 0, 1, 0}}) {
+    const TempFolder folder;
+    const PackedRows rows = pair_rows(folder, {counted}, 8, Packing::none);
+    Row row;
+    EXPECT_CONTAINS(message_of<FormatError>([&] { rows.read(0, row); }),
+                    "document 0 of the data set is no pair");
+  }
 }
 
 TEST(PackedRows, KeepsTheLossMaskOfItsDataset) {

@@ -104,8 +104,9 @@ TEST_F(SampleTest, ShowsPreferencePairs) {
       text(sample(spec, 0)),
       "--- prompt ---\nuser: q\n--- chosen ---\nassistant: good\n--- rejected ---\nassistant: bad\n");
   plan_.sources = {spec};
-  EXPECT_CONTAINS(message_of<UsageError>([&] { open_data(plan_, tokenizer_.get()); }),
-                  "preference data is read by data show; training on it is not available yet");
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { open_data(plan_, tokenizer_.get()); }),
+      "format \"preference\" holds pairs of answers, which a run with preference.loss learns from");
 }
 
 TEST_F(SampleTest, ShowsDocumentsOfTextAndOfFinishedDataSets) {

@@ -56,7 +56,8 @@ TEST(Nf4, ValuesAreThoseOfBitsandbytesInBothTypes) {
 }
 
 TEST(Nf4, ABlockWithANonfiniteWeightIsNan) {
-  for (const double fault : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (const double fault :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     const at::Tensor values = random_tensor({3 * kCodeBlock}, 3);
     values.view({-1}).narrow(0, kCodeBlock + 5, 1).fill_(fault);
     const Nf4Weights made = nf4_parts(stored(values.numel()), values.numel());

@@ -50,6 +50,14 @@ TEST(ConsoleLine, LeavesOutTheLeastImportantFieldsUntilItFits) {
   }
 }
 
+TEST(ConsoleLine, ARunOnPairsShowsItsMargin) {
+  MetricsRecord record{"train", 100, 0.0, {}};
+  record.add(metric::loss, 0.5);
+  record.add(metric::reward_margins, 0.25);
+  record.add(metric::reward_accuracies, 0.75);
+  EXPECT_EQ(console_line(record, 200, false), "step: 100  loss: 0.5000  margin: 0.2500  accuracy: 0.750");
+}
+
 TEST(ConsoleLine, NamesTheTokensOfTheJobAndOfARankIfThereAreSeveral) {
   MetricsRecord record{"train", 1, 0, {}};
   record.add(metric::tps, 300);

@@ -267,8 +267,8 @@ TEST(Conversation, AFieldOfTenMegabytesIsNotRepeatedInAMessage) {
 }
 
 TEST(Conversation, PreferenceDataAreNoConversations) {
-  EXPECT_CONTAINS(message_of<UsageError>([] { read(R"({"prompt": "a"})", ChatLayout::preference); }),
-                  "training on it is not available yet");
+  EXPECT_CONTAINS(message_of<Error>([] { read(R"({"prompt": "a"})", ChatLayout::preference); }),
+                  "a pair of answers is no conversation");
 }
 
 TEST(Conversation, EveryLayoutHasItsName) {

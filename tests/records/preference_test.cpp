@@ -69,6 +69,16 @@ TEST(Preference, ThePromptIsTheCommonBeginning) {
   EXPECT_EQ(read(R"({"chosen": "one two", "rejected": "one twin"})").prompt, "one ");
 }
 
+/// As UltraFeedback has it: the prompt as a text, and again at the beginning of both conversations.
+TEST(Preference, ATextBesideWholeConversationsIsNotTheirPrompt) {
+  const PreferencePair pair = read(
+      R"({"prompt": "q", "chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+          "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}]})");
+  EXPECT_EQ(pair.prompt, Json::parse(R"([{"role": "user", "content": "q"}])"));
+  EXPECT_EQ(pair.chosen, Json::parse(R"([{"role": "assistant", "content": "a"}])"));
+  EXPECT_EQ(pair.rejected, Json::parse(R"([{"role": "assistant", "content": "b"}])"));
+}
+
 TEST(Preference, TheNamesOfTheKeysMayDiffer) {
   ChatKeys keys;
   keys.prompt = "q";

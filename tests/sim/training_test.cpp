@@ -49,6 +49,21 @@ TEST_F(SimTraining, EveryOptionTrainsAsOnTheCpu) {
     expect_equal({std::string("optimizer.name=") + optimizer});
 }
 
+TEST_F(SimTraining, PairsOfAnswersTrainAsOnTheCpu) {
+  const std::filesystem::path file = folder_.path() / "pairs.jsonl";
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += format(R"({{"prompt": "{}+{}=", "chosen": "{}", "rejected": "{}?"}})"
+                    "\n",
+                    i, i * 7 % 10, i + i * 7 % 10, i);
+  write_text(file, lines);
+  const Strings pairs{format("data.sources=[{{path=\"{}\",format=\"preference\"}}]", file.string()),
+                      "data.packing=best_fit", "training.seq_len=48"};
+  expect_equal(pairs + Strings{"preference.loss=dpo"});
+  expect_equal(pairs +
+               Strings{"preference.loss=orpo", "model.tie_embeddings=false", "model.freeze=[\"head\"]"});
+}
+
 TEST_F(SimTraining, ARunIsResumedOnAnotherKindOfDevice) {
   const Strings options{"training.steps=6", "checkpoint.interval=3"};
   const std::vector<StepRecord> whole = records("whole", options + Strings{"training.device=cpu"});

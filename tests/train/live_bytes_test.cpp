@@ -97,6 +97,11 @@ const Strings kExperts = {"model.family=qwen3_moe", "model.n_experts=4", "model.
 
 const Strings kFrozen = {"model.freeze=embedding,layers.0,layers.1", "model.frozen_dtype=bf16"};
 
+/// Adapters of matrices whose rows are whole blocks of codes, also on two tensor-parallel ranks.
+const Strings kCodes = {"adapter.type=lora", "adapter.rank=4",   "model.frozen_dtype=nf4",
+                        "model.dim=128",     "model.n_heads=4",  "model.n_kv_heads=2",
+                        "model.head_dim=32", "model.ffn_dim=128"};
+
 /// Of weights whose inputs are kept in any case.
 const std::string kPartlyFrozen =
     R"(model.freeze=embedding,layers\.[01]\..*norm,layers\.[01]\.attention\.out)";
@@ -120,6 +125,8 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"frozen_in_bf16", 2, kFrozen},
         MemoryLayout{"frozen_in_bf16_whole", 1, kFrozen + Strings{"precision.compute=bf16"}},
         MemoryLayout{"frozen_in_bf16_offloaded", 2, kFrozen + Strings{kOffloadState}},
+        MemoryLayout{"codes", 2, kCodes}, MemoryLayout{"codes_of_tensor_parts", 2, kCodes + Strings{kTensor}},
+        MemoryLayout{"codes_in_replicas", 2, kCodes + Strings{kReplicated}},
         MemoryLayout{"partly_frozen", 2, {kPartlyFrozen}},
         MemoryLayout{"sgd", 1, {"optimizer.name=sgd", "optimizer.momentum=0"}},
         MemoryLayout{"replicas", 2, {kReplicated}}, MemoryLayout{"hsdp", 4, {kReplicated}},

@@ -129,6 +129,7 @@ void use_sources(const EvalOptions& options, Config& config) {
   // A data plan needs a training source too; the same text is named but not read.
   config.data.sources = asked_sources(options);
   config.data.validation = config.data.sources;
+  config.preference.loss = has_pairs(config.data) ? PreferenceLoss::cpo : PreferenceLoss::none;
   config.data.packing = default_packing(config.data);
 }
 
@@ -167,7 +168,8 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   std::cout << format("loss {:.6f}  perplexity {:.4f}  ", result.loss, result.perplexity);
   if (std::isfinite(result.bits_per_byte))
     std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);
-  std::cout << format("over {} tokens, {:.0f} tok/s\n", with_thousands(result.valid_labels),
+  std::cout << format("over {} tokens{}, {:.0f} tok/s\n", with_thousands(result.valid_labels),
+                      config.preference.enabled() ? " of both answers of pairs" : "",
                       static_cast<double>(result.tokens) / result.seconds);
   require_finite(result.loss, options.model);
   return 0;

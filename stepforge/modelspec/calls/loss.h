@@ -16,6 +16,7 @@ struct LossAttributes {
   int64_t parts = 1;              ///< ranks that have a part of it
   bool whole_logits = false;      ///< these gather the logits
   double logit_cap = 0.0;         ///< logits are cap * tanh(x / cap); 0: not capped
+  bool pairs = false;             ///< in training each token is weighed by the loss of its pair of answers
   int64_t numbers_per_logit = 0;  ///< fp32 numbers that a loss of a plug-in allocates, with its gradient
 };
 
@@ -39,6 +40,7 @@ inline constexpr CallKind kLoss = {
           made.forward.chunk_token.compute = weight.shape[0];
           if (loss.parts > 1 && loss.whole_logits) made.forward.chunk_token.compute += loss.vocabulary;
           if (loss.parts > 1 && !loss.whole_logits) made.forward.chunk_token.fp32 = 4 + loss.parts;
+          made.backward.token.fp32 = loss.pairs ? 1 : 0;
           made.backward.chunk_token.fp32 = loss.numbers_per_logit * loss.vocabulary;
           made.forward.narrow = bf16_product(weight.shape[1], weight.shape[0]);
           made.backward.narrow =
@@ -62,8 +64,9 @@ inline constexpr CallKind kLoss = {
     .text =
         [](const CallView& view) {
           const auto& loss = view.attributes<LossAttributes>();
-          return format("{} tokens at once{}", loss.chunk,
-                        loss.logit_cap > 0 ? format(", cap {}", loss.logit_cap) : "");
+          return format("{} tokens at once{}{}", loss.chunk,
+                        loss.logit_cap > 0 ? format(", cap {}", loss.logit_cap) : "",
+                        loss.pairs ? ", weighed by pairs" : "");
         },
 };
 

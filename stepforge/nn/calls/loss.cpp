@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/loss.h"
 
+#include <algorithm>
+
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/nn/call_entries.h"
+#include "stepforge/nn/preference_step.h"
 #include "stepforge/nn/vocabulary_part.h"
 
 namespace stepforge {
@@ -25,8 +28,41 @@ void loss(const CallRun& run) {
           {.token_loss = token_loss.view({-1})});
 }
 
+/// In chunks, since libtorch copies bf16 rows to fp32 for it.
+void scale_rows(const at::Tensor& rows, const at::Tensor& factors, int64_t chunk) {
+  for (int64_t begin = 0; begin < rows.size(0); begin += chunk) {
+    const int64_t count = std::min(chunk, rows.size(0) - begin);
+    rows.narrow(0, begin, count).mul_(factors.narrow(0, begin, count).unsqueeze(1));
+  }
+}
+
+/// Pairs of answers: how much a token counts depends on the losses of its pair, which are computed first. If only the gradient
+/// of the input is wanted, which is one row for each token, one pass does both.
+void pairs_backward(const CallRun& run) {
+  const PreferenceStep& step = *run.context.preferences;
+  const double cap = attributes_of<LossAttributes>(run.call).logit_cap;
+  const auto& sum = run.resources.exchange.sum;
+  const at::Tensor token_loss = run.results[0].view({-1});
+  if (!run.weight(0).trained()) {
+    const at::Tensor gradient = run.written[0];
+    compute(run, {.scale = run.gradients[0], .cap = cap},
+            {.token_loss = token_loss, .grad_hidden = gradient});
+    scale_rows(gradient, step.weigh(token_loss, sum), attributes_of<LossAttributes>(run.call).chunk);
+    return;
+  }
+  compute(run, {.cap = cap}, {.token_loss = token_loss});
+  const at::Tensor weights = step.weigh(token_loss, sum);
+  LinearCrossEntropyOutputs outputs{.token_loss = token_loss, .grad_hidden = run.written[0]};
+  run.weight(0).write_now([&](const at::Tensor& weight_gradient, bool accumulate) {
+    outputs.grad_weight = weight_gradient;
+    outputs.accumulate_weight = accumulate;
+    compute(run, {.scale = run.gradients[0], .weights = weights, .cap = cap}, outputs);
+  });
+}
+
 /// The gradient of each loss is the same scalar.
 void loss_backward(const CallRun& run) {
+  if (run.context.preferences != nullptr) return pairs_backward(run);
   const LossOptions& options = run.resources.loss;
   const LossGradient gradient{.scale = run.gradients[0],
                               .z_weight = options.z_weight,

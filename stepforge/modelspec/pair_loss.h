@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loss of a pair of answers, of which the first is the better one.
+//
+//   x_i = log-probability of answer i, divided by its tokens if normalized, less that of the reference if there is one
+//   u = x_1 - x_2, or the difference of their log odds log(p / (1 - p)); answer 1 is the better one
+//   sigmoid:  -(1 - s) log sigmoid(beta u - margin) - s log sigmoid(margin - beta u)
+//   hinge:    max(0, 1 - beta u)
+//   square:   (u - 1 / (2 beta))^2
+//   loss = weight x this, and sft_weight x the mean cross-entropy of the better answers of the step
+//
+// Each row names its paper in config/section_preference.cpp; the forms are those of TRL.
+#pragma once
+
+#include <cstdint>
+
+namespace stepforge {
+
+enum class PairForm : uint8_t { sigmoid, hinge, square };
+
+struct PairLoss {
+  PairForm form = PairForm::sigmoid;
+  bool has_reference = false;  ///< compares with the model at the start of the run
+  bool normalized = false;
+  bool log_odds = false;
+  double beta = 0.1;
+  double margin = 0.0;
+  double smoothing = 0.0;
+  double weight = 1.0;
+  double sft_weight = 0.0;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/nn/pair_terms.h"
+
+#include <utility>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+
+#include "stepforge/base/error.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The compared value of each answer, and its derivative by the log-probability.
+struct Compared {
+  at::Tensor values;
+  at::Tensor derivatives;
+};
+
+Compared compared(const PairLoss& loss, const PairScores& scores) {
+  Compared made{loss.has_reference ? scores.log_probs - scores.references : scores.log_probs,
+                at::ones_like(scores.log_probs)};
+  if (loss.normalized) {
+    made.values = made.values / scores.lengths;
+    made.derivatives = made.derivatives / scores.lengths;
+  }
+  return made;
+}
+
+/// log(p / (1 - p)) of p = exp(value), which is below 1.
+Compared log_odds(const Compared& of) {
+  constexpr double kMost = -1e-12;
+  const at::Tensor values = of.values.clamp_max(kMost);
+  const at::Tensor rest = -values.expm1();  // 1 - p
+  return {values - rest.log(), of.derivatives / rest};
+}
+
+/// The loss by the difference of the compared values, and its derivative.
+std::pair<at::Tensor, at::Tensor> outer(const PairLoss& loss, const at::Tensor& difference) {
+  const double beta = loss.beta;
+  const at::Tensor z = difference * beta - loss.margin;
+  switch (loss.form) {
+    case PairForm::sigmoid: {
+      const double s = loss.smoothing;
+      return {at::log_sigmoid(z) * (s - 1.0) - at::log_sigmoid(-z) * s,
+              ((-z).sigmoid() * (s - 1.0) + z.sigmoid() * s) * beta};
+    }
+    case PairForm::hinge:
+      return {(1.0 - z).clamp_min(0.0), z.lt(1.0).to(z.scalar_type()) * -beta};
+    case PairForm::square: {
+      const at::Tensor error = difference - 1.0 / (2.0 * beta);
+      return {error * error, error * 2.0};
+    }
+  }
+  throw Error("a loss of pairs has no such form");
+}
+
+}  // namespace
+
+PairTerms pair_terms(const PairLoss& loss, const PairScores& scores) {
+  const at::NoGradGuard no_grad;
+  const Compared plain = compared(loss, scores);
+  const Compared by = loss.log_odds ? log_odds(plain) : plain;
+  const auto [losses, slope] = outer(loss, by.values.select(1, 0) - by.values.select(1, 1));
+  const double weight = loss.weight;
+  const at::Tensor rewarded = loss.has_reference ? scores.log_probs - scores.references : plain.values;
+  return {.losses = losses * weight,
+          .gradients = at::stack({slope, -slope}, 1) * by.derivatives * weight,
+          .rewards = rewarded * (loss.log_odds ? weight : loss.beta),
+          .log_probs = loss.has_reference ? scores.log_probs : plain.values};
+}
+
+}  // namespace stepforge

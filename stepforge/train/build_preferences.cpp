@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The build step "preferences": the log-probabilities of the reference, computed once or read again.
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/catalog/pair_losses.h"
+#include "stepforge/train/trainer.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr const char* kReferenceFile = "reference.safetensors";
+
+/// Each row of the training data once.
+std::shared_ptr<const RowStream> every_row(const RowStream& train) {
+  std::vector<std::shared_ptr<const RowSource>> sources;
+  for (const SourceTree::Leaf& leaf : train.sources()) sources.push_back(leaf.source);
+  return RowStream::one_pass(sources);
+}
+
+void score_all(Trainer& trainer, const RowStream& train) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto score = [&](const RowStream& stream) {
+    return score_pairs(*trainer.evaluator, stream, trainer.job.batch.rows_per_micro_batch,
+                       trainer.job.batch.part);
+  };
+  PreferenceData& data = trainer.preferences;
+  if (trainer.is_main())
+    trainer.log.info("computing the log-probabilities of the reference, the model as it is now");
+  data.training = score(train);
+  if (trainer.data.validation != nullptr) data.validation = score(*trainer.data.validation);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  if (trainer.is_main())
+    trainer.log.info("reference: {} pairs in {:.1f} s",
+                     with_thousands(data.training.pairs() + data.validation.pairs()), seconds.count());
+}
+
+}  // namespace
+
+void build_preferences(Trainer& trainer) {
+  const Config& config = trainer.config;
+  if (!config.preference.enabled()) return;
+  PreferenceData& data = trainer.preferences;
+  data.loss = find_pair_loss(config.preference);
+  trainer.train_step->preferences = &data;
+  if (!data.loss.has_reference) return;
+  const auto train = every_row(*trainer.data.train);
+  const auto& validation = trainer.data.validation;
+  const std::string identity =
+      content_hash(train->fingerprint() + (validation != nullptr ? validation->fingerprint() : ""));
+  const std::filesystem::path file = std::filesystem::path(config.run_dir) / kReferenceFile;
+  // A start from other weights, a checkpoint of another run included, has a reference of its own.
+  if (trainer.last_saved_step >= 0) {
+    data.training = PairTable(*train);
+    if (validation != nullptr) data.validation = PairTable(*validation);
+    return load_references(file, identity, data);
+  }
+  score_all(trainer, *train);
+  if (trainer.is_main()) save_references(file, data, identity);
+}
+
+}  // namespace stepforge

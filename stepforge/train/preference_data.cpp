@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/train/preference_data.h"
+
+#include <map>
+#include <utility>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/staged.h"
+#include "stepforge/data/context_part.h"
+#include "stepforge/metrics/names.h"
+#include "stepforge/nn/pair_terms.h"
+#include "stepforge/storage/tensor_parts.h"
+#include "stepforge/tensorfile/safetensors.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr int64_t kColumns = 4;
+constexpr const char* kIdentity = "data";
+
+int64_t pairs_of(const RowStream& stream, size_t source) {
+  return stream.sources()[source].source->pairs();
+}
+
+double sum_of(const at::Tensor& token_loss, const Batch& batch, const Answer& answer) {
+  double sum = 0.0;
+  const auto* const losses = token_loss.const_data_ptr<float>();
+  for (const TokenRange& range : held_tokens(batch, {answer.begin, answer.end - answer.begin}))
+    for (int64_t i = range.begin; i < range.begin + range.size; ++i) sum += losses[i];
+  return sum;
+}
+
+/// The tables by their names in a file.
+std::map<std::string, at::Tensor> named(const PreferenceData& data) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, table] :
+       {std::pair("training", &data.training), std::pair("validation", &data.validation)})
+    for (size_t i = 0; i < table->tensors().size(); ++i)
+      tensors.emplace(format("{}.{}", name, i), table->tensors()[i]);
+  return tensors;
+}
+
+}  // namespace
+
+PairTable::PairTable(const RowStream& stream) {
+  for (size_t i = 0; i < stream.sources().size(); ++i)
+    sources_.push_back(at::zeros({pairs_of(stream, i), kColumns}, at::device(at::kCPU).dtype(at::kDouble)));
+}
+
+void PairTable::add(const Batch& batch, const at::Tensor& token_loss) {
+  const at::Tensor losses = token_loss.to(at::kCPU, at::kFloat).contiguous();
+  for (const AnswerPair& pair : batch.pairs) {
+    auto* const row =
+        sources_.at(static_cast<size_t>(pair.source)).mutable_data_ptr<double>() + pair.number * kColumns;
+    for (size_t k = 0; k < 2; ++k) {
+      row[k] -= sum_of(losses, batch, pair.answers[k]);
+      row[2 + k] += batch.part.index == 0 ? pair.answers[k].labels : 0;
+    }
+  }
+}
+
+void PairTable::sum(const ModelStore& store) {
+  const GroupCommunicators& groups = store.groups();
+  Communicator* const ranks = groups.at(groups.layout().world_group, Lane::compute);
+  if (ranks == nullptr) return;
+  for (const at::Tensor& source : sources_) ranks->all_reduce(bytes_of(source), DType::f64);
+}
+
+at::Tensor PairTable::of(const Batch& batch) const {
+  if (empty()) return {};
+  const at::Tensor found = at::empty({std::ssize(batch.pairs), 2}, at::device(at::kCPU).dtype(at::kDouble));
+  auto* to = found.mutable_data_ptr<double>();
+  for (const AnswerPair& pair : batch.pairs) {
+    const auto* const row =
+        sources_.at(static_cast<size_t>(pair.source)).const_data_ptr<double>() + pair.number * kColumns;
+    if (row[2] != pair.answers[0].labels || row[3] != pair.answers[1].labels)
+      throw Error(format("pair {} of source {} has answers of {} and {} tokens, and its reference {} and {}",
+                         pair.number, pair.source, pair.answers[0].labels, pair.answers[1].labels, row[2],
+                         row[3]));
+    *to++ = row[0];
+    *to++ = row[1];
+  }
+  return found;
+}
+
+PairScores PairTable::scores(const PairTable& other) const {
+  const at::Tensor all = at::cat(sources_);
+  const at::Tensor added = all.select(1, 2).gt(0).nonzero().view({-1});
+  const auto of = [&](const at::Tensor& table) { return table.index_select(0, added); };
+  const at::Tensor own = of(all);
+  PairScores found{.log_probs = own.narrow(1, 0, 2), .lengths = own.narrow(1, 2, 2), .references = {}};
+  if (!other.empty()) found.references = of(at::cat(other.sources_)).narrow(1, 0, 2);
+  return found;
+}
+
+int64_t PairTable::pairs() const {
+  int64_t count = 0;
+  for (const at::Tensor& source : sources_) count += source.select(1, 2).gt(0).sum().item<int64_t>();
+  return count;
+}
+
+PairResult pair_result(const PairLoss& loss, const PairScores& scores) {
+  const PairTerms terms = pair_terms(loss, scores);
+  const at::Tensor better = terms.rewards.select(1, 0);
+  const at::Tensor other = terms.rewards.select(1, 1);
+  const auto pairs = static_cast<double>(scores.log_probs.size(0));
+  const auto sum = [](const at::Tensor& values) { return values.sum().item<double>(); };
+  PairResult result{.loss = sum(terms.losses) / pairs,
+                    .figures = {pairs, sum(better), sum(other), sum(terms.log_probs.select(1, 0)),
+                                sum(terms.log_probs.select(1, 1)), sum(better.gt(other))}};
+  if (loss.sft_weight > 0.0)
+    result.loss -= loss.sft_weight * sum(scores.log_probs.select(1, 0)) / sum(scores.lengths.select(1, 0));
+  return result;
+}
+
+TokenLosses adding_to(PairTable& table, const ModelStore& store) {
+  const RankLayout& layout = store.groups().layout();
+  if (layout.index_in(layout.tensor_group) != 0) return {};
+  return [&table](const Batch& batch, const at::Tensor& token_loss) { table.add(batch, token_loss); };
+}
+
+PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows, const ContextPart& part) {
+  PairTable table(stream);
+  evaluate(executor, stream, rows, -1, {}, part, adding_to(table, executor.store()));
+  table.sum(executor.store());
+  return table;
+}
+
+void add_pair_metrics(std::span<const double> figures, std::string_view prefix, MetricsRecord& record) {
+  const double pairs = figures[0];
+  if (!(pairs > 0.0)) return;
+  const auto add = [&](std::string_view name, double sum) {
+    record.add(format("{}{}", prefix, name), sum / pairs);
+  };
+  add("rewards/chosen", figures[1]);
+  add("rewards/rejected", figures[2]);
+  add(metric::reward_margins, figures[1] - figures[2]);
+  add(metric::reward_accuracies, figures[5]);
+  add("logps/chosen", figures[3]);
+  add("logps/rejected", figures[4]);
+}
+
+void save_references(const std::filesystem::path& file, const PreferenceData& data,
+                     const std::string& identity) {
+  const auto tables = named(data);
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tables) specs.push_back({name, DType::f64, tensor.sizes().vec()});
+  Staging staging(file, Staging::Kind::file);
+  SafetensorsWriter writer(staging.path(), specs, {{kIdentity, identity}});
+  for (const auto& [name, tensor] : tables) writer.write(name, bytes_of(tensor));
+  writer.finish();
+  staging.publish();
+}
+
+void load_references(const std::filesystem::path& file, const std::string& identity, PreferenceData& data) {
+  if (!std::filesystem::exists(file))
+    throw UsageError(format(
+        "{} is missing: it holds the log-probabilities of the reference, the model at the start of this run; "
+        "copy it from the run folder that the checkpoint comes from",
+        file.string()));
+  const SafetensorsFile stored(file);
+  const SafetensorsMetadata metadata = stored.metadata();
+  const auto found = metadata.find(kIdentity);
+  if (found == metadata.end() || found->second != identity)
+    throw UsageError(format(
+        "{} has the log-probabilities of other data; continue the run with the data that it began with",
+        file.string()));
+  for (const auto& [name, tensor] : named(data)) {
+    const TensorEntry* const entry = stored.find(name);
+    if (entry == nullptr || entry->dtype != DType::f64 || entry->shape != tensor.sizes().vec())
+      throw UsageError(format("{}: \"{}\" is missing or has another shape", file.string(), name));
+    stored.read(*entry, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Log-probabilities of pairs of answers: of the reference, which is the model at the start of the run, and in validation.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/data/row_stream.h"
+#include "stepforge/metrics/record.h"
+#include "stepforge/modelspec/pair_loss.h"
+#include "stepforge/nn/pair_terms.h"
+#include "stepforge/nn/preference_step.h"
+#include "stepforge/storage/unit_store.h"
+#include "stepforge/train/evaluation.h"
+
+namespace stepforge {
+
+/// The log-probability and the tokens of both answers of each pair of a stream's sources.
+class PairTable {
+ public:
+  PairTable() = default;
+  /// Zeros for the pairs of `stream`.
+  explicit PairTable(const RowStream& stream);
+
+  /// Adds what a rank knows of the answers of a batch.
+  void add(const Batch& batch, const at::Tensor& token_loss);
+  /// Adds the tables of all ranks of `store`, of which those with equal losses add() once.
+  void sum(const ModelStore& store);
+  /// [pairs of the batch, 2] fp64: log-probabilities; undefined if the table is empty. Throws Error for a pair that was never added.
+  at::Tensor of(const Batch& batch) const;
+  /// The pairs of all sources that were added: [pairs, 2] fp64 each, by source and number. `other`: their log-probabilities
+  /// in another table of the same stream, undefined if that is empty.
+  PairScores scores(const PairTable& other) const;
+
+  bool empty() const { return sources_.empty(); }
+  int64_t pairs() const;
+  /// [pairs of the source, 4] fp64 of each source: log-probabilities, tokens.
+  const std::vector<at::Tensor>& tensors() const { return sources_; }
+
+ private:
+  std::vector<at::Tensor> sources_;
+};
+
+struct PreferenceData {
+  PairLoss loss;
+  PairTable training;    ///< of the reference; empty if the loss has none
+  PairTable validation;  ///< the same
+};
+
+/// The numbers of pairs in validation.
+struct PairResult {
+  double loss = 0.0;                           ///< the mean over pairs, with the cross-entropy of sft_weight
+  std::array<double, kPairFigures> figures{};  ///< PairReport::figures
+};
+PairResult pair_result(const PairLoss& loss, const PairScores& scores);
+
+/// For evaluate(): adds to `table`, which must outlive it, on one of the ranks of `store` that have the same losses.
+TokenLosses adding_to(PairTable& table, const ModelStore& store);
+
+/// Runs all rows of a one-pass stream through the executor's program. A collective over its ranks. `part`: of each row, that this
+/// rank has.
+PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows, const ContextPart& part);
+
+/// Adds the means of PairReport::figures, which are sums over all ranks, under the names of TRL after `prefix`; nothing if there
+/// was no pair.
+void add_pair_metrics(std::span<const double> figures, std::string_view prefix, MetricsRecord& record);
+
+/// The tables are one file of safetensors, which names the data that they belong to.
+void save_references(const std::filesystem::path& file, const PreferenceData& data,
+                     const std::string& identity);
+/// Throws UsageError if there is no such file, or it is of other data, or not of the shapes that `data` has.
+void load_references(const std::filesystem::path& file, const std::string& identity, PreferenceData& data);
+
+}  // namespace stepforge

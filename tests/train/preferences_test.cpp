@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs on pairs of answers: the reference, layouts, resume, validation.
+#include <algorithm>
+#include <cmath>
+
+#include "stepforge/kernels/cpu_allocator.h"
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Prompts with a short better answer and a longer worse one.
+std::string pairs(int count) {
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    lines += format(R"({{"prompt": "{}=", "chosen": "{}", "rejected": "{}."}})"
+                    "\n",
+                    std::string(static_cast<size_t>(1 + i * 7 % 5), static_cast<char>('a' + i % 26)),
+                    std::string(static_cast<size_t>(1 + i * 5 % 4), static_cast<char>('A' + i % 26)),
+                    std::string(static_cast<size_t>(1 + i * 3 % 7), static_cast<char>('A' + (i + 3) % 26)));
+  }
+  return lines;
+}
+
+Strings pair_run(const TempFolder& folder, const std::string& name, const std::string& loss = "dpo") {
+  write_text(folder / "pairs.jsonl", pairs(60));
+  return trainer_run(folder / name) + Strings{format("data.sources=[{{path=\"{}\",format=\"preference\"}}]",
+                                                     (folder / "pairs.jsonl").string()),
+                                              "preference.loss=" + loss,
+                                              "data.packing=best_fit",
+                                              "training.seq_len=48",
+                                              "training.local_batch_size=1",
+                                              "training.global_batch_size=4",
+                                              "training.steps=6",
+                                              "lr_scheduler.warmup_steps=0",
+                                              "optimizer.lr=0.01",
+                                              "checkpoint.interval=2",
+                                              "checkpoint.keep_latest_k=0",
+                                              "metrics.log_freq=1"};
+}
+
+Records run_ranks(int ranks, const Strings& args, std::optional<int64_t> last = {}) {
+  return RankThreads(ranks).run(args, last).at(0);
+}
+
+TEST(PreferenceRun, StartsAsItsReferenceAndLearnsThePreference) {
+  const TempFolder folder;
+  for (const auto& [loss, first] : {std::pair("dpo", std::log(2.0)), {"hinge", 1.0}, {"ipo", 25.0}}) {
+    TestRun run(pair_run(folder, loss, loss));
+    const Records records = run.run();
+    EXPECT_NEAR(records.front().loss, first, 1e-9) << loss;
+    EXPECT_LT(records.back().loss, 0.9 * first) << loss;
+  }
+}
+
+TEST(PreferenceRun, EveryLossLearnsThePreference) {
+  const TempFolder folder;
+  for (const char* loss : {"dpo", "hinge", "ipo", "cpo", "simpo", "orpo"}) {
+    TestRun run(pair_run(folder, loss, loss) + Strings{"data.validation_fraction=0.2", "validation.freq=3"});
+    run.run();
+    const auto& figures = run.trainer().last_pairs.figures;
+    EXPECT_GT(figures[0], 4.0) << "pairs";
+    EXPECT_GT(figures[1], figures[2]) << loss << ": rewards";
+    EXPECT_EQ(run.trainer().last_validation.loss, run.trainer().last_pairs.loss);
+  }
+}
+
+/// Ordered sums: the same bits on any number of ranks, and after moving between them.
+TEST(PreferenceRun, HasTheSameBitsOnAnyNumberOfRanks) {
+  const TempFolder folder;
+  const Strings ordered{"training.reduction=ordered"};
+  const Records whole = numbers(TestRun(pair_run(folder, "whole", "dpo") + ordered).run());
+  const Strings moved = pair_run(folder, "moved", "dpo") + ordered;
+  Records found;
+  for (const auto& [ranks, last] : {std::pair{1, 2}, {2, 4}, {4, 6}})
+    for (const StepRecord& record : numbers(run_ranks(ranks, moved, last))) found.push_back(record);
+  EXPECT_EQ(found, whole);
+}
+
+/// Cases 45 to 47 of silent faults.
+TEST(PreferenceRun, EveryLayoutHasTheCurveOfOneRank) {
+  const TempFolder folder;
+  const Strings heads{"model.n_kv_heads=2"};
+  for (const char* loss : {"dpo", "orpo"}) {
+    const Records whole = TestRun(pair_run(folder, format("whole-{}", loss), loss) + heads).run();
+    for (const char* axis :
+         {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2",
+          "parallelism.pipeline_parallel_degree=2", "parallelism.data_parallel_shard_degree=2"}) {
+      const Records found =
+          run_ranks(2, pair_run(folder, format("{}-{}", axis, loss), loss) + heads + Strings{axis});
+      ASSERT_EQ(found.size(), whole.size()) << axis;
+      for (size_t step = 0; step < whole.size(); ++step) {
+        EXPECT_NEAR(found[step].loss, whole[step].loss, 2e-5 * std::abs(whole[step].loss) + 1e-6) << axis;
+        EXPECT_NEAR(found[step].grad_norm, whole[step].grad_norm, 1e-3 * whole[step].grad_norm) << axis;
+      }
+    }
+  }
+}
+
+/// With a frozen head one pass over the vocabulary does what otherwise takes two.
+TEST(PreferenceRun, AFrozenHeadPassesTheSameGradient) {
+  const TempFolder folder;
+  const auto norm_of = [&](const std::string& name, const Strings& more) {
+    TestRun run(pair_run(folder, name, "dpo") + Strings{"training.steps=1", "checkpoint.enable=false"} +
+                more);
+    run.run();
+    const at::Tensor gradient = run.trainer().store->unit(0).gradient();
+    return gradient.to(at::kDouble).norm().item<double>();
+  };
+  const double trained = norm_of("trained", {"model.tie_embeddings=false"});
+  const double frozen = norm_of("frozen", {"model.tie_embeddings=false", "model.freeze=[\"head\"]"});
+  EXPECT_GT(trained, 0.0);
+  EXPECT_NEAR(frozen, trained, 1e-5 * trained);
+}
+
+TEST(PreferenceRun, ReadsItsReferenceAgain) {
+  const TempFolder folder;
+  TestRun(pair_run(folder, "run")).run(2);
+  const fs::path file = folder / "run" / "reference.safetensors";
+  ASSERT_TRUE(fs::exists(file));
+  const auto fault = [&](const Strings& more) {
+    return message_of<UsageError>([&] { TestRun(pair_run(folder, "run") + more).run(); });
+  };
+  EXPECT_CONTAINS(fault({"data.validation_fraction=0.2", "checkpoint.allow_changed=[\"data\"]"}),
+                  "has the log-probabilities of other data");
+  fs::remove(file);
+  EXPECT_CONTAINS(fault({}), "reference.safetensors is missing");
+}
+
+TEST(PreferenceRun, LogsWhatTrlLogs) {
+  const TempFolder folder;
+  TestRun(pair_run(folder, "run", "simpo")).run();
+  const auto records = read_jsonl(folder / "run" / "metrics.jsonl");
+  ASSERT_FALSE(records.empty());
+  const auto at = [&](const char* name) { return records.back().find(name).value(); };
+  EXPECT_NEAR(at("rewards/margins"), at("rewards/chosen") - at("rewards/rejected"), 1e-12);
+  EXPECT_GE(at("rewards/accuracies"), 0.5);
+  EXPECT_LT(at("logps/chosen"), 0.0);
+}
+
+TEST(PreferenceRun, ThePlanCountsItsMemory) {
+  const TempFolder folder;
+  for (const Strings& more : {Strings{}, Strings{"model.tie_embeddings=false", "model.freeze=[\"head\"]"}}) {
+    TestRun run(pair_run(folder, format("run{}", more.size())) + more);
+    int64_t measured = 0;
+    run.build();
+    run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
+      if (trainer.state.step > 1) measured = std::max(measured, cpu_memory().peak_bytes);
+    }));
+    run.trainer().run();
+    const auto predicted = static_cast<double>(run.trainer().predicted_memory.peak_of_one_memory());
+    EXPECT_NEAR(static_cast<double>(measured), predicted, 0.03 * predicted);
+  }
+}
+
+TEST(PreferenceRun, RefusesWhatPairsDoNotGoWith) {
+  const TempFolder folder;
+  const auto fault = [&](const std::string& setting) {
+    return message_of<Error>([&] { TestRun(pair_run(folder, "run") + Strings{setting}).build(); });
+  };
+  EXPECT_CONTAINS(fault("data.packing=concat"), "best_fit");
+  EXPECT_CONTAINS(fault("training.z_loss_weight=0.1"), "a loss of pairs weighs whole answers");
+  EXPECT_CONTAINS(fault("training.label_smoothing=0.1"), "preference.label_smoothing");
+  EXPECT_CONTAINS(fault("preference.loss=none"), "preference.loss");
+  EXPECT_CONTAINS(fault("preference.margin=1"), "preference.loss");
+  EXPECT_CONTAINS(
+      fault(format("data.sources=[{{path=\"{}\",format=\"messages\"}}]", (folder / "pairs.jsonl").string())),
+      "these are single texts");
+}
+
+}  // namespace
+}  // namespace stepforge::testing
