@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Axolotl.
+#include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <utility>
 
 #include "stepforge/base/format.h"
 #include "stepforge/config/foreign_adapter.h"
 #include "stepforge/config/foreign_conversion.h"
 #include "stepforge/config/foreign_hugging_face.h"
+#include "stepforge/config/foreign_preference.h"
 #include "stepforge/config/toml_text.h"
 
 namespace stepforge {
@@ -169,15 +173,34 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"loraplus_lr_ratio", "adapter.b_lr_ratio", "", read},
     {"loraplus_lr_embedding", "", "embeddings have no adapters", needless},
     {"relora", "", "adapters are not merged in training", refused},
-    {"rl", "", kNoPreference, refused},
-    {"rl_beta", "", "read only with rl", needless},
-    {"dpo_beta", "", "read only with rl", needless},
-    {"trl.*", "", "read only with rl", needless},
-    {"ebft.*", "", "read only with rl", needless},
-    {"vllm.*", "", "read only with rl", needless},
-    {"reward_model", "", kNoPreference, refused},
-    {"process_reward_model", "", kNoPreference, refused},
-    {"num_labels", "", kNoPreference, refused},
+    {"rl", "preference.loss", "dpo, ipo, simpo or orpo", read},
+    {"rl_beta", "preference.beta", "", read},
+    {"dpo_beta", "preference.beta", "", read},
+    {"orpo_alpha", "preference.beta", "", read},
+    {"trl.beta", "preference.beta", "", read},
+    {"dpo_loss_type", "preference.loss", "dpo, hinge or ipo", read},
+    {"dpo_loss_weights", "preference.sft_weight", "of \"sft\" beside a loss of pairs", read},
+    {"dpo_label_smoothing", "preference.label_smoothing", "", read},
+    {"dpo_norm_loss", "preference.length_normalized", "", read},
+    {"dpo_use_weighting", "", "all pairs have the same weight", refused},
+    {"dpo_use_logits_to_keep", "", "logits of prompts are not computed", needless},
+    {"dpo_use_liger_kernel", "", kFusedKernels, needless},
+    {"dpo_padding_free", "", "rows are always full", needless},
+    {"dpo_generate_during_eval", "", "sampling.freq shows what the model writes", needless},
+    {"precompute_ref_log_probs", "", kReferenceOnce, needless},
+    {"rl_adapter_ref_model", "", kOneReference, needless},
+    {"rpo_alpha", "preference.sft_weight", "", read},
+    {"cpo_alpha", "preference.sft_weight", "", read},
+    {"simpo_gamma", "preference.margin", "", read},
+    {"max_prompt_len", "data.too_long", kPairsDropped, lost},
+    {"kto_desirable_weight", "", "read only with rl: kto", needless},
+    {"kto_undesirable_weight", "", "read only with rl: kto", needless},
+    {"trl.*", "", "read only by methods that generate", needless},
+    {"ebft.*", "", "read only with rl: ebft", needless},
+    {"vllm.*", "", "read only by methods that generate", needless},
+    {"reward_model", "", kOnlyPairs, refused},
+    {"process_reward_model", "", kOnlyPairs, refused},
+    {"num_labels", "", kOnlyPairs, refused},
     {"diffusion.*", "", "this method of training is not available yet", refused},
     {"kd_trainer", "", "this method of training is not available yet", refused},
     {"noisy_embedding_alpha", "", kNotAvailable, lost, "0"},
@@ -268,6 +291,18 @@ std::string content_key(const ConfigValue& entry) {
   return mapping == nullptr ? "" : entry_text(*mapping, "content");
 }
 
+/// Whether the words of an entry's `roles` are those that messages and ShareGPT's turns have anyway.
+bool has_usual_roles(const ConfigValue& roles) {
+  constexpr std::string_view kUsual =
+      "|user:user|user:human|assistant:assistant|assistant:gpt|system:system|tool:tool|";
+  return std::ranges::all_of(roles.table, [&](const ConfigEntry& role) {
+    const std::vector<std::string> words = names_in(role.value);
+    return std::ranges::all_of(words, [&](const std::string& word) {
+      return kUsual.find(format("|{}:{}|", role.key, word)) != std::string_view::npos;
+    });
+  });
+}
+
 /// Settings of an entry of `datasets` that a source does not have, as a list, or "".
 std::string unread_of(const ConfigValue& entry) {
   constexpr std::string_view kRead =
@@ -282,6 +317,10 @@ std::string unread_of(const ConfigValue& entry) {
     if (option.key == "field_messages" &&
         (option.value.text == "messages" || option.value.text == "conversations"))
       continue;
+    if ((option.key == "field_chosen" && option.value.text == "chosen") ||
+        (option.key == "field_rejected" && option.value.text == "rejected") ||
+        (option.key == "roles" && entry.find("field_chosen") != nullptr && has_usual_roles(option.value)))
+      continue;
     const std::string content = content_key(entry);
     if (option.key == "message_property_mappings" && (content == "content" || content == "value")) continue;
     unread += (unread.empty() ? "" : ", ") + option.key;
@@ -289,8 +328,8 @@ std::string unread_of(const ConfigValue& entry) {
   return unread;
 }
 
-/// One table of `datasets`; `type` says how records are read.
-std::string axolotl_source(const ConfigValue& entry, bool learns_all, bool is_pretraining) {
+/// The path of an entry of `datasets`.
+std::string axolotl_path(const ConfigValue& entry) {
   std::string path = entry_text(entry, "path");
   const ConfigValue* files = entry.find("data_files");
   if (files != nullptr && !files->text.empty()) path = files->text;
@@ -298,7 +337,33 @@ std::string axolotl_source(const ConfigValue& entry, bool learns_all, bool is_pr
   if (const std::string split = entry_text(entry, "split");
       !split.empty() && split != "train" && split.find('[') == std::string::npos && files == nullptr)
     path = format("{}/**/{}*", path, split);
-  std::string source = format("path = {}", toml_string(path));
+  return format("path = {}", toml_string(path));
+}
+
+/// Why an entry of pairs of answers is not read as format "preference", or "".
+std::string unfit_pairs(const ConfigValue& entry) {
+  const ConfigValue* type = entry.find("type");
+  if (type != nullptr && type->kind == ConfigValue::Kind::table) return "type of its own";
+  std::string name = type == nullptr ? "" : type->text;
+  if (!name.empty() && name.find('.') == std::string::npos) name += ".default";
+  // Both answers are whole conversations, or the prompt is one; or all are texts without a template.
+  constexpr std::string_view kFit =
+      "||passthrough.default|chat_template.default|chat_template.argilla_chat|chat_template.argilla"
+      "|chatml.argilla_chat|llama3.argilla_chat|";
+  if (kFit.find("|" + name + "|") == std::string_view::npos) return format("type {}", name);
+  for (const auto& [field, names] : {std::pair("field_chosen", "||chosen|"),
+                                     {"field_rejected", "||rejected|"},
+                                     {"field_messages", "||messages|conversations|"}}) {
+    const std::string given = entry_text(entry, field);
+    if (std::string_view(names).find("|" + given + "|") == std::string_view::npos)
+      return format("{} {}", field, given);
+  }
+  return "";
+}
+
+/// One table of `datasets`; `type` says how records are read.
+std::string axolotl_source(const ConfigValue& entry, bool learns_all, bool is_pretraining) {
+  std::string source = axolotl_path(entry);
   std::string type = entry_text(entry, "type");
   type = type.substr(0, type.find('.'));
   if (type == "chat_template" || entry.find("field_messages") != nullptr) {
@@ -320,8 +385,9 @@ std::string axolotl_source(const ConfigValue& entry, bool learns_all, bool is_pr
   return learns_all ? source + ", loss_on = \"all\"" : source;
 }
 
-void convert_axolotl_data(ForeignConversion& conversion) {
+void convert_axolotl_data(ForeignConversion& conversion, bool on_pairs) {
   const bool learns_all = conversion.is_true("train_on_inputs");
+  if (on_pairs) need_none_of(conversion, {"train_on_inputs"}, kAnswersCount);
   for (const std::string_view key : {"datasets", "pretraining_dataset", "test_datasets"}) {
     const ConfigValue* value = conversion.find(key);
     if (value == nullptr) continue;
@@ -329,15 +395,39 @@ void convert_axolotl_data(ForeignConversion& conversion) {
     const std::string_view ours = key == "test_datasets" ? "data.validation" : "data.sources";
     std::vector<std::string> sources;
     std::string unread;
+    std::string unfit;
     if (value->kind == ConfigValue::Kind::text)
       sources.push_back(format("path = {}", toml_string(value->text)));
     for (const ConfigValue& entry : value->list) {
-      sources.push_back(axolotl_source(entry, learns_all, is_pretraining));
+      sources.push_back(on_pairs ? axolotl_path(entry) + ", format = \"preference\""
+                                 : axolotl_source(entry, learns_all, is_pretraining));
+      if (const std::string why = on_pairs ? unfit_pairs(entry) : ""; !why.empty()) {
+        unfit += format("{}{} ({})", unfit.empty() ? "" : "; ", entry_text(entry, "path"), why);
+        continue;
+      }
       if (const std::string more = unread_of(entry); !more.empty())
         unread += format("{}{} ({})", unread.empty() ? "" : "; ", entry_text(entry, "path"), more);
     }
     conversion.set_sources(key, ours, sources, /*are_joined=*/true);
     if (!unread.empty()) conversion.lose(key, format("not translated of its entries: {}", unread));
+    if (!unfit.empty())
+      conversion.refuse(
+          key,
+          format("records of another form: {}; write prompt, chosen and rejected as messages, or name the "
+                 "columns in a dataset_info.json of LLaMA-Factory with \"ranking\": true",
+                 unfit));
+  }
+}
+
+/// Types such as chatml.argilla_chat have a template in their name.
+void convert_template_of_types(ForeignConversion& conversion) {
+  const ConfigValue* datasets = conversion.find("datasets");
+  if (datasets == nullptr) return;
+  for (const ConfigValue& entry : datasets->list) {
+    const std::string type = entry_text(entry, "type");
+    const std::string name = type.substr(0, type.find('.'));
+    if (name == "chatml" || name == "llama3")
+      conversion.set("", "data.chat_template", toml_string(name), format("of the type {}", type));
   }
 }
 
@@ -376,8 +466,62 @@ void convert_axolotl_adapter(ForeignConversion& conversion) {
   convert_quantization_type(conversion, "bnb_config_kwargs.bnb_4bit_quant_type");
 }
 
+/// The first of several keys for one number that the file has; the others need nothing.
+std::string_view first_of(ForeignConversion& conversion, std::initializer_list<std::string_view> keys) {
+  std::string_view first;
+  for (const std::string_view key : keys) {
+    if (!conversion.has(key)) continue;
+    if (first.empty()) {
+      first = key;
+    } else {
+      conversion.need_nothing(key, format("{} is set, and wins there too", first));
+    }
+  }
+  return first;
+}
+
+/// Returns whether the file trains on pairs.
+bool convert_axolotl_pairs(ForeignConversion& conversion) {
+  const std::string method = conversion.text("rl");
+  const bool is_dpo = method == "dpo" || method == "ipo";
+  if (!is_dpo && method != "orpo" && method != "simpo") {
+    if (!method.empty()) conversion.refuse("rl", kOnlyPairs);
+    need_none_of(conversion,
+                 {"trl.beta", "rl_beta", "orpo_alpha", "dpo_beta", "dpo_loss_type", "dpo_loss_weights",
+                  "dpo_label_smoothing", "dpo_norm_loss", "rpo_alpha", "cpo_alpha", "simpo_gamma"},
+                 "read only by losses of pairs");
+    return false;
+  }
+  const ForeignPairs pairs{.beta = first_of(conversion, {"trl.beta", "rl_beta", "orpo_alpha", "dpo_beta"}),
+                           .label_smoothing = "dpo_label_smoothing",
+                           .margin = "simpo_gamma",
+                           .dropout = "lora_dropout",
+                           .length = "sequence_len",
+                           .default_length = 512};
+  if (method == "dpo") {
+    if (!convert_dpo_losses(conversion, "dpo_loss_type", "dpo_loss_weights", pairs)) return false;
+    if (conversion.is_true("dpo_norm_loss"))
+      conversion.set("dpo_norm_loss", "preference.length_normalized", "true");
+  } else {
+    convert_pairs(conversion, "rl", method, pairs);
+    need_none_of(conversion, {"dpo_loss_type", "dpo_loss_weights", "dpo_norm_loss"},
+                 "read only with rl: dpo");
+  }
+  const std::string_view weight = method == "simpo" ? "cpo_alpha" : "rpo_alpha";
+  if (method != "orpo") convert_sft_weight(conversion, weight);
+  if (method == "simpo") conversion.set_default("preference.sft_weight", "1");
+  for (const std::string_view other : {"cpo_alpha", "rpo_alpha"})
+    if (method == "orpo" || other != weight)
+      need_none_of(conversion, {other}, format("not read with rl: {}", method));
+  if (method == "orpo")
+    conversion.lose("preference.sft_weight",
+                    "the cross-entropy is that of the answers; there prompts count too");
+  return true;
+}
+
 void finish_axolotl(ForeignConversion& conversion) {
   convert_axolotl_adapter(conversion);
+  const bool on_pairs = convert_axolotl_pairs(conversion);
   convert_length(conversion, "max_steps", "num_epochs", 1);
   // Its default warm-up is 3 % of the steps, at most 100.
   if (!conversion.has("warmup_steps") && !conversion.has("warmup_ratio")) {
@@ -396,10 +540,13 @@ void finish_axolotl(ForeignConversion& conversion) {
   finish_trainer_arguments(conversion, "");
   convert_strategies(conversion);
   convert_min_lr(conversion, "eta_min");
-  convert_axolotl_data(conversion);
+  convert_axolotl_data(conversion, on_pairs);
   convert_template(conversion, "chat_template");
+  if (on_pairs) convert_template_of_types(conversion);
   const bool is_pretraining = conversion.has("pretraining_dataset");
-  if (const ConfigValue* packing = conversion.find("sample_packing")) {
+  if (on_pairs) {
+    need_none_of(conversion, {"sample_packing"}, "pairs are not packed there");
+  } else if (const ConfigValue* packing = conversion.find("sample_packing")) {
     conversion.set("sample_packing", "data.packing",
                    is_off(*packing, "") ? "none"
                    : is_pretraining     ? "concat"
@@ -408,7 +555,10 @@ void finish_axolotl(ForeignConversion& conversion) {
     conversion.set_default("data.packing", is_pretraining ? "concat" : "none");
   }
   const std::string strategy = conversion.text("excess_length_strategy");
-  if (!strategy.empty()) {
+  if (on_pairs && strategy == "truncate") {
+    conversion.set("", "data.too_long", "drop");
+    conversion.lose("excess_length_strategy", kPairsDropped);
+  } else if (!strategy.empty()) {
     conversion.set("excess_length_strategy", "data.too_long",
                    strategy == "truncate" ? "cut"
                    : strategy == "raise"  ? "error"

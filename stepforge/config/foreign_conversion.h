@@ -59,6 +59,8 @@ class ForeignConversion {
   void lose(std::string_view key, std::string_view why);
   void refuse(std::string_view key, std::string_view why);
   void need_nothing(std::string_view key, std::string_view why);
+  /// A switch that is off.
+  void switch_off(std::string_view key) { mark(key, Outcome::off); }
 
   /// The fields that are set so far.
   const Config& config() const { return loaded_.config; }
@@ -123,8 +125,8 @@ void convert_strategies(ForeignConversion& conversion);
 /// One path or a list of them; joined if there are several.
 void convert_paths(ForeignConversion& conversion, std::string_view key, std::string_view ours,
                    std::string_view options = {});
-/// Names in LLaMA-Factory's dataset_info.json; joined, or mixed as `prefix`mix_strategy says.
-void convert_datasets(ForeignConversion& conversion, std::string_view prefix);
+/// Names in LLaMA-Factory's dataset_info.json; joined, or mixed as `prefix`mix_strategy says. Of pairs all answers count.
+void convert_datasets(ForeignConversion& conversion, std::string_view prefix, bool are_pairs = false);
 /// The name of a chat template that Stepforge has too.
 void convert_template(ForeignConversion& conversion, std::string_view key);
 

@@ -2,11 +2,14 @@
 // Hugging Face TrainingArguments; TRL and the alignment-handbook, which add data and models to them.
 #include "stepforge/config/foreign_hugging_face.h"
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 
 #include "stepforge/base/format.h"
 #include "stepforge/config/foreign_adapter.h"
 #include "stepforge/config/foreign_conversion.h"
+#include "stepforge/config/foreign_preference.h"
 #include "stepforge/config/toml_text.h"
 
 namespace stepforge {
@@ -160,7 +163,7 @@ void finish_training_arguments(ForeignConversion& conversion) {
   convert_strategies(conversion);
 }
 
-// TRL's SFTConfig and the alignment-handbook.
+// TRL's SFTConfig, DPOConfig, CPOConfig and ORPOConfig, and the alignment-handbook.
 constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"model_name_or_path", "model.from", kModelFolder, model},
     {"model_revision", "", "the folder has one revision", needless},
@@ -194,7 +197,41 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"padding_free", "", "documents of a row never see each other", needless},
     {"assistant_only_loss", "data.sources", "loss_on = \"assistant\" or \"all\" in each source", read},
     {"completion_only_loss", "data.sources", "loss_on = \"assistant\" or \"all\" in each source", read},
-    {"loss_type", "training.loss", "", lost, "nll|sigmoid|apo_zero"},
+    {"loss_type", "preference.loss", "dpo, hinge, ipo, cpo or simpo", read},
+    {"loss_weights", "preference.sft_weight", "of \"sft\" beside a loss of pairs", read},
+    {"beta", "preference.beta", "", read},
+    {"label_smoothing", "preference.label_smoothing", "of pairs; training.label_smoothing of single texts",
+     read},
+    {"simpo_gamma", "preference.margin", "", read},
+    {"cpo_alpha", "preference.sft_weight", "", read},
+    {"rpo_alpha", "preference.sft_weight", "", read},
+    {"ld_alpha", "", kOtherDivergence, refused, "1"},
+    {"f_divergence_type", "", kOtherDivergence, refused, "reverse_kl"},
+    {"f_alpha_divergence_coef", "", "read only with f_divergence_type", needless},
+    {"use_weighting", "", "all pairs have the same weight", refused},
+    {"discopop_tau", "", "read only with loss_type: discopop", needless},
+    {"reference_free", "", "the loss without a reference is preference.loss = \"cpo\" with sft_weight = 0",
+     refused},
+    {"sync_ref_model", "", kOneReference, refused},
+    {"ref_model_mixup_alpha", "", "read only with sync_ref_model", needless},
+    {"ref_model_sync_steps", "", "read only with sync_ref_model", needless},
+    {"ref_model_name_or_path", "", kOneReference, read},
+    {"ref_model_init_kwargs.*", "", kOneReference, needless},
+    {"force_use_ref_model", "", kOneReference, needless},
+    {"model_adapter_name", "", "there is one adapter", needless},
+    {"ref_adapter_name", "", kOneReference, refused},
+    {"precompute_ref_log_probs", "", kReferenceOnce, needless},
+    {"precompute_ref_batch_size", "", kReferenceOnce, needless},
+    {"max_prompt_length", "data.too_long", kPairsDropped, lost},
+    {"max_completion_length", "data.too_long", kPairsDropped, lost},
+    {"truncation_mode", "data.too_long", "\"drop\", \"cut\" or \"error\"", lost},
+    {"disable_dropout", "adapter.dropout", "0", read},
+    {"generate_during_eval", "", "sampling.freq shows what the model writes", needless},
+    {"is_encoder_decoder", "", "only decoders are trained", refused},
+    {"padding_value", "", "padding has no token of its own", needless},
+    {"label_pad_token_id", "", "padding has no token of its own", needless},
+    {"pad_to_multiple_of", "", "rows are always full", needless},
+    {"use_logits_to_keep", "", "logits of prompts are not computed", needless},
     {"enable_cpu_affinity", "", "threads are bound to the cores of their rank", needless},
     {"use_peft", "adapter.type", "\"lora\"", read},
     {"lora_r", "adapter.rank", "", read},
@@ -210,15 +247,10 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"load_in_8bit", "model.frozen_dtype", "", read},
     {"use_bnb_nested_quant", "", kNoDoubleQuantization, needless},
     {"bnb_4bit_quant_type", "model.frozen_dtype", "\"nf4\"", read},
-    {"beta", "", kNoPreference, refused},
-    {"max_prompt_length", "", kNoPreference, refused},
-    {"num_generations", "", kNoPreference, refused},
-    {"reward_model_path", "", kNoPreference, refused},
-    {"sync_ref_model", "", kNoPreference, refused},
-    {"ref_model_name_or_path", "", kNoPreference, refused},
-    {"precompute_ref_log_probs", "", kNoPreference, refused},
-    {"desirable_weight", "", kNoPreference, refused},
-    {"rpo_alpha", "", kNoPreference, refused},
+    {"num_generations", "", kOnlyPairs, refused},
+    {"reward_model_path", "", kOnlyPairs, refused},
+    {"desirable_weight", "", kOnlyPairs, refused},
+    {"undesirable_weight", "", kOnlyPairs, refused},
 });
 
 // Defaults of SFTConfig; gradient_checkpointing and bf16 are on since version 0.20.
@@ -299,16 +331,117 @@ void convert_trl_adapter(ForeignConversion& conversion) {
   }
 }
 
+bool has_any(const ForeignConversion& conversion, std::initializer_list<std::string_view> keys) {
+  return std::ranges::any_of(keys, [&](std::string_view key) { return conversion.has(key); });
+}
+
+/// A file does not name its trainer: keys and losses do that only one of them has.
+enum class TrlMethod : uint8_t { texts, dpo, cpo, other };
+
+TrlMethod trl_method(ForeignConversion& conversion, const std::vector<std::string>& losses) {
+  if (has_any(conversion, {"num_generations", "reward_model_path", "desirable_weight", "undesirable_weight"}))
+    return TrlMethod::other;
+  const std::string loss = losses.empty() ? "" : losses.front();
+  if (loss == "simpo" || loss == "alphapo" || has_any(conversion, {"cpo_alpha", "simpo_gamma"}))
+    return TrlMethod::cpo;
+  if (loss == "nll" || loss == "dft" || loss == "chunked_nll") return TrlMethod::texts;
+  const bool is_dpo =
+      !loss.empty() ||
+      has_any(conversion, {"beta", "label_smoothing", "rpo_alpha", "reference_free", "sync_ref_model",
+                           "ref_model_name_or_path", "max_prompt_length", "precompute_ref_log_probs"});
+  return is_dpo ? TrlMethod::dpo : TrlMethod::texts;
+}
+
+void convert_trl_dpo(ForeignConversion& conversion, const ForeignPairs& pairs) {
+  if (!convert_dpo_losses(conversion, "loss_type", "loss_weights", pairs)) return;
+  convert_sft_weight(conversion, "rpo_alpha");
+  if (conversion.is_set("preference.label_smoothing") && conversion.config().preference.label_smoothing > 0)
+    conversion.set("label_smoothing", "preference.label_smoothing",
+                   toml_float(conversion.config().preference.label_smoothing),
+                   "since version 0.29 TRL ignores it for this loss");
+  convert_reference(conversion, "ref_model_name_or_path", "model_name_or_path");
+  if (!has_any(conversion, {"loss_type", "label_smoothing", "rpo_alpha", "reference_free", "sync_ref_model",
+                            "ref_model_name_or_path", "precompute_ref_log_probs"}))
+    conversion.lose("preference.loss",
+                    "the file does not name its trainer, and the loss is that of DPOTrainer; for ORPOTrainer "
+                    "it is \"orpo\", and for CPOTrainer \"cpo\"");
+}
+
+void convert_trl_cpo(ForeignConversion& conversion, const std::vector<std::string>& losses,
+                     const ForeignPairs& pairs) {
+  const std::string loss = losses.empty() ? "sigmoid" : losses.front();
+  if (loss != "sigmoid" && loss != "simpo")
+    return conversion.refuse("loss_type",
+                             "of CPOTrainer's losses sigmoid and simpo are available; preference.loss "
+                             "hinge and ipo compare with a reference");
+  convert_pairs(conversion, conversion.has("loss_type") ? "loss_type" : "", loss == "simpo" ? "simpo" : "cpo",
+                pairs);
+  convert_sft_weight(conversion, "cpo_alpha");
+  if (loss == "simpo") conversion.set_default("preference.sft_weight", "1");
+  need_none_of(conversion, {"loss_weights", "rpo_alpha", "ref_model_name_or_path"},
+               "CPOTrainer does not read it");
+}
+
+/// Returns whether the file trains on pairs.
+bool convert_trl_pairs(ForeignConversion& conversion) {
+  ForeignPairs pairs{.beta = "beta",
+                     .label_smoothing = "label_smoothing",
+                     .margin = "simpo_gamma",
+                     .dropout = "lora_dropout",
+                     .length = "max_length",
+                     .default_length = 1024};
+  const ConfigValue* given = conversion.find("loss_type");
+  const std::vector<std::string> losses = given == nullptr ? std::vector<std::string>() : names_in(*given);
+  const TrlMethod method = trl_method(conversion, losses);
+  if (method == TrlMethod::texts && !losses.empty()) {
+    if (losses.front() == "nll") {
+      conversion.switch_off("loss_type");
+    } else {
+      conversion.lose("loss_type", "use training.loss");
+    }
+  }
+  if (method == TrlMethod::other || method == TrlMethod::texts) {
+    need_none_of(conversion,
+                 {"beta", "label_smoothing", "loss_weights", "rpo_alpha", "cpo_alpha", "simpo_gamma",
+                  "ref_model_name_or_path", "disable_dropout"},
+                 "read only by losses of pairs");
+    if (method == TrlMethod::other) need_none_of(conversion, {"loss_type"}, "its method is refused");
+    return false;
+  }
+  if (const ConfigValue* disabled = conversion.find("disable_dropout");
+      disabled != nullptr && is_off(*disabled, "")) {
+    pairs.dropout = {};
+  } else {
+    need_none_of(conversion, {"disable_dropout"}, "training on pairs has no dropout");
+  }
+  if (method == TrlMethod::cpo) {
+    convert_trl_cpo(conversion, losses, pairs);
+  } else {
+    convert_trl_dpo(conversion, pairs);
+  }
+  if (!conversion.is_set("preference.loss")) return false;
+  conversion.set("", "data.too_long", "drop");
+  if (!has_any(conversion, {"max_prompt_length", "max_completion_length"}))
+    conversion.lose("data.too_long", kPairsDropped);
+  conversion.set_default("optimizer.lr", "1e-6");
+  return true;
+}
+
 void finish_trl(ForeignConversion& conversion) {
   convert_trl_adapter(conversion);
   finish_hugging_face(conversion, "");
   convert_strategies(conversion);
+  const bool on_pairs = convert_trl_pairs(conversion);
+  if (on_pairs)
+    need_none_of(conversion, {"assistant_only_loss", "completion_only_loss", "dataset_text_field"},
+                 kAnswersCount);
   const bool is_conversation = !conversion.has("dataset_text_field");
   std::string options = is_conversation ? ", format = \"messages\"" : "";
   // TRL learns every message unless told otherwise.
   if (is_conversation && !conversion.is_true("assistant_only_loss")) options += ", loss_on = \"all\"";
   if (!is_conversation) options = format(", field = {}", toml_string(conversion.text("dataset_text_field")));
-  if (conversion.has("completion_only_loss"))
+  if (on_pairs) options = ", format = \"preference\"";
+  if (!on_pairs && conversion.has("completion_only_loss"))
     conversion.lose("completion_only_loss", "format = \"prompt_completion\" learns the completion");
   convert_mixture(conversion, options);
   if (const ConfigValue* name = conversion.find("dataset_name")) {
@@ -334,7 +467,9 @@ void finish_trl(ForeignConversion& conversion) {
                       "a number of rows; set data.validation_fraction to a share");
     }
   }
-  if (const ConfigValue* packing = conversion.find("packing")) {
+  if (on_pairs) {
+    need_none_of(conversion, {"packing", "packing_strategy"}, "pairs are not packed there");
+  } else if (const ConfigValue* packing = conversion.find("packing")) {
     const std::string strategy = conversion.text("packing_strategy");
     const bool wrapped = strategy == "wrapped";
     conversion.set("packing", "data.packing", !packing->boolean ? "none" : wrapped ? "concat" : "best_fit");

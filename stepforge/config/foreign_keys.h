@@ -107,7 +107,7 @@ inline constexpr std::string_view kModelFolder =
 inline constexpr std::string_view kNoLora =
     "adapters of this trainer are not translated: write them as [adapter]";
 inline constexpr std::string_view kNoPreference =
-    "only pre-training and supervised fine-tuning are available yet";
+    "preference training of this trainer is not translated: write it as [preference]";
 inline constexpr std::string_view kNoQuantization =
     "of quantized weights only frozen ones of LoRA are available (model.frozen_dtype)";
 inline constexpr std::string_view kShardedByDefault =

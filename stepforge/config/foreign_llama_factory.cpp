@@ -6,6 +6,7 @@
 #include "stepforge/config/foreign_adapter.h"
 #include "stepforge/config/foreign_conversion.h"
 #include "stepforge/config/foreign_hugging_face.h"
+#include "stepforge/config/foreign_preference.h"
 #include "stepforge/config/toml_text.h"
 
 namespace stepforge {
@@ -44,7 +45,7 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"disable_gradient_checkpointing", "activation_checkpoint.mode", "\"none\"", read},
     {"upcast_layernorm", "", "norms are computed in fp32", needless},
     {"upcast_lmhead_output", "", "the loss is computed in fp32", needless},
-    {"stage", "data.packing", "", read},
+    {"stage", "preference.loss", "of pairs; data.packing of single texts", read},
     {"finetuning_type", "adapter.type", "\"lora\" or \"none\"", read},
     {"freeze_trainable_layers", "model.freeze", "regular expressions of what is not trained", lost},
     {"freeze_trainable_modules", "model.freeze", "regular expressions of what is not trained", lost},
@@ -78,15 +79,21 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"fp8", "", kNoQuantization, refused},
     {"fp8_backend", "", "read only with fp8", needless},
     {"fp8_enable_fsdp_float8_all_gather", "", "read only with fp8", needless},
-    {"pref_beta", "", kOnlyPreferences, needless},
-    {"pref_loss", "", kOnlyPreferences, needless},
-    {"pref_ftx", "", kOnlyPreferences, needless},
-    {"dpo_label_smoothing", "", kOnlyPreferences, needless},
-    {"kto_chosen_weight", "", kOnlyPreferences, needless},
-    {"kto_rejected_weight", "", kOnlyPreferences, needless},
-    {"simpo_gamma", "", kOnlyPreferences, needless},
-    {"ref_model", "", kOnlyPreferences, needless},
-    {"reward_model", "", kNoPreference, refused},
+    {"pref_beta", "preference.beta", "", read},
+    {"pref_loss", "preference.loss", "dpo, hinge, ipo, simpo or orpo", read},
+    {"pref_ftx", "preference.sft_weight", "", read},
+    {"pref_bco_weight", "", kOtherPairLoss, read},
+    {"dpo_label_smoothing", "preference.label_smoothing", "", read},
+    {"kto_chosen_weight", "", "read only with stage: kto", needless},
+    {"kto_rejected_weight", "", "read only with stage: kto", needless},
+    {"simpo_gamma", "preference.margin", "", read},
+    {"ld_alpha", "", kOtherDivergence, read},
+    {"ref_model", "", kOneReference, read},
+    {"ref_model_adapters", "", kOneReference, read},
+    {"ref_model_quantization_bit", "", "read only with ref_model", needless},
+    {"ppo_*", "", "read only with stage: ppo", needless},
+    {"reward_model", "", kOnlyPairs, refused},
+    {"reward_model_*", "", "read only with reward_model", needless},
     {"use_galore", "", "not available yet; optimizer.name = \"adamw_8bit\" has small moments", lost},
     {"use_apollo", "", "not available yet; optimizer.name = \"adamw_8bit\" has small moments", lost},
     {"use_badam", "", kNotAvailable, lost},
@@ -284,10 +291,54 @@ void convert_second_adapter(ForeignConversion& conversion) {
   convert_quantization(conversion, "quant_config.quantization_bit", static_cast<int64_t>(bits.value_or(0)));
 }
 
+/// A number that changes the loss of pairs, unless it is `off`.
+void refuse_pair_number(ForeignConversion& conversion, std::string_view key, double off,
+                        std::string_view why) {
+  const auto value = conversion.number(key);
+  if (!value) return;
+  if (*value != off) return conversion.refuse(key, why);
+  conversion.switch_off(key);
+}
+
+/// Of `stage: dpo`. Returns whether the loss is one of ours.
+bool convert_stage_dpo(ForeignConversion& conversion) {
+  constexpr ForeignPairs pairs{.beta = "pref_beta",
+                               .label_smoothing = "dpo_label_smoothing",
+                               .margin = "simpo_gamma",
+                               .dropout = "lora_dropout",
+                               .length = "cutoff_len",
+                               .default_length = 2048};
+  std::string loss = conversion.text("pref_loss");
+  if (loss.empty() || loss == "sigmoid") loss = "dpo";
+  if (!compares_with_reference(loss) && loss != "simpo" && loss != "orpo") {
+    conversion.refuse("pref_loss", kOtherPairLoss);
+    return false;
+  }
+  convert_pairs(conversion, conversion.has("pref_loss") ? "pref_loss" : "stage", loss, pairs);
+  conversion.set("", "data.too_long", "drop");
+  conversion.lose("data.too_long", kPairsDropped);
+  refuse_pair_number(conversion, "ld_alpha", 1, kOtherDivergence);
+  const double ftx = conversion.number("pref_ftx").value_or(0);
+  if (loss == "orpo" || ftx > 0)  // orpo has the term already, with the weight 1
+    conversion.set(ftx > 0 ? "pref_ftx" : "", "preference.sft_weight",
+                   toml_float(loss == "orpo" ? 1 + ftx : ftx), "over tokens; there over answers first");
+  if (!compares_with_reference(loss)) {
+    need_none_of(conversion, {"ref_model", "ref_model_adapters", "pref_bco_weight"},
+                 "the loss has no reference");
+    return true;
+  }
+  convert_reference(conversion, "ref_model", "model_name_or_path");
+  refuse_pair_number(conversion, "pref_bco_weight", 0, kOtherPairLoss);
+  if (conversion.has("ref_model_adapters")) conversion.refuse("ref_model_adapters", kOneReference);
+  if (conversion.is_set("adapter.from"))
+    conversion.refuse("adapter_name_or_path",
+                      "the reference there is the model without the adapter, and here with it");
+  return true;
+}
+
 void finish_llama_factory(ForeignConversion& conversion) {
   finish_hugging_face(conversion, "");
   convert_strategies(conversion);
-  convert_datasets(conversion, "");
   convert_template(conversion, "template");
   convert_betas(conversion, "optim_config.adamw_betas");
   if (const ConfigValue* disabled = conversion.find("disable_gradient_checkpointing"))
@@ -300,8 +351,19 @@ void finish_llama_factory(ForeignConversion& conversion) {
   }
   std::string stage = conversion.text("stage");
   if (stage.empty()) stage = "sft";
-  if (stage != "pt" && stage != "sft") conversion.refuse("stage", kNoPreference);
-  convert_llama_factory_packing(conversion, "", stage == "pt");
+  if (stage != "pt" && stage != "sft" && stage != "dpo") conversion.refuse("stage", kOnlyPairs);
+  const bool on_pairs = stage == "dpo" && convert_stage_dpo(conversion);
+  convert_datasets(conversion, "", on_pairs);
+  if (on_pairs) {
+    need_none_of(conversion, {"packing", "neat_packing"}, "pairs are not packed there");
+  } else {
+    need_none_of(conversion,
+                 {"pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma", "ref_model",
+                  "ref_model_adapters", "pref_bco_weight", "ld_alpha"},
+                 kOnlyPreferences);
+    if (stage != "dpo") need_none_of(conversion, {"pref_loss"}, kOnlyPreferences);
+    convert_llama_factory_packing(conversion, "", stage == "pt");
+  }
   const auto held_out = conversion.number("val_size");
   if (!held_out || *held_out == 0) return;
   if (*held_out < 1) return conversion.set("val_size", "data.validation_fraction", toml_float(*held_out));

@@ -6,6 +6,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/config/foreign_conversion.h"
+#include "stepforge/config/foreign_preference.h"
 #include "stepforge/config/toml_text.h"
 
 namespace stepforge {
@@ -157,13 +158,17 @@ void convert_paths(ForeignConversion& conversion, std::string_view key, std::str
   conversion.set_sources(key, ours, sources, /*are_joined=*/true);
 }
 
-void convert_datasets(ForeignConversion& conversion, std::string_view prefix) {
+void convert_datasets(ForeignConversion& conversion, std::string_view prefix, bool are_pairs) {
   const auto key = [&](std::string_view name) { return format("{}{}", prefix, name); };
   const std::string folder = conversion.text(key("dataset_dir"));
   const std::string file = (folder.empty() ? "data" : folder) + "/dataset_info.json";
   std::string_view loss_on;
-  if (conversion.is_true(key("mask_history"))) loss_on = ", loss_on = \"last\"";
-  if (conversion.is_true(key("train_on_prompt"))) loss_on = ", loss_on = \"all\"";
+  if (are_pairs) {
+    need_none_of(conversion, {key("mask_history"), key("train_on_prompt")}, kAnswersCount);
+  } else {
+    if (conversion.is_true(key("mask_history"))) loss_on = ", loss_on = \"last\"";
+    if (conversion.is_true(key("train_on_prompt"))) loss_on = ", loss_on = \"all\"";
+  }
   const std::string strategy = conversion.text(key("mix_strategy"));
   const bool are_joined = strategy.empty() || strategy == "concat";
   const ConfigValue* shares = conversion.find(key("interleave_probs"));

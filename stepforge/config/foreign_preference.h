@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Losses of pairs of other trainers as [preference], and what a run on pairs needs beside it.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "stepforge/config/foreign_conversion.h"
+
+namespace stepforge {
+
+/// Where a trainer has the settings of a loss of pairs. "" for a key that it does not have.
+struct ForeignPairs {
+  std::string_view beta = {};
+  std::string_view label_smoothing = {};
+  std::string_view margin = {};
+  std::string_view dropout = {};  ///< of adapters, which is off there; "" if it is on
+  std::string_view length = {};   ///< of the longest prompt with one answer
+  int64_t default_length = 0;
+};
+
+/// Sets preference.loss to `loss`, one of our names, for which `key` asks; its numbers, and rows and rules for pairs.
+void convert_pairs(ForeignConversion& conversion, std::string_view key, std::string_view loss,
+                   const ForeignPairs& pairs);
+
+/// The losses of TRL's DPOTrainer: one of pairs, and "sft" beside it. `names` and `weights` are keys of one value or a list.
+/// Refuses other losses, and returns whether there was one that it could set.
+bool convert_dpo_losses(ForeignConversion& conversion, std::string_view names, std::string_view weights,
+                        const ForeignPairs& pairs);
+
+/// A number as preference.sft_weight, if the key has one.
+void convert_sft_weight(ForeignConversion& conversion, std::string_view key);
+
+/// The path of a reference model, which has to be that of `model`, also a key.
+void convert_reference(ForeignConversion& conversion, std::string_view key, std::string_view model);
+
+bool compares_with_reference(std::string_view loss);
+
+/// The keys that the file has need nothing.
+void need_none_of(ForeignConversion& conversion, std::initializer_list<std::string_view> keys,
+                  std::string_view why);
+
+inline constexpr std::string_view kOnlyPairs =
+    "only pre-training, supervised fine-tuning and losses of pairs (preference.loss) are available";
+inline constexpr std::string_view kOtherPairLoss =
+    "preference.loss is dpo, hinge, ipo, cpo, simpo or orpo; `--force` converts the rest";
+inline constexpr std::string_view kAnswersCount = "of pairs the answers count, and nothing else";
+inline constexpr std::string_view kOneReference = "the reference is the model at the start of the run";
+inline constexpr std::string_view kReferenceOnce =
+    "the log-probabilities of the reference are always computed before the run";
+inline constexpr std::string_view kPairsDropped =
+    "pairs that are longer than a row are dropped (data.too_long); there answers are cut";
+inline constexpr std::string_view kOtherDivergence = "the difference of log-probabilities is compared";
+
+}  // namespace stepforge
