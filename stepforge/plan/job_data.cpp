@@ -11,6 +11,7 @@
 #include "stepforge/plan/data_source_kind.h"
 #include "stepforge/records/conversation.h"
 #include "stepforge/records/count_words.h"
+#include "stepforge/records/dataset_info.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/text/bpe_trainer.h"
 #include "stepforge/text/chat_template.h"
@@ -248,6 +249,15 @@ TextFilterRules text_filter_rules(const DataFilterConfig& filter) {
           .max_repeated_lines = filter.max_repeated_lines,
           .include = filter.include,
           .exclude = filter.exclude};
+}
+
+bool reads_pairs(const DataConfig& data) {
+  if (has_pairs(data)) return true;
+  return std::ranges::any_of(leaf_sources("data.sources", data.sources), [](const DataSourceAt& entry) {
+    const DataSourceConfig& source = *entry.source;
+    return !source.dataset.empty() &&
+           find_dataset(source.path, source.dataset).layout == ChatLayout::preference;
+  });
 }
 
 DataPlan data_plan(const Config& config, int64_t vocab_size) {

@@ -23,11 +23,37 @@ std::shared_ptr<const RowStream> every_row(const RowStream& train) {
   return RowStream::one_pass(sources);
 }
 
+/// Logs how far a pass over the data is, from time to time.
+class Progress {
+ public:
+  Progress(const Trainer& trainer, const RowStream& stream)
+      : trainer_(&trainer), rows_(*stream.total_rows()) {}
+
+  /// Before each batch; whether to stop.
+  bool next() {
+    constexpr std::chrono::seconds kInterval(30);
+    const auto now = std::chrono::steady_clock::now();
+    if (trainer_->is_main() && now - logged_ > kInterval) {
+      logged_ = now;
+      trainer_->log.info("reference: {} of {} rows", with_thousands(done_), with_thousands(rows_));
+    }
+    done_ += trainer_->job.batch.rows_per_micro_batch * trainer_->job.layout.data_ranks;
+    return trainer_->interrupted();
+  }
+
+ private:
+  const Trainer* trainer_;
+  int64_t rows_;
+  int64_t done_ = 0;
+  std::chrono::steady_clock::time_point logged_ = std::chrono::steady_clock::now();
+};
+
 void score_all(Trainer& trainer, const RowStream& train) {
   const auto begin = std::chrono::steady_clock::now();
   const auto score = [&](const RowStream& stream) {
     return score_pairs(*trainer.evaluator, stream, trainer.job.batch.rows_per_micro_batch,
-                       trainer.job.batch.part);
+                       trainer.job.batch.part,
+                       [progress = Progress(trainer, stream)]() mutable { return progress.next(); });
   };
   PreferenceData& data = trainer.preferences;
   if (trainer.is_main())

@@ -126,9 +126,13 @@ TokenLosses adding_to(PairTable& table, const ModelStore& store) {
   return [&table](const Batch& batch, const at::Tensor& token_loss) { table.add(batch, token_loss); };
 }
 
-PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows, const ContextPart& part) {
+PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows, const ContextPart& part,
+                      const std::function<bool()>& stop) {
   PairTable table(stream);
-  evaluate(executor, stream, rows, -1, {}, part, adding_to(table, executor.store()));
+  if (evaluate(executor, stream, rows, -1, stop, part, adding_to(table, executor.store())).stopped)
+    throw Error(
+        "the run was interrupted before the log-probabilities of its reference were complete; the next start "
+        "computes them again");
   table.sum(executor.store());
   return table;
 }

@@ -65,8 +65,9 @@ PairResult pair_result(const PairLoss& loss, const PairScores& scores);
 TokenLosses adding_to(PairTable& table, const ModelStore& store);
 
 /// Runs all rows of a one-pass stream through the executor's program. A collective over its ranks. `part`: of each row, that this
-/// rank has.
-PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows, const ContextPart& part);
+/// rank has. `stop` is called before each batch; throws Error on all ranks if it returns true on one.
+PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows, const ContextPart& part,
+                      const std::function<bool()>& stop = {});
 
 /// Adds the means of PairReport::figures, which are sums over all ranks, under the names of TRL after `prefix`; nothing if there
 /// was no pair.

@@ -129,6 +129,23 @@ TEST(PreferenceRun, ReadsItsReferenceAgain) {
   EXPECT_CONTAINS(fault({}), "reference.safetensors is missing");
 }
 
+TEST(PreferenceRun, AnInterruptionEndsThePassOfTheReference) {
+  const TempFolder folder;
+  InterruptWatcher interrupts([](int) {});
+  interrupts.request();
+  EXPECT_CONTAINS(message_of<Error>([&] { TestRun(pair_run(folder, "run"), &interrupts).build(); }),
+                  "interrupted before the log-probabilities of its reference were complete");
+  EXPECT_FALSE(fs::exists(folder / "run" / "reference.safetensors"));
+}
+
+TEST(PreferenceRun, ANewRunFromACheckpointHasThatModelAsItsReference) {
+  const TempFolder folder;
+  TestRun(pair_run(folder, "first")).run();
+  const Strings from{format("checkpoint.initial_load_path={}", (folder / "first/checkpoint/step-6").string()),
+                     "checkpoint.initial_load_model_only=true", "training.steps=1"};
+  EXPECT_NEAR(TestRun(pair_run(folder, "second") + from).run().front().loss, std::log(2.0), 1e-9);
+}
+
 TEST(PreferenceRun, LogsWhatTrlLogs) {
   const TempFolder folder;
   TestRun(pair_run(folder, "run", "simpo")).run();

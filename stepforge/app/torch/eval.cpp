@@ -129,7 +129,7 @@ void use_sources(const EvalOptions& options, Config& config) {
   // A data plan needs a training source too; the same text is named but not read.
   config.data.sources = asked_sources(options);
   config.data.validation = config.data.sources;
-  config.preference.loss = has_pairs(config.data) ? PreferenceLoss::cpo : PreferenceLoss::none;
+  config.preference.loss = reads_pairs(config.data) ? PreferenceLoss::cpo : PreferenceLoss::none;
   config.data.packing = default_packing(config.data);
 }
 
