@@ -166,16 +166,20 @@ class GatherScheduler {
   std::vector<std::size_t> starts_;
 };
 
-/// A start needs the last release or computation before it, so that gathers cannot run further ahead of the compute
-/// lane than they do in the list.
-void link_needs(std::vector<Operation>& operations) {
-  int last = -1;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    Operation& operation = operations[i];
-    if (operation.kind == OpKind::release || has_trait(operation.kind, kUsesUnits))
-      last = static_cast<int>(i);
-    else if (operation.kind == OpKind::gather_start && last >= 0)
-      operation.needs.push_back(last);
+/// A start needs the last release before it, so that gathers cannot run further ahead of the compute lane than they do
+/// in the list. One of codes also needs the last computation: it decodes into memory of its own, which the account
+/// counts from where it is listed.
+void link_needs(StepProgram& program, const GatherPolicy& policy) {
+  int last_release = -1;
+  int last_computation = -1;
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    Operation& operation = program.operations[i];
+    if (operation.kind == OpKind::release) last_release = static_cast<int>(i);
+    if (has_trait(operation.kind, kUsesUnits)) last_computation = static_cast<int>(i);
+    if (operation.kind != OpKind::gather_start) continue;
+    const bool decodes = std::ranges::count(policy.released, element(program.units, operation.unit).name) > 0;
+    const int last = decodes ? std::max(last_release, last_computation) : last_release;
+    if (last >= 0) operation.needs.push_back(last);
   }
 }
 
@@ -204,7 +208,7 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy) {
     insertions.push_back({residency.first_use, make_operation(OpKind::gather_wait, residency.unit)});
   insert_starts(/*prefetched=*/true);
   insert_operations(program.operations, std::move(insertions));
-  link_needs(program.operations);
+  link_needs(program, policy);
 }
 
 }  // namespace stepforge
