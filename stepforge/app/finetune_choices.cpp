@@ -82,6 +82,7 @@ class Chooser {
     choose("run_dir", toml_string(run_folder()), "the name of the model");
     choose_sources();
     choose_for_now();
+    choose_loss();
     base_ = load().config;
     tokenizer_ = reading_input([&] { return known_tokenizer(base_); });
     if (tokenizer_ == nullptr)
@@ -183,7 +184,6 @@ class Chooser {
           "data.validation",
           source_text(options_.validation, reading_input([&] { return find_format(options_.validation); })),
           "--validation");
-    choose_loss();
     if (found.is_plain) choose("data.document", "\"paragraph\"", "parts of a text can be held out");
   }
 

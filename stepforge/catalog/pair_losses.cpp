@@ -11,7 +11,7 @@ namespace {
 
 /// A value of preference.loss.
 struct PairLossKind {
-  PreferenceLoss name;
+  PreferenceLoss name = PreferenceLoss::none;
   PairForm form = PairForm::sigmoid;
   bool has_reference = false;
   bool normalized = false;

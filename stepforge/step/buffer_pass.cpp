@@ -18,8 +18,9 @@ namespace {
 constexpr int64_t kMasterBytes = 4;      // masters that are trained, gradients and optimizer state are fp32
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
 constexpr int64_t kTallyBytes = 8;       // fp64; one per expert
-// The weight of the labels, their number, the number of tokens, and how many ranks must stop or lack rows.
-constexpr int64_t kLabelCountBytes = 40;
+// The weight of the labels, their number, the number of tokens, how many ranks must stop or lack rows, and the labels of
+// the better answers of pairs.
+constexpr int64_t kLabelCountBytes = 48;
 constexpr int64_t kTokenBytes = 4;  // int32; a batch has the tokens further ahead too, for the embedding
 constexpr int64_t kAheadWeightBytes = 8;  // the weight of the labels of one depth of multi-token prediction
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank

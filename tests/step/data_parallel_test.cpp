@@ -195,7 +195,7 @@ TEST(DataParallel, AnEvaluationGathersAndJoinsItsLosses) {
   std::vector<std::tuple<OpKind, int64_t, int64_t>> totals;
   for (const CollectiveTotal& total : collective_totals(built(4, 2, options)))
     if (total.kind != OpKind::gather_start) totals.emplace_back(total.kind, total.count, total.bytes);
-  EXPECT_EQ(totals, (std::vector<std::tuple<OpKind, int64_t, int64_t>>{{OpKind::count_labels, 1, 40},
+  EXPECT_EQ(totals, (std::vector<std::tuple<OpKind, int64_t, int64_t>>{{OpKind::count_labels, 1, 48},
                                                                        {OpKind::reduce_loss, 1, 8 * 2 * 8}}));
 }
 
@@ -225,7 +225,7 @@ TEST(DataParallel, CountsAndBytesOfCollectives) {
                         {0, OpKind::reduce_start, 4, whole * 4},
                         {0, OpKind::gradient_norm, 1, 2 * 8},
                         {1, OpKind::all_reduce_start, 4, whole / 2 * 4},
-                        {2, OpKind::count_labels, 1, 40},
+                        {2, OpKind::count_labels, 1, 48},
                         {2, OpKind::reduce_loss, 1, 8 * (3 + 1) * 8}}));
 }
 

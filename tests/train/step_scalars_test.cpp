@@ -118,9 +118,9 @@ TEST(StepScalars, AreViewsOfOneBufferThatDoNotOverlap) {
   step.all.zero_();
   const at::Tensor& all = step.all;
   for (const at::Tensor& view :
-       {step.own_weight, step.data_ranks, step.counts, step.token_weight, step.own_losses,
-        step.gathered_losses, step.loss, step.max_loss, step.norm_terms, step.norm, step.update.finite,
-        step.update.number, step.update.lr_factor, step.update.grad_scale}) {
+       {step.own_weight, step.data_ranks, step.counts, step.sft_scale, step.label_mean, step.token_weight,
+        step.own_losses, step.gathered_losses, step.loss, step.max_loss, step.norm_terms, step.norm,
+        step.update.finite, step.update.number, step.update.lr_factor, step.update.grad_scale}) {
     EXPECT_TRUE(view.eq(0).all().item<bool>());
     view.fill_(1);
   }
