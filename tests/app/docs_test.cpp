@@ -97,10 +97,21 @@ std::string chat_lines() {
   return lines;
 }
 
+std::string pair_lines() {
+  std::string lines;
+  for (int i = 0; i < 80; ++i)
+    lines += format(
+        R"({{"prompt": [{{"role": "user", "content": "number {0}"}}], "chosen": "it is {0}", "rejected": "no"}})"
+        "\n",
+        i);
+  return lines;
+}
+
 TEST(FinetunePage, OneCommandTrainsOnConversations) {
   const TempFolder folder;
   write_text(folder / "my-text.txt", paragraphs(60));
   write_text(folder / "chat.jsonl", chat_lines());
+  write_text(folder / "pairs.jsonl", pair_lines());
   const Strings training =
       Strings{"train"} + small_run(folder / "original") +
       Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "my-text.txt").string()),
@@ -114,7 +125,7 @@ TEST(FinetunePage, OneCommandTrainsOnConversations) {
     EXPECT_EQ(result.exit_code, 0) << block << result.err;
     EXPECT_CONTAINS(result.out, "Next:");
   }
-  for (const char* run : {"finetune-Llama-3.2-1B-Instruct", "full"})
+  for (const char* run : {"finetune-Llama-3.2-1B-Instruct", "full", "dpo"})
     EXPECT_TRUE(fs::exists(folder / "runs" / run / "checkpoint")) << run;
 }
 
