@@ -158,7 +158,7 @@ TEST(RenderPlan, ShowsTheCollectivesOfOneOfManyRanks) {
   for (const char* line : {"fsdp gather_start                              4      64.0 KiB        65,536",
                            "fsdp reduce_start                              4      64.0 KiB        65,536",
                            "dp_replicate all_reduce_start                  4      16.0 KiB        16,384",
-                           "loss in all                                    2         296 B           296"}) {
+                           "loss in all                                    2         304 B           304"}) {
     EXPECT_CONTAINS(plan, line);
   }
 }
