@@ -188,7 +188,7 @@ class Chooser {
   }
 
   void choose_loss() {
-    if (has_pairs(load().config.data))
+    if (reading_input([&] { return reads_pairs(load().config.data); }))
       choose("preference.loss", "\"dpo\"", "the usual loss of pairs; the model as it is is the reference");
   }
 

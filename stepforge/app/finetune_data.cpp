@@ -111,19 +111,22 @@ class Study {
 FoundFormat format_of_record(const Json& record, const std::string& place) {
   const auto has = [&](const char* key) { return record.contains(key); };
   if (has("chosen") && has("rejected"))
-    return {ChatLayout::preference, false, read_preference(record).prompt.is_string(),
-            "its records have chosen and rejected answers"};
+    return {.layout = ChatLayout::preference,
+            .takes_no_template = read_preference(record).prompt.is_string(),
+            .because = "its records have chosen and rejected answers"};
   for (const char* list : {"messages", "conversations", "dialogs"}) {
     if (has_turns(record, list, "role", "content"))
-      return {ChatLayout::messages, false, false, format("its records have {} with role and content", list)};
+      return {.layout = ChatLayout::messages,
+              .because = format("its records have {} with role and content", list)};
     if (has_turns(record, list, "from", "value"))
-      return {ChatLayout::sharegpt, false, false, format("its records have {} with from and value", list)};
+      return {.layout = ChatLayout::sharegpt,
+              .because = format("its records have {} with from and value", list)};
   }
   if (has("instruction") && has("output"))
-    return {ChatLayout::alpaca, false, false, "its records have instruction and output"};
+    return {.layout = ChatLayout::alpaca, .because = "its records have instruction and output"};
   if (has("prompt") && has("completion"))
-    return {ChatLayout::prompt_completion, false, false, "its records have prompt and completion"};
-  if (has("text")) return {std::nullopt, false, false, "its records have a text"};
+    return {.layout = ChatLayout::prompt_completion, .because = "its records have prompt and completion"};
+  if (has("text")) return {.because = "its records have a text"};
   throw UsageError(format(
       "{}: no format has the keys {}; expected messages, conversations, instruction and output, prompt and "
       "completion, or text; name the field of a text with data.sources.0.field=NAME",
@@ -132,7 +135,7 @@ FoundFormat format_of_record(const Json& record, const std::string& place) {
 
 FoundFormat find_format(const std::filesystem::path& path) {
   const FirstDocument first = first_document(path);
-  if (!first.is_record) return {std::nullopt, true, false, "it is plain text"};
+  if (!first.is_record) return {.is_plain = true, .because = "it is plain text"};
   const Json record = parse_json(first.text, first.file);
   if (!record.is_object()) throw UsageError(format("{}: its first record is not a JSON object", first.file));
   return format_of_record(record, first.file);

@@ -20,10 +20,10 @@ namespace stepforge {
 
 /// How the files of a source are read.
 struct FoundFormat {
-  std::optional<ChatLayout> layout;  ///< empty: texts
-  bool is_plain = false;             ///< text files, whose documents are paragraphs
-  bool takes_no_template = false;    ///< pairs of plain texts
-  std::string because;               ///< "its records have messages"
+  std::optional<ChatLayout> layout{};  ///< empty: texts
+  bool is_plain = false;               ///< text files, whose documents are paragraphs
+  bool takes_no_template = false;      ///< pairs of plain texts
+  std::string because{};               ///< "its records have messages"
 };
 
 /// The format by the keys of a record. Throws UsageError naming the keys if it has those of no format; `place` names it.

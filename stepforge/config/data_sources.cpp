@@ -42,12 +42,6 @@ bool is_conversations(const DataSourceConfig& source) {
 
 }  // namespace
 
-bool has_pairs(const DataConfig& data) {
-  return std::ranges::any_of(leaf_sources("data.sources", data.sources), [](const DataSourceAt& entry) {
-    return entry.source->format == DataFormat::preference;
-  });
-}
-
 bool trains_on_conversations(const DataConfig& data) {
   return std::ranges::any_of(leaf_sources("data.sources", data.sources),
                              [](const DataSourceAt& entry) { return is_conversations(*entry.source); });

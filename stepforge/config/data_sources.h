@@ -26,9 +26,6 @@ std::vector<DataSourceAt> leaf_sources(std::string_view place, const std::vector
 /// epochs.
 bool has_exact_epoch(const std::vector<DataSourceConfig>& sources);
 
-/// Whether a source of the training data has the format of pairs of answers.
-bool has_pairs(const DataConfig& data);
-
 /// Whether a source of the training data is conversations or instructions.
 bool trains_on_conversations(const DataConfig& data);
 

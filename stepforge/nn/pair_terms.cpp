@@ -74,4 +74,12 @@ PairTerms pair_terms(const PairLoss& loss, const PairScores& scores) {
           .log_probs = loss.has_reference ? scores.log_probs : plain.values};
 }
 
+at::Tensor pair_figures(const PairTerms& terms) {
+  const at::Tensor right = terms.rewards.select(1, 0).gt(terms.rewards.select(1, 1)).to(at::kDouble);
+  const at::Tensor rewards = terms.rewards.sum(0);
+  const at::Tensor log_probs = terms.log_probs.sum(0);
+  return at::stack({at::ones_like(right).sum(), rewards.select(0, 0), rewards.select(0, 1),
+                    log_probs.select(0, 0), log_probs.select(0, 1), right.sum()});
+}
+
 }  // namespace stepforge

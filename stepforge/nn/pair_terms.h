@@ -2,6 +2,8 @@
 // The loss of pairs of answers (modelspec/pair_loss.h) as a function of their log-probabilities.
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/modelspec/pair_loss.h"
@@ -26,5 +28,10 @@ struct PairTerms {
 
 /// No autograd.
 PairTerms pair_terms(const PairLoss& loss, const PairScores& scores);
+
+inline constexpr int64_t kPairFigures = 6;
+/// [kPairFigures] fp64: pairs; of the better and of the other answers: rewards, log-probabilities; pairs whose better answer has
+/// the higher reward. Sums over pairs.
+at::Tensor pair_figures(const PairTerms& terms);
 
 }  // namespace stepforge

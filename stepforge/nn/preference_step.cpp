@@ -41,12 +41,12 @@ PreferenceStep::PreferenceStep(const PairLoss& loss, const Batch& batch, at::Dev
       sft_scale_(std::move(sft_scale)),
       on_report_(std::move(on_report)) {}
 
-at::Tensor PreferenceStep::log_probs(const at::Tensor& token_loss) const {
+at::Tensor answer_log_probs(const Batch& batch, const at::Tensor& token_loss) {
   std::vector<at::Tensor> sums;
-  for (const AnswerPair& pair : batch_->pairs) {
+  for (const AnswerPair& pair : batch.pairs) {
     for (const Answer& answer : pair.answers) {
       at::Tensor sum = at::zeros({}, token_loss.options().dtype(at::kDouble));
-      for (const TokenRange& range : tokens_of(*batch_, answer))
+      for (const TokenRange& range : tokens_of(batch, answer))
         sum = sum - token_loss.narrow(0, range.begin, range.size).sum(at::kDouble);
       sums.push_back(sum);
     }
@@ -59,7 +59,7 @@ at::Tensor PreferenceStep::weigh(const at::Tensor& token_loss,
   const at::NoGradGuard no_grad;
   const at::Tensor weights = at::zeros_like(token_loss, at::kFloat);
   if (batch_->pairs.empty()) return weights;
-  const at::Tensor sums = log_probs(token_loss);
+  const at::Tensor sums = answer_log_probs(*batch_, token_loss);
   if (sum) sum(sums);
   const PairTerms terms = pair_terms(*loss_, {sums, lengths_, references_});
   at::Tensor losses = terms.losses;
@@ -74,21 +74,10 @@ at::Tensor PreferenceStep::weigh(const at::Tensor& token_loss,
       for (const TokenRange& range : tokens_of(*batch_, batch_->pairs[i].answers[k]))
         weights.narrow(0, range.begin, range.size)
             .copy_(slopes.select(0, static_cast<int64_t>(i)).select(0, static_cast<int64_t>(k)));
-  report(losses, terms);
-  return weights;
-}
-
-void PreferenceStep::report(const at::Tensor& losses, const PairTerms& terms) const {
-  if (!on_report_) return;
-  const at::Tensor better = terms.rewards.select(1, 0);
-  const at::Tensor other = terms.rewards.select(1, 1);
-  const at::Tensor pairs = at::zeros({}, losses.options()).fill_(std::ssize(batch_->pairs));
-  const at::Tensor right = better.gt(other).to(at::kDouble).sum();
-  const at::Tensor figures = at::stack({pairs, better.sum(), other.sum(), terms.log_probs.select(1, 0).sum(),
-                                        terms.log_probs.select(1, 1).sum(), right});
   // Of the ranks that have parts of the same rows the first one adds the loss (Batch::loss_weight).
   const at::Tensor loss = losses.sum();
-  on_report_({batch_->part.index == 0 ? loss : at::zeros_like(loss), figures});
+  if (on_report_) on_report_({batch_->part.index == 0 ? loss : at::zeros_like(loss), pair_figures(terms)});
+  return weights;
 }
 
 }  // namespace stepforge

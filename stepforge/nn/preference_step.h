@@ -15,12 +15,13 @@ namespace stepforge {
 
 /// What a micro-batch of pairs adds to the numbers of a step; fp64 on the compute device.
 struct PairReport {
-  at::Tensor loss;  ///< a scalar: the sum over pairs, with the cross-entropy of sft_weight
-  /// [kPairFigures]: pairs; of the better and of the other answers: PairTerms::rewards, PairTerms::log_probs; pairs whose better answer has
-  /// the higher reward. Sums over pairs.
-  at::Tensor figures;
+  at::Tensor loss;     ///< a scalar: the sum over pairs, with the cross-entropy of sft_weight
+  at::Tensor figures;  ///< pair_figures()
 };
-inline constexpr int64_t kPairFigures = 6;
+
+/// [pairs, 2] fp64: the log-probability of each answer, as far as this rank has its tokens, from `token_loss` [tokens]. There must be
+/// pairs.
+at::Tensor answer_log_probs(const Batch& batch, const at::Tensor& token_loss);
 
 /// One micro-batch of a training step. The loss of a step is the sum over its pairs divided by their number.
 class PreferenceStep {
@@ -35,10 +36,6 @@ class PreferenceStep {
   at::Tensor weigh(const at::Tensor& token_loss, const std::function<void(const at::Tensor&)>& sum) const;
 
  private:
-  /// [pairs, 2] fp64
-  at::Tensor log_probs(const at::Tensor& token_loss) const;
-  void report(const at::Tensor& losses, const PairTerms& terms) const;
-
   const PairLoss* loss_;
   const Batch* batch_;
   at::Tensor references_;

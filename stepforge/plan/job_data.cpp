@@ -252,11 +252,11 @@ TextFilterRules text_filter_rules(const DataFilterConfig& filter) {
 }
 
 bool reads_pairs(const DataConfig& data) {
-  if (has_pairs(data)) return true;
   return std::ranges::any_of(leaf_sources("data.sources", data.sources), [](const DataSourceAt& entry) {
     const DataSourceConfig& source = *entry.source;
-    return !source.dataset.empty() &&
-           find_dataset(source.path, source.dataset).layout == ChatLayout::preference;
+    return source.dataset.empty()
+               ? source.format == DataFormat::preference
+               : find_dataset(source.path, source.dataset).layout == ChatLayout::preference;
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/train/preference_data.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -12,7 +13,6 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/staged.h"
-#include "stepforge/data/context_part.h"
 #include "stepforge/metrics/names.h"
 #include "stepforge/nn/pair_terms.h"
 #include "stepforge/storage/tensor_parts.h"
@@ -27,14 +27,6 @@ constexpr const char* kIdentity = "data";
 
 int64_t pairs_of(const RowStream& stream, size_t source) {
   return stream.sources()[source].source->pairs();
-}
-
-double sum_of(const at::Tensor& token_loss, const Batch& batch, const Answer& answer) {
-  double sum = 0.0;
-  const auto* const losses = token_loss.const_data_ptr<float>();
-  for (const TokenRange& range : held_tokens(batch, {answer.begin, answer.end - answer.begin}))
-    for (int64_t i = range.begin; i < range.begin + range.size; ++i) sum += losses[i];
-  return sum;
 }
 
 /// The tables by their names in a file.
@@ -55,12 +47,14 @@ PairTable::PairTable(const RowStream& stream) {
 }
 
 void PairTable::add(const Batch& batch, const at::Tensor& token_loss) {
-  const at::Tensor losses = token_loss.to(at::kCPU, at::kFloat).contiguous();
+  if (batch.pairs.empty()) return;
+  const at::Tensor log_probs = answer_log_probs(batch, token_loss).cpu();
+  const auto* found = log_probs.const_data_ptr<double>();
   for (const AnswerPair& pair : batch.pairs) {
     auto* const row =
         sources_.at(static_cast<size_t>(pair.source)).mutable_data_ptr<double>() + pair.number * kColumns;
     for (size_t k = 0; k < 2; ++k) {
-      row[k] -= sum_of(losses, batch, pair.answers[k]);
+      row[k] += *found++;
       row[2 + k] += batch.part.index == 0 ? pair.answers[k].labels : 0;
     }
   }
@@ -108,13 +102,11 @@ int64_t PairTable::pairs() const {
 
 PairResult pair_result(const PairLoss& loss, const PairScores& scores) {
   const PairTerms terms = pair_terms(loss, scores);
-  const at::Tensor better = terms.rewards.select(1, 0);
-  const at::Tensor other = terms.rewards.select(1, 1);
-  const auto pairs = static_cast<double>(scores.log_probs.size(0));
   const auto sum = [](const at::Tensor& values) { return values.sum().item<double>(); };
-  PairResult result{.loss = sum(terms.losses) / pairs,
-                    .figures = {pairs, sum(better), sum(other), sum(terms.log_probs.select(1, 0)),
-                                sum(terms.log_probs.select(1, 1)), sum(better.gt(other))}};
+  PairResult result;
+  const at::Tensor figures = pair_figures(terms);
+  std::copy_n(figures.const_data_ptr<double>(), kPairFigures, result.figures.begin());
+  result.loss = sum(terms.losses) / result.figures[0];
   if (loss.sft_weight > 0.0)
     result.loss -= loss.sft_weight * sum(scores.log_probs.select(1, 0)) / sum(scores.lengths.select(1, 0));
   return result;

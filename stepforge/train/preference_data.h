@@ -57,7 +57,7 @@ struct PreferenceData {
 /// The numbers of pairs in validation.
 struct PairResult {
   double loss = 0.0;                           ///< the mean over pairs, with the cross-entropy of sft_weight
-  std::array<double, kPairFigures> figures{};  ///< PairReport::figures
+  std::array<double, kPairFigures> figures{};  ///< pair_figures()
 };
 PairResult pair_result(const PairLoss& loss, const PairScores& scores);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/train/training_services.h"
 
+#include <algorithm>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 
@@ -55,6 +57,7 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
       batches_(batches),
       store_(store),
       optimizer_(optimizer),
+      has_pairs_(std::ranges::any_of(batches, [](const Batch& batch) { return !batch.pairs.empty(); })),
       domain_(training.loss_aggregation),
       scalars_(scalars) {
   int64_t labels = 0;
@@ -73,6 +76,7 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
 
 void TrainingServices::weigh_counts() const {
   domain_.weigh_tokens(scalars_);
+  if (!has_pairs_) return;
   reciprocal_or_zero(scalars_.better_labels, scalars_.sft_scale);
   scalars_.sft_scale.mul_(scalars_.label_weight);
   reciprocal_or_zero(scalars_.valid_labels, scalars_.label_mean);

@@ -68,7 +68,7 @@ class TrainingServices : public StepServices {
   void offload_optimizer(int unit) override;
 
  private:
-  /// Of the step's counts.
+  /// What a label and a pair weigh, by the counts of the step.
   void weigh_counts() const;
   /// Each stage knows the norms of its units only.
   bool in_pipeline() const { return scalars_.unit_norm_terms.numel() > 0; }
@@ -79,6 +79,7 @@ class TrainingServices : public StepServices {
   const std::vector<Batch>& batches_;
   const ModelStore& store_;
   Optimizer* optimizer_;
+  bool has_pairs_;  ///< of answers, on this rank
   AveragingDomain domain_;
   const StepScalars& scalars_;
 };

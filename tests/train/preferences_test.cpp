@@ -99,6 +99,26 @@ TEST(PreferenceRun, EveryLayoutHasTheCurveOfOneRank) {
   }
 }
 
+TEST(PreferenceRun, AdaptersBesideSpreadExpertsHaveTheCurveOfOneRank) {
+  const TempFolder folder;
+  const Strings experts{"model.family=qwen3_moe",
+                        "model.n_experts=4",
+                        "model.experts_per_token=2",
+                        "model.moe_ffn_dim=16",
+                        "adapter.type=lora",
+                        "adapter.rank=4",
+                        "model.router_aux_loss_weight=0.01",
+                        "checkpoint.enable=false"};
+  const Records whole = TestRun(pair_run(folder, "whole") + experts).run();
+  const Records found =
+      run_ranks(2, pair_run(folder, "spread") + experts + Strings{"parallelism.expert_parallel_degree=2"});
+  ASSERT_EQ(found.size(), whole.size());
+  for (size_t step = 0; step < whole.size(); ++step) {
+    EXPECT_NEAR(found[step].loss, whole[step].loss, 2e-5 * whole[step].loss + 1e-6);
+    EXPECT_NEAR(found[step].grad_norm, whole[step].grad_norm, 1e-3 * whole[step].grad_norm);
+  }
+}
+
 /// With a frozen head one pass over the vocabulary does what otherwise takes two.
 TEST(PreferenceRun, AFrozenHeadPassesTheSameGradient) {
   const TempFolder folder;

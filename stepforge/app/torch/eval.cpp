@@ -129,7 +129,6 @@ void use_sources(const EvalOptions& options, Config& config) {
   // A data plan needs a training source too; the same text is named but not read.
   config.data.sources = asked_sources(options);
   config.data.validation = config.data.sources;
-  config.preference.loss = reads_pairs(config.data) ? PreferenceLoss::cpo : PreferenceLoss::none;
   config.data.packing = default_packing(config.data);
 }
 
@@ -153,6 +152,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   if (has_template || !options.chat_template.empty())
     config.data.chat_template = options.chat_template.string();
   DataPlan plan = data_plan(config, model.spec.vocab_size);
+  plan.records.pairs = reads_pairs(config.data);
   if (has_template) plan.records.tokenizer_folder = folder;
   const std::unique_ptr<Tokenizer> tokenizer = reads_text(plan) ? model.known.require_tokenizer() : nullptr;
   const DataSet data = open_data(plan, tokenizer.get());
@@ -169,7 +169,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   if (std::isfinite(result.bits_per_byte))
     std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);
   std::cout << format("over {} tokens{}, {:.0f} tok/s\n", with_thousands(result.valid_labels),
-                      config.preference.enabled() ? " of both answers of pairs" : "",
+                      plan.records.pairs ? " of both answers of pairs" : "",
                       static_cast<double>(result.tokens) / result.seconds);
   require_finite(result.loss, options.model);
   return 0;
