@@ -7,6 +7,7 @@
 
 One row of 512 tokens a step, rank 16, bf16, two threads. Cases with nf4 compare with Stepforge's own bf16, those of 4B and 8B run alone.
 Memory is the largest resident size of the process. The first two steps are not counted.
+The ratios mean something only on a processor with products of bf16 (AVX512_BF16 or AMX): PyTorch emulates them on others.
 """
 import argparse
 import json
