@@ -2,31 +2,61 @@
 // Codes in which frozen weights may be stored instead of numbers.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "stepforge/base/dtype.h"
 
 namespace stepforge {
 
-enum class WeightCode : uint8_t {
-  none,
-  /// 4 bits for each weight, and the largest absolute value of each block in fp32: NF4 of QLoRA (arXiv:2305.14314), as
-  /// bitsandbytes has it for blocks of 64 without double quantization.
-  nf4
+enum class WeightCode : uint8_t { none, nf4 };
+
+/// Consecutive weights of a block, which have one factor, in fp32.
+inline constexpr int64_t kCodeBlock = 64;
+
+/// What is known of a code outside of its own files (kernels/weight_codes.h).
+struct WeightCodeKind {
+  WeightCode code = WeightCode::none;
+  std::string_view name;  ///< in model.frozen_dtype
+  int64_t bits = 0;       ///< of each weight, without the factors
+
+  /// Of whole blocks; the bytes of their factors follow.
+  constexpr int64_t code_bytes(int64_t elements) const { return elements * bits / 8; }
+  constexpr int64_t factor_bytes(int64_t elements) const {
+    return elements / kCodeBlock * static_cast<int64_t>(sizeof(float));
+  }
+  constexpr int64_t bytes(int64_t elements) const { return code_bytes(elements) + factor_bytes(elements); }
 };
 
-/// Consecutive weights of a block.
-inline constexpr int64_t kCodeBlock = 64;
+/// A row for each code, in the order of the enum.
+inline constexpr std::array kWeightCodes = {
+    // Factors are the largest absolute values: NF4 of QLoRA (arXiv:2305.14314), as bitsandbytes has it for blocks of 64
+    // without double quantization.
+    WeightCodeKind{WeightCode::nf4, "nf4", 4},
+};
+
+/// Throws std::out_of_range for none.
+constexpr const WeightCodeKind& kind_of(WeightCode code) {
+  return kWeightCodes.at(static_cast<size_t>(code) - 1);
+}
+
+static_assert([] {
+  for (const WeightCodeKind& kind : kWeightCodes)
+    if (&kind_of(kind.code) != &kind) return false;
+  return true;
+}());
 
 /// How weights are stored: numbers of a type, or codes, as bytes.
 struct WeightStorage {
   DType dtype = DType::f32;  ///< u8 for codes
   WeightCode code = WeightCode::none;
 
+  constexpr bool coded() const { return code != WeightCode::none; }
   /// Bytes of `elements` weights; with codes a multiple of kCodeBlock.
   constexpr int64_t bytes(int64_t elements) const {
-    if (code == WeightCode::none) return elements * dtype_bytes(dtype);
-    return elements / 2 + elements / kCodeBlock * static_cast<int64_t>(sizeof(float));
+    return coded() ? kind_of(code).bytes(elements) : elements * dtype_bytes(dtype);
   }
   bool operator==(const WeightStorage&) const = default;
 };

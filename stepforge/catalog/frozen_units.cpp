@@ -86,14 +86,16 @@ std::vector<std::string> layers_of(const ModelSpec& model) {
 }
 
 /// Whether it is stored as codes: matrices of layers, of whole blocks in each row. Throws UsageError if a rank has parts of them.
-bool is_coded(const ParameterSpec& parameter) {
+bool is_coded(const ParameterSpec& parameter, WeightCode code) {
+  if (code == WeightCode::none) return false;
   if (parameter.tag != ParameterTag::matrix || parameter.shape.size() < 2) return false;
   if (parameter.tensor_shape(0).back() % kCodeBlock != 0) return false;
   if (parameter.shape.back() % kCodeBlock == 0) return true;
   throw UsageError(format(
-      "model.frozen_dtype = \"nf4\": of {} a rank has {} of {} columns, which are no whole blocks of {}; use a "
+      "model.frozen_dtype = \"{}\": of {} a rank has {} of {} columns, which are no whole blocks of {}; use a "
       "smaller tensor-parallel degree, or bf16",
-      parameter.name, parameter.shape.back(), parameter.tensor_shape(0).back(), kCodeBlock));
+      kind_of(code).name, parameter.name, parameter.shape.back(), parameter.tensor_shape(0).back(),
+      kCodeBlock));
 }
 
 /// The parameters of `from` for which `chosen` is true move to a copy of it.
@@ -113,9 +115,9 @@ std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const Is
   UnitSpec frozen = take_parameters(
       unit, [&](const ParameterSpec& parameter) { return choose(unit.name, layer, parameter); });
   frozen.trainable = false;
-  if (!frozen.state) frozen.master = storage.code == WeightCode::none ? storage.dtype : DType::bf16;
+  if (!frozen.state) frozen.master = storage.coded() ? DType::bf16 : storage.dtype;
   UnitSpec coded = take_parameters(frozen, [&](const ParameterSpec& parameter) {
-    return storage.code != WeightCode::none && !frozen.state && is_coded(parameter);
+    return !frozen.state && is_coded(parameter, storage.code);
   });
   coded.master = DType::u8;
   coded.code = storage.code;
@@ -165,18 +167,6 @@ void require_matches(const ModelSpec& model, const FreezePatterns& patterns) {
 }
 
 }  // namespace
-
-WeightStorage frozen_storage(const ModelConfig& model) {
-  switch (model.frozen_dtype) {
-    case FrozenDType::fp32:
-      return {DType::f32};
-    case FrozenDType::bf16:
-      return {DType::bf16};
-    case FrozenDType::nf4:
-      return {DType::u8, WeightCode::nf4};
-  }
-  return {};
-}
 
 void freeze_if(ModelSpec& model, const IsFrozen& is_frozen, const WeightStorage& storage) {
   std::vector<UnitSpec> units;

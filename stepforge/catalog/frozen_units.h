@@ -7,13 +7,9 @@
 #include <string>
 
 #include "stepforge/base/weight_code.h"
-#include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 
 namespace stepforge {
-
-/// How model.frozen_dtype stores frozen weights.
-WeightStorage frozen_storage(const ModelConfig& model);
 
 /// Whether a parameter is frozen, by the names of its unit and its layer too.
 using IsFrozen =

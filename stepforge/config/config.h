@@ -13,6 +13,7 @@
 
 #include "stepforge/base/choices.h"
 #include "stepforge/base/dtype.h"
+#include "stepforge/base/weight_code.h"
 #include "stepforge/config/extensions.h"
 
 namespace stepforge {
@@ -227,9 +228,18 @@ constexpr ChoiceNames<2> choice_names(AttentionKind) {
   return {"full_attention", "sliding_attention"};
 }
 
-enum class FrozenDType : uint8_t { fp32, bf16, nf4 };
-constexpr ChoiceNames<3> choice_names(FrozenDType) {
-  return {"fp32", "bf16", "nf4"};
+/// Types of numbers; the codes of base/weight_code.h follow in their order.
+enum class FrozenDType : uint8_t { fp32, bf16, first_code };
+constexpr ChoiceNames<2 + kWeightCodes.size()> choice_names(FrozenDType) {
+  ChoiceNames<2 + kWeightCodes.size()> names{"fp32", "bf16"};
+  for (size_t i = 0; i < kWeightCodes.size(); ++i) names[2 + i] = kWeightCodes[i].name;
+  return names;
+}
+/// How weights of this type are stored.
+constexpr WeightStorage storage_of(FrozenDType dtype) {
+  if (dtype < FrozenDType::first_code) return {dtype == FrozenDType::bf16 ? DType::bf16 : DType::f32};
+  const auto code = static_cast<size_t>(dtype) - static_cast<size_t>(FrozenDType::first_code);
+  return {DType::u8, kWeightCodes.at(code).code};
 }
 
 struct ModelConfig {

@@ -118,7 +118,7 @@ void check_model(const RuleCheck& check) {
                 {"model.frozen_dtype", "model.freeze", "adapter.type"},
                 "no weights are frozen; name them in freeze, add an adapter, or remove frozen_dtype");
   const CheckpointConfig& checkpoint = check.config().checkpoint;
-  check.require(model.frozen_dtype != FrozenDType::nf4 || check.config().adapter.enabled() ||
+  check.require(!storage_of(model.frozen_dtype).coded() || check.config().adapter.enabled() ||
                     !checkpoint.enable || checkpoint.exclude_frozen,
                 {"model.frozen_dtype", "checkpoint.exclude_frozen"},
                 "codes are not written into checkpoints; set exclude_frozen = true");

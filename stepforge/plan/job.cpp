@@ -9,7 +9,6 @@
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
-#include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/loss_kinds.h"
 #include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/modelspec/calls/loss.h"
@@ -85,7 +84,7 @@ Job Job::at(int member) const {
 namespace {
 
 ModelSpec adapted(const Config& config, ModelSpec model) {
-  add_adapters(model, config.adapter, frozen_storage(config.model));
+  add_adapters(model, config.adapter, storage_of(config.model.frozen_dtype));
   return model;
 }
 

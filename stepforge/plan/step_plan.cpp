@@ -63,7 +63,7 @@ GatherPolicy gather_policy(const Job& job) {
   for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
     policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
   for (const UnitSpec& unit : job.part.units)
-    if (unit.code != WeightCode::none) policy.released.push_back(unit.name);
+    if (unit.storage().coded()) policy.released.push_back(unit.name);
   const auto is_sharded = [](const UnitLayout& unit) { return unit.shard_group >= 0; };
   if (std::ranges::none_of(job.layout.units, is_sharded) && !parallelism.fsdp_cpu_offload) return policy;
   policy.reshard = parallelism.fsdp_reshard_after_forward;

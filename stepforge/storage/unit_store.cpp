@@ -12,8 +12,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/random.h"
-#include "stepforge/kernels/nf4.h"
 #include "stepforge/kernels/random_fill.h"
+#include "stepforge/kernels/weight_codes.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
@@ -171,8 +171,7 @@ void UnitStore::copy_values(const at::Tensor& stored, const at::Tensor& to) cons
     to.copy_(stored, /*non_blocking=*/true);
     return;
   }
-  const Nf4Weights weights = nf4_parts(stored, shard_size());
-  dequantize_nf4(weights.codes, weights.factors, to);
+  dequantize_weights(spec_.code, stored, to);
 }
 
 at::Tensor UnitStore::master_values() const {
@@ -190,12 +189,10 @@ void UnitStore::store(int64_t begin, const at::Tensor& values) {
   }
   if (begin % kCodeBlock != 0 || values.numel() % kCodeBlock != 0)
     throw UsageError(
-        format("model.frozen_dtype = \"nf4\": {} has parts of blocks of {} weights on this rank; use another "
+        format("model.frozen_dtype = \"{}\": {} has parts of blocks of {} weights on this rank; use another "
                "partition of units, or bf16",
-               spec_.name, kCodeBlock));
-  const Nf4Weights all = nf4_parts(master_, shard_size());
-  quantize_nf4(values, {all.codes.narrow(0, begin / 2, values.numel() / 2),
-                        all.factors.narrow(0, begin / kCodeBlock, values.numel() / kCodeBlock)});
+               kind_of(spec_.code).name, spec_.name, kCodeBlock));
+  quantize_weights(spec_.code, values, master_, begin);
 }
 
 void UnitStore::bind_values(at::Tensor slot) {

@@ -84,10 +84,10 @@ class UnitStore {
   /// This rank's part of the whole parameter.
   std::vector<ShardSlice> slices(size_t index) const;
 
-  /// [shard_size()] of spec().master; of codes [spec().storage().bytes(shard_size())], as nf4_parts() has them.
+  /// [shard_size()] of spec().master; of codes [spec().storage().bytes(shard_size())], as coded_weights() has them.
   const at::Tensor& master() const { return master_; }
   /// Whether master() holds codes.
-  bool coded() const { return spec_.code != WeightCode::none; }
+  bool coded() const { return spec_.storage().coded(); }
   /// The numbers that master() stands for: itself, or fp32 [shard_size()] in memory of their own.
   at::Tensor master_values() const;
   /// Stores elements [begin, begin + values.numel()) of the shard. values: on the host; fp32 for codes. Throws UsageError

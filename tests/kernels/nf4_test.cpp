@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/nf4.h"
 
-#include <limits>
-
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "stepforge/base/error.h"
 #include "stepforge/kernels/kernel_list.h"
+#include "stepforge/kernels/weight_codes.h"
 #include "stepforge/tensorfile/tensor_folder.h"
 #include "tests/support/paths.h"
 #include "tests/support/random_tensor.h"
-#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
@@ -28,16 +25,16 @@ at::Tensor golden(const std::string& name, at::ScalarType type) {
   return values;
 }
 
-at::Tensor stored(int64_t n) {
-  return at::zeros({WeightStorage{DType::u8, WeightCode::nf4}.bytes(n)}, at::kByte);
+at::Tensor stored_nf4(int64_t n) {
+  return at::zeros({kind_of(WeightCode::nf4).bytes(n)}, at::kByte);
 }
 
 TEST(Nf4, CodesAndFactorsAreThoseOfBitsandbytes) {
   const at::Tensor values = golden("values", at::kFloat);
-  const Nf4Weights made = nf4_parts(stored(values.numel()), values.numel());
-  quantize_nf4(values, made);
-  EXPECT_TRUE(at::equal(made.codes, golden("codes", at::kByte)));
-  EXPECT_TRUE(at::equal(made.factors, golden("factors", at::kFloat)));
+  const at::Tensor made = stored_nf4(values.numel());
+  quantize_weights(WeightCode::nf4, values, made);
+  EXPECT_TRUE(at::equal(coded_weights(WeightCode::nf4, made).codes, golden("codes", at::kByte)));
+  EXPECT_TRUE(at::equal(coded_weights(WeightCode::nf4, made).factors, golden("factors", at::kFloat)));
 }
 
 TEST(Nf4, ValuesAreThoseOfBitsandbytesInBothTypes) {
@@ -55,41 +52,19 @@ TEST(Nf4, ValuesAreThoseOfBitsandbytesInBothTypes) {
   }
 }
 
-TEST(Nf4, ABlockWithANonfiniteWeightIsNan) {
-  for (const double fault :
-       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    const at::Tensor values = random_tensor({3 * kCodeBlock}, 3);
-    values.view({-1}).narrow(0, kCodeBlock + 5, 1).fill_(fault);
-    const Nf4Weights made = nf4_parts(stored(values.numel()), values.numel());
-    quantize_nf4(values, made);
-    const at::Tensor decoded = at::empty({values.numel()}, at::kFloat);
-    dequantize_nf4(made.codes, made.factors, decoded);
-    const at::Tensor is_nan = decoded.isnan().view({3, kCodeBlock});
-    EXPECT_EQ(is_nan.sum().item<int64_t>(), kCodeBlock);
-    EXPECT_TRUE(is_nan.select(0, 1).all().item<bool>());
-  }
-}
-
 TEST(Nf4, WeightsThatAreCodesStayAsTheyAre) {
-  const at::Tensor values = random_tensor({640}, 3);
-  const Nf4Weights first = nf4_parts(stored(640), 640);
-  quantize_nf4(values, first);
+  const at::Tensor first = stored_nf4(640);
+  quantize_weights(WeightCode::nf4, random_tensor({640}, 3), first);
   const at::Tensor decoded = at::empty({640}, at::kFloat);
-  dequantize_nf4(first.codes, first.factors, decoded);
-  const Nf4Weights second = nf4_parts(stored(640), 640);
-  quantize_nf4(decoded, second);
-  EXPECT_TRUE(at::equal(first.codes, second.codes));
-  EXPECT_TRUE(at::equal(first.factors, second.factors));
+  dequantize_weights(WeightCode::nf4, first, decoded);
+  const at::Tensor second = stored_nf4(640);
+  quantize_weights(WeightCode::nf4, decoded, second);
+  EXPECT_TRUE(at::equal(first, second));
 }
 
 TEST(Nf4, FourAndAHalfBitsAreKeptOfEachWeight) {
   EXPECT_EQ((WeightStorage{DType::u8, WeightCode::nf4}.bytes(1024)), 1024 * 9 / 16);
   EXPECT_EQ((WeightStorage{DType::bf16}.bytes(1024)), 2048);
-}
-
-TEST(Nf4, PartsOfBlocksAreRefused) {
-  EXPECT_CONTAINS(
-      message_of<Error>([] { quantize_nf4(random_tensor({65}, 1), nf4_parts(stored(128), 128)); }), "65");
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
-#include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/adapter_folder.h"
 #include "stepforge/checkpoint/hf_folder.h"
@@ -20,7 +19,7 @@ namespace fs = std::filesystem;
 
 ModelFiles open_files(KnownModel known, TensorFolder weights) {
   ModelSpec spec = model_spec(known.config.model, known.config.training.loss_chunk);
-  add_adapters(spec, known.config.adapter, frozen_storage(known.config.model));
+  add_adapters(spec, known.config.adapter, storage_of(known.config.model.frozen_dtype));
   Json generation = read_generation_config(known.folder);
   return {std::move(known), std::move(spec), std::move(weights), std::move(generation)};
 }

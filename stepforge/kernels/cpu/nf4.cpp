@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "stepforge/base/weight_code.h"
 #include "stepforge/kernels/cpu/simd.h"
 #include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/nf4_values.h"
