@@ -11,7 +11,7 @@
 
 namespace stepforge {
 
-enum class WeightCode : uint8_t { none, nf4 };
+enum class WeightCode : uint8_t { none, nf4, int8 };
 
 /// Consecutive weights of a block, which have one factor, in fp32.
 inline constexpr int64_t kCodeBlock = 64;
@@ -35,6 +35,8 @@ inline constexpr std::array kWeightCodes = {
     // Factors are the largest absolute values: NF4 of QLoRA (arXiv:2305.14314), as bitsandbytes has it for blocks of 64
     // without double quantization.
     WeightCodeKind{WeightCode::nf4, "nf4", 4},
+    // Whole numbers up to 127; factors are the largest absolute values / 127.
+    WeightCodeKind{WeightCode::int8, "int8", 8},
 };
 
 /// Throws std::out_of_range for none.

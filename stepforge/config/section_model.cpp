@@ -228,8 +228,8 @@ SchemaOf<ModelConfig> model_section() {
       .field(
           "frozen_dtype", &ModelConfig::frozen_dtype,
           "How frozen weights are kept: bf16 halves their memory, and is exact if the initial weights are bf16; nf4 "
-          "has 4.5 bits for each weight of the matrices in layers (QLoRA), which a step decodes block by block, and bf16 "
-          "for the others.");
+          "has 4.5 bits (QLoRA) and int8 has 8.5 bits for each weight of the matrices in layers, which a step decodes block "
+          "by block, and bf16 for the others.");
 }
 
 SchemaOf<TokenizerConfig> tokenizer_section() {

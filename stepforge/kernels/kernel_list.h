@@ -22,6 +22,7 @@
 #include "stepforge/kernels/expert_rows.h"
 #include "stepforge/kernels/gated_add.h"
 #include "stepforge/kernels/grouped_product.h"
+#include "stepforge/kernels/int8.h"
 #include "stepforge/kernels/latent_heads.h"
 #include "stepforge/kernels/linear_product.h"
 #include "stepforge/kernels/lion.h"
@@ -66,6 +67,7 @@
   ROW(gated_add_forward, fp32_and_bf16)       \
   ROW(gated_add_backward, fp32_and_bf16)      \
   ROW(dequantize_nf4, fp32_and_bf16)          \
+  ROW(dequantize_int8, fp32_and_bf16)         \
   ROW(adamw_update, fp32)                     \
   ROW(adamw_8bit_update, checked)             \
   ROW(lion_update, fp32)                      \

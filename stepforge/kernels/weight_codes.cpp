@@ -11,6 +11,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/kernels/int8.h"
 #include "stepforge/kernels/nf4.h"
 #include "stepforge/kernels/tensor_check.h"
 
@@ -30,6 +31,7 @@ struct CodeFunctions {
 /// In the order of kWeightCodes.
 constexpr std::array kCodeFunctions = {
     CodeFunctions{WeightCode::nf4, quantize_nf4_block, dequantize_nf4},
+    CodeFunctions{WeightCode::int8, quantize_int8_block, dequantize_int8},
 };
 static_assert(kCodeFunctions.size() == kWeightCodes.size());
 static_assert([] {

@@ -268,10 +268,11 @@ Tensors call_gated_add(at::ScalarType type) {
   return r;
 }
 
-Tensors call_nf4(at::ScalarType type) {
-  const at::Tensor codes = (some({320}, 1).abs() * 40).to(at::kByte);
-  Tensors r = {unwritten({640}, type)};
-  dequantize_nf4(codes, some({10}, 2), r[0]);
+Tensors call_codes(at::ScalarType type) {
+  const at::Tensor codes = (some({640}, 1).abs() * 100).to(at::kByte);
+  Tensors r = {unwritten({640}, type), unwritten({640}, type)};
+  dequantize_nf4(codes.narrow(0, 0, 320), some({10}, 2), r[0]);
+  dequantize_int8(codes, some({10}, 3), r[1]);
   return r;
 }
 
@@ -335,7 +336,7 @@ constexpr TableCase kTableCases[] = {
     {"expert_bias", call_expert_bias},
     {"linear_product", call_linear_product},
     {"gated_add", call_gated_add},
-    {"nf4", call_nf4},
+    {"codes", call_codes},
     {"updates", call_updates},
     {"reductions", call_reductions},
     {"scalars", call_scalars},

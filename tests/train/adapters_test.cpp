@@ -44,8 +44,12 @@ fs::path step_folder(const TempFolder& folder, const std::string& name, int64_t 
 /// All matrices have rows of whole blocks, also on two tensor-parallel ranks.
 const Strings kBlocks{"model.dim=128", "model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=32",
                       "model.ffn_dim=128"};
-const Strings kCodes{"model.frozen_dtype=nf4", "training.reduction=ordered", "training.global_batch_size=4",
-                     "training.local_batch_size=1"};
+const Strings kOrdered{"training.reduction=ordered", "training.global_batch_size=4",
+                       "training.local_batch_size=1"};
+
+Strings frozen_as(std::string_view dtype) {
+  return {format("model.frozen_dtype={}", dtype)};
+}
 
 /// The bits of the frozen masters of a run.
 std::string frozen_bits(Trainer& trainer) {
@@ -83,8 +87,8 @@ TEST(AdapterRun, StartsAsTheModelThatItBelongsTo) {
 TEST(AdapterRun, ChangesAdaptersAndNothingElse) {
   const TempFolder folder;
   const fs::path base = base_model(folder, kBlocks);
-  for (const char* dtype : {"fp32", "bf16", "nf4"}) {
-    TestRun run(lora_run(folder, dtype, base, kBlocks + Strings{format("model.frozen_dtype={}", dtype)}));
+  for (const char* dtype : {"fp32", "bf16", "nf4", "int8"}) {
+    TestRun run(lora_run(folder, dtype, base, kBlocks + frozen_as(dtype)));
     std::string before;
     run.trainer().add_callback(std::make_unique<RecordFrozenBits>(before));
     const Records steps = run.run();
@@ -110,16 +114,14 @@ TEST(AdapterRun, CheckpointsHoldTheAdapterAndNotTheModel) {
 TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
   const TempFolder folder;
   const fs::path base = base_model(folder);
-  const Strings ordered{"training.reduction=ordered", "training.global_batch_size=4",
-                        "training.local_batch_size=1"};
-  const Records whole = TestRun(lora_run(folder, "whole", base, ordered)).run();
+  const Records whole = TestRun(lora_run(folder, "whole", base, kOrdered)).run();
   for (const int ranks : {1, 2, 4}) {
     const std::string name = format("ranks{}", ranks);
     fs::create_directories(folder / name);
     fs::copy(folder / "whole", folder / name, fs::copy_options::recursive);
     RankThreads threads(ranks);
     const auto records = threads.run(
-        [&](int) { return lora_run(folder, name, base, ordered + Strings{"checkpoint.load_step=2"}); },
+        [&](int) { return lora_run(folder, name, base, kOrdered + Strings{"checkpoint.load_step=2"}); },
         [](TestRun&, int) {});
     for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << ranks;
     ASSERT_EQ(records.at(0).size(), 2U);
@@ -131,19 +133,49 @@ TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
 TEST(AdapterRun, OfCodesHasTheSameBitsOnAnyNumberOfRanks) {
   const TempFolder folder;
   const fs::path base = base_model(folder, kBlocks);
-  const Strings sizes = kBlocks + kCodes;
-  TestRun one(lora_run(folder, "one", base, sizes));
-  const Records whole = one.run();
-  EXPECT_TRUE(one.trainer().store->unit(3).coded()) << one.trainer().store->unit(3).spec().name;
-  for (const Strings& layout : {Strings{}, Strings{"parallelism.pipeline_parallel_degree=2"}}) {
-    RankThreads threads(2);
-    const std::string name = format("two{}", layout.size());
-    const auto records =
-        threads.run([&](int) { return lora_run(folder, name, base, sizes + layout); }, [](TestRun&, int) {});
-    for (const auto& failure : threads.failures) EXPECT_EQ(failure, "");
-    for (size_t step = 0; step < whole.size(); ++step) {
-      EXPECT_EQ(records.at(0).at(step).loss, whole[step].loss) << step;
-      EXPECT_EQ(records.at(0).at(step).grad_norm, whole[step].grad_norm) << step;
+  for (const WeightCodeKind& kind : kWeightCodes) {
+    const Strings sizes = kBlocks + kOrdered + frozen_as(kind.name);
+    TestRun one(lora_run(folder, format("{}-one", kind.name), base, sizes));
+    const Records whole = one.run();
+    const UnitSpec& coded = one.trainer().store->unit(3).spec();
+    EXPECT_EQ(coded.code, kind.code) << coded.name;
+    for (const Strings& layout : {Strings{}, Strings{"parallelism.pipeline_parallel_degree=2"}}) {
+      RankThreads threads(2);
+      const std::string name = format("{}-two{}", kind.name, layout.size());
+      const auto records = threads.run([&](int) { return lora_run(folder, name, base, sizes + layout); },
+                                       [](TestRun&, int) {});
+      for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << name;
+      for (size_t step = 0; step < whole.size(); ++step) {
+        EXPECT_EQ(records.at(0).at(step).loss, whole[step].loss) << name << " " << step;
+        EXPECT_EQ(records.at(0).at(step).grad_norm, whole[step].grad_norm) << name << " " << step;
+      }
+    }
+  }
+}
+
+/// The numbers that the codes of a run stand for, by unit.
+std::map<std::string, at::Tensor> decoded_units(Trainer& trainer) {
+  std::map<std::string, at::Tensor> decoded;
+  for (size_t u = 0; u < trainer.store->size(); ++u)
+    if (const UnitStore& unit = trainer.store->unit(u); unit.coded())
+      decoded[unit.spec().name] = unit.master_values();
+  return decoded;
+}
+
+/// Writes them into a run that has the same weights as numbers.
+void store_decoded(const std::map<std::string, at::Tensor>& decoded, Trainer& trainer) {
+  for (size_t u = 0; u < trainer.store->size(); ++u) {
+    UnitStore& unit = trainer.store->unit(u);
+    const std::string& name = unit.spec().name;
+    if (!name.ends_with(".frozen")) continue;
+    const auto found = decoded.find(name.substr(0, name.size() - 6) + "codes");
+    ASSERT_NE(found, decoded.end()) << name;
+    int64_t begin = 0;
+    for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
+      if (unit.spec().parameters[i].tag != ParameterTag::matrix) continue;
+      const int64_t elements = unit.spec().parameters[i].elements();
+      unit.master_view(i).view({-1}).copy_(found->second.narrow(0, begin, elements));
+      begin += elements;
     }
   }
 }
@@ -151,33 +183,21 @@ TEST(AdapterRun, OfCodesHasTheSameBitsOnAnyNumberOfRanks) {
 TEST(AdapterRun, OfCodesTrainsAsOnTheWeightsThatTheyStandFor) {
   const TempFolder folder;
   const fs::path base = base_model(folder, kBlocks + Strings{"checkpoint.export_dtype=bf16"});
-  TestRun coded(lora_run(folder, "coded", base, kBlocks + kCodes));
-  const Records steps = coded.run();
-  std::map<std::string, at::Tensor> decoded;
-  for (size_t u = 0; u < coded.trainer().store->size(); ++u)
-    if (coded.trainer().store->unit(u).coded())
-      decoded[coded.trainer().store->unit(u).spec().name] = coded.trainer().store->unit(u).master_values();
-  ASSERT_EQ(decoded.size(), 2U);
-  TestRun plain(lora_run(folder, "plain", base, kBlocks + kCodes + Strings{"model.frozen_dtype=fp32"}));
-  plain.trainer().add_callback(std::make_unique<CallAtStart>([&](Trainer& trainer) {
-    for (size_t u = 0; u < trainer.store->size(); ++u) {
-      UnitStore& unit = trainer.store->unit(u);
-      const std::string& name = unit.spec().name;
-      if (!name.ends_with(".frozen")) continue;
-      const auto found = decoded.find(name.substr(0, name.size() - 6) + "codes");
-      ASSERT_NE(found, decoded.end()) << name;
-      int64_t begin = 0;
-      for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
-        if (unit.spec().parameters[i].tag != ParameterTag::matrix) continue;
-        const int64_t elements = unit.spec().parameters[i].elements();
-        unit.master_view(i).view({-1}).copy_(found->second.narrow(0, begin, elements));
-        begin += elements;
-      }
-    }
-  }));
-  const Records expected = plain.run();
-  for (size_t step = 0; step < steps.size(); ++step)
-    EXPECT_EQ(steps[step].loss, expected.at(step).loss) << step;
+  for (const WeightCodeKind& kind : kWeightCodes) {
+    const auto run_of = [&](const char* name, std::string_view dtype) {
+      return lora_run(folder, format("{}-{}", kind.name, name), base, kBlocks + kOrdered + frozen_as(dtype));
+    };
+    TestRun coded(run_of("coded", kind.name));
+    const Records steps = coded.run();
+    const auto decoded = decoded_units(coded.trainer());
+    ASSERT_EQ(decoded.size(), 2U);
+    TestRun plain(run_of("plain", "fp32"));
+    plain.trainer().add_callback(
+        std::make_unique<CallAtStart>([&](Trainer& trainer) { store_decoded(decoded, trainer); }));
+    const Records expected = plain.run();
+    for (size_t step = 0; step < steps.size(); ++step)
+      EXPECT_EQ(steps[step].loss, expected.at(step).loss) << kind.name << " " << step;
+  }
 }
 
 TEST(AdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {

@@ -276,10 +276,11 @@ Tensors call_gated_add(const Inputs& in) {
   return r;
 }
 
-Tensors call_nf4(const Inputs& in) {
-  const at::Tensor codes = (in.fp32({320}, 1).to(at::kFloat).abs() * 40).to(at::kByte);
-  Tensors r = {in.unwritten({640})};
-  dequantize_nf4(codes, in.fp32({10}, 2).to(at::kFloat), r[0]);
+Tensors call_codes(const Inputs& in) {
+  const at::Tensor codes = (in.fp32({640}, 1).to(at::kFloat).abs() * 100).to(at::kByte);
+  Tensors r = {in.unwritten({640}), in.unwritten({640})};
+  dequantize_nf4(codes.narrow(0, 0, 320), in.fp32({10}, 2).to(at::kFloat), r[0]);
+  dequantize_int8(codes, in.fp32({10}, 3).to(at::kFloat), r[1]);
   return r;
 }
 
@@ -363,7 +364,7 @@ std::span<const KernelCase> kernel_cases() {
           {"add_expert_bias", "expert_bias_gradient", "add_factor_gradients"}, kWide, call_expert_bias},
       KernelCase{{"linear_product", "linear_input_gradient", "linear_weight_gradient"}, kWide, call_linear},
       KernelCase{{"gated_add_forward", "gated_add_backward"}, kWide, call_gated_add},
-      KernelCase{{"dequantize_nf4"}, kWide, call_nf4},
+      KernelCase{{"dequantize_nf4", "dequantize_int8"}, kWide, call_codes},
       KernelCase{{"adamw_update", "lion_update"}, kWide, call_updates},
       KernelCase{{"adamw_8bit_update"}, !kWide, call_quantized_update},
       KernelCase{{"norm_terms_by_chunk", "join_norm_terms", "norm_of_terms", "sum_in_order", "all_finite"},
