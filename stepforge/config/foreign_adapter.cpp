@@ -106,9 +106,9 @@ void convert_quantization(ForeignConversion& conversion, std::string_view key, i
     return;
   }
   if (!has_adapter) return conversion.refuse(key, kNoQuantization);
-  if (bits != 4)
-    return conversion.refuse(key, "model.frozen_dtype has \"nf4\", of 4 bits, for frozen weights");
-  conversion.set(key, "model.frozen_dtype", "\"nf4\"");
+  if (bits == 4) return conversion.set(key, "model.frozen_dtype", "\"nf4\"");
+  if (bits == 8) return conversion.set(key, "model.frozen_dtype", "\"int8\"", kOtherEightBits);
+  conversion.refuse(key, "model.frozen_dtype has \"nf4\", of 4 bits, and \"int8\" for frozen weights");
 }
 
 void convert_quantization_type(ForeignConversion& conversion, std::string_view key) {

@@ -50,6 +50,9 @@ inline constexpr std::string_view kNoDora =
     "LoRA with magnitudes (DoRA) is not available yet; `--force` converts it as LoRA";
 inline constexpr std::string_view kNoDoubleQuantization =
     "the scales of quantized weights stay in fp32, which is exact and needs half a bit more for a weight";
+inline constexpr std::string_view kOtherEightBits =
+    "LLM.int8 has factors of whole rows, and rounds inputs; here each 64 weights have a factor";
+inline constexpr std::string_view kFrozenBits = "\"nf4\" for 4 bits, \"int8\" for 8";
 inline constexpr std::string_view kOnlyInitOfLora =
     "A starts with random values (adapter.init), and B at zero";
 

@@ -144,7 +144,7 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"gptq_groupsize", "", "read only with gptq", needless},
     {"gptq_model_v1", "", "read only with gptq", needless},
     {"load_in_4bit", "model.frozen_dtype", "\"nf4\"", read},
-    {"load_in_8bit", "model.frozen_dtype", "", read},
+    {"load_in_8bit", "model.frozen_dtype", "\"int8\"", read},
     {"quantize_moe_experts", "", kNoQuantization, refused},
     {"model_quantization_config", "", kNoQuantization, refused},
     {"model_quantization_config_kwargs.*", "", "read only with model_quantization_config", needless},

@@ -244,7 +244,7 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"use_rslora", "adapter.rslora", "", read},
     {"use_dora", "", kNoDora, read},
     {"load_in_4bit", "model.frozen_dtype", "\"nf4\"", read},
-    {"load_in_8bit", "model.frozen_dtype", "", read},
+    {"load_in_8bit", "model.frozen_dtype", "\"int8\"", read},
     {"use_bnb_nested_quant", "", kNoDoubleQuantization, needless},
     {"bnb_4bit_quant_type", "model.frozen_dtype", "\"nf4\"", read},
     {"num_generations", "", kOnlyPairs, refused},

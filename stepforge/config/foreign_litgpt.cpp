@@ -42,7 +42,7 @@ constexpr auto kLitgptKeys = std::to_array<ForeignKey>({
     {"tokenizer_dir", "tokenizer.path", "with tokenizer.type = \"hf\"", tokenizer},
     {"out_dir", "run_dir"},
     {"precision", "precision.compute", "\"fp32\" or \"bf16\"", read},
-    {"quantize", "model.frozen_dtype", "\"nf4\"", read},
+    {"quantize", "model.frozen_dtype", kFrozenBits, read},
     {"devices", "", "use `stepforge launch --nproc N`", read},
     {"num_nodes", "", "use `stepforge launch --nproc N`", read},
     {"resume", "checkpoint.load_step", "a run continues by itself; load_step chooses a checkpoint", lost,

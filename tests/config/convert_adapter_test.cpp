@@ -102,19 +102,20 @@ TEST(ConvertAdapter, OfLitgptNamesModulesByTheirParts) {
   EXPECT_EQ(litgpt(""), "none");
 }
 
+std::string_view frozen_type(const std::string& text, const char* trainer) {
+  return choice_name(converted(text, "a.yaml", trainer).model.frozen_dtype);
+}
+
 TEST(ConvertAdapter, FourBitsOfFrozenWeightsAreNf4) {
-  const auto frozen = [](const std::string& text, const char* trainer) {
-    return choice_name(converted(text, "a.yaml", trainer).model.frozen_dtype);
-  };
   const std::string ours = kFactory;
-  EXPECT_EQ(frozen(ours + "finetuning_type: lora\nquantization_bit: 4\nquantization_method: bnb\n",
-                   "LLaMA-Factory"),
+  EXPECT_EQ(frozen_type(ours + "finetuning_type: lora\nquantization_bit: 4\nquantization_method: bnb\n",
+                        "LLaMA-Factory"),
             "nf4");
-  EXPECT_EQ(frozen(ours + "finetuning_type: lora\nbf16: true\n", "LLaMA-Factory"), "bf16");
-  EXPECT_EQ(frozen("base_model: m\nadapter: qlora\nload_in_4bit: true\nlora_r: 8\n", "Axolotl"), "nf4");
-  EXPECT_EQ(frozen("model_name_or_path: m\nmax_length: 64\nuse_peft: true\nload_in_4bit: true\n", "TRL"),
+  EXPECT_EQ(frozen_type(ours + "finetuning_type: lora\nbf16: true\n", "LLaMA-Factory"), "bf16");
+  EXPECT_EQ(frozen_type("base_model: m\nadapter: qlora\nload_in_4bit: true\nlora_r: 8\n", "Axolotl"), "nf4");
+  EXPECT_EQ(frozen_type("model_name_or_path: m\nmax_length: 64\nuse_peft: true\nload_in_4bit: true\n", "TRL"),
             "nf4");
-  EXPECT_EQ(frozen("checkpoint_dir: c\nquantize: bnb.nf4-dq\nlora_r: 8\ntrain: {epochs: 1}\n", "litgpt"),
+  EXPECT_EQ(frozen_type("checkpoint_dir: c\nquantize: bnb.nf4-dq\nlora_r: 8\ntrain: {epochs: 1}\n", "litgpt"),
             "nf4");
   EXPECT_EQ(refused("base_model: m\nload_in_4bit: true\n", "a.yaml").size(), 1U) << "nothing is frozen";
   EXPECT_EQ(refused(ours + "finetuning_type: lora\nquantization_bit: 2\n", "a.yaml").size(), 1U);
@@ -122,6 +123,18 @@ TEST(ConvertAdapter, FourBitsOfFrozenWeightsAreNf4) {
       join(lost(ours + "finetuning_type: lora\nquantization_bit: 4\nquantization_type: fp4\n", "a.yaml"),
            "; "),
       "quantization_type", "nf4");
+}
+
+TEST(ConvertAdapter, EightBitsOfFrozenWeightsAreInt8WithAComment) {
+  const std::string factory_file = std::string(kFactory) + "finetuning_type: lora\nquantization_bit: 8\n";
+  EXPECT_EQ(frozen_type(factory_file, "LLaMA-Factory"), "int8");
+  EXPECT_EQ(frozen_type("base_model: m\nadapter: lora\nload_in_8bit: true\nlora_r: 8\n", "Axolotl"), "int8");
+  EXPECT_EQ(frozen_type("model_name_or_path: m\nmax_length: 64\nuse_peft: true\nload_in_8bit: true\n", "TRL"),
+            "int8");
+  EXPECT_EQ(frozen_type("checkpoint_dir: c\nquantize: bnb.int8\nlora_r: 8\ntrain: {epochs: 1}\n", "litgpt"),
+            "int8");
+  EXPECT_CONTAINS(convert_config(factory_file, "a.yaml").toml, "frozen_dtype = \"int8\"  # LLM.int8");
+  EXPECT_EQ(refused("base_model: m\nload_in_8bit: true\n", "a.yaml").size(), 1U) << "nothing is frozen";
 }
 
 TEST(ConvertAdapter, WhatTrainsSomethingElseIsRefused) {
