@@ -17,6 +17,7 @@
 #include "stepforge/modelspec/calls/exchange.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/low_rank.h"
+#include "stepforge/modelspec/calls/magnitude.h"
 #include "stepforge/modelspec/list_rewriter.h"
 
 namespace stepforge {
@@ -29,6 +30,7 @@ constexpr std::string_view kAllLinear = "all-linear";
 struct Adapter {
   ParameterSpec a;               ///< [ranks of all parts, columns of W]
   std::vector<ParameterSpec> b;  ///< of each part [rows of its tensor, rank]
+  std::vector<ParameterSpec> magnitudes;  ///< of DoRA, of each part [rows of its tensor]
   LowRankAttributes low_rank;
   Division division = Division::whole;  ///< of W
   bool sums = true;  ///< whether blocks sum gradients of weights that are whole on every rank
@@ -95,6 +97,7 @@ std::optional<Adapter> adapter_of(const ParameterSpec& base, const UnitSpec& uni
                                   const AdapterConfig& adapter) {
   Adapter made{.a = {base.name + ".lora_A", {0, base.shape.at(1)}, {}},
                .b = {},
+               .magnitudes = {},
                .low_rank = {},
                .division = base.division(),
                .sums = unit.mesh == UnitMesh::rows};
@@ -119,6 +122,16 @@ std::optional<Adapter> adapter_of(const ParameterSpec& base, const UnitSpec& uni
                       .shape = {tensor.rows, rank},
                       .sub_tensors = {std::move(b)},
                       .lr_factor = adapter.b_lr_ratio});
+    if (adapter.type == AdapterType::dora) {
+      SubTensor magnitude = adapter_tensor("weight", format("{}{}", hf_name, kMagnitudeSuffix), tensor.rows,
+                                           {whole[0]},
+                                           made.division == Division::rows ? std::vector{tensor.offsets[0]}
+                                                                           : std::vector<int64_t>());
+      made.magnitudes.push_back({.name = format("{}.lora_magnitude.{}", base.name, tensor.name),
+                                 .shape = {tensor.rows},
+                                 .sub_tensors = {std::move(magnitude)},
+                                 .tag = ParameterTag::magnitude});
+    }
     made.low_rank.parts.push_back({made.a.shape[0], begin, choice.ranks.scale(module)});
     made.a.shape[0] += rank;
     made.a.sub_tensors.push_back(std::move(a));
@@ -210,6 +223,17 @@ class AdapterWriter {
               .sums_weight_gradients = adapter.sums && rewriter_.value(h).rows == Rows::slice};
     for (const ParameterSpec& b : adapter.b) call.weights.push_back(call_weight(b));
     y = add(product, kLowRank, ".B", {h, y}, std::move(call));
+    if (!adapter.magnitudes.empty()) add_magnitude(product, adapter, y);
+  }
+
+  void add_magnitude(const Call& product, const Adapter& adapter, int& y) {
+    Call call{.attributes = MagnitudeAttributes{adapter.low_rank.parts, adapter.division == Division::columns},
+              .sums_weight_gradients = adapter.sums && rewriter_.value(y).rows == Rows::slice};
+    for (const ParameterSpec& magnitude : adapter.magnitudes) call.weights.push_back(call_weight(magnitude));
+    call.weights.push_back(constant_weight(product.weights.front()));
+    call.weights.push_back(constant_weight(call_weight(adapter.a)));
+    for (const ParameterSpec& b : adapter.b) call.weights.push_back(constant_weight(call_weight(b)));
+    y = add(product, kMagnitude, ".magnitude", {y}, std::move(call));
   }
 
   const CallList& list_;
@@ -250,6 +274,7 @@ void add_parameters(ModelSpec& model, const Adapters& adapters) {
       if (found == adapters.end()) continue;
       unit.parameters.push_back(found->second.a);
       std::ranges::copy(found->second.b, std::back_inserter(unit.parameters));
+      std::ranges::copy(found->second.magnitudes, std::back_inserter(unit.parameters));
     }
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank adapters as a pass over a model: beside the product of a frozen matrix W there are linear(x; A) and low_rank(h, y; B).
-// A and B are ordinary parameters in trained units; everything else (sharding, tensor parallelism, optimizers, checkpoints,
+// Low-rank adapters as a pass over a model: beside the product of a frozen matrix W there are linear(x; A) and low_rank(h, y; B),
+// and with DoRA magnitude(y; m, W, A, B). A, B and m are ordinary parameters in trained units; everything else (sharding, tensor parallelism, optimizers, checkpoints,
 // memory) follows from the specification.
 #pragma once
 
@@ -15,6 +15,9 @@ namespace stepforge {
 /// The names of the tensors of adapters begin with this, as in PEFT's files:
 /// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
+
+/// The end of the name of a magnitude of DoRA there.
+inline constexpr std::string_view kMagnitudeSuffix = ".lora_magnitude_vector";
 
 inline bool is_adapter_tensor(std::string_view name) {
   return name.starts_with(kAdapterPrefix);

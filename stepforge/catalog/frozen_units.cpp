@@ -109,7 +109,7 @@ UnitSpec take_parameters(UnitSpec& from, const Chosen& chosen) {
   return taken;
 }
 
-/// What is trained, frozen, and stored as codes of a unit: itself, or a unit of each.
+/// What is trained, read in fp32, frozen, and stored as codes of a unit: itself, or a unit of each.
 std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const IsFrozen& choose,
                                const WeightStorage& storage) {
   UnitSpec frozen = take_parameters(
@@ -121,6 +121,9 @@ std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const Is
   });
   coded.master = DType::u8;
   coded.code = storage.code;
+  UnitSpec exact = take_parameters(
+      unit, [](const ParameterSpec& parameter) { return parameter.tag == ParameterTag::magnitude; });
+  exact.exact = true;
   std::vector<UnitSpec> parts;
   const auto add = [&](UnitSpec part, const char* suffix) {
     if (part.parameters.empty()) return;
@@ -128,6 +131,7 @@ std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const Is
     parts.push_back(std::move(part));
   };
   add(std::move(unit), "");
+  add(std::move(exact), ".magnitudes");
   add(std::move(frozen), ".frozen");
   add(std::move(coded), ".codes");
   return parts;
@@ -151,7 +155,7 @@ void freeze_calls(CallList& list, const std::vector<UnitSpec>& units) {
     });
   };
   for (Call& call : list.calls)
-    for (CallWeight& weight : call.weights) weight.trained = !is_frozen(weight.name);
+    for (CallWeight& weight : call.weights) weight.trained = !weight.constant && !is_frozen(weight.name);
 }
 
 void require_matches(const ModelSpec& model, const FreezePatterns& patterns) {

@@ -86,7 +86,7 @@ constexpr std::string_view kIgnored[] = {
 /// Fields that must be absent, null, false or empty.
 constexpr std::string_view kUnused[] = {
     "exclude_modules",         "layer_replication", "lora_bias", "monteclora_config", "target_parameters",
-    "trainable_token_indices", "use_bdlora",        "use_dora",  "use_qalora",        "velora_config",
+    "trainable_token_indices", "use_bdlora",        "use_qalora", "velora_config",
 };
 
 bool is_unset(const Json& value) {
@@ -127,6 +127,7 @@ void check_fields(const JsonReader& reader) {
                                         "rank_pattern",
                                         "alpha_pattern",
                                         "use_rslora",
+                                        "use_dora",
                                         "modules_to_save",
                                         "layers_to_transform",
                                         "bias"};
@@ -165,7 +166,7 @@ Json peft_config(const AdapterConfig& adapter, const ModelSpec& model, const std
           {"rank_pattern", rank_pattern},
           {"alpha_pattern", alpha_pattern},
           {"use_rslora", adapter.rslora},
-          {"use_dora", false},
+          {"use_dora", adapter.type == AdapterType::dora},
           {"modules_to_save", saved},
           {"layers_to_transform", nullptr},
           {"bias", "none"},
@@ -178,7 +179,7 @@ AdapterConfig read_peft_config(const Json& json, const std::string& source) {
   const JsonReader reader(json, source);
   check_fields(reader);
   AdapterConfig adapter;
-  adapter.type = AdapterType::lora;
+  adapter.type = reader.boolean_or("use_dora", false) ? AdapterType::dora : AdapterType::lora;
   adapter.rank = reader["r"].integer(1);
   adapter.alpha = reader["lora_alpha"].number();
   adapter.dropout = reader.number_or("lora_dropout", 0.0);

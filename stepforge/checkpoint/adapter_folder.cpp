@@ -8,6 +8,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
 
 #include "stepforge/base/error.h"
@@ -39,6 +40,18 @@ at::Tensor read_whole(const TensorFolder& folder, const std::string& name) {
   return values.view(reader.shape());
 }
 
+/// Of a module with `rows` rows, whose tensors begin with `prefix`.
+at::Tensor magnitudes_of(const TensorFolder& weights, const std::string& prefix, int64_t rows) {
+  const std::string name = format("{}{}", prefix, kMagnitudeSuffix);
+  if (weights.find(name) == nullptr)
+    throw FormatError(format("the adapter is one of DoRA, but has no {}", name));
+  const at::Tensor magnitudes = read_whole(weights, name);
+  if (magnitudes.numel() != rows)
+    throw FormatError(format("{} is {}, but the matrix has {} rows", name,
+                             shape_text(magnitudes.sizes().vec()), rows));
+  return magnitudes.view({rows});
+}
+
 /// "lm_head.weight" of "base_model.model.lm_head.weight": a tensor of modules_to_save.
 std::string replaced_name(const std::string& name) {
   return name.substr(kAdapterPrefix.size());
@@ -62,10 +75,10 @@ AdapterFiles open_peft_folder(const fs::path& folder) {
   TensorFolder weights({file});
   std::vector<std::string> names = weights.names();
   for (std::string& name : names) {
-    if (name.ends_with(kA) || name.ends_with(kB)) continue;
+    if (name.ends_with(kA) || name.ends_with(kB) || name.ends_with(kMagnitudeSuffix)) continue;
     if (!is_adapter_tensor(name) || name.find(".lora_") != std::string::npos)
       throw FormatError(
-          format("{}: {} is no tensor of a LoRA adapter of matrices; merge the adapter with peft",
+          format("{}: {} is no tensor of a LoRA or DoRA adapter of matrices; merge the adapter with peft",
                  file.string(), name));
     name = replaced_name(name);
   }
@@ -99,7 +112,12 @@ void AdapterDeltas::add(const AdapterConfig& config, const TensorFolder& weights
       throw FormatError(format("{} is {} and {} is {}, but the rank of {} is {}", name,
                                shape_text(a.sizes().vec()), b_name, shape_text(b.sizes().vec()), module,
                                rank));
-    products_[module + ".weight"].push_back({a, b * (weight * ranks.scale(module))});
+    Product product{a, b * ranks.scale(module), {}, weight};
+    if (config.type == AdapterType::dora)
+      product.magnitudes = magnitudes_of(weights, prefix, b.size(0));
+    else if (weights.find(format("{}{}", prefix, kMagnitudeSuffix)) != nullptr)
+      throw FormatError(format("the adapter is one of LoRA, but has {}{}", prefix, kMagnitudeSuffix));
+    products_[module + ".weight"].push_back(std::move(product));
   }
   if (empty()) throw FormatError("the adapter has no tensors");
 }
@@ -135,17 +153,26 @@ void AdapterDeltas::require_fit(const ModelSpec& model) const {
 
 void AdapterDeltas::add_to(const std::string& tensor, int64_t begin, const at::Tensor& values) const {
   const at::NoGradGuard no_grad;
-  const int64_t end = begin + values.numel();
   if (const auto found = replacements_.find(tensor); found != replacements_.end())
     values.copy_(found->second.view({-1}).narrow(0, begin, values.numel()));
   const auto found = products_.find(tensor);
   if (found == products_.end()) return;
+  const int64_t end = begin + values.numel();
+  const at::Tensor before = values.clone();
   for (const Product& product : found->second) {
     const int64_t columns = product.a.size(1);
     const int64_t first = begin / columns;
-    const int64_t last = (end + columns - 1) / columns;
-    const at::Tensor rows = at::mm(product.b.narrow(0, first, last - first), product.a).view({-1});
-    values.add_(rows.narrow(0, begin - first * columns, values.numel()));
+    const int64_t rows = (end + columns - 1) / columns - first;
+    at::Tensor added = at::mm(product.b.narrow(0, first, rows), product.a);
+    if (product.magnitudes.defined()) {
+      if (begin != first * columns || values.numel() != rows * columns)
+        throw Error(format("{}: {} elements from {} on are no whole rows", tensor, values.numel(), begin));
+      const at::Tensor base = before.view({rows, columns});
+      added.add_(base);
+      const at::Tensor norms = at::linalg_vector_norm(added, 2, at::IntArrayRef{1}, /*keepdim=*/true);
+      added.mul_(product.magnitudes.narrow(0, first, rows).unsqueeze(1) / norms).sub_(base);
+    }
+    values.add_(added.view({-1}).narrow(0, begin - first * columns, values.numel()), product.weight);
   }
 }
 
@@ -156,9 +183,9 @@ void AdapterDeltas::merge_into(ModelStore& store) const {
     const UnitStore& unit = store.unit(tensor.unit);
     for (const auto& [slice, local] : shard_slices(unit, tensor)) {
       if (slice.elements() != tensor.elements) throw Error(format("{} is divided over ranks", tensor.name));
-      for (int64_t begin = 0; begin < tensor.elements; begin += kWeightChunk) {
-        at::Tensor stored =
-            unit.master().narrow(0, local + begin, std::min(kWeightChunk, tensor.elements - begin));
+      const int64_t most = chunk_of_rows(tensor.shape);
+      for (int64_t begin = 0; begin < tensor.elements; begin += most) {
+        at::Tensor stored = unit.master().narrow(0, local + begin, std::min(most, tensor.elements - begin));
         const at::Tensor values = at::empty({stored.numel()}, at::device(at::kCPU).dtype(at::kFloat));
         values.copy_(stored);
         add_to(tensor.name, begin, values);

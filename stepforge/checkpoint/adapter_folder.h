@@ -29,10 +29,11 @@ struct AdapterFiles {
 /// FormatError if it holds what read_peft_config() refuses, or tensors of another kind of adapter.
 AdapterFiles open_peft_folder(const std::filesystem::path& folder);
 
-/// What adapters add to the weights of a model: of each, weight * scale * B A; and the tensors that they replace.
+/// What adapters add to the weights W of a model, and the tensors that they replace. An adapter adds its weight * (V - W), where
+/// V = W + scale * B A; with magnitudes m of DoRA, the rows of V are scaled to these norms.
 class AdapterDeltas {
  public:
-  /// Throws FormatError if A and B of a module do not fit together, or one of them is missing.
+  /// Throws FormatError if the tensors of a module do not fit together, or one of them is missing.
   /// `replaces`: whether tensors that are none of an adapter replace those of the model.
   void add(const AdapterConfig& config, const TensorFolder& weights, double weight, bool replaces = true);
 
@@ -42,7 +43,8 @@ class AdapterDeltas {
   bool changes(const std::string& tensor) const;
   /// Throws UsageError naming a tensor that the model does not have, or has with another shape.
   void require_fit(const ModelSpec& model) const;
-  /// Adds to `values`, fp32, elements [begin, begin + size) of the tensor in row-major order.
+  /// Adds to `values`, fp32, elements [begin, begin + size) of the tensor in row-major order; whole rows of tensors with
+  /// magnitudes.
   void add_to(const std::string& tensor, int64_t begin, const at::Tensor& values) const;
   /// Merges into the masters of a store that is whole on this rank.
   void merge_into(ModelStore& store) const;
@@ -51,6 +53,8 @@ class AdapterDeltas {
   struct Product {
     at::Tensor a;  ///< [rank, columns] fp32
     at::Tensor b;  ///< [rows, rank] fp32, scaled
+    at::Tensor magnitudes;  ///< [rows] fp32; undefined if it has none
+    double weight = 1.0;
   };
   std::map<std::string, std::vector<Product>, std::less<>> products_;
   std::map<std::string, at::Tensor, std::less<>> replacements_;  ///< fp32

@@ -156,7 +156,7 @@ TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
       format("the weights in {} do not fit the model", where.string()),
       [&](std::string_view name) {
         return is_beside_weights(name) || is_of_further_layer(name, model) ||
-               (merges && is_adapter_tensor(name));
+               ((merges || options.tensors == ImportedTensors::base) && is_adapter_tensor(name));
       },
       options.accepted);
   return comparison;
@@ -223,11 +223,11 @@ void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, cons
                     const NamedTensor& tensor, DType dtype, const AdapterDeltas* adapters, MergeSums& sums) {
   WeightReader reader(weights, tensor.name);
   const bool merged = adapters != nullptr && adapters->changes(tensor.name);
-  const int64_t most = std::min(kWeightChunk, tensor.elements);
+  const int64_t most = std::min(chunk_of_rows(tensor.shape), tensor.elements);
   const at::Tensor wide = at::empty({most}, at::device(at::kCPU).dtype(at::kFloat));
   const at::Tensor narrow = at::empty({most}, at::device(at::kCPU).dtype(scalar_type(dtype)));
-  for (int64_t begin = 0; begin < tensor.elements; begin += kWeightChunk) {
-    const int64_t count = std::min(kWeightChunk, tensor.elements - begin);
+  for (int64_t begin = 0; begin < tensor.elements; begin += most) {
+    const int64_t count = std::min(most, tensor.elements - begin);
     const at::Tensor values = wide.narrow(0, 0, count);
     const at::Tensor rounded = narrow.narrow(0, 0, count);
     reader.read(whole_slice(tensor.shape), begin, values);

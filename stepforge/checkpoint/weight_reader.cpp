@@ -12,6 +12,12 @@
 
 namespace stepforge {
 
+int64_t chunk_of_rows(const std::vector<int64_t>& shape) {
+  int64_t row = 1;
+  for (size_t i = 1; i < shape.size(); ++i) row *= shape[i];
+  return std::max<int64_t>(1, kWeightChunk / std::max<int64_t>(1, row)) * row;
+}
+
 WeightReader::WeightReader(const TensorFolder& folder, const std::string& name) : folder_(folder) {
   if (is_mxfp4(folder, name)) {
     mxfp4_.emplace(folder, name);

@@ -21,6 +21,9 @@ namespace stepforge {
 /// Elements that are converted at a time: the memory of an import or export in addition to the model.
 inline constexpr int64_t kWeightChunk = int64_t{1} << 20;
 
+/// Elements of about kWeightChunk, in whole rows of a tensor of this shape.
+int64_t chunk_of_rows(const std::vector<int64_t>& shape);
+
 /// One weight of a folder, a chunk at a time.
 class WeightReader {
  public:

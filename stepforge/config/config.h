@@ -294,9 +294,9 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-enum class AdapterType : uint8_t { none, lora };
-constexpr ChoiceNames<2> choice_names(AdapterType) {
-  return {"none", "lora"};
+enum class AdapterType : uint8_t { none, lora, dora };
+constexpr ChoiceNames<3> choice_names(AdapterType) {
+  return {"none", "lora", "dora"};
 }
 
 enum class PreferenceLoss : uint8_t { none, dpo, hinge, ipo, cpo, simpo, orpo };

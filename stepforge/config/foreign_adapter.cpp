@@ -56,11 +56,13 @@ void convert_targets(ForeignConversion& conversion, const ForeignAdapter& adapte
 
 void convert_lora(ForeignConversion& conversion, std::string_view key, const ForeignAdapter& adapter) {
   conversion.set(key, "adapter.type", "\"lora\"");
+  if (!adapter.dora.empty() && conversion.is_true(adapter.dora))
+    conversion.set(adapter.dora, "adapter.type", "\"dora\"");
   const std::string from = adapter.from.empty() ? "" : conversion.text(adapter.from);
   if (!from.empty()) {
     conversion.set(adapter.from, "adapter.from", toml_string(from), "a folder of PEFT on this machine");
     for (const std::string_view of_folder : {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets,
-                                             adapter.all_linear, adapter.also_train, adapter.rslora})
+                                             adapter.all_linear, adapter.also_train, adapter.rslora, adapter.dora})
       if (!of_folder.empty() && conversion.has(of_folder))
         conversion.need_nothing(of_folder, "the folder of the adapter says it");
   } else {
@@ -88,14 +90,8 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
 void need_no_lora(ForeignConversion& conversion, const ForeignAdapter& adapter, std::string_view why) {
   for (const std::string_view key :
        {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets, adapter.all_linear, adapter.also_train,
-        adapter.layers, adapter.rslora, adapter.b_lr_ratio})
+        adapter.layers, adapter.rslora, adapter.dora, adapter.b_lr_ratio})
     if (!key.empty() && conversion.has(key)) conversion.need_nothing(key, why);
-}
-
-void refuse_dora(ForeignConversion& conversion, std::string_view key, bool is_lora) {
-  if (!conversion.has(key)) return;
-  if (is_lora && conversion.is_true(key)) return conversion.refuse(key, kNoDora);
-  conversion.need_nothing(key, "an adapter has no magnitudes without it");
 }
 
 void convert_quantization(ForeignConversion& conversion, std::string_view key, int64_t bits) {

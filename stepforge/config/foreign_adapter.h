@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoRA of other trainers as [adapter], and quantized weights as model.frozen_dtype.
+// LoRA and DoRA of other trainers as [adapter], and quantized weights as model.frozen_dtype.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace stepforge {
 
-/// Where a trainer has the settings of LoRA, and what it takes if they are missing. "" for a key that it does not have.
+/// Where a trainer has the settings of LoRA and DoRA, and what it takes if they are missing. "" for a key that it does not have.
 struct ForeignAdapter {
   std::string_view rank = {};
   std::string_view alpha = {};
@@ -20,6 +20,7 @@ struct ForeignAdapter {
   std::string_view also_train = {};
   std::string_view layers = {};
   std::string_view rslora = {};
+  std::string_view dora = {};
   std::string_view b_lr_ratio = {};
   std::string_view from = {};  ///< folder of an adapter that goes on; it says rank, alpha and targets
   int64_t default_rank = 8;
@@ -34,9 +35,6 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
 /// The keys of `adapter` that the file has need nothing.
 void need_no_lora(ForeignConversion& conversion, const ForeignAdapter& adapter, std::string_view why);
 
-/// A switch for DoRA, which trains something else; `is_lora`: whether it is read.
-void refuse_dora(ForeignConversion& conversion, std::string_view key, bool is_lora);
-
 /// `bits`: of frozen weights, 4 or 8; 0 if they are not quantized, but bf16 if the computation is. `key` says so, and is refused without an adapter or for other
 /// numbers of bits.
 void convert_quantization(ForeignConversion& conversion, std::string_view key, int64_t bits);
@@ -45,9 +43,7 @@ void convert_quantization(ForeignConversion& conversion, std::string_view key, i
 void convert_quantization_type(ForeignConversion& conversion, std::string_view key);
 
 inline constexpr std::string_view kOnlyLora =
-    "of adapters only LoRA is available; `--force` converts the rest";
-inline constexpr std::string_view kNoDora =
-    "LoRA with magnitudes (DoRA) is not available yet; `--force` converts it as LoRA";
+    "of adapters only LoRA and DoRA are available; `--force` converts the rest";
 inline constexpr std::string_view kNoDoubleQuantization =
     "the scales of quantized weights stay in fp32, which is exact and needs half a bit more for a weight";
 inline constexpr std::string_view kOtherEightBits =

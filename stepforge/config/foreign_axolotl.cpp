@@ -168,7 +168,7 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"lora_mlp_kernel", "", kFusedKernels, needless},
     {"lora_qkv_kernel", "", kFusedKernels, needless},
     {"lora_o_kernel", "", kFusedKernels, needless},
-    {"peft_use_dora", "", kNoDora, read},
+    {"peft_use_dora", "adapter.type", "\"dora\"", read},
     {"peft_use_rslora", "adapter.rslora", "", read},
     {"loraplus_lr_ratio", "adapter.b_lr_ratio", "", read},
     {"loraplus_lr_embedding", "", "embeddings have no adapters", needless},
@@ -441,19 +441,18 @@ void convert_axolotl_adapter(ForeignConversion& conversion) {
                                    .also_train = "lora_modules_to_save",
                                    .layers = "peft_layers_to_transform",
                                    .rslora = "peft_use_rslora",
+                                   .dora = "peft_use_dora",
                                    .b_lr_ratio = "loraplus_lr_ratio",
                                    .from = "lora_model_dir",
                                    .default_targets = R"(["q_proj", "v_proj"])"};
   const std::string type = conversion.text("adapter");
-  const bool is_lora = type == "lora" || type == "qlora";
-  if (is_lora) {
+  if (type == "lora" || type == "qlora") {
     convert_lora(conversion, "adapter", adapter);
   } else {
     if (!type.empty()) conversion.refuse("adapter", kOnlyLora);
     need_no_lora(conversion, adapter, kReadWithAdapter);
     if (conversion.has("lora_model_dir")) conversion.need_nothing("lora_model_dir", kReadWithAdapter);
   }
-  refuse_dora(conversion, "peft_use_dora", is_lora);
   const bool four = conversion.is_true("load_in_4bit");
   const bool eight = conversion.is_true("load_in_8bit");
   if (four || eight) {

@@ -242,7 +242,7 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"lora_modules_to_save", "adapter.also_train", "names of modules", read},
     {"lora_task_type", "", "only language models are trained", needless},
     {"use_rslora", "adapter.rslora", "", read},
-    {"use_dora", "", kNoDora, read},
+    {"use_dora", "adapter.type", "\"dora\"", read},
     {"load_in_4bit", "model.frozen_dtype", "\"nf4\"", read},
     {"load_in_8bit", "model.frozen_dtype", "\"int8\"", read},
     {"use_bnb_nested_quant", "", kNoDoubleQuantization, needless},
@@ -308,17 +308,16 @@ void convert_trl_adapter(ForeignConversion& conversion) {
                                    .targets = "lora_target_modules",
                                    .also_train = "lora_modules_to_save",
                                    .rslora = "use_rslora",
+                                   .dora = "use_dora",
                                    .default_rank = 16,
                                    .default_alpha = 32,
                                    .default_dropout = 0.05,
                                    .default_targets = R"(["q_proj", "v_proj"])"};
-  const bool is_lora = conversion.is_true("use_peft");
-  if (is_lora) {
+  if (conversion.is_true("use_peft")) {
     convert_lora(conversion, "use_peft", adapter);
   } else {
     need_no_lora(conversion, adapter, "read only with use_peft");
   }
-  refuse_dora(conversion, "use_dora", is_lora);
   const bool four = conversion.is_true("load_in_4bit");
   const bool eight = conversion.is_true("load_in_8bit");
   if (four || eight) {

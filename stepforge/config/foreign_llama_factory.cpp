@@ -63,7 +63,7 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"loraplus_lr_ratio", "adapter.b_lr_ratio", "", read},
     {"loraplus_lr_embedding", "", "embeddings have no adapters", needless},
     {"use_rslora", "adapter.rslora", "", read},
-    {"use_dora", "", kNoDora, read},
+    {"use_dora", "adapter.type", "\"dora\"", read},
     {"additional_target", "adapter.also_train", "names of modules", read},
     {"pissa_init", "adapter.init", kOnlyInitOfLora, lost},
     {"pissa_iter", "", "read only with pissa_init", needless},
@@ -205,6 +205,7 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"peft_config.target_modules", "adapter.targets", "names of modules, or \"all-linear\"", read},
     {"peft_config.modules_to_save", "adapter.also_train", "names of modules", read},
     {"peft_config.use_rslora", "adapter.rslora", "", read},
+    {"peft_config.use_dora", "adapter.type", "\"dora\"", read},
     {"peft_config.*", "", kOnlyLora, refused},
     {"quant_config.name", "model.frozen_dtype", kNoQuantization, refused, "bnb"},
     {"quant_config.quantization_bit", "model.frozen_dtype", kFrozenBits, read},
@@ -242,6 +243,7 @@ constexpr ForeignAdapter kAdapter{.rank = "lora_rank",
                                   .targets = "lora_target",
                                   .also_train = "additional_target",
                                   .rslora = "use_rslora",
+                                  .dora = "use_dora",
                                   .b_lr_ratio = "loraplus_lr_ratio",
                                   .from = "adapter_name_or_path",
                                   .default_alpha = 0};
@@ -251,7 +253,6 @@ void convert_first_adapter(ForeignConversion& conversion) {
   const std::string type = conversion.text("finetuning_type");
   const bool is_lora = type.empty() || type == "lora";
   const std::string from = conversion.text("adapter_name_or_path");
-  refuse_dora(conversion, "use_dora", is_lora);
   if (is_lora) {
     convert_lora(conversion, "finetuning_type", kAdapter);
     if (from.find(',') != std::string::npos || (!from.empty() && conversion.is_true("create_new_adapter")))
@@ -279,6 +280,7 @@ void convert_second_adapter(ForeignConversion& conversion) {
                                    .targets = "peft_config.target_modules",
                                    .also_train = "peft_config.modules_to_save",
                                    .rslora = "peft_config.use_rslora",
+                                   .dora = "peft_config.use_dora",
                                    .default_alpha = 16};
   const std::string type = conversion.text("peft_config.name");
   if (type == "lora") {

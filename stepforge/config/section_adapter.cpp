@@ -24,7 +24,8 @@ SchemaOf<AdapterConfig> adapter_section() {
   return SchemaOf<AdapterConfig>()
       .field("type", &AdapterConfig::type,
              "Kind of adapter: none trains the model itself, lora adds B A x alpha / rank to the result of "
-             "each matrix that targets names (arXiv:2106.09685).")
+             "each matrix that targets names (arXiv:2106.09685), dora also trains the norms of the rows of "
+             "these sums (arXiv:2402.09353).")
       .field("from", &AdapterConfig::from,
              "Folder of an adapter in the format of PEFT whose weights a new run starts from; empty means "
              "init.")

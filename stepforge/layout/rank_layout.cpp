@@ -26,8 +26,10 @@ void add_tie_group(RankLayout& layout, const TiedUnit& tied) {
 
 /// The fields that do not depend on whether the unit is sharded.
 UnitLayout unit_of(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
-  UnitLayout result{
-      .partition = plan.partition, .gather = plan.gather, .reduce = plan.reduce, .offloaded = plan.offload};
+  UnitLayout result{.partition = plan.partition,
+                    .gather = unit.exact ? DType::f32 : plan.gather,
+                    .reduce = plan.reduce,
+                    .offloaded = plan.offload};
   const bool tied = layout.tie_group >= 0 && unit.name == plan.tied.name;
   const bool is_copy = tied && layout.index_in(layout.pipeline_group) == plan.tied.copy;
   const bool counts_whole = layout.index_in(layout.tensor_group) == 0 || unit.mesh != UnitMesh::rows;

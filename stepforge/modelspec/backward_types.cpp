@@ -105,7 +105,8 @@ ValueType input_gradient_type(const TypePlace& place, ValueType x, ValueType gra
     default:
       place.require_no_exchange(exchanges);
       for (const CallWeight& weight : place.weights())
-        add_weight(place, weights, weight.name, elementwise_weight(place, weight.name, x, gradient));
+        if (!weight.constant)
+          add_weight(place, weights, weight.name, elementwise_weight(place, weight.name, x, gradient));
       return gradient;
   }
 }

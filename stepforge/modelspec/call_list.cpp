@@ -20,6 +20,12 @@ CallWeight call_weight(const ParameterSpec& parameter) {
   return {parameter.name, parameter.shape, parameter.division()};
 }
 
+CallWeight constant_weight(CallWeight weight) {
+  weight.constant = true;
+  weight.trained = false;
+  return weight;
+}
+
 bool Call::trains() const {
   return std::ranges::any_of(weights, &CallWeight::trained);
 }

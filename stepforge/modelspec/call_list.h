@@ -48,12 +48,15 @@ struct CallWeight {
   std::vector<int64_t> shape;
   Division division = Division::whole;  ///< over the tensor-parallel ranks
   bool trained = true;
+  bool constant = false;  ///< read without a gradient, even if other calls train it; then `trained` is false
 
   int64_t elements() const;
 };
 
 /// Of a trained parameter.
 CallWeight call_weight(const ParameterSpec& parameter);
+/// That a call reads as a constant.
+CallWeight constant_weight(CallWeight weight);
 
 /// One call: its kind with operands.
 struct Call {

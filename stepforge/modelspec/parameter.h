@@ -22,7 +22,7 @@ struct Initializer {
 };
 
 /// The role of a parameter, for optimizer groups and parallel plans.
-enum class ParameterTag : uint8_t { matrix, norm, bias, embedding, head };
+enum class ParameterTag : uint8_t { matrix, norm, bias, embedding, head, magnitude };
 
 /// A logical tensor inside a packed parameter: some consecutive rows of it. Sub-tensors are the unit of
 /// Hugging Face names, checkpoints and initial values.
@@ -74,8 +74,10 @@ struct ParameterSpec {
   MatrixShape matrix_of(const SubTensor& tensor) const;
   /// Whether it holds parts of matrices that are divided over ranks, not only some of a stack.
   bool has_parts_of_matrices() const;
-  /// Whether weight decay applies by default: not to norms and biases.
-  bool decays() const { return tag != ParameterTag::norm && tag != ParameterTag::bias; }
+  /// Whether weight decay applies by default: not to norms, biases and magnitudes.
+  bool decays() const {
+    return tag != ParameterTag::norm && tag != ParameterTag::bias && tag != ParameterTag::magnitude;
+  }
 };
 
 /// The ranks that shard a unit, over which its gradient is summed: those that compute other tokens with it.
@@ -95,6 +97,7 @@ struct UnitSpec {
   bool state = false;
   DType master = DType::f32;  ///< of its stored values: fp32 if they are trained, or state; u8 for codes
   WeightCode code = WeightCode::none;  ///< of frozen weights
+  bool exact = false;                  ///< calls read it in fp32, whatever they compute in
   int64_t layer = -1;                  ///< of state: the layer whose tally changes it (OpKind::update_state)
 
   int64_t elements() const;

@@ -15,7 +15,8 @@ std::vector<Exchange> over_axis(const std::vector<Exchange>& exchanges, const Ty
                                 bool of_weights) {
   std::vector<Exchange> found;
   for (const Exchange& exchange : exchanges)
-    if (exchange.axis == axis.axis && (exchange.weight_bytes > 0) == of_weights) found.push_back(exchange);
+    if (exchange.axis == axis.axis && !exchange.constant && (exchange.weight_bytes > 0) == of_weights)
+      found.push_back(exchange);
   return found;
 }
 

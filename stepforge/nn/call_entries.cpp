@@ -34,6 +34,7 @@ extern const CallEntry kExpertOutEntry;
 extern const CallEntry kLossEntry;
 extern const CallEntry kDropoutEntry;
 extern const CallEntry kLowRankEntry;
+extern const CallEntry kMagnitudeEntry;
 
 std::span<const CallEntry* const> call_entries() {
   static constexpr std::array kEntries = {
@@ -41,7 +42,7 @@ std::span<const CallEntry* const> call_entries() {
       &kAttentionEntry,   &kToHeadsEntry,    &kToTokensEntry, &kSwigluEntry,   &kResidualAddEntry,
       &kAddEntry,         &kGatedAddEntry,   &kLookupEntry,   &kSplitEntry,    &kConcatEntry,
       &kLatentHeadsEntry, &kWideLinearEntry, &kRouteEntry,    &kSortRowsEntry, &kExpertInEntry,
-      &kExpertOutEntry,   &kLossEntry,       &kDropoutEntry,  &kLowRankEntry};
+      &kExpertOutEntry,   &kLossEntry,       &kDropoutEntry,  &kLowRankEntry,  &kMagnitudeEntry};
   return kEntries;
 }
 

@@ -175,7 +175,7 @@ ListBlock::BoundList::BoundList(CallList calls, const ParameterLookup& lookup) :
     for (CallWeight& weight : call.weights) {
       Parameter& parameter = lookup(weight.name);
       parameters[weight.name] = &parameter;
-      weight.trained = parameter.trained();
+      weight.trained = parameter.trained() && !weight.constant;
     }
   }
 }

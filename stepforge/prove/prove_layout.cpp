@@ -268,7 +268,8 @@ std::vector<std::string> options_left_out(const Config& config) {
   const auto add = [&](bool differs, std::string_view key, std::string_view value) {
     if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
   };
-  add(config.adapter.enabled() && (config.model.n_experts > 0 || config.model.n_mtp_layers > 0),
+  add(config.adapter.type == AdapterType::dora ||
+          (config.adapter.enabled() && (config.model.n_experts > 0 || config.model.n_mtp_layers > 0)),
       "adapter.type", choice_name(config.adapter.type));
   add(config.preference.enabled(), "preference.loss", choice_name(config.preference.loss));
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
@@ -295,7 +296,7 @@ Config small_exact_job(const Config& config, int world_size) {
       config.model.tie_embeddings && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
   if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
-  job.adapter.type = config.adapter.type;
+  job.adapter.type = config.adapter.enabled() ? AdapterType::lora : AdapterType::none;
   job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;

@@ -16,7 +16,10 @@
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/checkpoint/weight_reader.h"
+#include "stepforge/plan/job_mesh.h"
 #include "stepforge/plan/known_model.h"
+#include "stepforge/storage/tensor_collectives.h"
+#include "stepforge/train/initial_magnitudes.h"
 #include "stepforge/train/restore.h"
 #include "stepforge/train/trainer.h"
 
@@ -67,6 +70,12 @@ void require_adapter(const Trainer& trainer, const KnownModel& known, const Tens
       known.weights.string(), known.weights.string()));
 }
 
+/// Those of an adapter that starts beside the weights as they are now.
+void start_magnitudes(Trainer& trainer) {
+  set_initial_magnitudes(trainer.job.part, *trainer.store,
+                         tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place)));
+}
+
 void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder& weights) {
   require_adapter(trainer, known, weights);
   require_same_model(trainer, known.weights, known.config.model);
@@ -83,6 +92,7 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
                     .accepted = accepted,
                     .tensors = has_adapters(weights) ? ImportedTensors::all : ImportedTensors::base});
   });
+  if (!has_adapters(weights)) start_magnitudes(trainer);
   trainer.log.info("weights loaded from {}", known.weights.string());
   if (!weights.note().empty()) trainer.log.info("{}", weights.note());
   if (const std::string note = left_out(weights, trainer.job.model()); !note.empty())
@@ -265,6 +275,7 @@ void build_checkpoint(Trainer& trainer) {
       resume_own(trainer, *own);
     }
   }
+  if (!own && checkpoint.initial_load_path.empty()) start_magnitudes(trainer);
   if (!own && !checkpoint.initial_load_path.empty()) initial_load(trainer);
   if (!own && !trainer.config.adapter.from.empty()) load_adapter(trainer);
   if (checkpoint.exclude_frozen || (checkpoint.enable && trainer.config.adapter.enabled()))

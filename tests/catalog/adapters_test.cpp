@@ -10,6 +10,8 @@
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/modelspec/call_kind.h"
 #include "stepforge/modelspec/calls/low_rank.h"
+#include "stepforge/modelspec/calls/magnitude.h"
+#include "stepforge/modelspec/value_types.h"
 #include "tests/catalog/small_model.h"
 #include "tests/support/strings.h"
 #include "tests/support/throws.h"
@@ -104,6 +106,30 @@ TEST(Adapters, EverythingElseIsFrozenInItsOwnType) {
     for (const Call& call : block.list.calls)
       for (const CallWeight& weight : call.weights)
         EXPECT_EQ(weight.trained, weight.name.find(".lora_") != std::string::npos) << weight.name;
+}
+
+TEST(Adapters, OfDoraHaveMagnitudesInAUnitThatIsReadInFp32) {
+  AdapterConfig adapter = lora({"q_proj", "v_proj", "o_proj"});
+  adapter.type = AdapterType::dora;
+  const ModelSpec model = adapted(adapter, "llama", false, {1, 2, true});
+  std::set<std::string> names;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      const bool magnitude = parameter.tag == ParameterTag::magnitude;
+      EXPECT_EQ(magnitude, unit.exact) << parameter.name;
+      if (magnitude) names.insert(parameter.sub_tensors.front().hf_name);
+      if (magnitude) EXPECT_FALSE(parameter.decays());
+    }
+  }
+  EXPECT_EQ(names.size(), 6U);
+  EXPECT_TRUE(names.contains("base_model.model.model.layers.1.self_attn.v_proj.lora_magnitude_vector"));
+  const ParameterSpec& v = parameter(model, "layers.0.attention.qkv.lora_magnitude.v");
+  EXPECT_EQ(v.shape, (std::vector<int64_t>{20}));
+  EXPECT_EQ(v.tensor_shape(0), (std::vector<int64_t>{40}));
+  EXPECT_EQ(parameter(model, "layers.0.attention.out.lora_magnitude.weight").shape, (std::vector<int64_t>{24}));
+  EXPECT_FALSE(std::any_cast<const MagnitudeAttributes&>(find_call(model, "qkv.magnitude")->attributes).divided);
+  EXPECT_TRUE(std::any_cast<const MagnitudeAttributes&>(find_call(model, "out.magnitude")->attributes).divided);
+  check_value_types(model);
 }
 
 TEST(Adapters, HaveTheRankAndScaleOfTheFirstPatternThatMatches) {

@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/norm.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ struct Named {
 };
 
 /// A folder as PEFT writes it, of rank 3 and alpha 6.
-fs::path peft_folder(const fs::path& folder, const std::vector<Named>& tensors) {
+fs::path peft_folder(const fs::path& folder, const std::vector<Named>& tensors, bool dora = false) {
   fs::create_directories(folder);
   std::vector<TensorSpec> specs;
   for (const Named& tensor : tensors) specs.push_back({tensor.name, DType::f32, tensor.values.sizes().vec()});
@@ -37,7 +38,9 @@ fs::path peft_folder(const fs::path& folder, const std::vector<Named>& tensors) 
                  {static_cast<const std::byte*>(tensor.values.const_data_ptr()), tensor.values.nbytes()});
   writer.finish();
   write_file_atomic(folder / "adapter_config.json",
-                    R"({"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": ["up_proj"]})");
+                    format(R"({{"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": ["up_proj"],
+                               "use_dora": {}}})",
+                           dora ? "true" : "false"));
   return folder;
 }
 
@@ -70,6 +73,27 @@ TEST(AdapterFolder, IsMergedAsScaleTimesBTimesA) {
   EXPECT_LT((up_weight(tiny) - expected).abs().max().item<double>(), 1e-6);
   EXPECT_TRUE(
       at::equal(gate, tiny.parameter("layers.0.mlp.gate_up").value().detach().narrow(0, 0, kModel.ffn_dim)));
+}
+
+TEST(AdapterFolder, WithMagnitudesTheRowsOfTheSumHaveTheseNorms) {
+  const TempFolder folder;
+  const at::Tensor a = random_tensor({3, kModel.dim}, 1);
+  const at::Tensor b = random_tensor({kModel.ffn_dim, 3}, 2);
+  const at::Tensor magnitudes = random_tensor({kModel.ffn_dim}, 3).abs() + 0.5;
+  std::vector<Named> tensors = up_adapter(a, b);
+  tensors.push_back({std::string("base_model.model.") + kUp + ".lora_magnitude_vector", magnitudes});
+  const std::string path = peft_folder(folder / "adapter", tensors, /*dora=*/true).string();
+  TinyModel tiny(kModel);
+  const at::Tensor before = up_weight(tiny);
+  read_adapters({path, path + "=-0.25"}, tiny.spec).merge_into(tiny.store);
+  const at::Tensor sum = before + at::mm(b * 2.0, a);
+  const at::Tensor merged = sum / sum.norm(2, {1}, true) * magnitudes.unsqueeze(1);
+  const at::Tensor expected = before + (merged - before) * 0.75;
+  EXPECT_LT((up_weight(tiny) - expected).abs().max().item<double>(), 1e-6);
+  tensors.pop_back();
+  peft_folder(folder / "adapter", tensors, /*dora=*/true);
+  EXPECT_CONTAINS(message_of<FormatError>([&] { read_adapters({path}, tiny.spec); }),
+                  "lora_magnitude_vector");
 }
 
 TEST(AdapterFolder, PartsOfATensorAreThoseOfTheWhole) {

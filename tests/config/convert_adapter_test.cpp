@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoRA of other trainers becomes [adapter]; what has no counterpart is listed.
+// LoRA and DoRA of other trainers become [adapter]; what has no counterpart is listed.
 #include "tests/config/converting.h"
 
 namespace stepforge::testing {
@@ -13,6 +13,7 @@ std::string adapter_of(const Config& config) {
   if (!adapter.enabled()) return "none";
   std::string text = format("rank {} alpha {} dropout {} targets {}", adapter.rank, adapter.alpha,
                             adapter.dropout, join(adapter.targets, " "));
+  if (adapter.type == AdapterType::dora) text += " dora";
   if (adapter.rslora) text += " rslora";
   if (adapter.b_lr_ratio != 1) text += format(" ratio {}", adapter.b_lr_ratio);
   if (!adapter.also_train.empty()) text += format(" also {}", join(adapter.also_train, " "));
@@ -50,6 +51,18 @@ TEST(ConvertAdapter, OfLlamaFactoryHasItsNumbersAndNames) {
   EXPECT_EQ(factory("finetuning_type: lora\nadapter_name_or_path: saves/a\nlora_rank: 4\n"),
             "rank 16 alpha 32 dropout 0 targets all-linear from saves/a")
       << "the folder says the rank";
+}
+
+TEST(ConvertAdapter, DoraIsAKindOfAdapter) {
+  EXPECT_EQ(factory("finetuning_type: lora\nuse_dora: true\n"),
+            "rank 8 alpha 16 dropout 0 targets all-linear dora");
+  EXPECT_EQ(factory("finetuning_type: full\nuse_dora: true\n"), "none");
+  EXPECT_EQ(factory("finetuning_type: lora\nuse_dora: false\n"),
+            "rank 8 alpha 16 dropout 0 targets all-linear");
+  EXPECT_EQ(axolotl("adapter: lora\nlora_r: 8\nlora_target_linear: true\npeft_use_dora: true\n"),
+            "rank 8 alpha 8 dropout 0 targets all-linear dora");
+  EXPECT_EQ(trl("use_peft: true\nlora_dropout: 0\nuse_dora: true\n"),
+            "rank 16 alpha 32 dropout 0 targets q_proj v_proj dora");
 }
 
 TEST(ConvertAdapter, OfLlamaFactorysSecondFilesIsASection) {
@@ -139,12 +152,9 @@ TEST(ConvertAdapter, EightBitsOfFrozenWeightsAreInt8WithAComment) {
 
 TEST(ConvertAdapter, WhatTrainsSomethingElseIsRefused) {
   const std::string ours = kFactory;
-  EXPECT_EQ(refused(ours + "finetuning_type: lora\nuse_dora: true\n", "a.yaml").size(), 1U);
-  EXPECT_EQ(refused(ours + "finetuning_type: full\nuse_dora: true\n", "a.yaml"), Strings{});
   EXPECT_EQ(refused(ours + "finetuning_type: oft\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused(ours + "finetuning_type: lora\nadapter_name_or_path: a,b\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused("base_model: m\nadapter: llama-adapter\n", "a.yaml").size(), 1U);
-  EXPECT_EQ(refused("base_model: m\nadapter: lora\nlora_r: 8\npeft_use_dora: true\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused("base_model: m\nadapter: qlora\nlora_r: 8\n", "a.yaml").size(), 1U);
   EXPECT_CONTAINS(join(lost(ours + "finetuning_type: lora\npissa_init: true\n", "a.yaml"), "; "),
                   "pissa_init");

@@ -232,6 +232,12 @@ void add_adapter_cases(std::vector<CostCase>& cases, const std::string& family,
       cases.push_back({name + "_adapters" + again, family, compute, 0.0, recomputed, {}, {}, {}, all});
       cases.push_back({name + "_some_adapters" + again, family, compute, 0.0, recomputed, {}, {}, {}, some});
     }
+    AdapterConfig magnitudes = all;
+    magnitudes.type = AdapterType::dora;
+    cases.push_back({format("{}_magnitudes{}", family, again), family, DType::f32, 0.0, recomputed, {}, {}, {},
+                     magnitudes});
+    cases.push_back({format("{}_magnitudes_sequence{}", family, again), family, DType::f32, 0.0, recomputed,
+                     {}, {1, 2, true}, plan, magnitudes});
     for (const bool sequence : {false, true})
       cases.push_back({format("{}_adapters_tensor{}{}", family, sequence ? "_sequence" : "", again),
                        family,

@@ -23,6 +23,7 @@
 #include "stepforge/modelspec/calls/lookup.h"
 #include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/low_rank.h"
+#include "stepforge/modelspec/calls/magnitude.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
@@ -305,7 +306,8 @@ TEST(ListBlock, TheDerivativeOfEveryCallIsThatOfItsResult) {
 
 TEST(ListBlock, EveryKindOfCallHasADerivativeThatIsTried) {
   std::set<const CallKind*> tried = {&kExchange, &kToHeads, &kToTokens,  // between ranks
-                                     &kLoss};                            // ListHead
+                                     &kLoss,                             // ListHead
+                                     &kMagnitude};  // magnitude_test.cpp: norms are constants
   for (const CallCase& one : call_cases()) {
     Weights weights;
     ListWriter writer("test");

@@ -37,6 +37,10 @@ Strings lora_run(const TempFolder& folder, const std::string& name, const fs::pa
          more;
 }
 
+Strings of_type(const char* type) {
+  return {format("adapter.type={}", type)};
+}
+
 fs::path step_folder(const TempFolder& folder, const std::string& name, int64_t step) {
   return folder / name / "checkpoint" / format("step-{}", step);
 }
@@ -77,18 +81,25 @@ TEST(AdapterRun, StartsAsTheModelThatItBelongsTo) {
   const TempFolder folder;
   const fs::path base = base_model(folder);
   const Strings one_step{"training.steps=1", "checkpoint.enable=false"};
-  const Records plain = TestRun(trainer_run(folder / "plain") +
-                                Strings{format("checkpoint.initial_load_path={}", base.string())} + one_step)
-                            .run();
-  const Records adapted = TestRun(lora_run(folder, "adapted", base, one_step)).run();
-  EXPECT_EQ(plain.at(0).loss, adapted.at(0).loss) << "B is zero";
+  for (const char* compute : {"fp32", "bf16"}) {
+    const Strings run = one_step + Strings{format("precision.compute={}", compute)};
+    const Records plain = TestRun(trainer_run(folder / "plain") +
+                                  Strings{format("checkpoint.initial_load_path={}", base.string())} + run)
+                              .run();
+    for (const char* type : {"lora", "dora"}) {
+      const Records adapted = TestRun(lora_run(folder, "adapted", base, run + of_type(type))).run();
+      EXPECT_EQ(plain.at(0).loss, adapted.at(0).loss) << "B is zero: " << type;
+    }
+  }
 }
 
 TEST(AdapterRun, ChangesAdaptersAndNothingElse) {
   const TempFolder folder;
   const fs::path base = base_model(folder, kBlocks);
-  for (const char* dtype : {"fp32", "bf16", "nf4", "int8"}) {
-    TestRun run(lora_run(folder, dtype, base, kBlocks + frozen_as(dtype)));
+  for (const auto& [type, dtype] :
+       {std::pair{"lora", "fp32"}, {"lora", "bf16"}, {"lora", "nf4"}, {"lora", "int8"}, {"dora", "nf4"}}) {
+    TestRun run(lora_run(folder, format("{}_{}", type, dtype), base,
+                         kBlocks + of_type(type) + frozen_as(dtype)));
     std::string before;
     run.trainer().add_callback(std::make_unique<RecordFrozenBits>(before));
     const Records steps = run.run();
@@ -114,19 +125,50 @@ TEST(AdapterRun, CheckpointsHoldTheAdapterAndNotTheModel) {
 TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
   const TempFolder folder;
   const fs::path base = base_model(folder);
-  const Records whole = TestRun(lora_run(folder, "whole", base, kOrdered)).run();
-  for (const int ranks : {1, 2, 4}) {
-    const std::string name = format("ranks{}", ranks);
-    fs::create_directories(folder / name);
-    fs::copy(folder / "whole", folder / name, fs::copy_options::recursive);
-    RankThreads threads(ranks);
-    const auto records = threads.run(
-        [&](int) { return lora_run(folder, name, base, kOrdered + Strings{"checkpoint.load_step=2"}); },
-        [](TestRun&, int) {});
-    for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << ranks;
-    ASSERT_EQ(records.at(0).size(), 2U);
-    EXPECT_EQ(records[0][1].loss, whole.at(3).loss) << ranks;
-    EXPECT_EQ(records[0][1].grad_norm, whole.at(3).grad_norm) << ranks;
+  for (const char* type : {"lora", "dora"}) {
+    const Strings ordered = of_type(type) + kOrdered;
+    const Records whole = TestRun(lora_run(folder, type, base, ordered)).run();
+    for (const int ranks : {1, 2, 4}) {
+      const std::string name = format("{}{}", type, ranks);
+      fs::create_directories(folder / name);
+      fs::copy(folder / type, folder / name, fs::copy_options::recursive);
+      RankThreads threads(ranks);
+      const auto records = threads.run(
+          [&](int) { return lora_run(folder, name, base, ordered + Strings{"checkpoint.load_step=2"}); },
+          [](TestRun&, int) {});
+      for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << name;
+      ASSERT_EQ(records.at(0).size(), 2U);
+      EXPECT_EQ(records[0][1].loss, whole.at(3).loss) << name;
+      EXPECT_EQ(records[0][1].grad_norm, whole.at(3).grad_norm) << name;
+    }
+  }
+}
+
+/// Products of matrices that are divided, or of other numbers of tokens, are rounded differently.
+TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  const Strings dora = of_type("dora") + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
+  const Records one = TestRun(lora_run(folder, "one", base, dora)).run();
+  EXPECT_NE(one.at(3).loss, one.at(0).loss);
+  int number = 0;
+  for (const Strings& layout : std::vector<Strings>{
+           {"parallelism.tensor_parallel_degree=2"},
+           {"parallelism.tensor_parallel_degree=2", "parallelism.enable_sequence_parallel=false"},
+           {"parallelism.tensor_parallel_degree=2", "parallelism.enable_async_tensor_parallel=true"},
+           {"parallelism.context_parallel_degree=2"},
+           {"parallelism.pipeline_parallel_degree=2"},
+           {"parallelism.fsdp_cpu_offload=true"}}) {
+    RankThreads threads(2);
+    const std::string name = format("two{}", ++number);
+    const auto records =
+        threads.run([&](int) { return lora_run(folder, name, base, dora + layout); }, [](TestRun&, int) {});
+    for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << layout.back();
+    ASSERT_EQ(records.at(0).size(), one.size()) << layout.back();
+    for (size_t step = 0; step < one.size(); ++step) {
+      EXPECT_NEAR(records[0][step].loss, one[step].loss, 2e-5 * one[step].loss) << layout.back();
+      EXPECT_NEAR(records[0][step].grad_norm, one[step].grad_norm, 1e-4 * one[step].grad_norm) << layout.back();
+    }
   }
 }
 
@@ -203,7 +245,7 @@ TEST(AdapterRun, OfCodesTrainsAsOnTheWeightsThatTheyStandFor) {
 TEST(AdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {
   const TempFolder folder;
   const fs::path base = base_model(folder);
-  const Strings hf{"checkpoint.last_save_in_hf=true"};
+  const Strings hf{"checkpoint.last_save_in_hf=true", "adapter.type=dora"};
   TestRun(lora_run(folder, "first", base, hf + Strings{"adapter.patterns=[{pattern=\"k_proj\",rank=2}]"}))
       .run();
   const fs::path adapter = folder / "first" / "hf" / "step-4";
@@ -214,6 +256,7 @@ TEST(AdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {
                          "optimizer.lr=0", "lr_scheduler.warmup_steps=0"});
   second.run();
   EXPECT_EQ(second.trainer().config.adapter.rank, 4);
+  EXPECT_EQ(second.trainer().config.adapter.type, AdapterType::dora) << "as the folder says";
   const TensorFolder left = stored_tensors(step_folder(folder, "first", 4));
   const TensorFolder right = stored_tensors(step_folder(folder, "second", 1));
   int64_t compared = 0;

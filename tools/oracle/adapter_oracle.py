@@ -35,6 +35,8 @@ CASES = {
                             "alpha_pattern": {"v_proj": 5}}),
     "norms and head too": ("llama", {"r": 4, "lora_alpha": 8, "target_modules": ["gate_proj"], "modules_to_save": ["lm_head", "norm"]}),
     "latent attention": ("deepseek_v3", {"r": 4, "lora_alpha": 8, "target_modules": ["kv_b_proj", "q_b_proj", "o_proj", "kv_a_proj_with_mqa"]}),
+    "DoRA, all-linear": ("qwen3", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "use_dora": True}),
+    "DoRA, q and v": ("qwen2", {"r": 3, "lora_alpha": 9, "target_modules": ["q_proj", "v_proj", "down_proj"], "use_dora": True, "use_rslora": True}),
     "one layer": ("olmo2", {"r": 4, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj"], "layers_to_transform": [1]}),
 }  # fmt: skip
 B_RATES = {"one layer": 4.0}  # LoRA+

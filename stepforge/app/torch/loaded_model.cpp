@@ -64,6 +64,12 @@ ModelFiles open_model(const fs::path& path, const CommandContext& context) {
 LoadedModel load_model(const fs::path& path, const LoadOptions& options, const CommandContext& context) {
   const ComputeDevice device = open_device(options.device, context);
   ModelFiles files = open_model(path, context);
+  AdapterDeltas merged;
+  if (files.config().adapter.type == AdapterType::dora && !options.with_gradient) {
+    // Norms of whole matrices would be computed again for each token.
+    files.spec = model_spec(files.config().model, files.config().training.loss_chunk);
+    merged.add(files.config().adapter, files.weights, 1.0, /*replaces=*/false);
+  }
   // Without updates, weights are only read: stored as they are used, no step converts them again.
   if (!options.with_gradient) {
     for (UnitSpec& unit : files.spec.units)
@@ -75,7 +81,9 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
   auto store = std::make_unique<ModelStore>(
       files.spec.units, rank_layout(files.spec.units, {.gather = options.compute}),
       StoreOptions{.with_gradient = options.with_gradient, .compute = device});
-  import_weights(files.weights, files.spec, *store);
+  import_weights(files.weights, files.spec, *store,
+                 {.tensors = merged.empty() ? ImportedTensors::all : ImportedTensors::base});
+  merged.merge_into(*store);
   if (!options.adapters.empty()) read_adapters(options.adapters, files.spec).merge_into(*store);
   if (const std::string note = left_out(files.weights, files.spec); !note.empty())
     context.log.warning("{}", note);

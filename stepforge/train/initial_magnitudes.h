@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The magnitudes of DoRA (modelspec/calls/magnitude.h) at the start of a run.
+#pragma once
+
+#include "stepforge/kernels/divided.h"
+#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/storage/unit_store.h"
+
+namespace stepforge {
+
+/// Sets every magnitude to the norm of its row, as the calls compute it, so that these multiply by exactly 1 as long as B is 0.
+/// `model` is this rank's part, with the weights in `store`; `tensor`: the ranks that have the other columns of its matrices.
+/// Gathers one block after the other: a collective of all ranks. Does nothing if there are no magnitudes.
+void set_initial_magnitudes(const ModelSpec& model, ModelStore& store, const TensorExchange& tensor);
+
+}  // namespace stepforge
