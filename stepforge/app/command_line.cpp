@@ -404,7 +404,7 @@ class CommandLine {
       command->add_flag("--skip-special-tokens", codec->skip_special_tokens,
                         "Leave special tokens out of the text");
     }
-    on(command, [=, this] { return run(*codec); });
+    on(command, [=] { return run(*codec); });
   }
 
   void add_data() {
@@ -571,14 +571,14 @@ class CommandLine {
     command->add_flag("--log", plot->logarithmic, "Logarithmic axes of loss and gradient norm");
     command->add_option("--x", plot->x, "What the x axis counts: steps, tokens or hours of training")
         ->check(CLI::IsMember({"steps", "tokens", "hours"}));
-    on(command, [=, this] { return plot_command(*plot); });
+    on(command, [=] { return plot_command(*plot); });
   }
 
   void add_doctor() {
     CLI::App* command = add(app_, "doctor", "Check this machine and suggest remedies");
     auto run_folder = std::make_shared<std::filesystem::path>(".");
     command->add_option("--run-dir", *run_folder, "Folder where runs will be written");
-    on(command, [=, this] { return doctor_command(*run_folder); });
+    on(command, [=] { return doctor_command(*run_folder); });
   }
 
   void add_gpu_check() {

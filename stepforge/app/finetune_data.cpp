@@ -31,7 +31,7 @@ std::vector<std::string> keys_of(const Json& record) {
 
 /// The first document of the files, and whether it is a record.
 struct FirstDocument {
-  std::string text;
+  std::string text = {};
   std::string file;
   bool is_record = false;
 };

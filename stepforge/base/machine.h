@@ -13,7 +13,7 @@ namespace stepforge {
 
 struct CpuFacts {
   /// "" if unknown.
-  std::string model;
+  std::string model = {};
   /// Hardware threads listed by the kernel, and distinct cores among them (equal if the kernel lists no
   /// cores).
   int threads = 0;

@@ -23,7 +23,7 @@ struct ModelFamily {
   static constexpr std::string_view kKind = "model family";
   std::string_view name;             ///< model.family
   std::string_view hf_model_type;    ///< "model_type" in config.json
-  std::string_view hf_architecture;  ///< "architectures" in config.json
+  std::string_view hf_architecture = {};  ///< "architectures" in config.json
   /// The traits of every layer; layer_traits() adds what the configuration decides.
   LayerTraits traits = {};
   bool scaled_embedding = false;            ///< the rows of the embedding are multiplied by sqrt(dim)

@@ -366,7 +366,7 @@ inline constexpr std::string_view kBuiltinSource = "builtin";  ///< DataSourceCo
 
 /// A source, or a group of sources.
 struct DataSourceConfig {
-  std::string path;
+  std::string path = {};
   std::string kind{kBuiltinSource};
   double weight = 1.0;
   std::string field = "text";

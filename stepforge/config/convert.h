@@ -29,7 +29,7 @@ struct ConvertedConfig {
 };
 
 struct ConvertOptions {
-  std::string from;   ///< name of a ForeignTrainer; "" finds it by the keys of the file
+  std::string from = {};  ///< name of a ForeignTrainer; "" finds it by the keys of the file
   int64_t ranks = 0;  ///< ranks of the job, for batches that are given per rank; 0 if the file states them
 };
 

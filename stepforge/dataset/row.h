@@ -25,7 +25,7 @@ struct Row {
   std::vector<int32_t> document_starts;
   /// [seq_len + 1], 1 if the token counts in the loss where it is the label, else 0; empty if all count.
   std::vector<uint8_t> counted;
-  std::vector<RowPair> pairs;  ///< of a source of pairs
+  std::vector<RowPair> pairs = {};  ///< of a source of pairs
   int64_t padding = 0;         ///< of the first seq_len tokens, those at the end that are no document's
 };
 

@@ -61,9 +61,9 @@ CallWeight constant_weight(CallWeight weight);
 /// One call: its kind with operands.
 struct Call {
   const CallKind* kind = nullptr;
-  std::string name;           ///< "qkv"; in plans and errors
+  std::string name = {};      ///< "qkv"; in plans and errors
   std::string region = {};    ///< "attention": what activation_checkpoint.regions names
-  std::vector<int> operands;  ///< indices of values
+  std::vector<int> operands = {};  ///< indices of values
   std::vector<int> results = {};
   std::vector<CallWeight> weights = {};
   std::any attributes = {};            ///< a struct of the row's header, such as NormAttributes

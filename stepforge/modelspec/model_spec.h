@@ -72,9 +72,9 @@ struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;
   int layer = -1;          ///< index of the transformer layer, -1 for embedding and heads
-  std::vector<int> units;  ///< indices into ModelSpec::units
-  std::vector<BundleEntry> inputs;
-  std::vector<BundleEntry> outputs;
+  std::vector<int> units = {};  ///< indices into ModelSpec::units
+  std::vector<BundleEntry> inputs = {};
+  std::vector<BundleEntry> outputs = {};
   CallList list = {};  ///< what it computes
   /// The same in generation, where no rank has slices of the tokens or parts of rows.
   CallList generation = {};

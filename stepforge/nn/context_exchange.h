@@ -29,7 +29,7 @@ struct ContextExchange {
   std::function<void(const at::Tensor& outgoing, const at::Tensor& incoming)> all_to_all;
 
   /// Between all ranks that hold parts of the same rows: tensor = the sum of all.
-  std::function<void(const at::Tensor& tensor)> sum;
+  std::function<void(const at::Tensor& tensor)> sum = {};
 
   /// Whether rows are divided over ranks.
   bool several() const { return parallel.degree > 1; }

@@ -240,7 +240,9 @@ TEST(HfWeights, WhatIsThereInsteadIsNamedWithTheRemedy) {
     const std::string message = message_of<UsageError>([&] { open_hf_weights(folder.path()); });
     EXPECT_CONTAINS(message, remedy) << name;
     EXPECT_EQ(message.find('\n'), std::string::npos) << "one line";
-    if (name.ends_with("json")) EXPECT_CONTAINS(message, "org/base");
+    if (name.ends_with("json")) {
+      EXPECT_CONTAINS(message, "org/base");
+    }
   }
 }
 
