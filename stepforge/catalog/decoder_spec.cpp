@@ -31,6 +31,12 @@ struct LayerParts {
   std::vector<TensorParallel> mlp;
 };
 
+/// The weight by which the last hidden states are multiplied.
+std::string output_weight(const ModelConfig& model) {
+  if (model.scores()) return "head.score";
+  return model.ties() ? "embedding.weight" : "head.weight";
+}
+
 /// The matrices that are divided, or not, together.
 std::vector<std::string> attention_matrices(const std::string& prefix, const LayerTraits& traits) {
   if (traits.latent()) return {prefix + ".out"};
@@ -47,7 +53,7 @@ std::vector<std::string> mlp_matrices(const std::string& prefix, const LayerTrai
 LayerParts parts_of_layers(const ModelConfig& model, const TensorParallel& tensor, const TensorPlan& plan) {
   LayerParts parts;
   parts.embedding = plan.of_layer(tensor, {"embedding.weight"});
-  parts.head = plan.of_layer(tensor, {model.tie_embeddings ? "embedding.weight" : "head.weight"});
+  parts.head = plan.of_layer(tensor, {output_weight(model)});
   for (int64_t layer = 0; layer < model.n_layers + model.n_mtp_layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     parts.attention.push_back(
@@ -215,8 +221,8 @@ int separate_norm(ModelSpec& spec, BlockSpec& head) {
 void add_mtp(ModelSpec& spec, const ModelConfig& model, const BundleEntry& hidden, int64_t loss_chunk,
              const TensorParallel& tensor, const TensorParallel& head_part,
              const std::function<void(int64_t layer)>& add_layer) {
-  const std::string output = model.tie_embeddings ? "embedding.weight" : "head.weight";
-  const int output_unit = model.tie_embeddings ? 0 : spec.blocks.back().units.front();
+  const std::string output = output_weight(model);
+  const int output_unit = model.ties() ? 0 : spec.blocks.back().units.front();
   int norm_unit = separate_norm(spec, spec.blocks.back());
   for (int64_t depth = 1; depth <= model.n_mtp_layers; ++depth) {
     const std::string name = mtp_name(model, depth);
@@ -327,10 +333,11 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
               {std::move(attention), std::move(mlp)});
   };
   for (int64_t layer = 0; layer < model.n_layers; ++layer) add_layer(layer);
+  const HeadDims head = head_dims(model, loss_chunk, model.ties() ? output_weight(model) : "");
   add_block(spec, hidden, "head", BlockKind::head, -1,
-            {head_layer("head", head_dims(model, loss_chunk, model.tie_embeddings ? "embedding.weight" : ""),
-                        parts.head)});
-  if (model.tie_embeddings) {
+            {model.scores() ? score_layer("head", head, model.score_init_std, parts.head)
+                            : head_layer("head", head, parts.head)});
+  if (model.ties()) {
     // The head reads the unit of the embedding: one copy, one summed gradient.
     spec.blocks.back().units.push_back(0);
     spec.ties.push_back({"embedding.weight", "head", "lm_head.weight"});

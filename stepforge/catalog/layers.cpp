@@ -10,6 +10,7 @@
 #include "stepforge/modelspec/call_passes.h"
 #include "stepforge/modelspec/calls/lookup.h"
 #include "stepforge/modelspec/calls/loss.h"
+#include "stepforge/modelspec/calls/score.h"
 
 namespace stepforge {
 
@@ -88,18 +89,22 @@ CallList embedding_calls(const ParameterSpec& table, int64_t ahead, double facto
   return layer.finish(std::move(outputs));
 }
 
-CallList head_calls(const ParameterSpec& norm, const CallWeight& output, const HeadDims& head,
-                    const TensorParallel& tensor) {
+/// The norm, and `last` of its result.
+CallList head_calls(const ParameterSpec& norm, const HeadDims& head, Call last) {
   ListWriter layer("head");
   const int x = layer.input({"hidden", head.width});
-  const int y = layer.call(kRmsNorm, "norm", {x}, {&norm}, NormAttributes{head.norm_eps, head.norm_offset});
+  last.operands = {
+      layer.call(kRmsNorm, "norm", {x}, {&norm}, NormAttributes{head.norm_eps, head.norm_offset})};
+  return layer.finish({layer.add(std::move(last))});
+}
+
+Call loss_call(const CallWeight& output, const HeadDims& head, const TensorParallel& tensor) {
   const LossAttributes loss{.chunk = head.chunk,
                             .vocabulary = head.vocab,
                             .parts = tensor.divided ? tensor.degree : 1,
                             .whole_logits = tensor.whole_logits,
                             .logit_cap = head.logit_cap};
-  return layer.finish({layer.add(
-      {.kind = &kLoss, .name = "loss", .operands = {y}, .weights = {output}, .attributes = loss})});
+  return {.kind = &kLoss, .name = "loss", .operands = {}, .weights = {output}, .attributes = loss};
 }
 
 }  // namespace
@@ -234,7 +239,21 @@ LayerSpec head_layer(const std::string& prefix, const HeadDims& head, const Tens
     layer.parameters.push_back(
         packed_matrix(output.name, head.width, {row_slice(weight, head.width, part)}, ParameterTag::head));
   }
-  set_lists_of_rank(layer, head_calls(layer.parameters.front(), output, head, tensor), tensor);
+  set_lists_of_rank(layer, head_calls(layer.parameters.front(), head, loss_call(output, head, tensor)),
+                    tensor);
+  return layer;
+}
+
+LayerSpec score_layer(const std::string& prefix, const HeadDims& head, double std,
+                      const TensorParallel& tensor) {
+  LayerSpec layer;
+  layer.parameters.push_back(norm_weight(prefix + ".norm", head.hf_norm, head.width, head.norm_offset));
+  layer.parameters.push_back(packed_matrix(
+      prefix + ".score", head.width,
+      {{"weight", std::string(kScoreTensor), 1, {Initializer::Kind::normal, std}}}, ParameterTag::score));
+  Call score{
+      .kind = &kScore, .name = "score", .operands = {}, .weights = {call_weight(layer.parameters.back())}};
+  set_lists_of_rank(layer, head_calls(layer.parameters.front(), head, std::move(score)), tensor);
   return layer;
 }
 

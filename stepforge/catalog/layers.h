@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stepforge/modelspec/call_list.h"
@@ -69,6 +70,15 @@ struct HeadDims {
 /// Final norm and output projection. Head and loss are one operation over chunks of tokens, so the logits of all tokens never
 /// exist at once.
 LayerSpec head_layer(const std::string& prefix, const HeadDims& head, const TensorParallel& tensor = {});
+
+/// The name of a score in Hugging Face files.
+inline constexpr std::string_view kScoreTensor = "score.weight";
+
+/// What a reward model has in place of the vocabulary: final norm, and the score of each token (modelspec/calls/score.h). Its
+/// one row [1, width] begins normal with the standard deviation `std`, and is whole on every rank: `tensor` is not divided. Of
+/// `head` vocab, chunk, output and logit_cap are not used.
+LayerSpec score_layer(const std::string& prefix, const HeadDims& head, double std,
+                      const TensorParallel& tensor = {});
 
 /// Initial standard deviation of the output projections of layer `layer`, as in torchtitan: 0.02 / sqrt(2
 /// (layer + 1)).

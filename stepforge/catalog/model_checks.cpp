@@ -169,8 +169,11 @@ void check_rope_factors(const ModelConfig& model) {
   }
 }
 
-/// Throws UsageError for the weight of a loss that the model does not have.
+/// Throws UsageError for the weight of a loss that the model does not have, and for layers that a reward model has no use for.
 void check_mtp(const ModelConfig& model) {
+  if (model.scores() && model.n_mtp_layers > 0)
+    throw UsageError(format("model.n_mtp_layers = {}: a reward model predicts no tokens; set it to 0",
+                            model.n_mtp_layers));
   if (model.n_mtp_layers > 0 || model.mtp_loss_weight == ModelConfig().mtp_loss_weight) return;
   throw UsageError(
       format("model.mtp_loss_weight = {}, but model.n_mtp_layers = 0: there is no such loss; remove the "

@@ -18,6 +18,7 @@ Config comparable(const ModelConfig& model) {
   config.model.layer_types = attention_kinds(model);
   if (model.query_pre_attn_scalar == 0) config.model.query_pre_attn_scalar = head_size(model);
   config.model.dropout = 0.0;
+  config.model.score_init_std = ModelConfig().score_init_std;
   config.model.freeze.clear();
   config.model.frozen_dtype = FrozenDType::fp32;
   config.model.router_aux_loss_weight = 0.0;

@@ -242,6 +242,12 @@ constexpr WeightStorage storage_of(FrozenDType dtype) {
   return {DType::u8, kWeightCodes.at(code).code};
 }
 
+/// What a model makes of its last hidden states: logits of the vocabulary, or one number, the score of a reward model.
+enum class HeadKind : uint8_t { vocabulary, score };
+constexpr ChoiceNames<2> choice_names(HeadKind) {
+  return {"vocabulary", "score"};
+}
+
 struct ModelConfig {
   std::string from;
   std::string family = "llama";
@@ -284,6 +290,8 @@ struct ModelConfig {
   int64_t n_mtp_layers = 0;
   double mtp_loss_weight = 0.3;
   bool tie_embeddings = false;
+  HeadKind head = HeadKind::vocabulary;
+  double score_init_std = 0.02;
   double dropout = 0.0;
   int64_t max_position = 8192;
   std::vector<std::string> freeze;
@@ -291,6 +299,9 @@ struct ModelConfig {
   /// Plug-ins, in which `family` is looked up after the built-in families; not a setting. Null without plug-ins.
   std::shared_ptr<const Registry> plugins;
 
+  bool scores() const { return head == HeadKind::score; }
+  /// Whether its head has the weights of the embedding; a score has its own.
+  bool ties() const { return tie_embeddings && !scores(); }
   bool operator==(const ModelConfig&) const = default;
 };
 
@@ -299,9 +310,9 @@ constexpr ChoiceNames<3> choice_names(AdapterType) {
   return {"none", "lora", "dora"};
 }
 
-enum class PreferenceLoss : uint8_t { none, dpo, hinge, ipo, cpo, simpo, orpo };
-constexpr ChoiceNames<7> choice_names(PreferenceLoss) {
-  return {"none", "dpo", "hinge", "ipo", "cpo", "simpo", "orpo"};
+enum class PreferenceLoss : uint8_t { none, dpo, hinge, ipo, cpo, simpo, orpo, reward };
+constexpr ChoiceNames<8> choice_names(PreferenceLoss) {
+  return {"none", "dpo", "hinge", "ipo", "cpo", "simpo", "orpo", "reward"};
 }
 
 enum class AdapterInit : uint8_t { kaiming, gaussian };
@@ -339,11 +350,13 @@ struct PreferenceConfig {
   PreferenceLoss loss = PreferenceLoss::none;
   double beta = -1.0;
   double label_smoothing = 0.0;
-  double margin = 0.5;
+  double margin = -1.0;
   bool length_normalized = false;
   double sft_weight = -1.0;
+  double center_weight = 0.0;
 
   bool enabled() const { return loss != PreferenceLoss::none; }
+  bool scores() const { return loss == PreferenceLoss::reward; }
   bool operator==(const PreferenceConfig&) const = default;
 };
 

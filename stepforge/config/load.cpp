@@ -70,6 +70,7 @@ class ConfigLoader {
   void apply_chosen_preset();
   void apply_model(const ModelSettings& settings_of_model);
   void apply_adapter(const ModelSettings& settings_of_model);
+  void choose_head();
   void check_against_model();
   void apply_preset(const std::string& name, const std::string& chosen_at, int depth);
 
@@ -198,6 +199,14 @@ void ConfigLoader::apply_adapter(const ModelSettings& settings_of_model) {
   }
 }
 
+/// A reward model has a score, also if it starts from a model with a vocabulary.
+void ConfigLoader::choose_head() {
+  Config& config = loaded_.config;
+  if (!config.preference.scores() || config.model.scores() || loaded_.chosen.contains("model.head")) return;
+  config.model.head = HeadKind::score;
+  loaded_.origins["model.head"] = where(loaded_, "preference.loss");
+}
+
 /// Refuses keys of [model] that contradict the model of model.from.
 void ConfigLoader::check_against_model() {
   const auto& allowed = loaded_.config.checkpoint.allow_changed;
@@ -207,7 +216,8 @@ void ConfigLoader::check_against_model() {
     const std::string& name = difference.name;
     if (!name.starts_with("model.") || name == "model.from" || name == "model.dropout" ||
         name == "model.freeze" || name == "model.frozen_dtype" || name == "model.max_position" ||
-        name == "model.mtp_loss_weight" ||
+        name == "model.mtp_loss_weight" || name == "model.score_init_std" ||
+        (name == "model.head" && config.preference.scores() && config.model.scores()) ||
         (name == "model.n_mtp_layers" && config.model.n_mtp_layers < model_->model.n_mtp_layers) ||
         (name == "model.vocab_size" && config.model.vocab_size > model_->model.vocab_size))
       continue;
@@ -274,6 +284,7 @@ LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_
   for (const Override& setting : overrides_) command_line.apply(setting);
   follow_moved_run();
   find_chosen();
+  choose_head();
   // A run's config.toml states it, and keeps it in later versions.
   if (!loaded_.origins.contains("data.packing"))
     loaded_.config.data.packing = default_packing(loaded_.config.data);

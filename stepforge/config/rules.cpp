@@ -471,6 +471,20 @@ void check_loss(const RuleCheck& check) {
       "parallelism.disable_loss_parallel = true");
 }
 
+/// What a model with a score does not go with.
+void check_score(const RuleCheck& check) {
+  const Config& config = check.config();
+  check.require(!config.preference.scores() || config.model.scores(), {"preference.loss", "model.head"},
+                "a reward model has a score in place of a vocabulary; remove model.head");
+  if (!config.model.scores()) return;
+  const auto refuse = [&](bool condition, const std::string& field, std::string_view remedy) {
+    check.require(!condition, {"model.head", field}, remedy);
+  };
+  refuse(config.sampling.freq > 0, "sampling.freq", "a reward model writes no text; set sampling.freq = 0");
+  refuse(config.sampling.at_ends, "sampling.at_ends",
+         "a reward model writes no text; remove sampling.at_ends");
+}
+
 /// What losses of pairs do not go with.
 void check_preference(const RuleCheck& check) {
   const Config& config = check.config();
@@ -609,6 +623,7 @@ void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused
   check_ordered(check);
   check_parallelism(check);
   check_loss(check);
+  check_score(check);
   check_preference(check);
   check_optimizer(check);
   check_activation_checkpoint(check);
@@ -666,6 +681,9 @@ void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused
       {"validation.freq", "data.validation"},
       "there is no validation data; set data.validation, or data.validation_fraction to a value such as 0.01");
   check_checkpoint_folder(check);
+  check.require(!config.model.scores() || config.preference.scores(), {"model.head", "preference.loss"},
+                "the model is a reward model, which learns from pairs of answers only; set preference.loss = "
+                "\"reward\", or start from a model with a vocabulary");
   require_existing(check, "checkpoint.initial_load_path", config.checkpoint.initial_load_path);
 }
 

@@ -215,6 +215,13 @@ SchemaOf<ModelConfig> model_section() {
              {.max = 10, .above = 0})
       .field("tie_embeddings", &ModelConfig::tie_embeddings,
              "Whether the output head shares its weights with the embedding.")
+      .field(
+          "head", &ModelConfig::head,
+          "What the model makes of its last hidden states: vocabulary, logits of the next token, or score, the "
+          "one number of a reward model; preference.loss = \"reward\" makes it a score.")
+      .field("score_init_std", &ModelConfig::score_init_std,
+             "Standard deviation of the initial weights of a score (initializer_range of config.json).",
+             {.min = 0, .max = 10})
       .field("dropout", &ModelConfig::dropout,
              "Dropout probability of the residual branches during training.", {.min = 0, .below = 1})
       .field("max_position", &ModelConfig::max_position,

@@ -10,7 +10,8 @@ SchemaOf<PreferenceConfig> preference_section() {
           "loss", &PreferenceConfig::loss,
           "Loss of a pair of answers: none trains on single texts, dpo (arXiv:2305.18290), hinge "
           "(arXiv:2305.10425) and ipo (arXiv:2310.12036) compare with the model at the start of the run, cpo "
-          "(arXiv:2401.08417), simpo (arXiv:2405.14734) and orpo (arXiv:2403.07691) need no reference.")
+          "(arXiv:2401.08417), simpo (arXiv:2405.14734) and orpo (arXiv:2403.07691) need no reference; reward "
+          "(arXiv:2203.02155) trains a reward model, which has a score in place of a vocabulary.")
       .field(
           "beta", &PreferenceConfig::beta,
           "Factor of the difference between the answers, of orpo weight of its ratio; -1 means 2 for simpo "
@@ -19,9 +20,11 @@ SchemaOf<PreferenceConfig> preference_section() {
       .field("label_smoothing", &PreferenceConfig::label_smoothing,
              "Assumed share of pairs in which the worse answer is preferred (cDPO; also of cpo and simpo).",
              {.min = 0, .below = 0.5})
-      .field("margin", &PreferenceConfig::margin,
-             "By how much the reward of the better answer is to exceed that of the other (simpo_gamma).",
-             {.min = 0, .max = 1000})
+      .field(
+          "margin", &PreferenceConfig::margin,
+          "By how much the reward of the better answer is to exceed that of the other (simpo_gamma), of simpo and "
+          "reward; -1 means 0.5 for simpo and 0 for reward.",
+          {.min = 0, .max = 1000, .special = -1})
       .field(
           "length_normalized", &PreferenceConfig::length_normalized,
           "Whether the log-probability of an answer is divided by its number of tokens; ipo, simpo and orpo "
@@ -29,7 +32,12 @@ SchemaOf<PreferenceConfig> preference_section() {
       .field("sft_weight", &PreferenceConfig::sft_weight,
              "Weight of the mean cross-entropy of the better answers beside the loss (cpo_alpha, pref_ftx); "
              "-1 means 1 for cpo and orpo and 0 for the others.",
-             {.min = 0, .max = 1000, .special = -1});
+             {.min = 0, .max = 1000, .special = -1})
+      .field(
+          "center_weight", &PreferenceConfig::center_weight,
+          "Weight of the square of the sum of both scores beside the loss of reward (center_rewards_coefficient, "
+          "arXiv:2312.09244), which keeps scores near 0.",
+          {.min = 0, .max = 1000});
 }
 
 }  // namespace stepforge

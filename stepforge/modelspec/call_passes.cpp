@@ -9,7 +9,6 @@
 #include "stepforge/modelspec/calls/exchange.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/lookup.h"
-#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/list_rewriter.h"
 
 namespace stepforge {
@@ -53,7 +52,7 @@ bool is_linear(const Call& call) {
 }
 
 bool is_product(const Call& call) {
-  return is_linear(call) || call.is(kLoss);
+  return is_linear(call) || call.kind->rule == TypeRule::loss;
 }
 
 /// What enters the products of a layer, gathered once for all of them.

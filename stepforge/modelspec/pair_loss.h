@@ -8,6 +8,8 @@
 //   square:   (u - 1 / (2 beta))^2
 //   loss = weight x this, and sft_weight x the mean cross-entropy of the better answers of the step
 //
+// Of a reward model x_i is the score at the last token of answer i, and center_weight (x_1 + x_2)^2 is added to the loss.
+//
 // Each row names its paper in config/section_preference.cpp; the forms are those of TRL.
 #pragma once
 
@@ -22,11 +24,13 @@ struct PairLoss {
   bool has_reference = false;  ///< compares with the model at the start of the run
   bool normalized = false;
   bool log_odds = false;
+  bool scores = false;  ///< compares scores at the last tokens of the answers, and not log-probabilities
   double beta = 0.1;
   double margin = 0.0;
   double smoothing = 0.0;
   double weight = 1.0;
   double sft_weight = 0.0;
+  double center_weight = 0.0;
 };
 
 }  // namespace stepforge

@@ -22,7 +22,7 @@ struct Initializer {
 };
 
 /// The role of a parameter, for optimizer groups and parallel plans.
-enum class ParameterTag : uint8_t { matrix, norm, bias, embedding, head, magnitude };
+enum class ParameterTag : uint8_t { matrix, norm, bias, embedding, head, score, magnitude };
 
 /// A logical tensor inside a packed parameter: some consecutive rows of it. Sub-tensors are the unit of
 /// Hugging Face names, checkpoints and initial values.

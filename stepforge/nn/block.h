@@ -42,7 +42,8 @@ class Block {
 };
 
 struct LossResult {
-  at::Tensor token_loss;   ///< [tokens] fp32 or fp64: cross-entropy, natural log; 0 for an ignored label
+  /// [tokens] fp32 or fp64: cross-entropy, natural log; 0 for an ignored label. Of a reward model minus the score of each token.
+  at::Tensor token_loss;
   at::Tensor logits;       ///< [tokens, vocab] fp32 if asked for
   Bundle input_gradients;  ///< of the sum of token_loss * scale, if gradients were asked for
 };

@@ -32,6 +32,7 @@ extern const CallEntry kSortRowsEntry;
 extern const CallEntry kExpertInEntry;
 extern const CallEntry kExpertOutEntry;
 extern const CallEntry kLossEntry;
+extern const CallEntry kScoreEntry;
 extern const CallEntry kDropoutEntry;
 extern const CallEntry kLowRankEntry;
 extern const CallEntry kMagnitudeEntry;
@@ -42,7 +43,8 @@ std::span<const CallEntry* const> call_entries() {
       &kAttentionEntry,   &kToHeadsEntry,    &kToTokensEntry, &kSwigluEntry,   &kResidualAddEntry,
       &kAddEntry,         &kGatedAddEntry,   &kLookupEntry,   &kSplitEntry,    &kConcatEntry,
       &kLatentHeadsEntry, &kWideLinearEntry, &kRouteEntry,    &kSortRowsEntry, &kExpertInEntry,
-      &kExpertOutEntry,   &kLossEntry,       &kDropoutEntry,  &kLowRankEntry,  &kMagnitudeEntry};
+      &kExpertOutEntry,   &kLossEntry,       &kScoreEntry,    &kDropoutEntry,  &kLowRankEntry,
+      &kMagnitudeEntry};
   return kEntries;
 }
 

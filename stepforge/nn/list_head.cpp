@@ -10,6 +10,7 @@
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/kernels/linear_product.h"
 #include "stepforge/kernels/tensor_check.h"
+#include "stepforge/modelspec/call_kind.h"
 #include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/nn/vocabulary_part.h"
 
@@ -18,8 +19,14 @@ namespace stepforge {
 namespace {
 
 const Call& loss_of(const CallList& list) {
-  if (list.empty() || !list.calls.back().is(kLoss)) throw Error("the calls of a head must end with a loss");
+  if (list.empty() || list.calls.back().kind->rule != TypeRule::loss)
+    throw Error("the calls of a head must end with a loss");
   return list.calls.back();
+}
+
+void require_logits(const Call& call) {
+  if (!call.is(kLoss))
+    throw UsageError("a reward model (model.head = \"score\") has a score and no logits: it writes no text");
 }
 
 CallList before_loss(CallList list) {
@@ -52,6 +59,7 @@ LossResult ListHead::loss_with_gradients(const Bundle& inputs, const Context& co
 LossResult ListHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
   const at::NoGradGuard no_grad;
   if (!with_logits) return {result_of(block_, inputs.at(0), context).view({-1}), {}, {}};
+  require_logits(call_);
   const auto& attributes = attributes_of<LossAttributes>(call_);
   const at::Tensor hidden = result_of(states_, inputs.at(0), context);
   const at::Tensor weight = weight_.value().detach();
@@ -65,6 +73,7 @@ LossResult ListHead::loss(const Bundle& inputs, const Context& context, bool wit
 }
 
 at::Tensor ListHead::last_logits(const Bundle& inputs, const Context& context) {
+  require_logits(call_);
   const at::NoGradGuard no_grad;
   const at::Tensor& hidden = inputs.at(0);
   const int64_t rows = context.batch->host.rows;

@@ -8,7 +8,8 @@
 
 namespace stepforge {
 
-/// Runs a list whose last call is a loss (modelspec/calls/loss.h).
+/// Runs a list whose last call is a loss (modelspec/calls/loss.h), or the score of a reward model (modelspec/calls/score.h), which
+/// has no logits: what asks for them throws UsageError.
 class ListHead : public Head {
  public:
   /// As ListBlock. Throws Error unless both lists end with a loss.

@@ -68,10 +68,16 @@ PairTerms pair_terms(const PairLoss& loss, const PairScores& scores) {
   const auto [losses, slope] = outer(loss, by.values.select(1, 0) - by.values.select(1, 1));
   const double weight = loss.weight;
   const at::Tensor rewarded = loss.has_reference ? scores.log_probs - scores.references : plain.values;
-  return {.losses = losses * weight,
-          .gradients = at::stack({slope, -slope}, 1) * by.derivatives * weight,
-          .rewards = rewarded * (loss.log_odds ? weight : loss.beta),
-          .log_probs = loss.has_reference ? scores.log_probs : plain.values};
+  PairTerms terms{.losses = losses * weight,
+                  .gradients = at::stack({slope, -slope}, 1) * by.derivatives * weight,
+                  .rewards = rewarded * (loss.log_odds ? weight : loss.beta),
+                  .log_probs = loss.has_reference ? scores.log_probs : plain.values};
+  if (loss.center_weight > 0.0) {
+    const at::Tensor both = by.values.sum(1);
+    terms.losses.add_(both * both, loss.center_weight);
+    terms.gradients.add_(both.unsqueeze(1) * by.derivatives, 2.0 * loss.center_weight);
+  }
+  return terms;
 }
 
 at::Tensor pair_figures(const PairTerms& terms) {

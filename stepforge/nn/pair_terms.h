@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of pairs of answers (modelspec/pair_loss.h) as a function of their log-probabilities.
+// The loss of pairs of answers (modelspec/pair_loss.h) as a function of their log-probabilities, or of their scores.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace stepforge {
 
 /// Of pairs of answers, the better one first; [pairs, 2] fp64.
 struct PairScores {
-  at::Tensor log_probs;   ///< the sum over the tokens of the answer
+  at::Tensor log_probs;   ///< the sum over the tokens of the answer, or its score
   at::Tensor lengths;     ///< tokens of the answer
   at::Tensor references;  ///< log_probs of the reference; undefined if the loss has none
 };

@@ -24,9 +24,11 @@ at::Tensor lengths_of(const Batch& batch) {
   return at::tensor(lengths, at::device(at::kCPU).dtype(at::kDouble)).view({-1, 2});
 }
 
-/// The tokens of an answer that this rank has.
-std::vector<TokenRange> tokens_of(const Batch& batch, const Answer& answer) {
-  return held_tokens(batch, {answer.begin, answer.end - answer.begin});
+/// The tokens of an answer that count, as far as this rank has them. A score is that at the last token: all tokens of an
+/// answer are inputs of its row, also the last one, which has no label.
+std::vector<TokenRange> tokens_of(const PairLoss& loss, const Batch& batch, const Answer& answer) {
+  const int32_t begin = loss.scores ? answer.end - 1 : answer.begin;
+  return held_tokens(batch, {begin, answer.end - begin});
 }
 
 }  // namespace
@@ -41,12 +43,12 @@ PreferenceStep::PreferenceStep(const PairLoss& loss, const Batch& batch, at::Dev
       sft_scale_(std::move(sft_scale)),
       on_report_(std::move(on_report)) {}
 
-at::Tensor answer_log_probs(const Batch& batch, const at::Tensor& token_loss) {
+at::Tensor answer_log_probs(const PairLoss& loss, const Batch& batch, const at::Tensor& token_loss) {
   std::vector<at::Tensor> sums;
   for (const AnswerPair& pair : batch.pairs) {
     for (const Answer& answer : pair.answers) {
       at::Tensor sum = at::zeros({}, token_loss.options().dtype(at::kDouble));
-      for (const TokenRange& range : tokens_of(batch, answer))
+      for (const TokenRange& range : tokens_of(loss, batch, answer))
         sum = sum - token_loss.narrow(0, range.begin, range.size).sum(at::kDouble);
       sums.push_back(sum);
     }
@@ -59,7 +61,7 @@ at::Tensor PreferenceStep::weigh(const at::Tensor& token_loss,
   const at::NoGradGuard no_grad;
   const at::Tensor weights = at::zeros_like(token_loss, at::kFloat);
   if (batch_->pairs.empty()) return weights;
-  const at::Tensor sums = answer_log_probs(*batch_, token_loss);
+  const at::Tensor sums = answer_log_probs(*loss_, *batch_, token_loss);
   if (sum) sum(sums);
   const PairTerms terms = pair_terms(*loss_, {sums, lengths_, references_});
   at::Tensor losses = terms.losses;
@@ -71,7 +73,7 @@ at::Tensor PreferenceStep::weigh(const at::Tensor& token_loss,
   }
   for (size_t i = 0; i < batch_->pairs.size(); ++i)
     for (size_t k = 0; k < 2; ++k)
-      for (const TokenRange& range : tokens_of(*batch_, batch_->pairs[i].answers[k]))
+      for (const TokenRange& range : tokens_of(*loss_, *batch_, batch_->pairs[i].answers[k]))
         weights.narrow(0, range.begin, range.size)
             .copy_(slopes.select(0, static_cast<int64_t>(i)).select(0, static_cast<int64_t>(k)));
   // Of the ranks that have parts of the same rows the first one adds the loss (Batch::loss_weight).

@@ -19,9 +19,9 @@ struct PairReport {
   at::Tensor figures;  ///< pair_figures()
 };
 
-/// [pairs, 2] fp64: the log-probability of each answer, as far as this rank has its tokens, from `token_loss` [tokens]. There must be
-/// pairs.
-at::Tensor answer_log_probs(const Batch& batch, const at::Tensor& token_loss);
+/// [pairs, 2] fp64: the log-probability of each answer, or its score, as far as this rank has its tokens, from LossResult::token_loss. There
+/// must be pairs.
+at::Tensor answer_log_probs(const PairLoss& loss, const Batch& batch, const at::Tensor& token_loss);
 
 /// One micro-batch of a training step. The loss of a step is the sum over its pairs divided by their number.
 class PreferenceStep {
@@ -31,7 +31,7 @@ class PreferenceStep {
   PreferenceStep(const PairLoss& loss, const Batch& batch, at::Device device, at::Tensor references,
                  at::Tensor sft_scale, std::function<void(const PairReport&)> on_report);
 
-  /// [tokens] fp32: the derivative of the loss by the cross-entropy of each token, `token_loss` [tokens] fp32. `sum`: sums a
+  /// [tokens] fp32: the derivative of the loss by `token_loss` of each token (LossResult) [tokens] fp32. `sum`: sums a
   /// tensor over the ranks that have the other tokens of the rows; null if there are none.
   at::Tensor weigh(const at::Tensor& token_loss, const std::function<void(const at::Tensor&)>& sum) const;
 

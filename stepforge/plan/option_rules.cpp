@@ -155,7 +155,8 @@ constexpr std::array kRules = {
         "n_experts experts_per_token moe_ffn_dim shared_expert_dim n_shared_experts norm_topk_prob "
         "routed_scaling_factor n_expert_groups groups_per_token moe_layer_freq first_dense_layers "
         "dense_layers router_aux_loss_weight router_z_loss_weight router_bias_update_speed n_mtp_layers "
-        "mtp_loss_weight tie_embeddings dropout max_position freeze frozen_dtype"},  // those that a family does not have are refused by check_model()
+        "mtp_loss_weight tie_embeddings head dropout max_position freeze frozen_dtype"},  // those that a family does not have are refused by check_model()
+    OptionRule{"model", "score_init_std", [](Use use) { return use.config.model.scores(); }, "model.head"},
     OptionRule{"model.rope_scaling", "type"},
     OptionRule{"model.rope_scaling",
                "factor low_freq_factor high_freq_factor original_max_position attention_factor beta_fast "
@@ -169,10 +170,16 @@ constexpr std::array kRules = {
                [](Use use) { return use.config.adapter.enabled(); }, "adapter.type"},
     OptionRule{"adapter.patterns[]", "pattern rank alpha"},
     OptionRule{"preference", "loss"},
-    OptionRule{"preference", "beta sft_weight", [](Use use) { return use.config.preference.enabled(); },
+    OptionRule{"preference", "beta sft_weight",
+               [](Use use) { return use.config.preference.enabled() && !use.config.preference.scores(); },
                "preference.loss"},
     OptionRule{"preference", "margin",
-               [](Use use) { return use.config.preference.loss == PreferenceLoss::simpo; },
+               [](Use use) {
+                 const PreferenceConfig& preference = use.config.preference;
+                 return preference.loss == PreferenceLoss::simpo || preference.scores();
+               },
+               "preference.loss"},
+    OptionRule{"preference", "center_weight", [](Use use) { return use.config.preference.scores(); },
                "preference.loss"},
     OptionRule{"preference", "label_smoothing", reads_pair_smoothing, "preference.loss"},
     OptionRule{"preference", "length_normalized", reads_length_normalized, "preference.loss"},
@@ -224,7 +231,8 @@ constexpr std::array kRules = {
         kName},
     OptionRule{"training",
                "seq_len local_batch_size global_batch_size steps epochs seed max_norm norm_type "
-               "loss_reduction loss nonfinite reduction device threads loss_chunk callbacks"},
+               "loss_reduction loss nonfinite reduction device threads callbacks"},
+    OptionRule{"training", "loss_chunk", [](Use use) { return !use.config.model.scores(); }, "model.head"},
     OptionRule{"training", "loss_aggregation", has_several_ranks, {}, "on one rank", kName},
     OptionRule{"training", "label_smoothing z_loss_weight",
                [](Use use) { return use.config.training.loss == "cross_entropy"; }, "training.loss"},

@@ -119,7 +119,7 @@ ExactModel exact_model_of(const Config& job) {
   if (job.model.n_experts > 0) return mtp ? ExactModel::mtp_experts : ExactModel::experts;
   if (mtp) return ExactModel::mtp;
   if (job.adapter.enabled()) return ExactModel::adapted;
-  return job.model.tie_embeddings ? ExactModel::shared : ExactModel::plain;
+  return job.model.ties() ? ExactModel::shared : ExactModel::plain;
 }
 
 /// Without lists that name other units than those of the exact model.
@@ -293,7 +293,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.n_experts = config.model.n_experts;
   job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
   job.model.tie_embeddings =
-      config.model.tie_embeddings && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
+      config.model.ties() && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
   if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
   job.adapter.type = config.adapter.enabled() ? AdapterType::lora : AdapterType::none;

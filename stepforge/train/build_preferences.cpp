@@ -51,8 +51,8 @@ class Progress {
 void score_all(Trainer& trainer, const RowStream& train) {
   const auto begin = std::chrono::steady_clock::now();
   const auto score = [&](const RowStream& stream) {
-    return score_pairs(*trainer.evaluator, stream, trainer.job.batch.rows_per_micro_batch,
-                       trainer.job.batch.part,
+    return score_pairs(trainer.preferences.loss, *trainer.evaluator, stream,
+                       trainer.job.batch.rows_per_micro_batch, trainer.job.batch.part,
                        [progress = Progress(trainer, stream)]() mutable { return progress.next(); });
   };
   PreferenceData& data = trainer.preferences;

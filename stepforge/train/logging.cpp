@@ -32,7 +32,10 @@ class LoggingCallback : public Callback {
 
   void init_end(Trainer& trainer) override {
     const ModelStore& store = *trainer.store;
-    sources_ = std::make_unique<SourceLosses>(trainer.data.train->source_names(), store.device());
+    // Scores are no losses of single tokens.
+    const bool scores = trainer.config.model.scores();
+    sources_ = std::make_unique<SourceLosses>(
+        scores ? std::vector<std::string>() : trainer.data.train->source_names(), store.device());
     trainer.train_step->on_losses = [this](const Batch& batch, const at::Tensor& token_loss) {
       sources_->add(batch, token_loss);
     };
@@ -87,7 +90,7 @@ class LoggingCallback : public Callback {
     if (has_loss) record.add(metric::max_loss, trainer.last_step.max_loss);
     for (const auto& [name, loss] : sources_->take(ranks)) record.add(metric::source_loss(name), loss);
     if (depths_ != nullptr) depths_->log(ranks, record);
-    if (pairs_.defined()) log_pairs(ranks, record);
+    if (pairs_.defined()) log_pairs(trainer.preferences.loss, ranks, record);
     if (routers_ != nullptr) routers_->log(ranks, record);
     if (has_loss) record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
@@ -119,7 +122,9 @@ class LoggingCallback : public Callback {
     MetricsRecord record{"validation", trainer.state.step, wall_time_now(), {}};
     record.add(metric::validation_loss, result.loss);
     const bool on_pairs = trainer.config.preference.enabled();
-    if (on_pairs) add_pair_metrics(trainer.last_pairs.figures, metric::validation_prefix, record);
+    if (on_pairs)
+      add_pair_metrics(trainer.preferences.loss, trainer.last_pairs.figures, metric::validation_prefix,
+                       record);
     if (!on_pairs) record.add(metric::validation_perplexity, result.perplexity);
     if (!on_pairs && std::isfinite(result.bits_per_byte))
       record.add(metric::validation_bits_per_byte, result.bits_per_byte);
@@ -133,10 +138,10 @@ class LoggingCallback : public Callback {
   }
 
  private:
-  void log_pairs(Communicator* ranks, MetricsRecord& record) {
+  void log_pairs(const PairLoss& loss, Communicator* ranks, MetricsRecord& record) {
     const at::Tensor sums = pairs_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
     if (ranks != nullptr) ranks->all_reduce(bytes_of(sums), DType::f64);
-    add_pair_metrics({sums.const_data_ptr<double>(), static_cast<size_t>(kPairFigures)}, "", record);
+    add_pair_metrics(loss, {sums.const_data_ptr<double>(), static_cast<size_t>(kPairFigures)}, "", record);
     pairs_.zero_();
   }
 

@@ -46,9 +46,9 @@ PairTable::PairTable(const RowStream& stream) {
     sources_.push_back(at::zeros({pairs_of(stream, i), kColumns}, at::device(at::kCPU).dtype(at::kDouble)));
 }
 
-void PairTable::add(const Batch& batch, const at::Tensor& token_loss) {
+void PairTable::add(const PairLoss& loss, const Batch& batch, const at::Tensor& token_loss) {
   if (batch.pairs.empty()) return;
-  const at::Tensor log_probs = answer_log_probs(batch, token_loss).cpu();
+  const at::Tensor log_probs = answer_log_probs(loss, batch, token_loss).cpu();
   const auto* found = log_probs.const_data_ptr<double>();
   for (const AnswerPair& pair : batch.pairs) {
     auto* const row =
@@ -112,16 +112,18 @@ PairResult pair_result(const PairLoss& loss, const PairScores& scores) {
   return result;
 }
 
-TokenLosses adding_to(PairTable& table, const ModelStore& store) {
+TokenLosses adding_to(PairTable& table, const PairLoss& loss, const ModelStore& store) {
   const RankLayout& layout = store.groups().layout();
   if (layout.index_in(layout.tensor_group) != 0) return {};
-  return [&table](const Batch& batch, const at::Tensor& token_loss) { table.add(batch, token_loss); };
+  return [&table, &loss](const Batch& batch, const at::Tensor& token_loss) {
+    table.add(loss, batch, token_loss);
+  };
 }
 
-PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows, const ContextPart& part,
-                      const std::function<bool()>& stop) {
+PairTable score_pairs(const PairLoss& loss, Executor& executor, const RowStream& stream, int64_t rows,
+                      const ContextPart& part, const std::function<bool()>& stop) {
   PairTable table(stream);
-  if (evaluate(executor, stream, rows, -1, stop, part, adding_to(table, executor.store())).stopped)
+  if (evaluate(executor, stream, rows, -1, stop, part, adding_to(table, loss, executor.store())).stopped)
     throw Error(
         "the run was interrupted before the log-probabilities of its reference were complete; the next start "
         "computes them again");
@@ -129,7 +131,8 @@ PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows,
   return table;
 }
 
-void add_pair_metrics(std::span<const double> figures, std::string_view prefix, MetricsRecord& record) {
+void add_pair_metrics(const PairLoss& loss, std::span<const double> figures, std::string_view prefix,
+                      MetricsRecord& record) {
   const double pairs = figures[0];
   if (!(pairs > 0.0)) return;
   const auto add = [&](std::string_view name, double sum) {
@@ -139,6 +142,7 @@ void add_pair_metrics(std::span<const double> figures, std::string_view prefix, 
   add("rewards/rejected", figures[2]);
   add(metric::reward_margins, figures[1] - figures[2]);
   add(metric::reward_accuracies, figures[5]);
+  if (loss.scores) return;
   add("logps/chosen", figures[3]);
   add("logps/rejected", figures[4]);
 }

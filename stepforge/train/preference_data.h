@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-probabilities of pairs of answers: of the reference, which is the model at the start of the run, and in validation.
+// Log-probabilities of pairs of answers: of the reference, which is the model at the start of the run, and in validation; of a
+// reward model scores.
 #pragma once
 
 #include <array>
@@ -30,7 +31,7 @@ class PairTable {
   explicit PairTable(const RowStream& stream);
 
   /// Adds what a rank knows of the answers of a batch.
-  void add(const Batch& batch, const at::Tensor& token_loss);
+  void add(const PairLoss& loss, const Batch& batch, const at::Tensor& token_loss);
   /// Adds the tables of all ranks of `store`, of which those with equal losses add() once.
   void sum(const ModelStore& store);
   /// [pairs of the batch, 2] fp64: log-probabilities; undefined if the table is empty. Throws Error for a pair that was never added.
@@ -61,17 +62,18 @@ struct PairResult {
 };
 PairResult pair_result(const PairLoss& loss, const PairScores& scores);
 
-/// For evaluate(): adds to `table`, which must outlive it, on one of the ranks of `store` that have the same losses.
-TokenLosses adding_to(PairTable& table, const ModelStore& store);
+/// For evaluate(): adds to `table` on one of the ranks of `store` that have the same losses. `table` and `loss` must outlive it.
+TokenLosses adding_to(PairTable& table, const PairLoss& loss, const ModelStore& store);
 
 /// Runs all rows of a one-pass stream through the executor's program. A collective over its ranks. `part`: of each row, that this
 /// rank has. `stop` is called before each batch; throws Error on all ranks if it returns true on one.
-PairTable score_pairs(Executor& executor, const RowStream& stream, int64_t rows, const ContextPart& part,
-                      const std::function<bool()>& stop = {});
+PairTable score_pairs(const PairLoss& loss, Executor& executor, const RowStream& stream, int64_t rows,
+                      const ContextPart& part, const std::function<bool()>& stop = {});
 
 /// Adds the means of PairReport::figures, which are sums over all ranks, under the names of TRL after `prefix`; nothing if there
-/// was no pair.
-void add_pair_metrics(std::span<const double> figures, std::string_view prefix, MetricsRecord& record);
+/// was no pair. Scores are rewards, and have no log-probabilities.
+void add_pair_metrics(const PairLoss& loss, std::span<const double> figures, std::string_view prefix,
+                      MetricsRecord& record);
 
 /// The tables are one file of safetensors, which names the data that they belong to.
 void save_references(const std::filesystem::path& file, const PreferenceData& data,

@@ -280,7 +280,7 @@ void Trainer::validate() {
     last_validation = evaluate(
         *evaluator, *data.validation, job.batch.rows_per_micro_batch, config.validation.steps,
         [this] { return interrupted(); }, job.batch.part,
-        on_pairs ? adding_to(pairs, *store) : TokenLosses());
+        on_pairs ? adding_to(pairs, preferences.loss, *store) : TokenLosses());
   } catch (const UnreadableRows&) {
     data_failure_ = std::current_exception();
     state.validation_pending = true;
