@@ -91,6 +91,45 @@ void read_quantization(const JsonReader& file, const ModelFamily& family) {
       "fp8 models become one with their fp8_cast_bf16.py), and its config.json without this key");
 }
 
+/// A reward model is a classifier with one label.
+constexpr std::string_view kClassifierSuffix = "ForSequenceClassification";
+
+void read_head(const JsonReader& file, ModelConfig& model) {
+  if (!file.has("architectures") || file["architectures"].size() == 0) return;
+  if (!file["architectures"].at(0).text().ends_with(kClassifierSuffix)) return;
+  int64_t labels = 2;
+  if (file.has("num_labels"))
+    labels = file["num_labels"].integer(0);
+  else if (file.has("id2label"))
+    labels = std::ssize(file["id2label"].object().json());
+  if (labels != 1) {
+    file.refuse(
+        "architectures",
+        format("the model tells {} labels apart, and only classifiers of one label, reward models, are read "
+               "(num_labels or id2label)",
+               labels));
+  }
+  model.head = HeadKind::score;
+}
+
+/// "Qwen3ForSequenceClassification" of "Qwen3ForCausalLM", and of the text model "gemma3_text" "Gemma3TextForSequenceClassification".
+std::string classifier_of(const ModelFamily& family) {
+  constexpr std::string_view kCausal = "ForCausalLM";
+  std::string name(family.hf_architecture);
+  if (!name.ends_with(kCausal))
+    throw UsageError(
+        format("models of the family \"{}\" ({}) have no classifier in transformers", family.name, name));
+  name.resize(name.size() - kCausal.size());
+  return format("{}{}{}", name, family.hf_model_type.ends_with("_text") ? "Text" : "", kClassifierSuffix);
+}
+
+void write_head(const ModelConfig& model, const ModelFamily& family, Json& config) {
+  if (!model.scores()) return;
+  config["architectures"] = Json::array({classifier_of(family)});
+  config["id2label"] = {{"0", "LABEL_0"}};
+  config["label2id"] = {{"LABEL_0", 0}};
+}
+
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id"};
 
 bool is_token_id(const Json& value) {
@@ -114,6 +153,7 @@ Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
     if (!field.field.empty()) config[std::string(field.key)] = field_json(written, field);
   write_window(model, family, config);
   write_groups(model, family, config);
+  write_head(model, family, config);
   config["rope_scaling"] = rope_scaling_json(model);
   // A missing value stands for the scaling of published models.
   if (config["rope_scaling"].is_null() && Json::parse(family.hf_defaults).contains("rope_scaling"))
@@ -179,6 +219,7 @@ ModelConfig model_from_hf_config(const Json& json, const std::string& source,
   read_window(reader, family, model);
   read_experts(file, family, model);
   read_groups(reader, model);
+  read_head(file, model);
 
   const std::string_view kv_heads = key_of(rows, "n_kv_heads");
   if (!reader.has(kv_heads)) model.n_kv_heads = model.n_heads;

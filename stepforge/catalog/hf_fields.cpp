@@ -57,6 +57,7 @@ constexpr auto kFields = std::to_array<HfField>({
     {.key = "rms_norm_eps", .field = "norm_eps"},
     {.key = "rope_theta", .field = "rope_theta"},
     {.key = "tie_word_embeddings", .field = "tie_embeddings"},
+    {.key = "initializer_range", .field = "score_init_std"},
     {.key = "sliding_window", .field = "sliding_window", .families = kWindowed, .nullable = true},
     {.key = "layer_types", .field = "layer_types", .families = kWindowedByLayer, .nullable = true},
     {.key = "rope_local_base_freq", .field = "rope_local_theta", .families = "gemma3"},
@@ -151,8 +152,7 @@ constexpr auto kFields = std::to_array<HfField>({
     {"torchscript"},
     {"use_bfloat16"},
 
-    // Ignored: initial values, and classification heads.
-    {"initializer_range"},
+    // Classification heads, which are read together (read_head() in hf_config.cpp), or ignored.
     {"id2label"},
     {"label2id"},
     {"num_labels"},

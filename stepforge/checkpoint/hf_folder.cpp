@@ -23,6 +23,7 @@
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/catalog/layers.h"
 #include "stepforge/catalog/stacked_experts.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/stored_weight.h"
@@ -53,6 +54,8 @@ bool is_of_further_layer(std::string_view name, const ModelSpec& model) {
   std::from_chars(name.data(), name.data() + name.size(), layer);
   return layer >= model.layers + model.ahead && model.further_layers;
 }
+
+constexpr std::string_view kVocabularyHead = "lm_head.weight";
 
 /// The mean over the rows of a matrix, fp64.
 at::Tensor mean_row(WeightReader& reader) {
@@ -134,13 +137,16 @@ TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
                              const HfImportOptions& options = {}, bool merges = false) {
   TensorComparison comparison(folder);
   std::vector<NamedTensor> tensors = named_tensors(model);
+  const auto parameter_of = [&](const NamedTensor& tensor) -> const ParameterSpec& {
+    return model.units.at(tensor.unit).parameters[tensor.parameter];
+  };
   std::erase_if(tensors, [&](const NamedTensor& tensor) {
+    if (options.new_score && parameter_of(tensor).tag == ParameterTag::score) return true;
     if (options.tensors == ImportedTensors::trained) return !model.units.at(tensor.unit).trainable;
     return options.tensors == ImportedTensors::base && is_adapter_tensor(tensor.name);
   });
   for (NamedTensor& tensor : tensors) {
-    if (options.stored_vocabulary > 0 &&
-        is_vocabulary(model.units.at(tensor.unit).parameters[tensor.parameter]))
+    if (options.stored_vocabulary > 0 && is_vocabulary(parameter_of(tensor)))
       tensor.shape.at(0) = options.stored_vocabulary;
   }
   expect_weights(comparison, folder, tensors);
@@ -156,7 +162,8 @@ TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
       format("the weights in {} do not fit the model", where.string()),
       [&](std::string_view name) {
         return is_beside_weights(name) || is_of_further_layer(name, model) ||
-               ((merges || options.tensors == ImportedTensors::base) && is_adapter_tensor(name));
+               ((merges || options.tensors == ImportedTensors::base) && is_adapter_tensor(name)) ||
+               (options.new_score && name == kVocabularyHead);
       },
       options.accepted);
   return comparison;
@@ -274,6 +281,10 @@ void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelSt
   const TensorComparison comparison = require_fit(weights, model, options);
   load_masters(weights, comparison, store);
   if (options.stored_vocabulary > 0) fill_new_tokens(weights, comparison, store);
+}
+
+bool has_score(const TensorFolder& weights) {
+  return weights.find(kScoreTensor) != nullptr;
 }
 
 bool has_adapters(const TensorFolder& weights) {

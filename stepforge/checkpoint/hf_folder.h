@@ -34,6 +34,9 @@ struct HfImportOptions {
   TensorDifferences* accepted = nullptr;
   /// The tensors of the model that the folder must have; the others keep their values.
   ImportedTensors tensors = ImportedTensors::all;
+  /// The weights are those of a model with a vocabulary, or of an adapter of one, and the model is a reward model: its score
+  /// keeps its values, and the head of the vocabulary is not read.
+  bool new_score = false;
 };
 
 /// Loads what `store` holds, this rank's part of the fp32 masters, from tensors with Hugging Face names, whole
@@ -45,6 +48,9 @@ struct HfImportOptions {
 /// shape or type, the same on all ranks, and then changes nothing.
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store,
                     const HfImportOptions& options = {});
+
+/// Whether the weights have a score (catalog/layers.h).
+bool has_score(const TensorFolder& weights);
 
 /// Whether there are tensors of adapters among them.
 bool has_adapters(const TensorFolder& weights);

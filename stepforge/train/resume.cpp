@@ -10,6 +10,7 @@
 #include "stepforge/base/json_reader.h"
 #include "stepforge/base/staged.h"
 #include "stepforge/catalog/hf_config.h"
+#include "stepforge/catalog/layers.h"
 #include "stepforge/catalog/model_comparison.h"
 #include "stepforge/checkpoint/adapter_folder.h"
 #include "stepforge/checkpoint/frozen_weights.h"
@@ -33,11 +34,13 @@ void resume_own(Trainer& trainer, const FoundCheckpoint& found) {
 }
 
 /// Throws UsageError if the model saved in `source` computes differently, unless the configuration accepts
-/// it. The vocabulary may be larger than the saved one, and layers of multi-token prediction may be left out.
+/// it. The vocabulary may be larger than the saved one, layers of multi-token prediction may be left out, and a score may take the
+/// place of a vocabulary.
 void require_same_model(const Trainer& trainer, const std::filesystem::path& source, ModelConfig saved) {
   const ModelConfig& model = trainer.config.model;
   saved.vocab_size = std::max(saved.vocab_size, model.vocab_size);
   saved.n_mtp_layers = std::min(saved.n_mtp_layers, model.n_mtp_layers);
+  if (model.scores()) saved.head = model.head;
   const std::vector<std::string> differences = model_differences(saved, model);
   if (differences.empty()) return;
   const auto& allowed = trainer.config.checkpoint.allow_changed;
@@ -76,6 +79,21 @@ void start_magnitudes(Trainer& trainer) {
                          tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place)));
 }
 
+/// Logs that the score of a reward model begins anew. Throws UsageError if it would not be trained.
+void announce_score(const Trainer& trainer, const std::filesystem::path& source) {
+  for (const UnitSpec& unit : trainer.job.model().units) {
+    const bool scores = std::ranges::count(unit.parameters, ParameterTag::score, &ParameterSpec::tag) > 0;
+    if (scores && !unit.trainable)
+      throw UsageError(
+          format("model.freeze matches the score, but {} has none to start from: name other weights",
+                 source.string()));
+  }
+  trainer.log.info(
+      "{} has no {}: the score starts at normal values (model.score_init_std = {}), and the weights of the "
+      "vocabulary's head (lm_head.weight) are not read",
+      source.string(), kScoreTensor, trainer.config.model.score_init_std);
+}
+
 void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder& weights) {
   require_adapter(trainer, known, weights);
   require_same_model(trainer, known.weights, known.config.model);
@@ -86,11 +104,14 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
         "the vocabulary has {} more tokens than {}: their weights start at the mean of the others", grown,
         known.weights.string());
   }
+  const bool new_score = trainer.config.model.scores() && !known.config.model.scores();
+  if (new_score) announce_score(trainer, known.weights);
   load_weights_as_asked(trainer, known.weights, [&](TensorDifferences* accepted) {
     import_weights(weights, trainer.job.model(), *trainer.store,
                    {.stored_vocabulary = grown > 0 ? stored : 0,
                     .accepted = accepted,
-                    .tensors = has_adapters(weights) ? ImportedTensors::all : ImportedTensors::base});
+                    .tensors = has_adapters(weights) ? ImportedTensors::all : ImportedTensors::base,
+                    .new_score = new_score});
   });
   if (!has_adapters(weights)) start_magnitudes(trainer);
   trainer.log.info("weights loaded from {}", known.weights.string());
@@ -162,7 +183,9 @@ void initial_load(Trainer& trainer) {
 /// A folder of PEFT, which a new run starts from.
 void load_adapter(Trainer& trainer) {
   const AdapterFiles adapter = open_peft_folder(trainer.config.adapter.from);
-  import_weights(adapter.weights, trainer.job.model(), *trainer.store, {.tensors = ImportedTensors::trained});
+  import_weights(adapter.weights, trainer.job.model(), *trainer.store,
+                 {.tensors = ImportedTensors::trained,
+                  .new_score = trainer.config.model.scores() && !has_score(adapter.weights)});
   trainer.log.info("adapter loaded from {}", trainer.config.adapter.from);
 }
 
