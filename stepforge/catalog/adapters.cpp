@@ -303,7 +303,8 @@ void freeze_base(ModelSpec& model, const AdapterConfig& adapter, const WeightSto
         const std::string& tensor = parameter.sub_tensors.front().hf_name;
         if (is_adapter_tensor(tensor)) return false;
         modules.emplace_back(module_of(tensor));
-        return !is_also_trained(parameter, also_train);
+        const bool named = is_also_trained(parameter, also_train);
+        return !named && parameter.tag != ParameterTag::score;
       },
       frozen);
   also_train.require_found(modules);

@@ -24,7 +24,7 @@ inline bool is_adapter_tensor(std::string_view name) {
 }
 
 /// Adds the adapters that `adapter` describes to a model or a rank's part of it, and freezes all other weights but those of
-/// also_train, which are stored as `frozen`. Of a packed matrix, each tensor has an adapter of its own. With tensor parallelism A
+/// also_train and the score of a reward model, which are stored as `frozen`. Of a packed matrix, each tensor has an adapter of its own. With tensor parallelism A
 /// is divided like the columns of W and B like its rows; the other one is whole, and its gradient summed by the block. Does nothing
 /// without adapters. Throws UsageError if a name matches nothing that can have an adapter.
 void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightStorage& frozen);

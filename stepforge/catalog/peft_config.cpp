@@ -49,6 +49,17 @@ Modules modules_of(const ModelSpec& model) {
   return found;
 }
 
+/// Whether the model is a classifier to PEFT, whose head is trained and saved in any case.
+bool has_score(const ModelSpec& model) {
+  return std::ranges::any_of(model.units, [](const UnitSpec& unit) {
+    return std::ranges::count(unit.parameters, ParameterTag::score, &ParameterSpec::tag) > 0;
+  });
+}
+
+/// The task, and the modules that PEFT adds to modules_to_save of an adapter for it.
+constexpr std::string_view kClassifierTask = "SEQ_CLS";
+constexpr std::string_view kClassifierHeads[] = {"classifier", "score"};
+
 /// Last names where these name the adapted modules and no others, otherwise whole names.
 std::set<std::string> target_names(const Modules& modules) {
   std::set<std::string> taken;
@@ -157,7 +168,7 @@ Json peft_config(const AdapterConfig& adapter, const ModelSpec& model, const std
   if (!modules.also_trained.empty())
     saved = std::set<std::string>(modules.also_trained.begin(), modules.also_trained.end());
   return {{"peft_type", "LORA"},
-          {"task_type", "CAUSAL_LM"},
+          {"task_type", std::string(has_score(model) ? kClassifierTask : "CAUSAL_LM")},
           {"base_model_name_or_path", base},
           {"r", adapter.rank},
           {"lora_alpha", adapter.alpha},
@@ -186,9 +197,11 @@ AdapterConfig read_peft_config(const Json& json, const std::string& source) {
   adapter.rslora = reader.boolean_or("use_rslora", false);
   adapter.targets = texts(reader["target_modules"]);
   if (reader.has("modules_to_save")) {
+    const bool is_classifier = reader.text_or("task_type", "") == kClassifierTask;
     // PEFT takes every module whose name ends with the text, also in the middle of a part: "norm" means q_norm too.
     for (const std::string& text : texts(reader["modules_to_save"]))
-      adapter.also_train.push_back(".*" + text);
+      if (!is_classifier || std::ranges::count(kClassifierHeads, text) == 0)
+        adapter.also_train.push_back(".*" + text);
   }
   if (reader.has("layers_to_transform")) {
     const JsonReader layers = reader["layers_to_transform"];
