@@ -188,7 +188,11 @@ class Chooser {
   }
 
   void choose_loss() {
-    if (reading_input([&] { return reads_pairs(load().config.data); }))
+    const Config config = load().config;
+    if (!reading_input([&] { return reads_pairs(config.data); })) return;
+    if (config.model.scores())
+      choose("preference.loss", "\"reward\"", "the model is a reward model");
+    else
       choose("preference.loss", "\"dpo\"", "the usual loss of pairs; the model as it is is the reference");
   }
 
@@ -270,6 +274,7 @@ class Chooser {
   }
 
   void choose_sample(const Config& config) {
+    if (config.model.scores()) return;  // it writes no text
     const std::string question = question_of(config);
     if (question.empty() && !is_own("sampling.prompt")) return;
     choose("sampling.at_ends", "true", "an answer before the first step, and one after the last");
@@ -306,9 +311,15 @@ class Chooser {
     const bool pairs = config.preference.enabled();
     if (config.training.steps == 0)
       choose("training.epochs", pairs ? "1" : "3", pairs ? "usual for pairs" : "usual for conversations");
-    const std::string_view rate = pairs ? (lora ? "5e-6" : "5e-7") : (lora ? "2e-4" : "1e-5");
+    const bool scores = config.model.scores();
+    const std::string_view rate = scores  ? (lora ? "1e-4" : "1e-5")
+                                  : pairs ? (lora ? "5e-6" : "5e-7")
+                                          : (lora ? "2e-4" : "1e-5");
     choose("optimizer.lr", std::string(rate),
-           format("usual for {}{}", lora ? "LoRA" : "all weights", pairs ? " on pairs" : ""));
+           format("usual for {}{}", lora ? "LoRA" : "all weights",
+                  scores  ? " of a reward model"
+                  : pairs ? " on pairs"
+                          : ""));
     if (lora) choose("optimizer.weight_decay", "0.0", "an adapter starts at zero");
     choose("lr_scheduler.warmup_ratio", "0.03", "");
     choose("lr_scheduler.decay_type", "\"cosine\"", "");

@@ -78,8 +78,11 @@ void print_next(const FinetunePlan& plan, const fs::path& file) {
   fs::path exported = run;
   exported += "-model";
   std::cout << "\nNext:\n";
-  std::cout << (plan.has_template ? format("  stepforge chat {}\n", best)
-                                  : format("  stepforge generate {} --prompt \"...\"\n", best));
+  if (config.model.scores())
+    std::cout << format("  stepforge eval {}\n", best);
+  else
+    std::cout << (plan.has_template ? format("  stepforge chat {}\n", best)
+                                    : format("  stepforge generate {} --prompt \"...\"\n", best));
   std::cout << format("  stepforge export {} {}{}\n", best, shell_word(exported.string()),
                       config.adapter.enabled() ? " --merge" : "");
   std::cout << format("  stepforge train {} {}\n", shell_word(file.string()),

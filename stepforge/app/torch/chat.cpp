@@ -114,9 +114,12 @@ int run(const ChatOptions& options, const CommandContext& context) {
   const HeldInterrupt interrupt;
   install_cpu_allocator();
   const ChargeMemory rank(make_rank_memory());
-  const LoadedModel model = load_model(
-      options.model, {.compute = options.compute, .device = options.device, .adapters = options.adapters},
-      context);
+  const LoadedModel model = load_model(options.model,
+                                       {.compute = options.compute,
+                                        .device = options.device,
+                                        .adapters = options.adapters,
+                                        .writes_text = true},
+                                       context);
   const ChatTemplate chat_template = ChatTemplate::load(model.known.tokenizer_folder, options.chat_template);
   ChatSession session(model, chat_template, options.compute,
                       {.system = options.system,

@@ -113,7 +113,9 @@ int run(const GenerateOptions& options, const CommandContext& context) {
       from_file ? read_prompts(options.prompts) : std::vector<std::string>{options.prompt};
   const DType compute = options.compute;
   const LoadedModel model = load_model(
-      options.model, {.compute = compute, .device = options.device, .adapters = options.adapters}, context);
+      options.model,
+      {.compute = compute, .device = options.device, .adapters = options.adapters, .writes_text = true},
+      context);
   const auto tokenizer = model.known.require_tokenizer();
   const int64_t longest_context = model.config().model.max_position;
   const std::vector<int32_t> ends = end_tokens(*tokenizer, model.generation);

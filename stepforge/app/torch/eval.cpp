@@ -11,6 +11,7 @@
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/catalog/pair_losses.h"
 #include "stepforge/config/data_sources.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/toml_text.h"
@@ -20,6 +21,7 @@
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/text/chat_template.h"
 #include "stepforge/train/evaluation.h"
+#include "stepforge/train/preference_data.h"
 
 namespace stepforge {
 
@@ -51,6 +53,30 @@ void check_context(const LoadedModel& model, const std::string& source, int64_t 
 
 void require_finite(double loss, const std::filesystem::path& model) {
   if (!std::isfinite(loss)) throw Error(format("the loss of {} is not finite: {}", model.string(), loss));
+}
+
+/// A reward model: writes the score of each token as "score", and prints the last ones.
+int score_tokens(const EvalOptions& options, LoadedModel& model, DType compute) {
+  const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
+  check_context(model, options.tokens.string(), batch.seq_len);
+  const StepProgram program =
+      plan_evaluation(plan_job(evaluation_config(model, batch.seq_len, compute), {}, model.spec, model.spec));
+  Model forward = model.forward(batch.seq_len);
+  Executor executor(program, forward, *model.store);
+  std::optional<SafetensorsWriter> writer;
+  if (!options.output.empty())
+    writer.emplace(options.output,
+                   std::vector<TensorSpec>{{"score", DType::f32, {batch.rows, batch.seq_len}}});
+  for (int64_t row = 0; row < batch.rows; ++row) {
+    const at::Tensor scores =
+        evaluate_batch(executor, one_row(batch, row), /*with_logits=*/false).token_loss.cpu().neg();
+    if (writer) writer->write("score", bytes_of(scores));
+    const auto last = scores.select(0, batch.seq_len - 1).item<double>();
+    require_finite(last, options.model);
+    std::cout << format("score {:.6f}\n", last);
+  }
+  if (writer) writer->finish();
+  return 0;
 }
 
 /// Evaluates one row at a time, so that only one row's logits are in memory.
@@ -132,6 +158,24 @@ void use_sources(const EvalOptions& options, Config& config) {
   config.data.packing = default_packing(config.data);
 }
 
+/// The loss of pairs of a reward model, and how it judges them.
+void print_pairs(const PairResult& result, double seconds) {
+  const double pairs = result.figures[0];
+  const double better = result.figures[1] / pairs;
+  const double other = result.figures[2] / pairs;
+  std::cout << format(
+      "loss {:.6f}  accuracy {:.4f}  margin {:.4f}  scores {:.4f} and {:.4f}  over {} pairs, {:.1f} pairs/s\n",
+      result.loss, result.figures[5] / pairs, better - other, better, other,
+      with_thousands(static_cast<int64_t>(pairs)), pairs / seconds);
+}
+
+/// Of a folder, which does not say how it was trained, the usual loss.
+PairLoss reward_loss(const Config& config) {
+  PreferenceConfig usual;
+  usual.loss = PreferenceLoss::reward;
+  return find_pair_loss(config.preference.scores() ? config.preference : usual);
+}
+
 int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
   const int64_t trained = std::filesystem::exists(options.model / "config.json")
                               ? kDefaultSeqLen
@@ -153,6 +197,11 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     config.data.chat_template = options.chat_template.string();
   DataPlan plan = data_plan(config, model.spec.vocab_size);
   plan.records.pairs = reads_pairs(config.data);
+  const bool scores = model.config().model.scores();
+  if (scores && !plan.records.pairs)
+    throw UsageError(format(
+        "{} is a reward model, which compares answers: name pairs with --data FILE --format preference",
+        options.model.string()));
   if (has_template) plan.records.tokenizer_folder = folder;
   const std::unique_ptr<Tokenizer> tokenizer = reads_text(plan) ? model.known.require_tokenizer() : nullptr;
   const DataSet data = open_data(plan, tokenizer.get());
@@ -164,7 +213,16 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   const StepProgram program = plan_evaluation(plan_job(config, {}, model.spec, model.spec));
   Model forward = model.forward(seq_len);
   Executor executor(program, forward, *model.store);
-  const EvaluationResult result = evaluate(executor, *rows, kRowsPerBatch, -1);
+  const PairLoss loss = scores ? reward_loss(model.config()) : PairLoss();
+  PairTable pairs = scores ? PairTable(*rows) : PairTable();
+  const EvaluationResult result = evaluate(executor, *rows, kRowsPerBatch, -1, {}, {},
+                                           scores ? adding_to(pairs, loss, *model.store) : TokenLosses());
+  if (scores) {
+    const PairResult judged = pair_result(loss, pairs.scores({}));
+    print_pairs(judged, result.seconds);
+    require_finite(judged.loss, options.model);
+    return 0;
+  }
   std::cout << format("loss {:.6f}  perplexity {:.4f}  ", result.loss, result.perplexity);
   if (std::isfinite(result.bits_per_byte))
     std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);
@@ -187,6 +245,13 @@ int run(const EvalOptions& options, const CommandContext& context) {
   if (with_gradient && options.tokens.empty()) throw UsageError("--gradients needs --tokens");
   LoadedModel model =
       load_model(options.model, {options.compute, options.device, with_gradient, options.adapters}, context);
+  const bool scores = model.config().model.scores();
+  if (scores && (options.logits || with_gradient))
+    throw UsageError(
+        format("{} is a reward model, which has neither logits nor a loss of single texts: leave "
+               "--logits and --gradients out",
+               options.model.string()));
+  if (scores && !options.tokens.empty()) return score_tokens(options, model, options.compute);
   return options.tokens.empty() ? evaluate_text(options, model, options.compute)
                                 : evaluate_tokens(options, model, options.compute);
 }

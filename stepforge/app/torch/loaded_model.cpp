@@ -2,6 +2,7 @@
 #include "stepforge/app/torch/loaded_model.h"
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/hf_config.h"
@@ -61,9 +62,18 @@ ModelFiles open_model(const fs::path& path, const CommandContext& context) {
   return open_checkpoint(*found, context);
 }
 
+void require_text(const ModelFiles& model, const fs::path& path) {
+  if (!model.config().model.scores()) return;
+  throw UsageError(format(
+      "{} is a reward model: it scores answers and writes no text; `stepforge eval` compares the answers "
+      "of pairs by it",
+      path.string()));
+}
+
 LoadedModel load_model(const fs::path& path, const LoadOptions& options, const CommandContext& context) {
   const ComputeDevice device = open_device(options.device, context);
   ModelFiles files = open_model(path, context);
+  if (options.writes_text) require_text(files, path);
   AdapterDeltas merged;
   if (files.config().adapter.type == AdapterType::dora && !options.with_gradient) {
     // Norms of whole matrices would be computed again for each token.
