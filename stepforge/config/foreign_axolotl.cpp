@@ -198,9 +198,10 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"trl.*", "", "read only by methods that generate", needless},
     {"ebft.*", "", "read only with rl: ebft", needless},
     {"vllm.*", "", "read only by methods that generate", needless},
-    {"reward_model", "", kOnlyPairs, refused},
+    {"reward_model", "preference.loss", "\"reward\"", read},
+    {"center_rewards_coefficient", "preference.center_weight", "", read},
     {"process_reward_model", "", kOnlyPairs, refused},
-    {"num_labels", "", kOnlyPairs, refused},
+    {"num_labels", "model.head", "\"score\" of 1", read},
     {"diffusion.*", "", "this method of training is not available yet", refused},
     {"kd_trainer", "", "this method of training is not available yet", refused},
     {"noisy_embedding_alpha", "", kNotAvailable, lost, "0"},
@@ -479,17 +480,37 @@ std::string_view first_of(ForeignConversion& conversion, std::initializer_list<s
   return first;
 }
 
+/// Of `reward_model: true`, which has a score. Returns whether the file trains one.
+bool convert_axolotl_reward(ForeignConversion& conversion) {
+  const bool is_reward = conversion.is_true("reward_model");
+  if (const auto labels = conversion.number("num_labels"); labels && (!is_reward || *labels != 1))
+    conversion.refuse("num_labels",
+                      "of classifiers only reward models are trained, with reward_model: true and one label");
+  if (!is_reward) {
+    need_none_of(conversion, {"center_rewards_coefficient"}, "read only with reward_model: true");
+    return false;
+  }
+  convert_pairs(conversion, "reward_model", "reward",
+                {.dropout = "lora_dropout", .length = "sequence_len", .default_length = 512});
+  if (const auto weight = conversion.number("center_rewards_coefficient"))
+    conversion.set("center_rewards_coefficient", "preference.center_weight", toml_float(*weight));
+  return true;
+}
+
 /// Returns whether the file trains on pairs.
 bool convert_axolotl_pairs(ForeignConversion& conversion) {
   const std::string method = conversion.text("rl");
   const bool is_dpo = method == "dpo" || method == "ipo";
-  if (!is_dpo && method != "orpo" && method != "simpo") {
-    if (!method.empty()) conversion.refuse("rl", kOnlyPairs);
+  const bool is_reward = convert_axolotl_reward(conversion);
+  if (is_reward || (!is_dpo && method != "orpo" && method != "simpo")) {
+    if (!method.empty())
+      conversion.refuse("rl",
+                        is_reward ? "a run has one loss of pairs, and reward_model is set" : kOnlyPairs);
     need_none_of(conversion,
                  {"trl.beta", "rl_beta", "orpo_alpha", "dpo_beta", "dpo_loss_type", "dpo_loss_weights",
                   "dpo_label_smoothing", "dpo_norm_loss", "rpo_alpha", "cpo_alpha", "simpo_gamma"},
                  "read only by losses of pairs");
-    return false;
+    return is_reward;
   }
   const ForeignPairs pairs{.beta = first_of(conversion, {"trl.beta", "rl_beta", "orpo_alpha", "dpo_beta"}),
                            .label_smoothing = "dpo_label_smoothing",

@@ -163,7 +163,7 @@ void finish_training_arguments(ForeignConversion& conversion) {
   convert_strategies(conversion);
 }
 
-// TRL's SFTConfig, DPOConfig, CPOConfig and ORPOConfig, and the alignment-handbook.
+// TRL's SFTConfig, DPOConfig, CPOConfig, ORPOConfig and RewardConfig, and the alignment-handbook.
 constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"model_name_or_path", "model.from", kModelFolder, model},
     {"model_revision", "", "the folder has one revision", needless},
@@ -205,6 +205,7 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"simpo_gamma", "preference.margin", "", read},
     {"cpo_alpha", "preference.sft_weight", "", read},
     {"rpo_alpha", "preference.sft_weight", "", read},
+    {"center_rewards_coefficient", "preference.center_weight", "", read},
     {"ld_alpha", "", kOtherDivergence, refused, "1"},
     {"f_divergence_type", "", kOtherDivergence, refused, "reverse_kl"},
     {"f_alpha_divergence_coef", "", "read only with f_divergence_type", needless},
@@ -240,7 +241,7 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"lora_target_modules", "adapter.targets", "names of modules, or \"all-linear\"", read},
     {"lora_target_parameters", "adapter.targets", "experts have no adapters", lost},
     {"lora_modules_to_save", "adapter.also_train", "names of modules", read},
-    {"lora_task_type", "", "only language models are trained", needless},
+    {"lora_task_type", "preference.loss", "\"reward\" of SEQ_CLS", read},
     {"use_rslora", "adapter.rslora", "", read},
     {"use_dora", "adapter.type", "\"dora\"", read},
     {"load_in_4bit", "model.frozen_dtype", "\"nf4\"", read},
@@ -335,11 +336,13 @@ bool has_any(const ForeignConversion& conversion, std::initializer_list<std::str
 }
 
 /// A file does not name its trainer: keys and losses do that only one of them has.
-enum class TrlMethod : uint8_t { texts, dpo, cpo, other };
+enum class TrlMethod : uint8_t { texts, dpo, cpo, reward, other };
 
 TrlMethod trl_method(ForeignConversion& conversion, const std::vector<std::string>& losses) {
   if (has_any(conversion, {"num_generations", "reward_model_path", "desirable_weight", "undesirable_weight"}))
     return TrlMethod::other;
+  if (conversion.text("lora_task_type") == "SEQ_CLS" || conversion.has("center_rewards_coefficient"))
+    return TrlMethod::reward;
   const std::string loss = losses.empty() ? "" : losses.front();
   if (loss == "simpo" || loss == "alphapo" || has_any(conversion, {"cpo_alpha", "simpo_gamma"}))
     return TrlMethod::cpo;
@@ -381,6 +384,19 @@ void convert_trl_cpo(ForeignConversion& conversion, const std::vector<std::strin
                "CPOTrainer does not read it");
 }
 
+void convert_trl_reward(ForeignConversion& conversion, const ForeignPairs& pairs) {
+  const std::string_view center = "center_rewards_coefficient";
+  convert_pairs(conversion, conversion.has(center) ? center : "lora_task_type", "reward",
+                {.dropout = pairs.dropout, .length = pairs.length, .default_length = pairs.default_length});
+  if (const auto weight = conversion.number(center))
+    conversion.set(center, "preference.center_weight", toml_float(*weight));
+  conversion.set_default("optimizer.lr", "1e-4");
+  need_none_of(conversion,
+               {"beta", "label_smoothing", "loss_type", "loss_weights", "rpo_alpha", "cpo_alpha",
+                "simpo_gamma", "ref_model_name_or_path"},
+               "RewardTrainer does not read it");
+}
+
 /// Returns whether the file trains on pairs.
 bool convert_trl_pairs(ForeignConversion& conversion) {
   ForeignPairs pairs{.beta = "beta",
@@ -413,7 +429,9 @@ bool convert_trl_pairs(ForeignConversion& conversion) {
   } else {
     need_none_of(conversion, {"disable_dropout"}, "training on pairs has no dropout");
   }
-  if (method == TrlMethod::cpo) {
+  if (method == TrlMethod::reward) {
+    convert_trl_reward(conversion, pairs);
+  } else if (method == TrlMethod::cpo) {
     convert_trl_cpo(conversion, losses, pairs);
   } else {
     convert_trl_dpo(conversion, pairs);

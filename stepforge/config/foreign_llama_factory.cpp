@@ -338,6 +338,17 @@ bool convert_stage_dpo(ForeignConversion& conversion) {
   return true;
 }
 
+/// Of `stage: rm`, where adapters keep their dropout.
+void convert_stage_rm(ForeignConversion& conversion) {
+  convert_pairs(conversion, "stage", "reward", {.length = "cutoff_len", .default_length = 2048});
+  conversion.set("", "data.too_long", "drop");
+  conversion.lose("data.too_long", kPairsDropped);
+  conversion.lose(
+      "preference.loss",
+      "the head there has a bias and a file of its own, value_head.safetensors; here it is score.weight, as "
+      "transformers' classifiers have it");
+}
+
 void finish_llama_factory(ForeignConversion& conversion) {
   finish_hugging_face(conversion, "");
   convert_strategies(conversion);
@@ -353,18 +364,23 @@ void finish_llama_factory(ForeignConversion& conversion) {
   }
   std::string stage = conversion.text("stage");
   if (stage.empty()) stage = "sft";
-  if (stage != "pt" && stage != "sft" && stage != "dpo") conversion.refuse("stage", kOnlyPairs);
-  const bool on_pairs = stage == "dpo" && convert_stage_dpo(conversion);
+  const bool is_reward = stage == "rm";
+  if (stage != "pt" && stage != "sft" && stage != "dpo" && !is_reward) conversion.refuse("stage", kOnlyPairs);
+  if (is_reward) convert_stage_rm(conversion);
+  const bool has_preferences = stage == "dpo" && convert_stage_dpo(conversion);
+  const bool on_pairs = is_reward || has_preferences;
   convert_datasets(conversion, "", on_pairs);
   if (on_pairs) {
     need_none_of(conversion, {"packing", "neat_packing"}, "pairs are not packed there");
   } else {
+    convert_llama_factory_packing(conversion, "", stage == "pt");
+  }
+  if (!has_preferences) {
     need_none_of(conversion,
                  {"pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma", "ref_model",
                   "ref_model_adapters", "pref_bco_weight", "ld_alpha"},
                  kOnlyPreferences);
     if (stage != "dpo") need_none_of(conversion, {"pref_loss"}, kOnlyPreferences);
-    convert_llama_factory_packing(conversion, "", stage == "pt");
   }
   const auto held_out = conversion.number("val_size");
   if (!held_out || *held_out == 0) return;

@@ -44,7 +44,7 @@ void need_none_of(ForeignConversion& conversion, std::initializer_list<std::stri
 inline constexpr std::string_view kOnlyPairs =
     "only pre-training, supervised fine-tuning and losses of pairs (preference.loss) are available";
 inline constexpr std::string_view kOtherPairLoss =
-    "preference.loss is dpo, hinge, ipo, cpo, simpo or orpo; `--force` converts the rest";
+    "preference.loss is dpo, hinge, ipo, cpo, simpo, orpo or reward; `--force` converts the rest";
 inline constexpr std::string_view kAnswersCount = "of pairs the answers count, and nothing else";
 inline constexpr std::string_view kOneReference = "the reference is the model at the start of the run";
 inline constexpr std::string_view kReferenceOnce =

@@ -146,7 +146,6 @@ Meaning meaning_of(const std::string& family, const std::string& key) {
                                                 "dtype",
                                                 "eos_token_id",
                                                 "id2label",
-                                                "initializer_range",
                                                 "label2id",
                                                 "output_attentions",
                                                 "pad_token_id",

@@ -21,6 +21,7 @@ std::string pairs_of(const Config& config) {
   if (ours.margin != usual.margin) text += format(" margin {}", ours.margin);
   if (ours.length_normalized) text += " normalized";
   if (ours.sft_weight != usual.sft_weight) text += format(" sft {}", ours.sft_weight);
+  if (ours.center_weight != 0) text += format(" center {}", ours.center_weight);
   return text;
 }
 
@@ -117,7 +118,7 @@ TEST(ConvertPreference, TheReferenceIsTheModelOfTheRun) {
 
 TEST(ConvertPreference, OfLlamaFactoryOtherStagesAndLossesAreRefused) {
   const std::string file = "model_name_or_path: m\nfinetuning_type: full\ndataset: d\n";
-  for (const char* stage : {"kto", "rm", "ppo"})
+  for (const char* stage : {"kto", "ppo"})
     EXPECT_CONTAINS(refusals_of(file + "stage: " + stage + "\n"), "stage", "losses of pairs");
   EXPECT_CONTAINS(refusals_of(file + "stage: dpo\npref_loss: kto_pair\n"), "pref_loss", "kto_pair");
   EXPECT_CONTAINS(refusals_of(file + "stage: dpo\npref_bco_weight: 0.1\n"), "pref_bco_weight");
@@ -229,6 +230,38 @@ TEST(ConvertPreference, DataOfTrlArePairs) {
       converted("model_name_or_path: m\ndataset_name: d\nloss_type: sigmoid\n", "a.yaml", "TRL").optimizer.lr,
       1e-6)
       << "the default of DPOConfig";
+}
+
+TEST(ConvertPreference, RewardModels) {
+  const std::string factory =
+      "model_name_or_path: m\nstage: rm\ndataset: d\ntemplate: llama3\ncutoff_len: 100\n";
+  const Config ours = converted(factory + "pref_beta: 0.3\nlora_dropout: 0.1\n", "a.yaml", "LLaMA-Factory");
+  EXPECT_EQ(pairs_of(ours), "reward");
+  EXPECT_EQ(ours.training.seq_len, 200);
+  EXPECT_EQ(ours.data.packing, Packing::none);
+  EXPECT_EQ(ours.adapter.dropout, 0.1) << "it is not switched off there";
+  EXPECT_CONTAINS(listed(factory), "value_head.safetensors", "data.too_long");
+  EXPECT_EQ(refusals_of(factory), "");
+
+  EXPECT_EQ(trl_pairs("center_rewards_coefficient: 0.01\nbeta: 0.2\n"), "reward center 0.01");
+  const Config trl = converted(
+      "model_name_or_path: m\ndataset_name: d\nuse_peft: true\nlora_task_type: SEQ_CLS\n", "a.yaml", "TRL");
+  EXPECT_EQ(pairs_of(trl), "reward");
+  EXPECT_EQ(trl.optimizer.lr, 1e-4) << "the default of RewardConfig";
+  EXPECT_EQ(trl.adapter.dropout, 0);
+  EXPECT_EQ(trl.data.sources.at(0).format, DataFormat::preference);
+  EXPECT_EQ(trl_pairs("use_peft: true\nlora_task_type: CAUSAL_LM\n"), "none");
+
+  EXPECT_EQ(axolotl_pairs("reward_model: true\nnum_labels: 1\ncenter_rewards_coefficient: 0.01\n"),
+            "reward center 0.01");
+  EXPECT_EQ(axolotl_pairs("reward_model: false\ncenter_rewards_coefficient: 0.01\n"), "none");
+  const std::string axolotl = kOfAxolotl;
+  EXPECT_CONTAINS(refusals_of(axolotl + "reward_model: true\nnum_labels: 2\n"), "num_labels");
+  EXPECT_CONTAINS(refusals_of(axolotl + "num_labels: 1\n"), "num_labels");
+  EXPECT_CONTAINS(refusals_of(axolotl + "reward_model: true\nrl: dpo\n"), "reward_model is set");
+  EXPECT_CONTAINS(
+      refusals_of(axolotl + "reward_model: true\n" + pair_dataset("type: bradley_terry.chat_template")),
+      "type bradley_terry.chat_template");
 }
 
 TEST(ConvertPreference, OfTrlOtherMethodsAndLossesAreRefused) {
