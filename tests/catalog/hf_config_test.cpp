@@ -196,6 +196,41 @@ Json other_value(const std::string& key, const Json& value) {
   return changed(value);
 }
 
+TEST(HfConfig, ClassifiersOfOneLabelAreRewardModels) {
+  for (const ModelFamily& family : model_families()) {
+    ModelConfig model =
+        model_from_hf_config(golden("fields.json").at(std::string(family.hf_model_type)), "x");
+    model.head = HeadKind::score;
+    model.score_init_std = 0.5;
+    const Json json = hf_config(model, DType::f32, Json::object());
+    EXPECT_EQ(json["initializer_range"], 0.5);
+    EXPECT_EQ(json["id2label"].size(), 1U);
+    const ModelConfig read = model_from_hf_config(json, "config.json");
+    EXPECT_TRUE(read.scores()) << family.name;
+    EXPECT_EQ(read.score_init_std, 0.5) << family.name;
+  }
+  const auto name_of = [](const std::string& preset) {
+    ModelConfig model = small_preset(preset);
+    model.head = HeadKind::score;
+    return hf_config(model, DType::f32, Json::object())["architectures"][0];
+  };
+  EXPECT_EQ(name_of("qwen3-0.6b"), "Qwen3ForSequenceClassification");
+  EXPECT_EQ(name_of("gemma3-1b"), "Gemma3TextForSequenceClassification");
+}
+
+TEST(HfConfig, OtherClassifiersAreRefused) {
+  Json json = llama_json();
+  json["architectures"] = {"LlamaForSequenceClassification"};
+  const auto refusal_of = [](const Json& file) {
+    return message_of<FormatError>([&] { model_from_hf_config(file, "x"); });
+  };
+  EXPECT_CONTAINS(refusal_of(json), "2 labels") << "the default of transformers";
+  json["id2label"] = {{"0", "bad"}, {"1", "fair"}, {"2", "good"}};
+  EXPECT_CONTAINS(refusal_of(json), "3 labels", "reward models");
+  json["num_labels"] = 1;
+  EXPECT_TRUE(model_from_hf_config(json, "x").scores());
+}
+
 TEST(HfConfig, GptOssIsReadWithItsDefaultsAndQuantization) {
   Json json = hf_config(small_preset("gpt-oss-20b"), DType::bf16, Json::object());
   const ModelConfig model = model_from_hf_config(json, "config.json");

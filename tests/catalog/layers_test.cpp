@@ -53,6 +53,19 @@ TEST(Layers, NormsStartAtOneAndDoNotDecay) {
             1U);
 }
 
+TEST(Layers, AScoreIsOneRowThatBeginsNormal) {
+  const LayerSpec head = score_layer("head", {.width = 32}, 0.04);
+  const ParameterSpec& score = head.parameters.at(1);
+  EXPECT_EQ(score.name, "head.score");
+  EXPECT_EQ(score.tag, ParameterTag::score);
+  EXPECT_EQ(score.shape, (std::vector<int64_t>{1, 32}));
+  EXPECT_EQ(score.sub_tensors.at(0).hf_name, "score.weight");
+  EXPECT_EQ(score.sub_tensors.at(0).init.kind, Initializer::Kind::normal);
+  EXPECT_EQ(score.sub_tensors.at(0).init.std, 0.04);
+  EXPECT_TRUE(score.decays());
+  EXPECT_EQ(list_cost(head.list, {.tokens = 10}).forward_flops, 10 * 2.0 * 32);
+}
+
 TEST(Layers, TheGradientOfTheOutputProjectionIsAProductAsLargeAsTheLogits) {
   const LayerSpec head = head_layer("head", {.width = 32, .vocab = 100, .chunk = 64});
   const BlockCost cost = list_cost(head.list, {.tokens = 10});

@@ -65,6 +65,26 @@ TEST(PeftConfig, WhatIsWrittenIsReadAsTheSameAdapters) {
     EXPECT_DOUBLE_EQ(before.scale(module), after.scale(module)) << module;
 }
 
+TEST(PeftConfig, OfARewardModelTheScoreIsTrainedAndSavedToo) {
+  ModelConfig model = small_model("llama", 8, 4);
+  model.head = HeadKind::score;
+  ModelSpec spec = model_spec(model);
+  const AdapterConfig adapter = lora({"q_proj"});
+  add_adapters(spec, adapter, {DType::f32});
+  for (const UnitSpec& unit : spec.units)
+    for (const ParameterSpec& parameter : unit.parameters)
+      EXPECT_EQ(unit.trainable,
+                parameter.tag == ParameterTag::score || parameter.name.find("lora_") != std::string::npos)
+          << parameter.name;
+  const Json json = peft_config(adapter, spec, "base");
+  EXPECT_EQ(json["task_type"], "SEQ_CLS");
+  EXPECT_EQ(json["modules_to_save"], Json::array({"score"}));
+  EXPECT_EQ(read_peft_config(json, "config").also_train, Strings{});
+  Json of_a_text = json;
+  of_a_text["task_type"] = "CAUSAL_LM";
+  EXPECT_EQ(read_peft_config(of_a_text, "config").also_train, Strings{".*score"});
+}
+
 /// As PEFT writes it, with one field changed.
 Json of_peft(const std::string& key, const Json& value) {
   Json json = {{"peft_type", "LORA"},

@@ -100,6 +100,20 @@ TEST(TensorParallelSpec, ARankHoldsWholeHeadsOfQueriesKeysAndValues) {
   EXPECT_EQ(part.attention_width, 40);
 }
 
+TEST(TensorParallelSpec, AScoreIsWholeOnEveryRank) {
+  for (const bool tied : {false, true}) {
+    for (const bool sequence : {false, true}) {
+      ModelConfig model = small_model("llama", 12, 6, tied);
+      model.head = HeadKind::score;
+      const ModelSpec part = model_spec(model, 0, {1, 3, sequence});
+      EXPECT_FALSE(part.find_parameter("head.score")->is_sliced());
+      EXPECT_TRUE(part.find_parameter("embedding.weight")->is_sliced());
+      EXPECT_TRUE(part.ties.empty());
+      check_value_types(part);
+    }
+  }
+}
+
 TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
   const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::bf16};
   const auto cost = [&](const char* family, int degree, size_t block) {

@@ -43,6 +43,47 @@ TEST(HfFolder, ImportThenExportGivesBitEqualTensors) {
   }
 }
 
+ModelConfig reward_config(bool tied = false) {
+  ModelConfig config = small_config("qwen3", tied);
+  config.head = HeadKind::score;
+  return config;
+}
+
+TEST(HfFolder, ARewardModelIsAClassifierWithOneLabel) {
+  for (const bool tied : {false, true}) {
+    const TempFolder folder;
+    const SmallModel model(1, reward_config(tied));
+    export_model(folder / "reward", model);
+    const std::vector<FileTensor> tensors = tensors_of(folder / "reward");
+    EXPECT_EQ(std::ranges::count(tensors, "lm_head.weight", [](const FileTensor& t) { return t.spec.name; }),
+              0);
+    EXPECT_EQ(open_hf_weights(folder / "reward").find("score.weight")->shape, (std::vector<int64_t>{1, 16}));
+    EXPECT_EQ(hf_model_config(folder / "reward"), model.config);
+    SmallModel loaded(2, model.config);
+    import_hf(folder / "reward", loaded.spec, loaded.store);
+    EXPECT_EQ(loaded.bits(true), model.bits(true));
+  }
+}
+
+/// Its head is not read, whether the folder has a copy of tied weights or not.
+TEST(HfFolder, AModelWithAVocabularyGivesARewardModelAllButItsScore) {
+  for (const bool tied : {false, true}) {
+    const TempFolder folder;
+    SmallModel base(1, small_config("qwen3", tied));
+    export_model(folder / "base", base);
+    const TensorFolder weights = open_hf_weights(folder / "base");
+    EXPECT_FALSE(has_score(weights));
+    SmallModel model(2, reward_config(tied));
+    const at::Tensor score = model.store.parameter("head.score").value().detach().clone();
+    EXPECT_CONTAINS(message_of<Error>([&] { import_weights(weights, model.spec, model.store); }),
+                    "missing: score.weight");
+    import_weights(weights, model.spec, model.store, {.new_score = true});
+    EXPECT_TRUE(at::equal(model.store.parameter("head.score").value(), score));
+    for (const char* name : {"embedding.weight", "head.norm", "layers.1.mlp.down"})
+      EXPECT_TRUE(at::equal(model.store.parameter(name).value(), base.store.parameter(name).value())) << name;
+  }
+}
+
 /// In place of a tensor [E, in, out] of random values: its blocks and scales, of random bits.
 void use_mxfp4(std::vector<FileTensor>& tensors) {
   std::vector<FileTensor> made;

@@ -28,6 +28,7 @@
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
 #include "stepforge/modelspec/calls/router.h"
+#include "stepforge/modelspec/calls/score.h"
 #include "stepforge/modelspec/calls/swiglu.h"
 #include "stepforge/nn/list_head.h"
 #include "tests/nn/one_call.h"
@@ -306,7 +307,7 @@ TEST(ListBlock, TheDerivativeOfEveryCallIsThatOfItsResult) {
 
 TEST(ListBlock, EveryKindOfCallHasADerivativeThatIsTried) {
   std::set<const CallKind*> tried = {&kExchange, &kToHeads, &kToTokens,  // between ranks
-                                     &kLoss,                             // ListHead
+                                     &kLoss, &kScore,                    // ListHead
                                      &kMagnitude};  // magnitude_test.cpp: norms are constants
   for (const CallCase& one : call_cases()) {
     Weights weights;

@@ -43,7 +43,8 @@ const std::vector<PreferenceConfig> kAll = {
     {.loss = PreferenceLoss::ipo},
     {.loss = PreferenceLoss::cpo, .beta = 0.4, .label_smoothing = 0.1},
     {.loss = PreferenceLoss::simpo, .margin = 0.3},
-    {.loss = PreferenceLoss::orpo, .beta = 0.25}};
+    {.loss = PreferenceLoss::orpo, .beta = 0.25},
+    {.loss = PreferenceLoss::reward, .margin = 0.5, .center_weight = 0.05}};
 
 TEST(PairTerms, AreTheLossesOfThePapers) {
   // Of the first pair u = (-4 + 5) - (-9 + 8) = 2, and the answers have 2 and 3 tokens.
@@ -59,6 +60,9 @@ TEST(PairTerms, AreTheLossesOfThePapers) {
   EXPECT_NEAR(first_loss({.loss = PreferenceLoss::cpo, .beta = 0.1}), -log_sigmoid(0.5), kNear);
   EXPECT_NEAR(first_loss({.loss = PreferenceLoss::simpo, .beta = 2.0, .margin = 0.5}),
               -log_sigmoid(2.0 * (-2.0 + 3.0) - 0.5), kNear);
+  EXPECT_NEAR(first_loss({.loss = PreferenceLoss::reward}), -log_sigmoid(5.0), kNear);
+  EXPECT_NEAR(first_loss({.loss = PreferenceLoss::reward, .margin = 2.0, .center_weight = 0.01}),
+              -log_sigmoid(3.0) + 0.01 * 13.0 * 13.0, kNear);
   const auto odds = [](double log_p) { return log_p - std::log1p(-std::exp(log_p)); };
   EXPECT_NEAR(first_loss({.loss = PreferenceLoss::orpo, .beta = 0.1}),
               -0.1 * log_sigmoid(odds(-2.0) - odds(-3.0)), kNear);
@@ -95,6 +99,7 @@ TEST(PairTerms, RewardsAreBetaTimesWhatIsCompared) {
   EXPECT_EQ(rewards({.loss = PreferenceLoss::cpo, .beta = 0.5}), std::pair(-2.0, -4.5));
   EXPECT_EQ(rewards({.loss = PreferenceLoss::simpo, .beta = 2.0}), std::pair(-4.0, -6.0));
   EXPECT_EQ(rewards({.loss = PreferenceLoss::orpo, .beta = 0.5}), std::pair(-1.0, -1.5));
+  EXPECT_EQ(rewards({.loss = PreferenceLoss::reward, .margin = 2.0}), std::pair(-4.0, -9.0));
 }
 
 /// A model that is sure of every token of both answers has infinite odds; the loss stays finite.

@@ -134,6 +134,21 @@ TEST(PreferenceStep, PartsOfRowsHaveTheWeightsOfWholeRows) {
   EXPECT_NEAR(losses, expected.report->loss.item<double>(), 1e-12) << "one of the parts adds the loss";
 }
 
+/// The last token of an answer is one of its inputs, and no label.
+TEST(PreferenceStep, ScoresAreThoseOfTheLastTokens) {
+  const at::Tensor minus_scores = at::arange(kRowTokens, at::kFloat).neg();
+  PairLoss loss = hinge();
+  loss.scores = true;
+  const Weighed found = weigh(loss, two_pairs(), minus_scores);
+  // The scores are 2 and 5, then 8 and 11: both pairs count.
+  EXPECT_TRUE(at::equal(found.weights,
+                        at::tensor(std::vector<float>{0, 0, 1, 0, 0, -1, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0})));
+  ASSERT_TRUE(found.report);
+  EXPECT_EQ(found.report->loss.item<double>(), 8.0);
+  EXPECT_TRUE(at::equal(found.report->figures.narrow(0, 0, 3),
+                        at::tensor(std::vector<double>{2, 10, 16}, at::kDouble)));
+}
+
 TEST(PreferenceStep, ABatchWithoutPairsWeighsNothing) {
   const Batch batch = padding_batch(kRowTokens, 1);
   const Weighed found = weigh(hinge(), batch, at::zeros({kRowTokens}, at::kFloat));

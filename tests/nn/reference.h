@@ -21,6 +21,7 @@
 
 #include "stepforge/kernels/attention.h"
 #include "stepforge/kernels/rope.h"
+#include "stepforge/modelspec/layer_traits.h"
 #include "stepforge/nn/context.h"
 
 namespace stepforge::testing {
