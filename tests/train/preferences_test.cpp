@@ -4,46 +4,12 @@
 #include <cmath>
 
 #include "stepforge/kernels/cpu_allocator.h"
-#include "tests/train/ranks.h"
+#include "tests/train/pair_runs.h"
 
 namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Prompts with a short better answer and a longer worse one.
-std::string pairs(int count) {
-  std::string lines;
-  for (int i = 0; i < count; ++i) {
-    lines += format(R"({{"prompt": "{}=", "chosen": "{}", "rejected": "{}."}})"
-                    "\n",
-                    std::string(static_cast<size_t>(1 + i * 7 % 5), static_cast<char>('a' + i % 26)),
-                    std::string(static_cast<size_t>(1 + i * 5 % 4), static_cast<char>('A' + i % 26)),
-                    std::string(static_cast<size_t>(1 + i * 3 % 7), static_cast<char>('A' + (i + 3) % 26)));
-  }
-  return lines;
-}
-
-Strings pair_run(const TempFolder& folder, const std::string& name, const std::string& loss = "dpo") {
-  write_text(folder / "pairs.jsonl", pairs(60));
-  return trainer_run(folder / name) + Strings{format("data.sources=[{{path=\"{}\",format=\"preference\"}}]",
-                                                     (folder / "pairs.jsonl").string()),
-                                              "preference.loss=" + loss,
-                                              "data.packing=best_fit",
-                                              "training.seq_len=48",
-                                              "training.local_batch_size=1",
-                                              "training.global_batch_size=4",
-                                              "training.steps=6",
-                                              "lr_scheduler.warmup_steps=0",
-                                              "optimizer.lr=0.01",
-                                              "checkpoint.interval=2",
-                                              "checkpoint.keep_latest_k=0",
-                                              "metrics.log_freq=1"};
-}
-
-Records run_ranks(int ranks, const Strings& args, std::optional<int64_t> last = {}) {
-  return RankThreads(ranks).run(args, last).at(0);
-}
 
 TEST(PreferenceRun, StartsAsItsReferenceAndLearnsThePreference) {
   const TempFolder folder;
