@@ -48,8 +48,7 @@ class ScoreHead {
  public:
   ScoreHead(Batch rows, const PairLoss& loss)
       : batch(std::move(rows)),
-        step_(loss, batch.host, at::kCPU, {}, scalar(0),
-              [this](const PairReport& made) { report = made; }) {
+        step_(loss, batch.host, at::kCPU, {}, scalar(0), [this](const PairReport& made) { report = made; }) {
     norm.value().detach().copy_(random_tensor({tiny.config.dim}, 1) * 0.25 + 1.0);
     weight.value().detach().copy_(random_tensor({1, tiny.config.dim}, 2));
     tiny.start_gradients();
@@ -99,10 +98,9 @@ TEST(Score, HasTheLossAndTheGradientsOfTheScoresAtTheLastTokens) {
     expect_near(found.input_gradients.at(0), hidden64.grad(), 2e-6, "hidden");
     expect_near(head.norm.gradient(), norm64.grad(), 2e-6, "norm");
     expect_near(head.weight.gradient(), weight64.grad(), 2e-6, "weight");
-    EXPECT_TRUE(at::equal(head.tiny.model.heads.front()
-                              ->loss({hidden}, head.context, /*with_logits=*/false)
-                              .token_loss,
-                          found.token_loss));
+    EXPECT_TRUE(at::equal(
+        head.tiny.model.heads.front()->loss({hidden}, head.context, /*with_logits=*/false).token_loss,
+        found.token_loss));
   }
 }
 

@@ -21,7 +21,8 @@ Strings reward_run(const TempFolder& folder, const std::string& name, const Stri
 
 /// A Hugging Face folder of a model with a vocabulary.
 fs::path model_with_vocabulary(const TempFolder& folder) {
-  TestRun(trainer_run(folder / "base") + Strings{"training.steps=2", "checkpoint.last_save_in_hf=true"}).run();
+  TestRun(trainer_run(folder / "base") + Strings{"training.steps=2", "checkpoint.last_save_in_hf=true"})
+      .run();
   return folder / "base" / "hf" / "step-2";
 }
 
@@ -155,9 +156,7 @@ TEST(RewardRun, ThePlanCountsItsMemory) {
 
 TEST(RewardRun, RefusesWhatARewardModelDoesNotDo) {
   const TempFolder folder;
-  const auto fault = [](const Strings& args) {
-    return message_of<Error>([&] { TestRun(args).build(); });
-  };
+  const auto fault = [](const Strings& args) { return message_of<Error>([&] { TestRun(args).build(); }); };
   EXPECT_CONTAINS(fault(reward_run(folder, "run", {"sampling.freq=1"})), "writes no text");
   EXPECT_CONTAINS(fault(reward_run(folder, "run", {"model.head=vocabulary"})), "in place of a vocabulary");
   EXPECT_CONTAINS(fault(reward_run(folder, "run", {"preference.beta=0.5"})), "preference.beta");
@@ -167,9 +166,9 @@ TEST(RewardRun, RefusesWhatARewardModelDoesNotDo) {
   EXPECT_CONTAINS(fault(pair_run(folder, "run", "dpo") + Strings{"preference.center_weight=1"}),
                   "preference.center_weight");
   const fs::path base = model_with_vocabulary(folder);
-  EXPECT_CONTAINS(fault(reward_run(folder, "frozen",
-                                   {format("checkpoint.initial_load_path={}", base.string()),
-                                    "model.freeze=[\"head\"]"})),
+  EXPECT_CONTAINS(fault(reward_run(
+                      folder, "frozen",
+                      {format("checkpoint.initial_load_path={}", base.string()), "model.freeze=[\"head\"]"})),
                   "model.freeze matches the score");
 }
 

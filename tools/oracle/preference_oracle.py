@@ -10,6 +10,7 @@ these must agree in each step:
   - log-probabilities and gradient norms to 1e-5 relative, where values below a tenth of the largest of the run count as a tenth;
   - the loss, the rewards and their margins to 1e-5 of the largest of the run: losses may end at 0, rewards begin there;
   - the shares of pairs with the right order exactly.
+Of reward models the scores are the rewards, and the export is opened by transformers and gives an answer the same score.
 The final weights must agree to 1e-4 of the tensor's largest element (train_oracle.py says why). Then one step of plain SGD on all pairs:
 the weights change by the gradient, which must agree with autograd of TRL's loss to 1e-5 of the tensor's largest element. Exit code 1
 with the differences.
@@ -31,11 +32,11 @@ warnings.filterwarnings("ignore")
 import datasets
 import torch
 from model_oracle import llama, randomize, save_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from train_oracle import run, stepforge_steps
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, PrinterCallback
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast, PrinterCallback
 from transformers.utils import logging
-from trl import DPOConfig, DPOTrainer
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -61,7 +62,8 @@ class AnswerORPOTrainer(ORPOTrainer):
         return *values, chosen_logits, rejected_logits, nll
 
 
-TRAINERS = {"dpo": (DPOTrainer, DPOConfig), "cpo": (CPOTrainer, CPOConfig), "orpo": (AnswerORPOTrainer, ORPOConfig)}
+TRAINERS = {"dpo": (DPOTrainer, DPOConfig), "cpo": (CPOTrainer, CPOConfig), "orpo": (AnswerORPOTrainer, ORPOConfig),
+            "reward": (RewardTrainer, RewardConfig)}  # fmt: skip
 
 
 @dataclass
@@ -70,6 +72,9 @@ class Case:
     theirs: dict  # settings of TRL
     ours: dict  # of [preference]
     one_by_one: bool = False  # TRL gets one pair at a time
+
+    def model(self, folder):
+        return folder / ("classifier" if self.trainer == "reward" else "model")
 
 
 CASES = {
@@ -90,6 +95,10 @@ CASES = {
                                  {"loss": "simpo", "sft_weight": 0.4, "margin": 1.5, "beta": 2.5, "label_smoothing": 0.2}),
     "orpo": Case("orpo", {}, {"loss": "orpo"}),
     "orpo, beta 0.5": Case("orpo", {"beta": 0.5}, {"loss": "orpo", "beta": 0.5}),
+    "reward": Case("reward", {}, {"loss": "reward"}),
+    "reward, centered": Case("reward", {"center_rewards_coefficient": 0.05}, {"loss": "reward", "center_weight": 0.05}),
+    # TRL has a margin for each pair.
+    "reward, margin": Case("reward", {}, {"loss": "reward", "margin": 0.5}),
 }  # fmt: skip
 
 
@@ -112,8 +121,20 @@ def write_model(folder):
     tokenizer.save_pretrained(folder)
 
 
+def write_classifier(model, folder):
+    """The same model with a score. Padding must not be the token with which answers end: transformers takes the last one that is none."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    classifier = AutoModelForSequenceClassification.from_pretrained(model, num_labels=1, dtype=torch.float32)
+    classifier.config.pad_token_id = tokenizer.bos_token_id
+    torch.manual_seed(5)
+    torch.nn.init.normal_(classifier.score.weight, std=0.2)
+    classifier.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def write_inputs(folder):
     write_model(folder / "model")
+    write_classifier(folder / "model", folder / "classifier")
     pairs = make_pairs()
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     (folder / "run.toml").write_text(f"""
@@ -148,8 +169,9 @@ log_freq = 1
     return pairs
 
 
-def open_model(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+def open_model(case, folder):
+    kind = AutoModelForSequenceClassification if case.trainer == "reward" else AutoModelForCausalLM
+    return kind.from_pretrained(case.model(folder), dtype=torch.float32, attn_implementation="eager")
 
 
 def make_trainer(case, folder, pairs, pairs_at_once):
@@ -164,22 +186,26 @@ def make_trainer(case, folder, pairs, pairs_at_once):
         max_grad_norm=1e9, logging_steps=1,
         report_to="none", save_strategy="no", disable_tqdm=True, **case.theirs,
     )  # fmt: skip
-    reference = {"ref_model": open_model(folder / "model")} if case.trainer == "dpo" else {}
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    tokenizer.pad_token = tokenizer.eos_token
-    trainer = trainer_class(model=open_model(folder / "model"), args=settings, train_dataset=datasets.Dataset.from_list(pairs),
+    reference = {"ref_model": open_model(case, folder)} if case.trainer == "dpo" else {}
+    tokenizer = AutoTokenizer.from_pretrained(case.model(folder))
+    tokenizer.pad_token = tokenizer.bos_token if case.trainer == "reward" else tokenizer.eos_token
+    if case.trainer == "reward" and "margin" in case.ours:
+        pairs = [{**pair, "margin": case.ours["margin"]} for pair in pairs]
+    trainer = trainer_class(model=open_model(case, folder), args=settings, train_dataset=datasets.Dataset.from_list(pairs),
                             processing_class=tokenizer, **reference)  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
 def trl_answers(trainer):
-    """Of each answer, in order: all token ids, and the number of those that count."""
+    """Of each answer, in order: all token ids, and the number of those that count; None for scores, of which the last one does."""
     answers = []
     for row in trainer.train_dataset:
         for name in ("chosen", "rejected"):
             if "prompt_ids" in row:
                 answers.append((row["prompt_ids"] + row[f"{name}_ids"], len(row[f"{name}_ids"])))
+            elif f"{name}_ids" in row:
+                answers.append((row[f"{name}_ids"], None))
             else:
                 labels = row[f"{name}_labels"]
                 counted = sum(label != -100 for label in labels)
@@ -192,7 +218,7 @@ def trl_answers(trainer):
 def stepforge_answers(program, folder, case):
     """The same of `stepforge data show`. The label of a token is the next one, so the tokens that count are the last ones. The end of a row
     is filled with tokens of which none counts."""
-    command = [program, "data", "show", folder / "run.toml", *fields(case), "--rows", str(PAIRS), "--max-tokens", "0"]
+    command = [program, "data", "show", folder / "run.toml", *fields(case, folder), "--rows", str(PAIRS), "--max-tokens", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     answers = []
     for line in done.stdout.split("\n"):
@@ -218,14 +244,14 @@ def check_tokens(program, folder, name, case, trainer):
     if len(ours) != 2 * PAIRS or len(theirs) != 2 * PAIRS:
         sys.exit(f"{name}: {len(ours)} answers in Stepforge and {len(theirs)} in TRL, not {2 * PAIRS}")
     for number, (mine, other) in enumerate(zip(ours, theirs)):
-        if mine != other:
+        if mine[0] != other[0] or other[1] not in (mine[1], None):
             sys.exit(f"{name}: answer {number % 2} of pair {number // 2} has other tokens (ids, number that counts):\n"
                      f"  Stepforge {mine}\n  TRL       {other}")  # fmt: skip
 
 
-def fields(case):
+def fields(case, folder):
     """Arguments of the program."""
-    return [f"preference.{key}={str(value).lower()}" for key, value in case.ours.items()]
+    return [f"model.from={case.model(folder)}"] + [f"preference.{key}={str(value).lower()}" for key, value in case.ours.items()]
 
 
 def trl_steps(case, folder, pairs):
@@ -233,6 +259,9 @@ def trl_steps(case, folder, pairs):
     trainer = make_trainer(case, folder, pairs, STEP_PAIRS)
     trainer.train()
     records = [record for record in trainer.state.log_history if "loss" in record]
+    if case.trainer == "reward":  # which names its figures differently
+        records = [{**record, "rewards/margins": record["margin"], "rewards/accuracies": record["accuracy"],
+                    "rewards/mean": record["mean_reward"]} for record in records]  # fmt: skip
     return records, trainer.model.state_dict()
 
 
@@ -250,10 +279,24 @@ def stepforge_gradient(program, folder, case):
     """The first step of momentum is the gradient alone."""
     settings = ["optimizer.name=sgd", "optimizer.momentum=0.5", "optimizer.nesterov=false", f"optimizer.lr={SGD_LR}",
                 f"training.global_batch_size={PAIRS}", "training.steps=1", f"run_dir={folder / 'sgd'}"]  # fmt: skip
-    run([program, "train", folder / "run.toml", *fields(case), *settings])
+    run([program, "train", folder / "run.toml", *fields(case, folder), *settings])
     run([program, "export", folder / "sgd", folder / "sgd-export"])
-    before, after = load_file(folder / "model/model.safetensors"), load_file(folder / "sgd-export/model.safetensors")
+    before, after = load_file(case.model(folder) / "model.safetensors"), load_file(folder / "sgd-export/model.safetensors")
     return {name: (before[name].double() - after[name].double()) / SGD_LR for name in before}
+
+
+def check_classifier(program, folder, tokens):
+    """transformers opens what Stepforge exports, finds all of it, and gives an answer the same score."""
+    model, info = AutoModelForSequenceClassification.from_pretrained(folder / "export", output_loading_info=True, dtype=torch.float32)
+    if info["missing_keys"] or info["unexpected_keys"]:
+        sys.exit(f"the export is not the whole classifier: {info}")
+    save_file({"tokens": torch.tensor([tokens], dtype=torch.int32)}, folder / "tokens.safetensors")
+    run([program, "eval", folder / "export", "--tokens", folder / "tokens.safetensors", "--output", folder / "scores.safetensors"])
+    ours = load_file(folder / "scores.safetensors")["score"][0, -1].item()
+    with torch.no_grad():
+        theirs = model(torch.tensor([tokens])).logits.item()
+    if abs(ours - theirs) > TOLERANCE * max(1.0, abs(theirs)):
+        sys.exit(f"the exported model scores {ours} in Stepforge and {theirs} in transformers")
 
 
 def worst_of_tensors(got, expected):
@@ -273,10 +316,16 @@ def worst_of_metrics(steps, records, names, least):
 
 def gaps_of(steps, records):
     """The largest difference of each kind."""
-    steps = [{**step, "loss": step["loss_metrics/global_avg_loss"]} for step in steps]
-    return {
+    steps = [{**step, "loss": step["loss_metrics/global_avg_loss"],
+              "rewards/mean": (step["rewards/chosen"] + step["rewards/rejected"]) / 2} for step in steps]  # fmt: skip
+    gaps = {
         "losses": worst_of_metrics(steps, records, ["loss"], 1.0),
         "gradient norms": worst_of_metrics(steps, records, ["grad_norm"], 0.1),
+    }
+    if "rewards/mean" in records[0]:
+        return {**gaps, "rewards": worst_of_metrics(steps, records, ["rewards/mean", "rewards/margins"], 1.0)}
+    return {
+        **gaps,
         "log-probabilities": worst_of_metrics(steps, records, ["logps/chosen", "logps/rejected"], 0.1),
         "rewards": worst_of_metrics(steps, records, ["rewards/chosen", "rewards/rejected", "rewards/margins"], 1.0),
     }
@@ -292,7 +341,9 @@ def check(program, name):
         folder = Path(temporary)
         pairs = write_inputs(folder)
         check_tokens(program, folder, name, case, make_trainer(case, folder, pairs, STEP_PAIRS))
-        steps, weights = stepforge_steps(program, folder, ["train", folder / "run.toml", *fields(case)])
+        steps, weights = stepforge_steps(program, folder, ["train", folder / "run.toml", *fields(case, folder)])
+        if case.trainer == "reward":
+            check_classifier(program, folder, trl_answers(make_trainer(case, folder, pairs, STEP_PAIRS))[0][0])
         records, expected = trl_steps(case, folder, pairs)
         if len(steps) != STEPS or len(records) != STEPS:
             sys.exit(f"{name}: {len(steps)} steps in Stepforge and {len(records)} in TRL, not {STEPS}")
