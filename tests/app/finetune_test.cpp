@@ -243,6 +243,10 @@ TEST_F(Finetune, PairsOfAnswersAreComparedByDpo) {
   EXPECT_CONTAINS(config.sampling.prompt, "what follows?");
   EXPECT_EQ(plan_of("pairs.jsonl", {"preference.loss=simpo"}).loaded.config.preference.loss,
             PreferenceLoss::simpo);
+  const Config reward = plan_of("pairs.jsonl", {"preference.loss=reward"}).loaded.config;
+  EXPECT_TRUE(reward.model.scores());
+  EXPECT_FALSE(reward.sampling.at_ends) << "a reward model writes no text";
+  EXPECT_EQ(reward.optimizer.lr, 1e-4);
 }
 
 TEST_F(Finetune, AFieldOfAnotherNameIsReadWhenItIsNamed) {

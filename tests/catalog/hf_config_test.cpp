@@ -220,7 +220,7 @@ TEST(HfConfig, ClassifiersOfOneLabelAreRewardModels) {
 
 TEST(HfConfig, OtherClassifiersAreRefused) {
   Json json = llama_json();
-  json["architectures"] = {"LlamaForSequenceClassification"};
+  json["architectures"] = Json::array({"LlamaForSequenceClassification"});
   const auto refusal_of = [](const Json& file) {
     return message_of<FormatError>([&] { model_from_hf_config(file, "x"); });
   };

@@ -368,6 +368,19 @@ TEST(LoadConfig, AVocabularyBesideModelFromMayOnlyGrow) {
   EXPECT_CONTAINS(message_of<UsageError>([] { from_tiny("vocab_size = 299\n"); }), "may only grow");
 }
 
+TEST(LoadConfig, ARewardModelHasAScoreWhateverItStartsFrom) {
+  const std::string reward = "[preference]\nloss = \"reward\"\n";
+  EXPECT_TRUE(from_tiny(reward).config.model.scores());
+  EXPECT_EQ(where(from_tiny(reward), "model.head"), "run.toml:4:8");
+  const Config config = parsed(reward).config;
+  EXPECT_TRUE(config.model.scores());
+  EXPECT_EQ(parsed(config_toml(config)).config, config);
+  EXPECT_FALSE(parsed("[preference]\nloss = \"dpo\"\n").config.model.scores());
+  EXPECT_CONTAINS(message_of<UsageError>([&] { parsed(reward + "[model]\nhead = \"vocabulary\"\n"); }),
+                  "in place of a vocabulary; remove model.head");
+  EXPECT_TRUE(parsed("[model]\nhead = \"score\"\n").config.model.scores()) << "to be read, not to be trained";
+}
+
 TEST(LoadConfig, RefusesModelFromWhereModelsCannotBeRead) {
   EXPECT_CONTAINS(message_of<UsageError>([] { parsed("[model]\nfrom = \"tiny\"\n"); }),
                   "run.toml:2:8: model.from = \"tiny\": models on disk cannot be read here");
