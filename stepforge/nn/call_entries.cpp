@@ -30,6 +30,7 @@ extern const CallEntry kWideLinearEntry;
 extern const CallEntry kRouteEntry;
 extern const CallEntry kSortRowsEntry;
 extern const CallEntry kExpertInEntry;
+extern const CallEntry kExpertRowsEntry;
 extern const CallEntry kExpertOutEntry;
 extern const CallEntry kLossEntry;
 extern const CallEntry kScoreEntry;
@@ -43,8 +44,8 @@ std::span<const CallEntry* const> call_entries() {
       &kAttentionEntry,   &kToHeadsEntry,    &kToTokensEntry, &kSwigluEntry,   &kResidualAddEntry,
       &kAddEntry,         &kGatedAddEntry,   &kLookupEntry,   &kSplitEntry,    &kConcatEntry,
       &kLatentHeadsEntry, &kWideLinearEntry, &kRouteEntry,    &kSortRowsEntry, &kExpertInEntry,
-      &kExpertOutEntry,   &kLossEntry,       &kScoreEntry,    &kDropoutEntry,  &kLowRankEntry,
-      &kMagnitudeEntry};
+      &kExpertRowsEntry,  &kExpertOutEntry,  &kLossEntry,     &kScoreEntry,    &kDropoutEntry,
+      &kLowRankEntry,     &kMagnitudeEntry};
   return kEntries;
 }
 

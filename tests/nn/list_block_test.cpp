@@ -155,31 +155,51 @@ int input_of(ListWriter& writer, int64_t width) {
   return writer.input({"x", width});
 }
 
-/// Five experts of 4 hidden units, of which a token of width 12 takes 2.
-int write_experts(ListWriter& w, Weights& p, bool stacked) {
-  const ExpertsAttributes attributes{5, 2, stacked};
-  const int x = input_of(w, 12);
-  const int weights =
-      w.call(kRoute, "route", {x}, {p.add("router", {5, 12})}, RouteAttributes{.settings = {{.chosen = 2}}});
-  const int experts = w.results()[1];
-  const int slots = w.call(kSortRows, "slots", {experts}, {}, attributes);
-  const int rows = w.results()[1];
-  const auto matrices = [&](const char* name, int64_t in, int64_t out) {
-    std::vector<const ParameterSpec*> made = {stacked ? p.add(name, {5, in, out})
-                                                      : p.add(name, {5 * out, in})};
-    if (stacked) made.push_back(p.add(std::string(name) + "_bias", {5, out}));
-    return made;
-  };
-  const int gate_up =
-      w.call(kExpertIn, "gate_up", {x, experts, slots, rows}, matrices("gate_up", 12, 8), attributes);
-  SwigluAttributes gated;
-  if (stacked) gated.clamped = ClampedSwiglu{.limit = 2.0, .alpha = 1.3};
-  const int hidden = w.call(kSwiglu, "swiglu", {gate_up, weights, slots}, {}, gated);
-  w.recompute_last();
-  std::vector<int> taken = {hidden, experts, slots, rows};
-  if (stacked) taken.push_back(weights);
-  return w.call(kExpertOut, "down", std::move(taken), matrices("down", 4, 12), attributes);
-}
+/// Experts of 4 hidden units, of which a token of width 12 takes 2.
+struct ExpertCalls {
+  int64_t count = 5;
+  bool stacked = false;
+  bool adapted = false;
+
+  int write(ListWriter& w, Weights& p) const {
+    const ExpertsAttributes attributes{count, 2, stacked};
+    const int x = input_of(w, 12);
+    const int weights = w.call(kRoute, "route", {x}, {p.add("router", {count, 12})},
+                               RouteAttributes{.settings = {{.chosen = 2}}});
+    const int experts = w.results()[1];
+    const int slots = w.call(kSortRows, "slots", {experts}, {}, attributes);
+    const int rows = w.results()[1];
+    int gate_up = w.call(kExpertIn, "gate_up", {x, experts, slots, rows}, matrices(p, "gate_up", 12, 8),
+                         attributes);
+    if (adapted) {
+      const int h = w.call(kExpertIn, "gate_up.A", {x, experts, slots, rows},
+                           {p.add("gate_up_a", {count * 4, 12})}, attributes);
+      gate_up = w.call(kLowRank, "gate_up.B", {h, gate_up, experts},
+                       {p.add("gate_b", {count * 4, 1}), p.add("up_b", {count * 4, 3})},
+                       LowRankAttributes{{{0, 0, 0.5}, {1, 4, 2.0}}, count});
+    }
+    SwigluAttributes gated;
+    if (stacked) gated.clamped = ClampedSwiglu{.limit = 2.0, .alpha = 1.3};
+    const int hidden = w.call(kSwiglu, "swiglu", {gate_up, weights, slots}, {}, gated);
+    w.recompute_last();
+    std::vector<int> taken = {hidden, experts, slots, rows};
+    if (stacked) taken.push_back(weights);
+    const int down = w.call(kExpertOut, "down", std::move(taken), matrices(p, "down", 4, 12), attributes);
+    if (!adapted) return down;
+    const int h = w.call(kExpertRows, "down.A", {hidden, experts}, {p.add("down_a", {count * 2, 4})},
+                         ExpertRowsAttributes{count, 1.5});
+    const int added = w.call(kExpertOut, "down.B", {h, experts, slots, rows},
+                             {p.add("down_b", {count * 12, 2})}, attributes);
+    return w.call(kAdd, "down.sum", {down, added});
+  }
+
+ private:
+  std::vector<const ParameterSpec*> matrices(Weights& p, const std::string& name, int64_t in,
+                                             int64_t out) const {
+    if (!stacked) return {p.add(name, {count * out, in})};
+    return {p.add(name, {count, in, out}), p.add(name + "_bias", {count, out})};
+  }
+};
 
 std::vector<CallCase> call_cases() {
   const int64_t qkv = kShape.qkv_width();
@@ -275,9 +295,15 @@ std::vector<CallCase> call_cases() {
              kRoute, "route", {input_of(w, 12)}, {p.add("router", {6, 12}), p.add("bias", {6})},
              RouteAttributes{.settings = {{.score = RouterScore::sigmoid, .chosen = 2}}, .biased = true});
        }},
-      {"experts", [](ListWriter& w, Weights& p) { return write_experts(w, p, /*stacked=*/false); }},
+      {"experts", [](ListWriter& w, Weights& p) { return ExpertCalls{}.write(w, p); }},
       {"experts_with_biases",
-       [](ListWriter& w, Weights& p) { return write_experts(w, p, /*stacked=*/true); }},
+       [](ListWriter& w, Weights& p) { return ExpertCalls{.stacked = true}.write(w, p); }},
+      {"experts_with_adapters",
+       [](ListWriter& w, Weights& p) { return ExpertCalls{.adapted = true}.write(w, p); }},
+      {"experts_with_adapters_of_which_some_have_no_rows",
+       [](ListWriter& w, Weights& p) {
+         return ExpertCalls{.count = 2 * kTokens + 3, .adapted = true}.write(w, p);
+       }},
       {"dropout",
        [](ListWriter& w, Weights&) {
          return w.call(kDropout, "dropped", {input_of(w, 12)}, {}, DropoutAttributes{});

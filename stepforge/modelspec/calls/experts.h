@@ -3,9 +3,11 @@
 //
 //   sort_rows(experts) -> slots, rows                            where the rows of each token are
 //   expert_in(x, experts, slots, rows; matrices, bias)           -> of each row of a token its expert's product
+//   expert_rows(h, experts; matrices)                            -> of each row its expert's product, times a scale
 //   expert_out(h, experts, slots, rows, weights; matrices, bias) -> of each token the sum of the products of its rows
 //
-// The rows that go in, and those that come out, exist only while a call runs.
+// The rows that go in to expert_in, and those that come out of the products of expert_out, exist only while a call runs.
+// expert_rows is A of an adapter of what expert_out multiplies by (low_rank.h).
 #pragma once
 
 #include "stepforge/base/format.h"
@@ -17,6 +19,12 @@ struct ExpertsAttributes {
   int64_t experts = 0;   ///< of this rank
   int64_t chosen = 1;    ///< rows of each token
   bool stacked = false;  ///< the matrices are one tensor [experts, in, out]; otherwise [experts * out, in]
+};
+
+/// Of matrices [experts * out, in].
+struct ExpertRowsAttributes {
+  int64_t experts = 0;  ///< of this rank
+  double scale = 1.0;
 };
 
 namespace experts_row {
@@ -42,6 +50,17 @@ inline CallWorkspace workspace(const CallView& view, int64_t width) {
   if (view.call.weights.size() > 1 && view.call.weights[1].trained)
     made.backward.fixed_fp32 = made.queued.fixed_fp32 = view.call.weights[1].elements();
   made.weights = made.backward;
+  return made;
+}
+
+/// Of expert_rows: the gradients of operand and matrices are products of the gradient times the scale.
+inline CallWorkspace scaled_gradient(const CallView& view) {
+  const auto& [experts, scale] = view.attributes<ExpertRowsAttributes>();
+  CallWorkspace made;
+  if (scale == 1.0) return made;
+  const LayerValue& rows = view.operands[0];
+  made.backward.token = for_rows_of(rows, {rows.times * view.call.weights[0].shape.at(0) / experts});
+  if (view.call.trains()) made.weights = made.backward;
   return made;
 }
 
@@ -87,6 +106,34 @@ inline constexpr CallKind kExpertIn = {
     .flops = experts_row::flops,
     .workspace = [](const CallView& view) { return experts_row::workspace(view, view.operands[0].width); },
     .text = experts_row::text,
+};
+
+inline constexpr CallKind kExpertRows = {
+    .name = "expert_rows",
+    .rule = TypeRule::linear,
+    .results =
+        [](const CallView& view) {
+          const CallWeight& matrices = view.call.weights.at(0);
+          require_width(view, 0, matrices.shape.at(1));
+          LayerValue made = view.operands[0];
+          made.width = matrices.shape[0] / view.attributes<ExpertRowsAttributes>().experts;
+          return std::vector<LayerValue>{made};
+        },
+    .derivative_reads =
+        [](const CallView& view) { return CallValues{.operands = view.call.trains() ? 0b11U : 0b10U}; },
+    .queued_operands = [](const CallView& view) { return view.call.trains() ? 1U : 0U; },
+    .queues_gradient = [](const CallView& view) { return view.call.trains(); },
+    .flops =
+        [](const CallView& view) {
+          const int64_t elements = view.call.weights[0].elements();
+          return 2.0 * static_cast<double>(view.operands[0].times * elements /
+                                           view.attributes<ExpertRowsAttributes>().experts);
+        },
+    .workspace = experts_row::scaled_gradient,
+    .text =
+        [](const CallView& view) {
+          return format("{} experts", view.attributes<ExpertRowsAttributes>().experts);
+        },
 };
 
 inline constexpr CallKind kExpertOut = {

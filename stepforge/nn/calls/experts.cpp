@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/experts.h"
 
+#include <vector>
+
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include "stepforge/kernels/expert_bias.h"
@@ -101,6 +104,46 @@ void expert_in_backward(const CallRun& run) {
   combine_rows(of_rows, where, x_gradient);
 }
 
+/// The matrices of expert_rows by expert, and where the rows of each are.
+struct RowsOfExperts {
+  std::vector<int64_t> offsets;
+  at::Tensor matrices;  ///< [E, out, in]
+  double scale;
+
+  explicit RowsOfExperts(const CallRun& run) {
+    const auto& attributes = attributes_of<ExpertRowsAttributes>(run.call);
+    const at::Tensor weight = run.weight(0).value().detach();
+    offsets = expert_offsets(run.operands[1], attributes.experts);
+    matrices = weight.view({attributes.experts, -1, weight.size(1)});
+    scale = attributes.scale;
+  }
+};
+
+at::Tensor times_scale(const at::Tensor& rows, double scale) {
+  return scale == 1.0 ? rows : rows.mul(scale);
+}
+
+void expert_rows(const CallRun& run) {
+  const RowsOfExperts of(run);
+  at::Tensor out = run.written[0];
+  grouped_product(run.operands[0], of.matrices, of.offsets, out);
+  if (of.scale != 1.0) out.mul_(of.scale);
+}
+
+void expert_rows_backward(const CallRun& run) {
+  const RowsOfExperts of(run);
+  const at::Tensor& gradient = run.gradients[0];
+  if (run.weight(0).trained()) {
+    run.weight(0).write([gradient, in = run.operands[0], offsets = of.offsets, scale = of.scale,
+                         shape = of.matrices.sizes().vec()](const at::Tensor& target, bool accumulate) {
+      grouped_weight_gradient(times_scale(gradient, scale), in, offsets, target.view(shape), accumulate);
+    });
+  }
+  if (!run.written.wanted(0)) return;
+  const at::Tensor product = times_scale(gradient, of.scale);
+  grouped_input_gradient(product, of.matrices, of.offsets, run.written[0]);
+}
+
 void expert_out(const CallRun& run) {
   const ExpertRows where = rows_of(run);
   const at::Tensor out = run.written[0];
@@ -140,6 +183,7 @@ void expert_out_backward(const CallRun& run) {
 
 extern const CallEntry kSortRowsEntry = {&kSortRows, sort_rows, sort_rows_backward};
 extern const CallEntry kExpertInEntry = {&kExpertIn, expert_in, expert_in_backward};
+extern const CallEntry kExpertRowsEntry = {&kExpertRows, expert_rows, expert_rows_backward};
 extern const CallEntry kExpertOutEntry = {&kExpertOut, expert_out, expert_out_backward};
 
 }  // namespace stepforge
