@@ -45,6 +45,9 @@ TEST(ValueTypes, AdaptersInEveryLayoutOfEveryFamilyFitTogether) {
   for (const std::string& family : family_names()) {
     std::vector<TensorPlanRule> rules;
     if (needs_whole_attention(family)) rules.push_back({"attention", TensorStyle::replicate});
+    adapter.targets = {"all-linear"};
+    if (has_experts(family) && !find_family(family).traits.biased_experts)
+      adapter.targets.emplace_back(".*\\.experts\\..*");
     for (const TensorParallel& tensor : kTensorParts)
       for (const int experts : {1, 3}) {
         if (experts > 1 && (!has_experts(family) || (tensor.degree > 1 && !tensor.sequence))) continue;

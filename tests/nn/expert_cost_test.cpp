@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The costs of catalog/expert_layers.h against the bytes that autograd saves and the allocator counts.
+#include <utility>
+
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -66,7 +68,7 @@ MeasuredExperts measure_experts(const ExpertCase& layer_case, DType compute, boo
 }
 
 BlockCost predicted_experts(const ExpertCase& layer_case, DType compute) {
-  return list_cost(layer_case.layer().list,
+  return list_cost(layer_case.calls(),
                    {.tokens = kCostTokens, .document_length = kCostLength, .compute = compute});
 }
 
@@ -85,6 +87,7 @@ TEST_P(ExpertCost, SavedBytesEqualWhatAutogradKeeps) {
 
 /// The formula of the header.
 TEST_P(ExpertCost, SavedBytesPerTokenAreThoseOfTheHeader) {
+  if (GetParam().adapter.enabled()) return;
   const ExpertDims& d = GetParam().dims;
   const int64_t shared = d.shared_hidden > 0 ? 3 * d.shared_hidden + (d.shared_gate ? d.width : 0) : 0;
   const int64_t compute = d.width + 2 * d.hidden * d.chosen + shared;  // the input is the caller's
@@ -107,6 +110,21 @@ TEST_P(ExpertCost, PeaksAreBoundsThatAreNearlyReached) {
   expect_near_bound(cost.queued_bytes, queued.queued, 1.3, "queued");
 }
 
+/// Rows of 3 experts for each token, of which A makes 4 numbers for each of two matrices, and then B adds to both.
+TEST(AdaptedExpertCost, FlopsAreThoseOfTheProductsOfARow) {
+  const ExpertCase layer_case = adapted_expert_cases().front();
+  ExpertCase plain = layer_case;
+  plain.adapter = {};
+  const auto& [width, hidden] = std::pair(layer_case.dims.width, layer_case.dims.hidden);
+  const auto factors = static_cast<double>(3 * 4 * (2 * (width + hidden) + hidden + width));
+  const BlockCost cost = predicted_experts(layer_case, DType::f32);
+  const double of_base = predicted_experts(plain, DType::f32).forward_flops;
+  EXPECT_EQ(cost.forward_flops - of_base, 2 * factors * kCostTokens);
+  EXPECT_EQ(cost.backward_weight_flops, 2 * factors * kCostTokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(Adapted, ExpertCost, ::testing::ValuesIn(adapted_expert_cases()),
+                         [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Layers, ExpertCost, ::testing::ValuesIn(expert_cases()),
                          [](const auto& info) { return info.param.name; });
 

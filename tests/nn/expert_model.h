@@ -14,6 +14,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/expert_layers.h"
 #include "stepforge/kernels/kernel_list.h"
 #include "stepforge/nn/list_block.h"
@@ -30,6 +31,7 @@ struct ExpertCase {
   RouterSettings router = {};
   ExpertNames names = qwen_expert_names();
   bool correction = false;
+  AdapterConfig adapter = {};
 
   LayerTraits traits() const {
     return {.norm_eps = 1e-5,
@@ -39,6 +41,23 @@ struct ExpertCase {
   LayerSpec layer() const {
     return expert_layer("layers.0.mlp", "model.layers.0.", dims, names, 0.02, false, traits(), router);
   }
+  /// The layer as a model, with its adapters.
+  ModelSpec model() const {
+    const LayerSpec whole = layer();
+    ModelSpec made;
+    made.layers = 1;
+    made.units = {{"layers.0", whole.parameters}};
+    made.blocks = {{.name = "layers.0",
+                    .layer = 0,
+                    .units = {0},
+                    .inputs = {{"hidden", dims.width}},
+                    .outputs = {{"hidden", dims.width}},
+                    .list = whole.list,
+                    .generation = whole.list}};
+    add_adapters(made, adapter, {DType::f32});
+    return made;
+  }
+  CallList calls() const { return model().blocks.front().list; }
 };
 
 /// Makes GoogleTest print the case's name instead of its bytes.
@@ -64,25 +83,44 @@ inline std::vector<ExpertCase> expert_cases() {
           {"deepseek", plain, {grouped, 0.5}, deepseek_expert_names(), true}};
 }
 
+/// Experts with adapters: of all their matrices, with one rank or several; of some; and beside those of a shared expert.
+inline std::vector<ExpertCase> adapted_expert_cases() {
+  const ExpertDims dims{.width = 24, .hidden = 20, .experts = 8, .chosen = 3};
+  ExpertDims gated = dims;
+  gated.shared_hidden = 28;
+  gated.shared_gate = true;
+  ExpertDims one = dims;
+  one.chosen = 1;
+  const RouterOptions softmax{.chosen = 3, .normalize = true};
+  AdapterConfig all;
+  all.type = AdapterType::lora;
+  all.rank = 4;
+  all.alpha = 6;
+  all.targets = {".*\\.experts\\..*"};
+  AdapterConfig ranks = all;
+  ranks.patterns = {{.pattern = "up_proj", .rank = 5}, {.pattern = "down_proj", .rank = 2, .alpha = 2}};
+  AdapterConfig some = all;
+  some.targets = {"up_proj"};
+  AdapterConfig both = all;
+  both.targets = {"all-linear", "down_proj"};
+  return {{"qwen3_adapted", dims, {softmax, 0.5, 0.25}, qwen_expert_names(), false, all},
+          {"qwen3_adapted_with_ranks", dims, {softmax}, qwen_expert_names(), false, ranks},
+          {"one_of_many_adapted", one, {{.chosen = 1}, 0.5}, qwen_expert_names(), false, some},
+          {"qwen2_gated_adapted", gated, {{.chosen = 3}}, qwen_expert_names(), false, both}};
+}
+
 /// The layer of a case with storage; its parameters are gathered.
 struct ExpertModel {
   explicit ExpertModel(const ExpertCase& layer_case, DType compute = DType::f32)
       : spec(layer_case.layer()),
-        units({{"layers.0", spec.parameters}}),
-        store(units, rank_layout(units, {.gather = compute})),
+        adapted(layer_case.model()),
+        store(adapted.units, rank_layout(adapted.units, {.gather = compute})),
         correction(layer_case.correction ? random_tensor({layer_case.dims.experts}, 50) * 0.3 : at::Tensor()),
         correction_spec{"layers.0.mlp.correction", {layer_case.dims.experts}, {}},
         correction_parameter(&correction_spec, correction, at::Tensor()),
-        block(spec.list, spec.list, lookup(), std::make_shared<const LayerResources>()) {
-    UnitStore& unit = store.unit(0);
-    for (size_t i = 0; i < unit.parameters().size(); ++i) {
-      at::Tensor master = unit.master_view(i);
-      const bool norm = unit.spec().parameters[i].tag == ParameterTag::norm;
-      master.copy_(random_tensor(master.sizes(), 100 + i) * (norm ? 0.25 : 0.4) + (norm ? 1.0 : 0.0));
-    }
-    if (!unit.resident())
-      unit.gather(at::empty({unit.gathered_size()}, unit.parameters().front().value().scalar_type()));
-    unit.start_gradient();
+        block(adapted.blocks.front().list, adapted.blocks.front().list, lookup(),
+              std::make_shared<const LayerResources>()) {
+    for (size_t u = 0; u < store.size(); ++u) fill(store.unit(u), 100 + 50 * u);
   }
   ExpertModel(const ExpertModel&) = delete;
   ExpertModel& operator=(const ExpertModel&) = delete;
@@ -97,13 +135,25 @@ struct ExpertModel {
     return forward_in_graph(block, {x}, context).front();
   }
 
-  LayerSpec spec;
-  std::vector<UnitSpec> units;
+  LayerSpec spec;     ///< without adapters
+  ModelSpec adapted;  ///< the layer as it is stored and run
   ModelStore store;
   at::Tensor correction;
   ParameterSpec correction_spec;
   Parameter correction_parameter;
   ListBlock block;
+
+ private:
+  static void fill(UnitStore& unit, uint64_t seed) {
+    for (size_t i = 0; i < unit.parameters().size(); ++i) {
+      at::Tensor master = unit.master_view(i);
+      const bool norm = unit.spec().parameters[i].tag == ParameterTag::norm;
+      master.copy_(random_tensor(master.sizes(), seed + i) * (norm ? 0.25 : 0.4) + (norm ? 1.0 : 0.0));
+    }
+    if (!unit.resident())
+      unit.gather(at::empty({unit.gathered_size()}, unit.parameters().front().value().scalar_type()));
+    unit.start_gradient();
+  }
 };
 
 /// The layer and the losses of its router, by a loop over all experts.

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/catalog/adapter_writer.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "stepforge/base/random.h"
+#include "stepforge/modelspec/calls/exchange.h"
+#include "stepforge/modelspec/calls/linear.h"
+#include "stepforge/modelspec/calls/magnitude.h"
+#include "stepforge/modelspec/calls/residual.h"
+#include "stepforge/modelspec/list_rewriter.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The operand of expert_in and expert_out that says which experts each token takes.
+constexpr std::size_t kExpertsOperand = 1;
+
+/// Adds the calls of adapters to the lists of a block.
+class AdapterWriter {
+ public:
+  AdapterWriter(const CallList& list, const Adapters& adapters, bool dropout)
+      : list_(list), adapters_(adapters), dropout_(dropout), rewriter_(list) {}
+
+  CallList write() {
+    rewriter_.take_inputs(Rows::tokens);
+    for (const Call& call : list_.calls) {
+      if (const Adapter* found = adapter_of(call); found != nullptr) {
+        if (call.is(kExpertIn))
+          add_expert_in(call, *found);
+        else if (call.is(kExpertOut))
+          add_expert_out(call, *found);
+        else
+          add_product(call, *found);
+      } else if (call.is(kExchange) && leaving_ != nullptr && call.operands.front() == left_) {
+        add_exchange(call);
+      } else {
+        rewriter_.replace(call, rewriter_.moved(call));
+      }
+    }
+    return rewriter_.finish();
+  }
+
+ private:
+  const Adapter* adapter_of(const Call& call) const {
+    if (!multiplies(call)) return nullptr;
+    const auto found = adapters_.find(call.weights.front().name);
+    return found == adapters_.end() ? nullptr : &found->second;
+  }
+
+  int add(const Call& beside, const CallKind& kind, const char* name, std::vector<int> operands,
+          Call call = {}) {
+    call.kind = &kind;
+    call.name = beside.name + name;
+    call.region = beside.region;
+    call.operands = std::move(operands);
+    return rewriter_.add(std::move(call));
+  }
+
+  /// h = A x, then the product itself, then what B adds to it.
+  void add_product(const Call& call, const Adapter& adapter) {
+    Call moved = rewriter_.moved(call);
+    const LinearAttributes beside = linear_attributes(call);
+    int x = moved.operands.front();
+    if (beside.gathers_input)
+      x = add(call, kExchange, ".enter", {x},
+              {.attributes = ExchangeAttributes{ExchangeKind::gather, ExchangeKind::sum_slice},
+               .recompute = true});
+    if (dropout_)
+      x = add(call, kDropout, ".dropout", {x},
+              {.attributes = DropoutAttributes{stream_key(0, adapter.a.name)}, .recompute = true});
+    int h = add(call, kLinear, ".A", {x},
+                {.weights = {call_weight(adapter.a)},
+                 .sums_weight_gradients = adapter.sums && adapter.division == Division::rows});
+    rewriter_.replace(call, std::move(moved));
+    if (beside.scatters_result)
+      h = add(call, kExchange, ".leave", {h},
+              {.attributes = ExchangeAttributes{ExchangeKind::sum_slice, ExchangeKind::gather}});
+    if (adapter.division == Division::columns && !beside.scatters_result) {
+      // Both are shares of sums: they leave, and are added afterwards.
+      leaving_ = &adapter;
+      left_ = call.results.front();
+      left_h_ = h;
+      return;
+    }
+    add_low_rank(call, call, adapter, h);
+  }
+
+  void add_exchange(const Call& call) {
+    Call beside = rewriter_.moved(call);
+    beside.operands = {left_h_};
+    beside.name += ".A";
+    const int h = rewriter_.add(std::move(beside));
+    rewriter_.replace(call, rewriter_.moved(call));
+    const auto product = std::ranges::find_if(
+        list_.calls, [&](const Call& other) { return std::ranges::count(other.results, left_) > 0; });
+    add_low_rank(*product, call, *std::exchange(leaving_, nullptr), h);
+  }
+
+  /// `made`: the call whose result gets what B adds.
+  void add_low_rank(const Call& product, const Call& made, const Adapter& adapter, int h) {
+    int& y = rewriter_.place(made.results.front());
+    Call call{.attributes = adapter.low_rank,
+              .sums_weight_gradients = adapter.sums && rewriter_.value(h).rows == Rows::slice};
+    for (const ParameterSpec& b : adapter.b) call.weights.push_back(call_weight(b));
+    y = add(product, kLowRank, ".B", {h, y}, std::move(call));
+    if (!adapter.magnitudes.empty()) add_magnitude(product, adapter, y);
+  }
+
+  /// The same of the rows of experts: h is gathered as y is.
+  void add_expert_in(const Call& call, const Adapter& adapter) {
+    const Call moved = rewriter_.moved(call);
+    const int h = add(call, kExpertIn, ".A", moved.operands,
+                      {.weights = {call_weight(adapter.a)}, .attributes = call.attributes});
+    rewriter_.replace(call, moved);
+    int& y = rewriter_.place(call.results.front());
+    Call call_b{.attributes = adapter.low_rank};
+    for (const ParameterSpec& b : adapter.b) call_b.weights.push_back(call_weight(b));
+    y = add(call, kLowRank, ".B", {h, y, moved.operands.at(kExpertsOperand)}, std::move(call_b));
+  }
+
+  /// What B makes of the rows is combined, and then added.
+  void add_expert_out(const Call& call, const Adapter& adapter) {
+    const Call moved = rewriter_.moved(call);
+    std::vector<int> operands = moved.operands;
+    const ExpertRowsAttributes scaled{adapter.low_rank.experts, adapter.low_rank.parts.front().scale};
+    operands.front() = add(call, kExpertRows, ".A", {operands.front(), operands.at(kExpertsOperand)},
+                           {.weights = {call_weight(adapter.a)}, .attributes = scaled});
+    rewriter_.replace(call, moved);
+    int& y = rewriter_.place(call.results.front());
+    const int added =
+        add(call, kExpertOut, ".B", std::move(operands),
+            {.weights = {call_weight(adapter.b.front())}, .attributes = call.attributes});
+    y = add(call, kAdd, ".sum", {y, added});
+  }
+
+  void add_magnitude(const Call& product, const Adapter& adapter, int& y) {
+    Call call{.attributes = MagnitudeAttributes{adapter.low_rank.parts, adapter.division == Division::columns},
+              .sums_weight_gradients = adapter.sums && rewriter_.value(y).rows == Rows::slice};
+    for (const ParameterSpec& magnitude : adapter.magnitudes) call.weights.push_back(call_weight(magnitude));
+    call.weights.push_back(constant_weight(product.weights.front()));
+    call.weights.push_back(constant_weight(call_weight(adapter.a)));
+    for (const ParameterSpec& b : adapter.b) call.weights.push_back(constant_weight(call_weight(b)));
+    y = add(product, kMagnitude, ".magnitude", {y}, std::move(call));
+  }
+
+  const CallList& list_;
+  const Adapters& adapters_;
+  bool dropout_;
+  Rewriter rewriter_;
+  const Adapter* leaving_ = nullptr;  ///< of a product whose result is exchanged next
+  int left_ = -1;                     ///< this result
+  int left_h_ = -1;
+};
+
+}  // namespace
+
+bool multiplies(const Call& call) {
+  return call.is(kLinear) || call.is(kExpertIn) || call.is(kExpertOut);
+}
+
+CallList write_adapters(const CallList& list, const Adapters& adapters, bool dropout) {
+  return AdapterWriter(list, adapters, dropout).write();
+}
+
+}  // namespace stepforge
