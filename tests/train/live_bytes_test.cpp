@@ -95,6 +95,9 @@ const std::string kGathered = "parallelism.expert_parallel_dispatcher=allgather"
 const Strings kExperts = {"model.family=qwen3_moe", "model.n_experts=4", "model.experts_per_token=4",
                           "model.moe_ffn_dim=48"};
 
+const Strings kExpertAdapters = {"adapter.type=lora", "adapter.rank=4",
+                                 R"(adapter.targets=all-linear,.*\.experts\..*)"};
+
 const Strings kFrozen = {"model.freeze=embedding,layers.0,layers.1", "model.frozen_dtype=bf16"};
 
 /// Adapters of matrices whose rows are whole blocks of codes, also on two tensor-parallel ranks.
@@ -148,6 +151,9 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"context_by_heads", 2, {kContext, "parallelism.context_parallel_method=ulysses"}},
         // Each token takes all experts, so that the rows that come are as many as those that go.
         MemoryLayout{"experts", 2, kExperts + Strings{kSpread}},
+        MemoryLayout{"experts_with_adapters", 2, kExperts + kExpertAdapters + Strings{kSpread}},
+        MemoryLayout{"experts_with_adapters_recomputed", 2,
+                     kExperts + kExpertAdapters + Strings{"activation_checkpoint.mode=full"}},
         MemoryLayout{"experts_gathered", 2, kExperts + Strings{kSpread, kGathered}},
         MemoryLayout{"divided_experts_gathered", 4,
                      kExperts + Strings{kTensor, kGathered, "parallelism.expert_tensor_parallel_degree=2",

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that train adapters of experts: where they start, in which layouts they have the same curve, and what they leave.
+#include <cmath>
+
+#include "stepforge/catalog/adapters.h"
+#include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/checkpoint/adapter_folder.h"
+#include "stepforge/checkpoint/hf_folder.h"
+#include "tests/checkpoint/stacked_files.h"
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+const Strings kMixture{"model.family=qwen3_moe",      "model.n_experts=4",   "model.experts_per_token=2",
+                       "model.moe_ffn_dim=48",        "model.n_kv_heads=2",  "training.global_batch_size=4",
+                       "training.local_batch_size=1", "model.ffn_dim=48"};
+const std::string kSpreadOverTwo = "parallelism.expert_parallel_degree=2";
+
+/// A Hugging Face folder of a mixture that was trained for two steps.
+fs::path mixture(const TempFolder& folder, const Strings& more = {}) {
+  TestRun(trainer_run(folder / "mixture") + kMixture +
+          Strings{"training.steps=2", "checkpoint.last_save_in_hf=true"} + more)
+      .run();
+  return folder / "mixture" / "hf" / "step-2";
+}
+
+/// Starts from `base`, without an adapter.
+Strings mixture_run(const TempFolder& folder, const std::string& name, const fs::path& base,
+                    const Strings& more = {}) {
+  return trainer_run(folder / name) + kMixture +
+         Strings{format("checkpoint.initial_load_path={}", base.string()), "training.steps=4",
+                 "checkpoint.interval=2", "lr_scheduler.warmup_steps=0", "optimizer.lr=0.01"} +
+         more;
+}
+
+/// Of experts and of all other matrices of layers.
+Strings expert_lora(const Strings& more = {}) {
+  return Strings{"adapter.type=lora", "adapter.rank=4", R"(adapter.targets=all-linear,.*\.experts\..*)"} +
+         more;
+}
+
+double first_loss(const Strings& run) {
+  const Strings one_step{"training.steps=1", "checkpoint.enable=false", "optimizer.lr=0"};
+  return TestRun(run + one_step).run().at(0).loss;
+}
+
+TensorFolder stored_at(const TempFolder& folder, const std::string& run, int64_t step) {
+  return stored_tensors(folder / run / "checkpoint" / format("step-{}", step));
+}
+
+std::string stored_bytes(const TensorFolder& tensors, const std::string& name) {
+  const StoredTensor* found = tensors.find(name);
+  if (found == nullptr) return "none";
+  const TensorSlice all = whole_slice(found->shape);
+  std::vector<std::byte> bytes(static_cast<size_t>(all.elements()) * 4);
+  tensors.read(name, all, bytes);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST(ExpertAdapterRun, StartsAsTheModelThatItBelongsToAndLearns) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  for (const char* compute : {"fp32", "bf16"}) {
+    const Strings in{format("precision.compute={}", compute)};
+    const double plain = first_loss(mixture_run(folder, format("plain_{}", compute), base, in));
+    const Strings longer{"training.steps=30", "checkpoint.enable=false"};
+    const Records steps =
+        TestRun(mixture_run(folder, format("adapted_{}", compute), base, in + expert_lora(longer))).run();
+    EXPECT_EQ(steps.at(0).loss, plain) << "B is zero: " << compute;
+    EXPECT_LT(steps.back().loss, plain);
+  }
+}
+
+TEST(ExpertAdapterRun, TrainsEachMatrixOfEachExpert) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  TestRun(mixture_run(folder, "run", base, expert_lora())).run();
+  const TensorFolder early = stored_at(folder, "run", 2);
+  const TensorFolder late = stored_at(folder, "run", 4);
+  int64_t of_experts = 0;
+  for (const std::string& name : late.names()) {
+    if (!is_adapter_tensor(name)) continue;
+    of_experts += name.find(".experts.") != std::string::npos ? 1 : 0;
+    EXPECT_NE(stored_bytes(early, name), stored_bytes(late, name)) << name;
+  }
+  EXPECT_EQ(of_experts, 2 * 4 * 3 * 2) << "layers, experts, matrices, A and B";
+}
+
+TEST(ExpertAdapterRun, ContinuesOnAnyNumberOfRanksWithTheSameBits) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  const Strings ordered = expert_lora({"training.reduction=ordered"});
+  const Records whole = TestRun(mixture_run(folder, "whole", base, ordered)).run();
+  for (const int ranks : {1, 2}) {
+    const std::string name = format("on_{}", ranks);
+    fs::create_directories(folder / name);
+    fs::copy(folder / "whole", folder / name, fs::copy_options::recursive);
+    const auto records =
+        RankThreads(ranks).run(mixture_run(folder, name, base, ordered + Strings{"checkpoint.load_step=2"}));
+    ASSERT_EQ(records.at(0).size(), 2U);
+    EXPECT_EQ(records[0][1].loss, whole.at(3).loss) << name;
+    EXPECT_EQ(records[0][1].grad_norm, whole.at(3).grad_norm) << name;
+  }
+}
+
+/// Products of other numbers of rows are rounded differently.
+void expect_same_curve(const Records& found, const Records& expected, const std::string& name) {
+  ASSERT_EQ(found.size(), expected.size()) << name;
+  for (size_t step = 0; step < expected.size(); ++step) {
+    EXPECT_NEAR(found[step].loss, expected[step].loss, 2e-5 * expected[step].loss) << name;
+    EXPECT_NEAR(found[step].grad_norm, expected[step].grad_norm, 1e-3 * expected[step].grad_norm) << name;
+  }
+}
+
+TEST(ExpertAdapterRun, OfSpreadExpertsHasTheCurveOfOneRank) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  const Records one = TestRun(mixture_run(folder, "one", base, expert_lora())).run();
+  const std::string tensor = "parallelism.tensor_parallel_degree=2";
+  int number = 0;
+  for (const auto& [ranks, layout] : std::vector<std::pair<int, Strings>>{
+           {2, {kSpreadOverTwo}},
+           {2, {kSpreadOverTwo, "parallelism.expert_parallel_dispatcher=allgather"}},
+           {2, {kSpreadOverTwo, "activation_checkpoint.mode=full"}},
+           {2, {tensor}},
+           {2, {tensor, kSpreadOverTwo}},
+           {4, {kSpreadOverTwo}}}) {
+    const std::string name = format("spread{}", ++number);
+    const auto records = RankThreads(ranks).run(mixture_run(folder, name, base, expert_lora(layout)));
+    expect_same_curve(records.at(0), one, name + ": " + join(layout, " "));
+  }
+  // What these ranks have stored one rank continues.
+  const Records continued =
+      TestRun(mixture_run(folder, "spread1", base, expert_lora({"checkpoint.load_step=2"}))).run();
+  expect_same_curve(continued, {one.at(2), one.at(3)}, "continued by one rank");
+}
+
+TEST(ExpertAdapterRun, OfCodesHasTheCurveOfOneRank) {
+  const TempFolder folder;
+  const Strings blocks{"model.dim=128",      "model.n_heads=4",       "model.n_kv_heads=2",
+                       "model.head_dim=32",  "model.moe_ffn_dim=128", "model.ffn_dim=128"};
+  const fs::path base = mixture(folder, blocks);
+  const Strings coded = expert_lora({"model.frozen_dtype=nf4"}) + blocks;
+  TestRun run(mixture_run(folder, "one", base, coded));
+  const Records one = run.run();
+  int64_t of_experts = 0;
+  for (size_t u = 0; u < run.trainer().store->size(); ++u) {
+    const UnitStore& unit = run.trainer().store->unit(u);
+    for (const ParameterSpec& parameter : unit.spec().parameters)
+      if (unit.coded() && parameter.name.find(".expert_") != std::string::npos) ++of_experts;
+  }
+  EXPECT_EQ(of_experts, 4) << "gate_up and down of two layers";
+  const auto records =
+      RankThreads(2).run(mixture_run(folder, "two", base, coded + Strings{kSpreadOverTwo}));
+  expect_same_curve(records.at(0), one, "two");
+}
+
+TEST(ExpertAdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  TestRun(mixture_run(folder, "first", base, expert_lora({"checkpoint.last_save_in_hf=true"}))).run();
+  const fs::path adapter = folder / "first" / "hf" / "step-4";
+  ASSERT_TRUE(fs::exists(adapter / "adapter_model.safetensors"));
+  TestRun(mixture_run(folder, "second", base,
+                      {"adapter.from=" + adapter.string(), "training.steps=1", "checkpoint.interval=1",
+                       "optimizer.lr=0"}))
+      .run();
+  const TensorFolder left = stored_at(folder, "first", 4);
+  const TensorFolder right = stored_at(folder, "second", 1);
+  int64_t compared = 0;
+  for (const std::string& name : left.names()) {
+    if (!is_adapter_tensor(name)) continue;
+    ++compared;
+    EXPECT_EQ(stored_bytes(left, name), stored_bytes(right, name)) << name;
+  }
+  EXPECT_EQ(compared, 2 * (4 + 4 * 3) * 2) << "layers, matrices of attention and of experts, A and B";
+}
+
+TEST(ExpertAdapterRun, IsMergedIntoAModelThatComputesTheSame) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  TestRun run(mixture_run(folder, "run", base, expert_lora({"checkpoint.last_save_in_hf=true"})));
+  run.run();
+  const fs::path adapter = folder / "run" / "hf" / "step-4";
+  const ModelSpec plain = model_spec(run.trainer().config.model);
+  const AdapterDeltas deltas = read_adapters({adapter.string()}, plain);
+  for (const bool stacked : {false, true})
+    export_hf(folder / format("merged{}", stacked ? 1 : 0), run.trainer().config.model, plain,
+              open_hf_weights(base), nullptr, {.stacked_experts = stacked, .adapters = &deltas});
+  const double before = first_loss(mixture_run(folder, "base", base));
+  const double adapted =
+      first_loss(mixture_run(folder, "adapted", base, {"adapter.from=" + adapter.string()}));
+  const double merged = first_loss(mixture_run(folder, "merged", folder / "merged0"));
+  EXPECT_GT(std::abs(adapted - before), 1e-3);
+  EXPECT_NEAR(merged, adapted, 2e-5 * adapted);
+  EXPECT_EQ(first_loss(mixture_run(folder, "stacked", folder / "merged1")), merged);
+}
+
+}  // namespace
+}  // namespace stepforge::testing
