@@ -34,7 +34,7 @@ void dropout_backward(const CallRun& run) {
 
 /// One part of the call for the rows of one expert, or of all: the columns of h, of y or its gradient, and the matrix between them.
 struct Part {
-  at::Tensor h;  ///< undefined if it is not needed
+  at::Tensor h;
   at::Tensor y;
   at::Tensor weight;
   double scale;
@@ -65,11 +65,10 @@ class RowGroups {
       const int64_t rows = offsets_[g + 1] - offsets_[g];
       if (rows == 0) continue;
       const auto group = static_cast<int64_t>(g);
-      Part found{{},
+      Part found{h.narrow(0, offsets_[g], rows).narrow(1, part.rank_begin, weights.size(2)),
                  y.narrow(0, offsets_[g], rows).narrow(1, part.column_begin, weights.size(1)),
                  weights.select(0, group),
                  part.scale};
-      if (h.defined()) found.h = h.narrow(0, offsets_[g], rows).narrow(1, part.rank_begin, weights.size(2));
       body(group, found);
     }
   }
