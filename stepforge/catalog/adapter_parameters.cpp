@@ -59,10 +59,9 @@ std::optional<Adapter> adapter_of(const ParameterSpec& base, const UnitSpec& uni
                       .sub_tensors = {std::move(b)},
                       .lr_factor = adapter.b_lr_ratio});
     if (adapter.type == AdapterType::dora) {
-      SubTensor magnitude = adapter_tensor("weight", format("{}{}", hf_name, kMagnitudeSuffix), tensor.rows,
-                                           {whole[0]},
-                                           made.division == Division::rows ? std::vector{tensor.offsets[0]}
-                                                                           : std::vector<int64_t>());
+      SubTensor magnitude = adapter_tensor(
+          "weight", format("{}{}", hf_name, kMagnitudeSuffix), tensor.rows, {whole[0]},
+          made.division == Division::rows ? std::vector{tensor.offsets[0]} : std::vector<int64_t>());
       made.magnitudes.push_back({.name = format("{}.lora_magnitude.{}", base.name, tensor.name),
                                  .shape = {tensor.rows},
                                  .sub_tensors = {std::move(magnitude)},

@@ -131,15 +131,15 @@ class AdapterWriter {
                            {.weights = {call_weight(adapter.a)}, .attributes = scaled});
     rewriter_.replace(call, moved);
     int& y = rewriter_.place(call.results.front());
-    const int added =
-        add(call, kExpertOut, ".B", std::move(operands),
-            {.weights = {call_weight(adapter.b.front())}, .attributes = call.attributes});
+    const int added = add(call, kExpertOut, ".B", std::move(operands),
+                          {.weights = {call_weight(adapter.b.front())}, .attributes = call.attributes});
     y = add(call, kAdd, ".sum", {y, added});
   }
 
   void add_magnitude(const Call& product, const Adapter& adapter, int& y) {
-    Call call{.attributes = MagnitudeAttributes{adapter.low_rank.parts, adapter.division == Division::columns},
-              .sums_weight_gradients = adapter.sums && rewriter_.value(y).rows == Rows::slice};
+    Call call{
+        .attributes = MagnitudeAttributes{adapter.low_rank.parts, adapter.division == Division::columns},
+        .sums_weight_gradients = adapter.sums && rewriter_.value(y).rows == Rows::slice};
     for (const ParameterSpec& magnitude : adapter.magnitudes) call.weights.push_back(call_weight(magnitude));
     call.weights.push_back(constant_weight(product.weights.front()));
     call.weights.push_back(constant_weight(call_weight(adapter.a)));

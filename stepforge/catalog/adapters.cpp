@@ -29,10 +29,10 @@ Adapters choose_adapters(const ModelSpec& model, AdapterChoice& choice, const Ad
           return multiplies(call) && call.weights.front().name == parameter.name;
         });
         if (product == block.list.calls.end()) continue;
-        auto found = product->is(kLinear)
-                         ? adapter_of(parameter, unit, choice, adapter)
-                         : expert_adapter_of(parameter, attributes_of<ExpertsAttributes>(*product), choice,
-                                             adapter);
+        auto found =
+            product->is(kLinear)
+                ? adapter_of(parameter, unit, choice, adapter)
+                : expert_adapter_of(parameter, attributes_of<ExpertsAttributes>(*product), choice, adapter);
         if (found) adapters.emplace(parameter.name, std::move(*found));
       }
     }

@@ -74,10 +74,10 @@ bool is_chosen(const ExpertPart& part, AdapterChoice& choice) {
     (choice.targets_expert(part.module(e)) ? named : other) = e;
   if (named == part.tensors.size()) return false;
   if (other < part.tensors.size()) {
-    throw UsageError(
-        format("adapter.targets names {} but not {}: the experts of a layer have adapters together; name this "
-               "matrix of all of them, or of none",
-               part.module(named), part.module(other)));
+    throw UsageError(format(
+        "adapter.targets names {} but not {}: the experts of a layer have adapters together; name this "
+        "matrix of all of them, or of none",
+        part.module(named), part.module(other)));
   }
   for (std::size_t e = 1; e < part.tensors.size(); ++e) {
     if (choice.ranks.rank(part.module(e)) == choice.ranks.rank(part.module(0)) &&

@@ -21,8 +21,8 @@ namespace stepforge {
 /// A value of model.family; registered by plug-ins. Texts and functions must last as long as the plug-in is loaded.
 struct ModelFamily {
   static constexpr std::string_view kKind = "model family";
-  std::string_view name;             ///< model.family
-  std::string_view hf_model_type;    ///< "model_type" in config.json
+  std::string_view name;                  ///< model.family
+  std::string_view hf_model_type;         ///< "model_type" in config.json
   std::string_view hf_architecture = {};  ///< "architectures" in config.json
   /// The traits of every layer; layer_traits() adds what the configuration decides.
   LayerTraits traits = {};

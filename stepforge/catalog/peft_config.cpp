@@ -96,7 +96,7 @@ constexpr std::string_view kIgnored[] = {
 
 /// Fields that must be absent, null, false or empty.
 constexpr std::string_view kUnused[] = {
-    "exclude_modules",         "layer_replication", "lora_bias", "monteclora_config", "target_parameters",
+    "exclude_modules",         "layer_replication", "lora_bias",  "monteclora_config", "target_parameters",
     "trainable_token_indices", "use_bdlora",        "use_qalora", "velora_config",
 };
 
@@ -130,18 +130,9 @@ void add_patterns(const JsonReader& reader, AdapterConfig& adapter) {
 }
 
 void check_fields(const JsonReader& reader) {
-  constexpr std::string_view kRead[] = {"peft_type",
-                                        "r",
-                                        "lora_alpha",
-                                        "lora_dropout",
-                                        "target_modules",
-                                        "rank_pattern",
-                                        "alpha_pattern",
-                                        "use_rslora",
-                                        "use_dora",
-                                        "modules_to_save",
-                                        "layers_to_transform",
-                                        "bias"};
+  constexpr std::string_view kRead[] = {
+      "peft_type",     "r",          "lora_alpha", "lora_dropout",    "target_modules",      "rank_pattern",
+      "alpha_pattern", "use_rslora", "use_dora",   "modules_to_save", "layers_to_transform", "bias"};
   for (const auto& [key, value] : reader.object().json().items()) {
     if (std::ranges::count(kRead, key) > 0 || std::ranges::count(kIgnored, key) > 0 || is_unset(value))
       continue;

@@ -47,8 +47,8 @@ at::Tensor magnitudes_of(const TensorFolder& weights, const std::string& prefix,
     throw FormatError(format("the adapter is one of DoRA, but has no {}", name));
   const at::Tensor magnitudes = read_whole(weights, name);
   if (magnitudes.numel() != rows)
-    throw FormatError(format("{} is {}, but the matrix has {} rows", name,
-                             shape_text(magnitudes.sizes().vec()), rows));
+    throw FormatError(
+        format("{} is {}, but the matrix has {} rows", name, shape_text(magnitudes.sizes().vec()), rows));
   return magnitudes.view({rows});
 }
 

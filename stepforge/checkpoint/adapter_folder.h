@@ -51,8 +51,8 @@ class AdapterDeltas {
 
  private:
   struct Product {
-    at::Tensor a;  ///< [rank, columns] fp32
-    at::Tensor b;  ///< [rows, rank] fp32, scaled
+    at::Tensor a;           ///< [rank, columns] fp32
+    at::Tensor b;           ///< [rows, rank] fp32, scaled
     at::Tensor magnitudes;  ///< [rows] fp32; undefined if it has none
     double weight = 1.0;
   };

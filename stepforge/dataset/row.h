@@ -26,7 +26,7 @@ struct Row {
   /// [seq_len + 1], 1 if the token counts in the loss where it is the label, else 0; empty if all count.
   std::vector<uint8_t> counted;
   std::vector<RowPair> pairs = {};  ///< of a source of pairs
-  int64_t padding = 0;         ///< of the first seq_len tokens, those at the end that are no document's
+  int64_t padding = 0;              ///< of the first seq_len tokens, those at the end that are no document's
 };
 
 }  // namespace stepforge

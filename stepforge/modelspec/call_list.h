@@ -61,8 +61,8 @@ CallWeight constant_weight(CallWeight weight);
 /// One call: its kind with operands.
 struct Call {
   const CallKind* kind = nullptr;
-  std::string name = {};      ///< "qkv"; in plans and errors
-  std::string region = {};    ///< "attention": what activation_checkpoint.regions names
+  std::string name = {};           ///< "qkv"; in plans and errors
+  std::string region = {};         ///< "attention": what activation_checkpoint.regions names
   std::vector<int> operands = {};  ///< indices of values
   std::vector<int> results = {};
   std::vector<CallWeight> weights = {};

@@ -71,7 +71,7 @@ enum class LayerPart : uint8_t {
 struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;
-  int layer = -1;          ///< index of the transformer layer, -1 for embedding and heads
+  int layer = -1;               ///< index of the transformer layer, -1 for embedding and heads
   std::vector<int> units = {};  ///< indices into ModelSpec::units
   std::vector<BundleEntry> inputs = {};
   std::vector<BundleEntry> outputs = {};

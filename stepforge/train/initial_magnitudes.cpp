@@ -65,7 +65,8 @@ UnitStore& unit_with(ModelStore& store, const std::vector<int>& units, const std
 void set_initial_magnitudes(const ModelSpec& model, ModelStore& store, const TensorExchange& tensor) {
   const at::NoGradGuard no_grad;
   for (const BlockSpec& block : model.blocks) {
-    if (std::ranges::none_of(block.list.calls, [](const Call& call) { return call.is(kMagnitude); })) continue;
+    if (std::ranges::none_of(block.list.calls, [](const Call& call) { return call.is(kMagnitude); }))
+      continue;
     std::vector<std::pair<std::string, at::Tensor>> found;
     {
       const GatheredUnits gathered(store, block.units);
@@ -73,7 +74,8 @@ void set_initial_magnitudes(const ModelSpec& model, ModelStore& store, const Ten
         if (!call.is(kMagnitude)) continue;
         std::vector<Parameter*> weights;
         for (const CallWeight& weight : call.weights) weights.push_back(&store.parameter(weight.name));
-        const at::Tensor norms = weight_norms(call, weights, tensor, weight_norm_scratch(call, weights)).cpu();
+        const at::Tensor norms =
+            weight_norms(call, weights, tensor, weight_norm_scratch(call, weights)).cpu();
         const auto& parts = attributes_of<MagnitudeAttributes>(call).parts;
         for (std::size_t i = 0; i < parts.size(); ++i)
           found.emplace_back(call.weights[i].name,

@@ -126,9 +126,12 @@ TEST(Adapters, OfDoraHaveMagnitudesInAUnitThatIsReadInFp32) {
   const ParameterSpec& v = parameter(model, "layers.0.attention.qkv.lora_magnitude.v");
   EXPECT_EQ(v.shape, (std::vector<int64_t>{20}));
   EXPECT_EQ(v.tensor_shape(0), (std::vector<int64_t>{40}));
-  EXPECT_EQ(parameter(model, "layers.0.attention.out.lora_magnitude.weight").shape, (std::vector<int64_t>{24}));
-  EXPECT_FALSE(std::any_cast<const MagnitudeAttributes&>(find_call(model, "qkv.magnitude")->attributes).divided);
-  EXPECT_TRUE(std::any_cast<const MagnitudeAttributes&>(find_call(model, "out.magnitude")->attributes).divided);
+  EXPECT_EQ(parameter(model, "layers.0.attention.out.lora_magnitude.weight").shape,
+            (std::vector<int64_t>{24}));
+  EXPECT_FALSE(
+      std::any_cast<const MagnitudeAttributes&>(find_call(model, "qkv.magnitude")->attributes).divided);
+  EXPECT_TRUE(
+      std::any_cast<const MagnitudeAttributes&>(find_call(model, "out.magnitude")->attributes).divided);
   check_value_types(model);
 }
 

@@ -234,10 +234,24 @@ void add_adapter_cases(std::vector<CostCase>& cases, const std::string& family,
     }
     AdapterConfig magnitudes = all;
     magnitudes.type = AdapterType::dora;
-    cases.push_back({format("{}_magnitudes{}", family, again), family, DType::f32, 0.0, recomputed, {}, {}, {},
+    cases.push_back({format("{}_magnitudes{}", family, again),
+                     family,
+                     DType::f32,
+                     0.0,
+                     recomputed,
+                     {},
+                     {},
+                     {},
                      magnitudes});
-    cases.push_back({format("{}_magnitudes_sequence{}", family, again), family, DType::f32, 0.0, recomputed,
-                     {}, {1, 2, true}, plan, magnitudes});
+    cases.push_back({format("{}_magnitudes_sequence{}", family, again),
+                     family,
+                     DType::f32,
+                     0.0,
+                     recomputed,
+                     {},
+                     {1, 2, true},
+                     plan,
+                     magnitudes});
     for (const bool sequence : {false, true})
       cases.push_back({format("{}_adapters_tensor{}{}", family, sequence ? "_sequence" : "", again),
                        family,

@@ -169,8 +169,8 @@ struct ExpertCalls {
     const int experts = w.results()[1];
     const int slots = w.call(kSortRows, "slots", {experts}, {}, attributes);
     const int rows = w.results()[1];
-    int gate_up = w.call(kExpertIn, "gate_up", {x, experts, slots, rows}, matrices(p, "gate_up", 12, 8),
-                         attributes);
+    int gate_up =
+        w.call(kExpertIn, "gate_up", {x, experts, slots, rows}, matrices(p, "gate_up", 12, 8), attributes);
     if (adapted) {
       const int h = w.call(kExpertIn, "gate_up.A", {x, experts, slots, rows},
                            {p.add("gate_up_a", {count * 4, 12})}, attributes);
@@ -333,7 +333,7 @@ TEST(ListBlock, TheDerivativeOfEveryCallIsThatOfItsResult) {
 
 TEST(ListBlock, EveryKindOfCallHasADerivativeThatIsTried) {
   std::set<const CallKind*> tried = {&kExchange, &kToHeads, &kToTokens,  // between ranks
-                                     &kLoss, &kScore,                    // ListHead
+                                     &kLoss,     &kScore,                // ListHead
                                      &kMagnitude};  // magnitude_test.cpp: norms are constants
   for (const CallCase& one : call_cases()) {
     Weights weights;

@@ -13,7 +13,6 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
-
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/nn/list_block.h"
@@ -110,8 +109,10 @@ TEST(Magnitude, ScalesRowsByMagnitudesDividedByNormsWhichAreConstants) {
   EXPECT_TRUE(at::allclose(passed.result, y * factors, 1e-12, 1e-12));
   EXPECT_TRUE(at::allclose(passed.gradient, cotangent * factors, 1e-12, 1e-12));
   const at::Tensor sums = (y * cotangent).sum(0);
-  EXPECT_TRUE(at::allclose(weights["m0"].gradient(), sums.narrow(0, 0, 4) / norms.narrow(0, 0, 4), 1e-12, 1e-12));
-  EXPECT_TRUE(at::allclose(weights["m1"].gradient(), sums.narrow(0, 9, 5) / norms.narrow(0, 4, 5), 1e-12, 1e-12));
+  EXPECT_TRUE(
+      at::allclose(weights["m0"].gradient(), sums.narrow(0, 0, 4) / norms.narrow(0, 0, 4), 1e-12, 1e-12));
+  EXPECT_TRUE(
+      at::allclose(weights["m1"].gradient(), sums.narrow(0, 9, 5) / norms.narrow(0, 4, 5), 1e-12, 1e-12));
   for (const char* constant : {"w", "a", "b0", "b1"})
     EXPECT_EQ(weights[constant].gradient().abs().max().item<double>(), 0.0) << constant;
 }

@@ -98,8 +98,8 @@ TEST(AdapterRun, ChangesAdaptersAndNothingElse) {
   const fs::path base = base_model(folder, kBlocks);
   for (const auto& [type, dtype] :
        {std::pair{"lora", "fp32"}, {"lora", "bf16"}, {"lora", "nf4"}, {"lora", "int8"}, {"dora", "nf4"}}) {
-    TestRun run(lora_run(folder, format("{}_{}", type, dtype), base,
-                         kBlocks + of_type(type) + frozen_as(dtype)));
+    TestRun run(
+        lora_run(folder, format("{}_{}", type, dtype), base, kBlocks + of_type(type) + frozen_as(dtype)));
     std::string before;
     run.trainer().add_callback(std::make_unique<RecordFrozenBits>(before));
     const Records steps = run.run();
@@ -148,7 +148,8 @@ TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
 TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
   const TempFolder folder;
   const fs::path base = base_model(folder);
-  const Strings dora = of_type("dora") + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
+  const Strings dora =
+      of_type("dora") + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
   const Records one = TestRun(lora_run(folder, "one", base, dora)).run();
   EXPECT_NE(one.at(3).loss, one.at(0).loss);
   int number = 0;
@@ -167,7 +168,8 @@ TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
     ASSERT_EQ(records.at(0).size(), one.size()) << layout.back();
     for (size_t step = 0; step < one.size(); ++step) {
       EXPECT_NEAR(records[0][step].loss, one[step].loss, 2e-5 * one[step].loss) << layout.back();
-      EXPECT_NEAR(records[0][step].grad_norm, one[step].grad_norm, 1e-4 * one[step].grad_norm) << layout.back();
+      EXPECT_NEAR(records[0][step].grad_norm, one[step].grad_norm, 1e-4 * one[step].grad_norm)
+          << layout.back();
     }
   }
 }

@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const Strings kMixture{"model.family=qwen3_moe",      "model.n_experts=4",   "model.experts_per_token=2",
-                       "model.moe_ffn_dim=48",        "model.n_kv_heads=2",  "training.global_batch_size=4",
+const Strings kMixture{"model.family=qwen3_moe",      "model.n_experts=4",  "model.experts_per_token=2",
+                       "model.moe_ffn_dim=48",        "model.n_kv_heads=2", "training.global_batch_size=4",
                        "training.local_batch_size=1", "model.ffn_dim=48"};
 const std::string kSpreadOverTwo = "parallelism.expert_parallel_degree=2";
 
@@ -140,8 +140,8 @@ TEST(ExpertAdapterRun, OfSpreadExpertsHasTheCurveOfOneRank) {
 
 TEST(ExpertAdapterRun, OfCodesHasTheCurveOfOneRank) {
   const TempFolder folder;
-  const Strings blocks{"model.dim=128",      "model.n_heads=4",       "model.n_kv_heads=2",
-                       "model.head_dim=32",  "model.moe_ffn_dim=128", "model.ffn_dim=128"};
+  const Strings blocks{"model.dim=128",     "model.n_heads=4",       "model.n_kv_heads=2",
+                       "model.head_dim=32", "model.moe_ffn_dim=128", "model.ffn_dim=128"};
   const fs::path base = mixture(folder, blocks);
   const Strings coded = expert_lora({"model.frozen_dtype=nf4"}) + blocks;
   TestRun run(mixture_run(folder, "one", base, coded));
@@ -153,8 +153,7 @@ TEST(ExpertAdapterRun, OfCodesHasTheCurveOfOneRank) {
       if (unit.coded() && parameter.name.find(".expert_") != std::string::npos) ++of_experts;
   }
   EXPECT_EQ(of_experts, 4) << "gate_up and down of two layers";
-  const auto records =
-      RankThreads(2).run(mixture_run(folder, "two", base, coded + Strings{kSpreadOverTwo}));
+  const auto records = RankThreads(2).run(mixture_run(folder, "two", base, coded + Strings{kSpreadOverTwo}));
   expect_same_curve(records.at(0), one, "two");
 }
 

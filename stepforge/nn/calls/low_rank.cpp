@@ -67,8 +67,7 @@ class RowGroups {
       const auto group = static_cast<int64_t>(g);
       Part found{h.narrow(0, offsets_[g], rows).narrow(1, part.rank_begin, weights.size(2)),
                  y.narrow(0, offsets_[g], rows).narrow(1, part.column_begin, weights.size(1)),
-                 weights.select(0, group),
-                 part.scale};
+                 weights.select(0, group), part.scale};
       body(group, found);
     }
   }
@@ -104,9 +103,8 @@ at::Tensor weight_gradient(const CallRun& run, const RowGroups& groups, std::siz
   const at::Tensor gradient = at::empty(weight.sizes(), weight.options().dtype(compute_type(weight)));
   const at::Tensor of_groups = groups.split(gradient);
   if (groups.some_empty()) gradient.zero_();
-  groups.each(index, run.operands[0], run.gradients[0], [&](int64_t group, const Part& part) {
-    write_gradient(part, of_groups.select(0, group));
-  });
+  groups.each(index, run.operands[0], run.gradients[0],
+              [&](int64_t group, const Part& part) { write_gradient(part, of_groups.select(0, group)); });
   return gradient;
 }
 

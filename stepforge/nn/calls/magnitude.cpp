@@ -144,8 +144,7 @@ at::Tensor weight_norms(const Call& call, std::span<Parameter* const> weights, c
   for (std::size_t i = 0; i < count; ++i) {
     const LowRankPart& part = attributes.parts[i];
     const at::Tensor b = weights[count + 2 + i]->value().to(scratch.scalar_type());
-    const at::Tensor of_part =
-        a.narrow(0, part.rank_begin, b.size(1)).to(scratch.scalar_type());
+    const at::Tensor of_part = a.narrow(0, part.rank_begin, b.size(1)).to(scratch.scalar_type());
     at::Tensor squares = norms.narrow(0, part.column_begin, b.size(0));
     square_norms(w.narrow(0, part.column_begin, b.size(0)), b, of_part, part.scale, squares, scratch);
     if (attributes.divided && tensor.several()) tensor.sum(squares);
