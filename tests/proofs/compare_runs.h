@@ -119,20 +119,26 @@ inline void expect_losses_of_one_rank(const LayoutCase& layout,
 }
 
 /// Runs of an exact model with checkpoints.
-class ExactRuns : public ::testing::TestWithParam<ExactModel> {
+class RunsOfAModel : public ::testing::Test {
  protected:
+  virtual ExactModel model() const = 0;
   Records run_one(const std::filesystem::path& run_dir, const Strings& more = {}) const {
     TestRun run(exact_job(run_dir) + Strings{"checkpoint.enable=true"} + more);
-    use_exact_model(run, GetParam());
+    use_exact_model(run, model());
     return run.run();
   }
   std::vector<Records> run_many(int ranks, const Strings& args, std::optional<int64_t> last = {}) const {
     RankThreads threads(ranks);
     const auto records = threads.run([&](int) { return args; },
-                                     [&](TestRun& run, int) { use_exact_model(run, GetParam()); }, last);
+                                     [&](TestRun& run, int) { use_exact_model(run, model()); }, last);
     for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << join(args, " ");
     return records;
   }
+};
+
+class ExactRuns : public RunsOfAModel, public ::testing::WithParamInterface<ExactModel> {
+ protected:
+  ExactModel model() const override { return GetParam(); }
 };
 
 }  // namespace stepforge::testing

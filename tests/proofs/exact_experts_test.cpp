@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // With exact arithmetic, training a model with experts has the same bits however they are spread over ranks.
+#include <tuple>
+
 #include "tests/proofs/compare_runs.h"
 #include "tests/proofs/exact_choices.h"
 
@@ -118,24 +120,31 @@ Strings args_of(const SpreadLayout& layout) {
                  format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
-class ExactExperts : public ExactRuns {
+Strings expert_job(const std::filesystem::path& run_dir) {
+  return exact_job(run_dir) + Strings{"training.seq_len=24", "model.n_layers=6", "checkpoint.enable=true"};
+}
+
+class ExactExperts : public ExactRuns {};
+
+/// A model and every kLayoutParts-th layout from the given one on: together they take minutes.
+class ExactExpertLayouts : public RunsOfAModel,
+                           public ::testing::WithParamInterface<std::tuple<ExactModel, int>> {
  protected:
-  Strings job(const std::filesystem::path& run_dir) const {
-    return exact_job(run_dir) + Strings{"training.seq_len=24", "model.n_layers=6", "checkpoint.enable=true"};
-  }
+  ExactModel model() const override { return std::get<0>(GetParam()); }
 };
+constexpr int kLayoutParts = 6;
 
 // Finds what went wrong in AutoModel#3135 (replicas of experts not synchronised), Megatron-LM#5916 (the norm misses
 // experts of other ranks), AReno#510 (parts of rows added by their place), KempnerForge#202 (checkpoints hold one rank's
 // experts; resumed with as many ranks, nothing shows), torchtitan#2387, #2416, Megatron-LM#599, #619 (gradients of routers
 // not summed over tensor parallelism).
-TEST_P(ExactExperts, EveryLayoutGivesTheBitsOfOneRank) {
+TEST_P(ExactExpertLayouts, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
-  const Records one = run_one(folder / "one", job(folder / "one"));
+  const Records one = run_one(folder / "one", expert_job(folder / "one"));
   const auto expected = saved_tensors(folder / "one", 10);
   // Biases are of the experts only, however their rows come.
-  const size_t each = GetParam() == ExactModel::biased && !long_tests() ? 3 : 1;
-  for (size_t i = 0; i < kSpreadLayouts.size(); i += each) {
+  const size_t each = kLayoutParts * (model() == ExactModel::biased && !long_tests() ? 3 : 1);
+  for (auto i = static_cast<size_t>(std::get<1>(GetParam())); i < kSpreadLayouts.size(); i += each) {
     const SpreadLayout& layout = kSpreadLayouts[i];
     const int stages = layout.pipeline.empty() ? 1 : 2;
     const int data_ranks = layout.ranks / layout.context / layout.tensor / stages;
@@ -143,7 +152,7 @@ TEST_P(ExactExperts, EveryLayoutGivesTheBitsOfOneRank) {
                                                [&](const Strings& drawn) { return takes(layout, drawn); })) {
       const Strings args = choice + args_of(layout);
       const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
-      expect_same_steps(run_many(layout.ranks, job(folder / "many") + args), one, name);
+      expect_same_steps(run_many(layout.ranks, expert_job(folder / "many") + args), one, name);
       expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
       std::filesystem::remove_all(folder / "many");
     }
@@ -152,7 +161,7 @@ TEST_P(ExactExperts, EveryLayoutGivesTheBitsOfOneRank) {
 
 TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
   const TempFolder folder;
-  run_one(folder / "one", job(folder / "one"));
+  run_one(folder / "one", expert_job(folder / "one"));
   const std::vector<SpreadLayout> layouts = {{4, 2},
                                              {2, 2, 2},
                                              {1, 1},
@@ -163,7 +172,7 @@ TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
                                              {2, 2, 1, 1, {}, 1, false, kGathered},
                                              {6, 6, 2}};
   for (size_t i = 0; i < layouts.size(); ++i)
-    run_many(layouts[i].ranks, job(folder / "many") + args_of(layouts[i]),
+    run_many(layouts[i].ranks, expert_job(folder / "many") + args_of(layouts[i]),
              static_cast<int64_t>(10 * (i + 1) / layouts.size()));
   expect_same_tensors(saved_tensors(folder / "many", 10), saved_tensors(folder / "one", 10), "moved");
 }
@@ -194,16 +203,26 @@ TEST_P(ExactExperts, EveryOptimizerGivesTheBitsOfOneRank) {
     for (const SpreadLayout& layout : layouts) {
       const Strings args = optimizers[i] + args_of(layout);
       const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
-      expect_same_steps(run_many(layout.ranks, job(folder / "many") + args), one, name);
+      expect_same_steps(run_many(layout.ranks, expert_job(folder / "many") + args), one, name);
       expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
       std::filesystem::remove_all(folder / "many");
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ExactExperts, ::testing::Values(ExactModel::experts, ExactModel::biased),
-                         [](const auto& model) {
-                           return model.param == ExactModel::experts ? "experts" : "biased";
+std::string expert_model_name(ExactModel model) {
+  return model == ExactModel::experts ? "experts" : "biased";
+}
+
+const auto kExpertModels = ::testing::Values(ExactModel::experts, ExactModel::biased);
+
+INSTANTIATE_TEST_SUITE_P(Models, ExactExperts, kExpertModels,
+                         [](const auto& model) { return expert_model_name(model.param); });
+INSTANTIATE_TEST_SUITE_P(Models, ExactExpertLayouts,
+                         ::testing::Combine(kExpertModels, ::testing::Range(0, kLayoutParts)),
+                         [](const auto& part) {
+                           return format("{}_{}", expert_model_name(std::get<0>(part.param)),
+                                         std::get<1>(part.param) + 1);
                          });
 
 }  // namespace
