@@ -81,8 +81,8 @@ struct Exchange {
   ExchangeKind kind = ExchangeKind::sum;
   Elements elements = {};    ///< per token
   int64_t weight_bytes = 0;  ///< of gradients of weights, in backward
-  bool constant = false;     ///< weight_bytes are of what has no gradient, such as the norms of weights
   bool beside = false;       ///< made piece by piece while the call computes
+  bool constant = false;     ///< weight_bytes are of what has no gradient, such as the norms of weights
 
   bool operator==(const Exchange&) const = default;
 };

@@ -574,8 +574,8 @@ TEST(ConvertConfig, TranslatesTheValuesOfXtuner) {
 
 TEST(ConvertConfig, RefusesFilesOfAdaptersPreferencesAndQuantizedWeights) {
   const std::string factory = "model_name_or_path: m\ndataset: d\n";
-  EXPECT_EQ(refused(factory + "stage: rm\nfinetuning_type: full\npref_beta: 0.1\n", "a.yaml"),
-            Strings{"stage = \"rm\": only pre-training, supervised fine-tuning and losses of pairs "
+  EXPECT_EQ(refused(factory + "stage: kto\nfinetuning_type: full\npref_beta: 0.1\n", "a.yaml"),
+            Strings{"stage = \"kto\": only pre-training, supervised fine-tuning and losses of pairs "
                     "(preference.loss) are available"});
   EXPECT_EQ(refused(factory + "stage: sft\nfinetuning_type: full\nfp8: true\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused("base_model: m\nadapter:\nload_in_4bit: false\nlora_r:\n", "a.yaml"), Strings{});

@@ -369,13 +369,14 @@ TEST(LoadConfig, AVocabularyBesideModelFromMayOnlyGrow) {
 }
 
 TEST(LoadConfig, ARewardModelHasAScoreWhateverItStartsFrom) {
-  const std::string reward = "[preference]\nloss = \"reward\"\n";
+  const std::string whole = "[data]\npacking = \"best_fit\"\n";
+  const std::string reward = "[preference]\nloss = \"reward\"\n" + whole;
   EXPECT_TRUE(from_tiny(reward).config.model.scores());
   EXPECT_EQ(where(from_tiny(reward), "model.head"), "run.toml:4:8");
   const Config config = parsed(reward).config;
   EXPECT_TRUE(config.model.scores());
   EXPECT_EQ(parsed(config_toml(config)).config, config);
-  EXPECT_FALSE(parsed("[preference]\nloss = \"dpo\"\n").config.model.scores());
+  EXPECT_FALSE(parsed("[preference]\nloss = \"dpo\"\n" + whole).config.model.scores());
   EXPECT_CONTAINS(message_of<UsageError>([&] { parsed(reward + "[model]\nhead = \"vocabulary\"\n"); }),
                   "in place of a vocabulary; remove model.head");
   EXPECT_TRUE(parsed("[model]\nhead = \"score\"\n").config.model.scores()) << "to be read, not to be trained";

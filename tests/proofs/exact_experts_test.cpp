@@ -198,7 +198,7 @@ TEST_P(ExactExperts, EveryOptimizerGivesTheBitsOfOneRank) {
                                             "optimizer.lr=2.5", "parallelism.fsdp_partition=by_tensor"}};
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const std::filesystem::path one_dir = folder / format("one-{}", i);
-    const Records one = run_one(one_dir, job(one_dir) + optimizers[i]);
+    const Records one = run_one(one_dir, expert_job(one_dir) + optimizers[i]);
     const auto expected = saved_tensors(one_dir, 10);
     for (const SpreadLayout& layout : layouts) {
       const Strings args = optimizers[i] + args_of(layout);

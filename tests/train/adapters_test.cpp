@@ -147,9 +147,9 @@ TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
 /// Products of matrices that are divided, or of other numbers of tokens, are rounded differently.
 TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
+  const fs::path base = base_model(folder, kBlocks);
   const Strings dora =
-      of_type("dora") + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
+      kBlocks + of_type("dora") + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
   const Records one = TestRun(lora_run(folder, "one", base, dora)).run();
   EXPECT_NE(one.at(3).loss, one.at(0).loss);
   int number = 0;
