@@ -194,6 +194,7 @@ def make_trainer(case, folder, pairs, pairs_at_once):
     trainer = trainer_class(model=open_model(case, folder), args=settings, train_dataset=datasets.Dataset.from_list(pairs),
                             processing_class=tokenizer, **reference)  # fmt: skip
     trainer.remove_callback(PrinterCallback)
+    trainer.model.get_input_embeddings().padding_idx = None  # else PyTorch drops the gradient of that token, which begins each text
     return trainer
 
 
