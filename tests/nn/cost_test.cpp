@@ -96,8 +96,8 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
       return measured;
     }
     GradientQueue pending;
-    const std::vector<int> units = {1};
-    queued_backward(tiny.store, units, pending, [&] { torch::autograd::backward(outputs, {gradient}); });
+    queued_backward(tiny.store, tiny.spec.blocks.at(1).units, pending,
+                    [&] { torch::autograd::backward(outputs, {gradient}); });
     measured.backward_peak = cpu_memory().peak_bytes - between;
     const at::Tensor hidden_gradient = hidden.grad();
     const int64_t input_gradient = static_cast<int64_t>(hidden_gradient.nbytes());
