@@ -145,7 +145,7 @@ class Chooser {
 
   /// What fields of the user may need before it is chosen.
   void choose_for_now() {
-    if (!options_.full)
+    if (!options_.full && !is_own("adapter.from"))
       choose("adapter.type", "\"lora\"", "trains a small adapter, not the model; --full trains all weights");
     choose("training.local_batch_size", "1", "");
     const auto own = std::ranges::find(own_, "training.local_batch_size", &Override::name);

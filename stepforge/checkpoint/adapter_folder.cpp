@@ -20,6 +20,7 @@
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/checkpoint/weight_reader.h"
+#include "stepforge/modelspec/calls/magnitude.h"
 
 namespace stepforge {
 
@@ -169,7 +170,8 @@ void AdapterDeltas::add_to(const std::string& tensor, int64_t begin, const at::T
         throw Error(format("{}: {} elements from {} on are no whole rows", tensor, values.numel(), begin));
       const at::Tensor base = before.view({rows, columns});
       added.add_(base);
-      const at::Tensor norms = at::linalg_vector_norm(added, 2, at::IntArrayRef{1}, /*keepdim=*/true);
+      const at::Tensor norms =
+          at::linalg_vector_norm(added, 2, at::IntArrayRef{1}, /*keepdim=*/true).clamp_min_(kSmallestNorm);
       added.mul_(product.magnitudes.narrow(0, first, rows).unsqueeze(1) / norms).sub_(base);
     }
     values.add_(added.view({-1}).narrow(0, begin - first * columns, values.numel()), product.weight);

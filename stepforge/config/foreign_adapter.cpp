@@ -61,9 +61,8 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
   const std::string from = adapter.from.empty() ? "" : conversion.text(adapter.from);
   if (!from.empty()) {
     conversion.set(adapter.from, "adapter.from", toml_string(from), "a folder of PEFT on this machine");
-    for (const std::string_view of_folder :
-         {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets, adapter.all_linear,
-          adapter.also_train, adapter.rslora, adapter.dora})
+    for (const std::string_view of_folder : {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets,
+                                             adapter.all_linear, adapter.also_train, adapter.rslora})
       if (!of_folder.empty() && conversion.has(of_folder))
         conversion.need_nothing(of_folder, "the folder of the adapter says it");
   } else {

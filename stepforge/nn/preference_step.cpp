@@ -34,7 +34,7 @@ std::vector<TokenRange> tokens_of(const PairLoss& loss, const Batch& batch, cons
 }  // namespace
 
 PreferenceStep::PreferenceStep(const PairLoss& loss, const Batch& batch, at::Device device,
-                               at::Tensor references, at::Tensor sft_scale,
+                               const at::Tensor& references, at::Tensor sft_scale,
                                std::function<void(const PairReport&)> on_report)
     : loss_(&loss),
       batch_(&batch),

@@ -28,7 +28,7 @@ class PreferenceStep {
  public:
   /// `loss` and `batch` must outlive it. `references`: [pairs, 2] fp64, undefined if the loss has none. `sft_scale`: a scalar, pairs of the
   /// step / labels of their better answers. `on_report` is called once, by weigh().
-  PreferenceStep(const PairLoss& loss, const Batch& batch, at::Device device, at::Tensor references,
+  PreferenceStep(const PairLoss& loss, const Batch& batch, at::Device device, const at::Tensor& references,
                  at::Tensor sft_scale, std::function<void(const PairReport&)> on_report);
 
   /// [tokens] fp32: the derivative of the loss by `token_loss` of each token (LossResult) [tokens] fp32. `sum`: sums a

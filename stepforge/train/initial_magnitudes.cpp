@@ -78,8 +78,9 @@ void set_initial_magnitudes(const ModelSpec& model, ModelStore& store, const Ten
             weight_norms(call, weights, tensor, weight_norm_scratch(call, weights)).cpu();
         const auto& parts = attributes_of<MagnitudeAttributes>(call).parts;
         for (std::size_t i = 0; i < parts.size(); ++i)
-          found.emplace_back(call.weights[i].name,
-                             norms.narrow(0, parts[i].column_begin, call.weights[i].elements()).clone());
+          if (weights[i]->value().count_nonzero().item<int64_t>() == 0)
+            found.emplace_back(call.weights[i].name,
+                               norms.narrow(0, parts[i].column_begin, call.weights[i].elements()).clone());
       }
     }
     for (const auto& [name, norms] : found) store_values(unit_with(store, block.units, name), name, norms);

@@ -8,7 +8,8 @@
 
 namespace stepforge {
 
-/// Sets every magnitude to the norm of its row, as the calls compute it, so that these multiply by exactly 1 as long as B is 0.
+/// Sets magnitudes that are all 0, as before anything is loaded, to the norms of their rows, as the calls compute them, so that
+/// these multiply by exactly 1.
 /// `model` is this rank's part, with the weights in `store`; `tensor`: the ranks that have the other columns of its matrices.
 /// Gathers one block after the other: a collective of all ranks. Does nothing if there are no magnitudes.
 void set_initial_magnitudes(const ModelSpec& model, ModelStore& store, const TensorExchange& tensor);

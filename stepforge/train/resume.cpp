@@ -73,7 +73,7 @@ void require_adapter(const Trainer& trainer, const KnownModel& known, const Tens
       known.weights.string(), known.weights.string()));
 }
 
-/// Those of an adapter that starts beside the weights as they are now.
+/// Those that nothing was loaded for start beside the weights as they are now.
 void start_magnitudes(Trainer& trainer) {
   set_initial_magnitudes(trainer.job.part, *trainer.store,
                          tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place)));
@@ -113,7 +113,6 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
                     .tensors = has_adapters(weights) ? ImportedTensors::all : ImportedTensors::base,
                     .new_score = new_score});
   });
-  if (!has_adapters(weights)) start_magnitudes(trainer);
   trainer.log.info("weights loaded from {}", known.weights.string());
   if (!weights.note().empty()) trainer.log.info("{}", weights.note());
   if (const std::string note = left_out(weights, trainer.job.model()); !note.empty())
@@ -183,6 +182,12 @@ void initial_load(Trainer& trainer) {
 /// A folder of PEFT, which a new run starts from.
 void load_adapter(Trainer& trainer) {
   const AdapterFiles adapter = open_peft_folder(trainer.config.adapter.from);
+  const AdapterType type = trainer.config.adapter.type;
+  if (adapter.config.type != type)
+    throw UsageError(
+        format("adapter.type = \"{}\", but the adapter in adapter.from = \"{}\" is one of {}; "
+               "remove adapter.type, which the folder says",
+               choice_name(type), trainer.config.adapter.from, choice_name(adapter.config.type)));
   import_weights(adapter.weights, trainer.job.model(), *trainer.store,
                  {.tensors = ImportedTensors::trained,
                   .new_score = trainer.config.model.scores() && !has_score(adapter.weights)});
@@ -298,9 +303,9 @@ void build_checkpoint(Trainer& trainer) {
       resume_own(trainer, *own);
     }
   }
-  if (!own && checkpoint.initial_load_path.empty()) start_magnitudes(trainer);
   if (!own && !checkpoint.initial_load_path.empty()) initial_load(trainer);
   if (!own && !trainer.config.adapter.from.empty()) load_adapter(trainer);
+  start_magnitudes(trainer);
   if (checkpoint.exclude_frozen || (checkpoint.enable && trainer.config.adapter.enabled()))
     leave_out_frozen(trainer, own);
   if (checkpoint.enable) {

@@ -144,6 +144,38 @@ TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
   }
 }
 
+TEST(AdapterRun, MagnitudesThatAreLoadedFromNowhereStartAsNorms) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  const Records lora = TestRun(lora_run(folder, "lora", base)).run();
+  const std::string from = step_folder(folder, "lora", 4).string();
+  const auto first_loss = [&](const char* name, const char* type) {
+    return TestRun(trainer_run(folder / name) +
+                   Strings{"checkpoint.initial_load_path=" + from, "checkpoint.initial_load_model_only=true",
+                           "checkpoint.strict=false", "checkpoint.enable=false", "adapter.rank=4",
+                           "training.steps=1"} +
+                   of_type(type))
+        .run()
+        .at(0)
+        .loss;
+  };
+  EXPECT_EQ(first_loss("as_dora", "dora"), first_loss("as_lora", "lora"));
+}
+
+TEST(AdapterRun, FromAFolderOfAnotherKindIsRefused) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder);
+  TestRun(lora_run(folder, "first", base, {"checkpoint.last_save_in_hf=true"})).run();
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] {
+        TestRun(lora_run(folder, "second", base,
+                         of_type("dora") +
+                             Strings{"adapter.from=" + (folder / "first" / "hf" / "step-4").string()}))
+            .run();
+      }),
+      "is one of lora", "remove adapter.type");
+}
+
 /// Products of matrices that are divided, or of other numbers of tokens, are rounded differently.
 TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
   const TempFolder folder;

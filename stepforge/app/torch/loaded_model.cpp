@@ -74,27 +74,24 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
   const ComputeDevice device = open_device(options.device, context);
   ModelFiles files = open_model(path, context);
   if (options.writes_text) require_text(files, path);
+  // Norms of whole matrices would be computed again for each token.
+  const bool merges_own = files.config().adapter.type == AdapterType::dora && !options.with_gradient;
+  if (merges_own) files.spec = model_spec(files.config().model, files.config().training.loss_chunk);
   AdapterDeltas merged;
-  if (files.config().adapter.type == AdapterType::dora && !options.with_gradient) {
-    // Norms of whole matrices would be computed again for each token.
-    files.spec = model_spec(files.config().model, files.config().training.loss_chunk);
-    merged.add(files.config().adapter, files.weights, 1.0, /*replaces=*/false);
-  }
-  // Without updates, weights are only read: stored as they are used, no step converts them again.
-  if (!options.with_gradient) {
-    for (UnitSpec& unit : files.spec.units)
-      if (!unit.state) {
-        unit.master = options.compute;
-        unit.code = WeightCode::none;
-      }
+  if (!options.adapters.empty()) merged = read_adapters(options.adapters, files.spec);
+  if (merges_own) merged.add(files.config().adapter, files.weights, 1.0, /*replaces=*/false);
+  // Without updates, weights are only read: stored as they are used, no step converts them again. Nothing is merged into codes.
+  for (UnitSpec& unit : files.spec.units) {
+    if (unit.state || (options.with_gradient && (unit.code == WeightCode::none || merged.empty()))) continue;
+    unit.master = options.compute;
+    unit.code = WeightCode::none;
   }
   auto store = std::make_unique<ModelStore>(
       files.spec.units, rank_layout(files.spec.units, {.gather = options.compute}),
       StoreOptions{.with_gradient = options.with_gradient, .compute = device});
   import_weights(files.weights, files.spec, *store,
-                 {.tensors = merged.empty() ? ImportedTensors::all : ImportedTensors::base});
+                 {.tensors = merges_own ? ImportedTensors::base : ImportedTensors::all});
   merged.merge_into(*store);
-  if (!options.adapters.empty()) read_adapters(options.adapters, files.spec).merge_into(*store);
   if (const std::string note = left_out(files.weights, files.spec); !note.empty())
     context.log.warning("{}", note);
   return {std::move(files), std::move(store)};

@@ -125,9 +125,9 @@ inline constexpr CallKind kExpertRows = {
     .queues_gradient = [](const CallView& view) { return view.call.trains(); },
     .flops =
         [](const CallView& view) {
-          const int64_t elements = view.call.weights[0].elements();
-          return 2.0 * static_cast<double>(view.operands[0].times * elements /
-                                           view.attributes<ExpertRowsAttributes>().experts);
+          const int64_t of_one =
+              view.call.weights[0].elements() / view.attributes<ExpertRowsAttributes>().experts;
+          return 2.0 * static_cast<double>(view.operands[0].times * of_one);
         },
     .workspace = experts_row::scaled_gradient,
     .text =

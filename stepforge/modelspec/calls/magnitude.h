@@ -13,6 +13,9 @@
 
 namespace stepforge {
 
+/// The least norm of a row: of one of zeros, so that its factor is 1 and not 0 / 0.
+inline constexpr double kSmallestNorm = 1e-20;
+
 struct MagnitudeAttributes {
   std::vector<LowRankPart> parts;  ///< one for each magnitude
   bool divided = false;            ///< whether each tensor-parallel rank has some columns of W and A

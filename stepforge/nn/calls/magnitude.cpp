@@ -21,9 +21,6 @@ namespace stepforge {
 
 namespace {
 
-/// Of a row of zeros, so that its factor is 1 and not 0 / 0.
-constexpr double kSmallestNorm = 1e-20;
-
 /// The rows of `norms` that one part has are written: the squared norms of the rows of W + scale B A.
 void square_norms(const at::Tensor& w, const at::Tensor& b, const at::Tensor& a, double scale,
                   const at::Tensor& norms, const at::Tensor& scratch) {
