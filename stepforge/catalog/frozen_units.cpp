@@ -121,9 +121,9 @@ std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const Is
   });
   coded.master = DType::u8;
   coded.code = storage.code;
-  UnitSpec exact = take_parameters(
+  UnitSpec magnitudes = take_parameters(
       unit, [](const ParameterSpec& parameter) { return parameter.tag == ParameterTag::magnitude; });
-  exact.exact = true;
+  magnitudes.fp32 = true;
   std::vector<UnitSpec> parts;
   const auto add = [&](UnitSpec part, const char* suffix) {
     if (part.parameters.empty()) return;
@@ -131,7 +131,7 @@ std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const Is
     parts.push_back(std::move(part));
   };
   add(std::move(unit), "");
-  add(std::move(exact), ".magnitudes");
+  add(std::move(magnitudes), ".magnitudes");
   add(std::move(frozen), ".frozen");
   add(std::move(coded), ".codes");
   return parts;

@@ -51,9 +51,7 @@ Modules modules_of(const ModelSpec& model) {
 
 /// Whether the model is a classifier to PEFT, whose head is trained and saved in any case.
 bool has_score(const ModelSpec& model) {
-  return std::ranges::any_of(model.units, [](const UnitSpec& unit) {
-    return std::ranges::count(unit.parameters, ParameterTag::score, &ParameterSpec::tag) > 0;
-  });
+  return std::ranges::any_of(model.units, [](const UnitSpec& unit) { return unit.has(ParameterTag::score); });
 }
 
 /// The task, and the modules that PEFT adds to modules_to_save of an adapter for it.

@@ -27,7 +27,7 @@ void add_tie_group(RankLayout& layout, const TiedUnit& tied) {
 /// The fields that do not depend on whether the unit is sharded.
 UnitLayout unit_of(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
   UnitLayout result{.partition = plan.partition,
-                    .gather = unit.exact ? DType::f32 : plan.gather,
+                    .gather = unit.fp32 || unit.state ? DType::f32 : plan.gather,
                     .reduce = plan.reduce,
                     .offloaded = plan.offload};
   const bool tied = layout.tie_group >= 0 && unit.name == plan.tied.name;
@@ -104,7 +104,6 @@ UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan, c
 }
 
 UnitLayout state_unit(const RankLayout& layout, ParallelPlan plan, const UnitSpec& unit) {
-  plan.gather = DType::f32;
   plan.offload = false;
   UnitLayout result = replicated_unit(layout, plan, unit);
   if (layout.index_in(layout.find(kShardGroup)) != 0) result.counted.assign(unit.parameters.size(), false);

@@ -57,6 +57,10 @@ bool ParameterSpec::has_parts_of_matrices() const {
   });
 }
 
+bool UnitSpec::has(ParameterTag tag) const {
+  return std::ranges::find(parameters, tag, &ParameterSpec::tag) != parameters.end();
+}
+
 int64_t UnitSpec::elements() const {
   int64_t sum = 0;
   for (const ParameterSpec& parameter : parameters) sum += parameter.elements();

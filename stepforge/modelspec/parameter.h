@@ -97,11 +97,12 @@ struct UnitSpec {
   bool state = false;
   DType master = DType::f32;  ///< of its stored values: fp32 if they are trained, or state; u8 for codes
   WeightCode code = WeightCode::none;  ///< of frozen weights
-  bool exact = false;                  ///< calls read it in fp32, whatever they compute in
+  bool fp32 = false;                   ///< calls read it in fp32, whatever they compute in; so they do state
   int64_t layer = -1;                  ///< of state: the layer whose tally changes it (OpKind::update_state)
 
   int64_t elements() const;
   WeightStorage storage() const { return {master, code}; }
+  bool has(ParameterTag tag) const;  ///< whether a parameter has this tag
 };
 
 }  // namespace stepforge

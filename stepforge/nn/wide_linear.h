@@ -33,11 +33,17 @@ inline void wide_input_gradient(const at::Tensor& gradient, const at::Tensor& we
   if (!wide) out.copy_(product);
 }
 
+/// target [out, D] fp32 = gradient [N, out]^T x, or added to it.
+inline void wide_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& target,
+                                 bool accumulate) {
+  grouped_weight_gradient(gradient, widen(x), std::array<int64_t, 2>{0, x.size(0)}, target.unsqueeze(0),
+                          accumulate);
+}
+
 /// Contributes the gradient of the weight.
 inline void add_wide_product(Parameter& weight, const at::Tensor& gradient, const at::Tensor& x) {
   weight.write([gradient, x = x.detach()](const at::Tensor& target, bool accumulate) {
-    grouped_weight_gradient(gradient, widen(x), std::array<int64_t, 2>{0, x.size(0)}, target.unsqueeze(0),
-                            accumulate);
+    wide_weight_gradient(gradient, x, target, accumulate);
   });
 }
 

@@ -2,6 +2,7 @@
 #include "stepforge/train/initial_magnitudes.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -60,30 +61,48 @@ UnitStore& unit_with(ModelStore& store, const std::vector<int>& units, const std
   return store.unit(static_cast<size_t>(*found));
 }
 
+/// The magnitudes of a block that are all 0: nothing has set them.
+std::vector<std::string> unset_magnitudes(const BlockSpec& block, ModelStore& store) {
+  std::vector<int> units;
+  std::ranges::copy_if(block.units, std::back_inserter(units), [&](int unit) {
+    return store.unit(static_cast<size_t>(unit)).spec().has(ParameterTag::magnitude);
+  });
+  const GatheredUnits gathered(store, units);
+  std::vector<std::string> unset;
+  for (const int unit : units)
+    for (const Parameter& parameter : store.unit(static_cast<size_t>(unit)).parameters())
+      if (parameter.value().count_nonzero().item<int64_t>() == 0) unset.push_back(parameter.spec().name);
+  return unset;
+}
+
+/// Of each of these magnitudes the norms of its rows.
+std::map<std::string, at::Tensor> norms_of(const std::vector<std::string>& magnitudes, const BlockSpec& block,
+                                           ModelStore& store, const TensorExchange& tensor) {
+  const GatheredUnits gathered(store, block.units);
+  std::map<std::string, at::Tensor> found;
+  for (const Call& call : block.list.calls) {
+    if (!call.is(kMagnitude)) continue;
+    std::vector<Parameter*> weights;
+    for (const CallWeight& weight : call.weights) weights.push_back(&store.parameter(weight.name));
+    const at::Tensor norms = weight_norms(call, weights, tensor, weight_norm_scratch(call, weights)).cpu();
+    const auto& parts = attributes_of<MagnitudeAttributes>(call).parts;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      if (std::ranges::count(magnitudes, call.weights[i].name) > 0)
+        found[call.weights[i].name] =
+            norms.narrow(0, parts[i].column_begin, call.weights[i].elements()).clone();
+  }
+  return found;
+}
+
 }  // namespace
 
 void set_initial_magnitudes(const ModelSpec& model, ModelStore& store, const TensorExchange& tensor) {
   const at::NoGradGuard no_grad;
   for (const BlockSpec& block : model.blocks) {
-    if (std::ranges::none_of(block.list.calls, [](const Call& call) { return call.is(kMagnitude); }))
-      continue;
-    std::vector<std::pair<std::string, at::Tensor>> found;
-    {
-      const GatheredUnits gathered(store, block.units);
-      for (const Call& call : block.list.calls) {
-        if (!call.is(kMagnitude)) continue;
-        std::vector<Parameter*> weights;
-        for (const CallWeight& weight : call.weights) weights.push_back(&store.parameter(weight.name));
-        const at::Tensor norms =
-            weight_norms(call, weights, tensor, weight_norm_scratch(call, weights)).cpu();
-        const auto& parts = attributes_of<MagnitudeAttributes>(call).parts;
-        for (std::size_t i = 0; i < parts.size(); ++i)
-          if (weights[i]->value().count_nonzero().item<int64_t>() == 0)
-            found.emplace_back(call.weights[i].name,
-                               norms.narrow(0, parts[i].column_begin, call.weights[i].elements()).clone());
-      }
-    }
-    for (const auto& [name, norms] : found) store_values(unit_with(store, block.units, name), name, norms);
+    const std::vector<std::string> unset = unset_magnitudes(block, store);
+    if (unset.empty()) continue;
+    for (const auto& [name, norms] : norms_of(unset, block, store, tensor))
+      store_values(unit_with(store, block.units, name), name, norms);
   }
 }
 

@@ -82,8 +82,7 @@ void start_magnitudes(Trainer& trainer) {
 /// Logs that the score of a reward model begins anew. Throws UsageError if it would not be trained.
 void announce_score(const Trainer& trainer, const std::filesystem::path& source) {
   for (const UnitSpec& unit : trainer.job.model().units) {
-    const bool scores = std::ranges::count(unit.parameters, ParameterTag::score, &ParameterSpec::tag) > 0;
-    if (scores && !unit.trainable)
+    if (unit.has(ParameterTag::score) && !unit.trainable)
       throw UsageError(
           format("model.freeze matches the score, but {} has none to start from: name other weights",
                  source.string()));

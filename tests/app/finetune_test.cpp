@@ -134,6 +134,16 @@ TEST_F(Finetune, FieldsOfTheUserMayNeedWhatIsChosenLater) {
   EXPECT_NO_THROW(plan({"training.local_batch_size=3", "data.balance=true"}, full));
 }
 
+TEST_F(Finetune, AnAdapterThatGoesOnSaysItsKindAndRank) {
+  fs::create_directories(at("adapter"));
+  write_text(
+      fs::path(at("adapter")) / "adapter_config.json",
+      R"({"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": ["q_proj"], "use_dora": true})");
+  const AdapterConfig adapter = plan({"adapter.from=" + at("adapter")}).loaded.config.adapter;
+  EXPECT_EQ(adapter.type, AdapterType::dora);
+  EXPECT_EQ(adapter.rank, 3);
+}
+
 TEST_F(Finetune, WithFullAllWeightsAreTrained) {
   FinetuneOptions options;
   options.full = true;

@@ -12,21 +12,13 @@
 #include "stepforge/modelspec/calls/low_rank.h"
 #include "stepforge/modelspec/calls/magnitude.h"
 #include "stepforge/modelspec/value_types.h"
+#include "tests/catalog/small_adapter.h"
 #include "tests/catalog/small_model.h"
 #include "tests/support/strings.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
-
-AdapterConfig lora(Strings targets = {"all-linear"}) {
-  AdapterConfig adapter;
-  adapter.type = AdapterType::lora;
-  adapter.rank = 4;
-  adapter.alpha = 8;
-  adapter.targets = std::move(targets);
-  return adapter;
-}
 
 ModelSpec adapted(const AdapterConfig& adapter, const std::string& family = "llama", bool tied = false,
                   const TensorParallel& tensor = {}) {
@@ -79,24 +71,25 @@ const ParameterSpec& parameter(const ModelSpec& model, const std::string& name) 
 }
 
 TEST(Adapters, OfAllLinearAreInEachMatrixOfEachLayer) {
-  EXPECT_EQ(trained(adapted(lora())), of_modules(0, kAll) + of_modules(1, kAll));
+  EXPECT_EQ(trained(adapted(small_lora())), of_modules(0, kAll) + of_modules(1, kAll));
 }
 
 TEST(Adapters, AreNamedByTheLastPartsOfModulesOrByWholePatterns) {
-  EXPECT_EQ(trained(adapted(lora({"q_proj", "v_proj"}))),
+  EXPECT_EQ(trained(adapted(small_lora({"q_proj", "v_proj"}))),
             of_modules(0, {"q_proj", "v_proj"}) + of_modules(1, {"q_proj", "v_proj"}));
-  EXPECT_EQ(trained(adapted(lora({"model.layers.1.mlp.up_proj"}))), of_modules(1, {"up_proj"}));
-  EXPECT_EQ(trained(adapted(lora({".*\\.0\\..*(gate|up)_proj"}))), of_modules(0, {"gate_proj", "up_proj"}));
+  EXPECT_EQ(trained(adapted(small_lora({"model.layers.1.mlp.up_proj"}))), of_modules(1, {"up_proj"}));
+  EXPECT_EQ(trained(adapted(small_lora({".*\\.0\\..*(gate|up)_proj"}))),
+            of_modules(0, {"gate_proj", "up_proj"}));
 }
 
 TEST(Adapters, MayBeInSomeLayersOnly) {
-  AdapterConfig adapter = lora();
+  AdapterConfig adapter = small_lora();
   adapter.layers = {1};
   EXPECT_EQ(trained(adapted(adapter)), of_modules(1, kAll));
 }
 
 TEST(Adapters, EverythingElseIsFrozenInItsOwnType) {
-  const ModelSpec model = adapted(lora());
+  const ModelSpec model = adapted(small_lora());
   for (const UnitSpec& unit : model.units) {
     EXPECT_EQ(unit.trainable, is_adapter_tensor(unit.parameters.front().sub_tensors.front().hf_name))
         << unit.name;
@@ -109,14 +102,14 @@ TEST(Adapters, EverythingElseIsFrozenInItsOwnType) {
 }
 
 TEST(Adapters, OfDoraHaveMagnitudesInAUnitThatIsReadInFp32) {
-  AdapterConfig adapter = lora({"q_proj", "v_proj", "o_proj"});
+  AdapterConfig adapter = small_lora({"q_proj", "v_proj", "o_proj"});
   adapter.type = AdapterType::dora;
   const ModelSpec model = adapted(adapter, "llama", false, {1, 2, true});
   std::set<std::string> names;
   for (const UnitSpec& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       const bool magnitude = parameter.tag == ParameterTag::magnitude;
-      EXPECT_EQ(magnitude, unit.exact) << parameter.name;
+      EXPECT_EQ(magnitude, unit.fp32) << parameter.name;
       if (magnitude) names.insert(parameter.sub_tensors.front().hf_name);
       if (magnitude) EXPECT_FALSE(parameter.decays());
     }
@@ -136,7 +129,7 @@ TEST(Adapters, OfDoraHaveMagnitudesInAUnitThatIsReadInFp32) {
 }
 
 TEST(Adapters, HaveTheRankAndScaleOfTheFirstPatternThatMatches) {
-  AdapterConfig adapter = lora();
+  AdapterConfig adapter = small_lora();
   adapter.patterns = {{.pattern = "k_proj", .rank = 2, .alpha = 6}, {.pattern = ".*self_attn.*", .rank = 3}};
   const ModelSpec model = adapted(adapter);
   EXPECT_EQ(parameter(model, "layers.0.attention.qkv.lora_A").shape, (std::vector<int64_t>{3 + 2 + 3, 24}));
@@ -151,7 +144,7 @@ TEST(Adapters, HaveTheRankAndScaleOfTheFirstPatternThatMatches) {
 }
 
 TEST(Adapters, OfRsLoraDivideByTheSquareRootOfTheRank) {
-  AdapterConfig adapter = lora();
+  AdapterConfig adapter = small_lora();
   adapter.rslora = true;
   const Call* call = find_call(adapted(adapter), "down.B");
   ASSERT_NE(call, nullptr);
@@ -162,7 +155,7 @@ TEST(Adapters, OfRsLoraDivideByTheSquareRootOfTheRank) {
 }
 
 TEST(Adapters, OfSomeTensorsOfAPackedMatrixLeaveTheOthersAsTheyAre) {
-  const ModelSpec model = adapted(lora({"v_proj"}));
+  const ModelSpec model = adapted(small_lora({"v_proj"}));
   const auto& parts = std::any_cast<const LowRankAttributes&>(find_call(model, "qkv.B")->attributes).parts;
   ASSERT_EQ(parts.size(), 1U);
   EXPECT_EQ(parts[0].column_begin, 80 + 40);
@@ -170,7 +163,7 @@ TEST(Adapters, OfSomeTensorsOfAPackedMatrixLeaveTheOthersAsTheyAre) {
 }
 
 TEST(Adapters, AreDividedLikeTheRowsOrColumnsOfTheirMatrix) {
-  const ModelSpec model = adapted(lora(), "llama", false, {1, 2, true});
+  const ModelSpec model = adapted(small_lora(), "llama", false, {1, 2, true});
   EXPECT_EQ(parameter(model, "layers.0.attention.qkv.lora_A").division(), Division::whole);
   EXPECT_EQ(parameter(model, "layers.0.attention.qkv.lora_B.q").division(), Division::rows);
   EXPECT_EQ(parameter(model, "layers.0.attention.out.lora_A").division(), Division::columns);
@@ -185,14 +178,14 @@ TEST(Adapters, AreDividedLikeTheRowsOrColumnsOfTheirMatrix) {
 }
 
 TEST(Adapters, MayTrainModulesOfTheModelToo) {
-  AdapterConfig adapter = lora({"q_proj"});
+  AdapterConfig adapter = small_lora({"q_proj"});
   adapter.also_train = {"lm_head", "model.norm", "embed_tokens"};
   const std::set<std::string> of_model{"lm_head.weight", "model.norm.weight", "model.embed_tokens.weight"};
   EXPECT_EQ(trained(adapted(adapter)), of_modules(0, {"q_proj"}) + of_modules(1, {"q_proj"}) + of_model);
 }
 
 TEST(Adapters, HaveASiteOfDropoutForEachMatrix) {
-  AdapterConfig adapter = lora();
+  AdapterConfig adapter = small_lora();
   adapter.dropout = 0.1;
   const ModelSpec model = adapted(adapter);
   std::set<uint64_t> sites;
@@ -212,17 +205,17 @@ TEST(Adapters, OfNamesThatAreNotThereAreRefusedWithThoseThatAre) {
   const auto refusal = [](const AdapterConfig& adapter, bool tied = false) {
     return message_of<UsageError>([&] { adapted(adapter, "llama", tied); });
   };
-  EXPECT_CONTAINS(refusal(lora({"q_proj", "c_attn"})), "adapter.targets: \"c_attn\" matches none");
-  EXPECT_CONTAINS(refusal(lora({"c_attn"})), "q_proj");
-  EXPECT_CONTAINS(refusal(lora({"_proj"})), "matches none");
-  EXPECT_CONTAINS(refusal(lora({"(q_proj"})), "regular expression");
-  AdapterConfig adapter = lora();
+  EXPECT_CONTAINS(refusal(small_lora({"q_proj", "c_attn"})), "adapter.targets: \"c_attn\" matches none");
+  EXPECT_CONTAINS(refusal(small_lora({"c_attn"})), "q_proj");
+  EXPECT_CONTAINS(refusal(small_lora({"_proj"})), "matches none");
+  EXPECT_CONTAINS(refusal(small_lora({"(q_proj"})), "regular expression");
+  AdapterConfig adapter = small_lora();
   adapter.patterns = {{.pattern = "wq", .rank = 2}};
   EXPECT_CONTAINS(refusal(adapter), "adapter.patterns: \"wq\"");
-  adapter = lora();
+  adapter = small_lora();
   adapter.layers = {0, 2};
   EXPECT_CONTAINS(refusal(adapter), "adapter.layers: 2");
-  adapter = lora();
+  adapter = small_lora();
   adapter.also_train = {"lm_head"};
   EXPECT_CONTAINS(refusal(adapter, /*tied=*/true), "adapter.also_train: \"lm_head\"");
   adapter.also_train = {"q_proj"};

@@ -16,6 +16,7 @@
 #include "stepforge/modelspec/calls/low_rank.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/value_types.h"
+#include "tests/catalog/small_adapter.h"
 #include "tests/catalog/small_model.h"
 #include "tests/support/strings.h"
 #include "tests/support/throws.h"
@@ -26,12 +27,7 @@ namespace {
 const std::string kAllExperts = ".*\\.experts\\..*";
 
 AdapterConfig lora_of_experts(Strings targets = {kAllExperts}) {
-  AdapterConfig adapter;
-  adapter.type = AdapterType::lora;
-  adapter.rank = 4;
-  adapter.alpha = 8;
-  adapter.targets = std::move(targets);
-  return adapter;
+  return small_lora(std::move(targets));
 }
 
 /// Layers of six experts [20, 24], of which a token takes three.

@@ -7,6 +7,7 @@
 #include "stepforge/catalog/adapter_ranks.h"
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "tests/catalog/small_adapter.h"
 #include "tests/catalog/small_model.h"
 #include "tests/support/strings.h"
 #include "tests/support/throws.h"
@@ -20,27 +21,18 @@ ModelSpec adapted(const AdapterConfig& adapter) {
   return model;
 }
 
-AdapterConfig lora(Strings targets) {
-  AdapterConfig adapter;
-  adapter.type = AdapterType::lora;
-  adapter.rank = 4;
-  adapter.alpha = 8;
-  adapter.targets = std::move(targets);
-  return adapter;
-}
-
 Json written(const AdapterConfig& adapter) {
   return peft_config(adapter, adapted(adapter), "base");
 }
 
 TEST(PeftConfig, NamesModulesByTheirLastPartWhereThatNamesNoOthers) {
-  EXPECT_EQ(written(lora({"q_proj", "down_proj"}))["target_modules"], Json({"down_proj", "q_proj"}));
-  EXPECT_EQ(written(lora({"model.layers.0.mlp.up_proj"}))["target_modules"],
+  EXPECT_EQ(written(small_lora({"q_proj", "down_proj"}))["target_modules"], Json({"down_proj", "q_proj"}));
+  EXPECT_EQ(written(small_lora({"model.layers.0.mlp.up_proj"}))["target_modules"],
             Json({"model.layers.0.mlp.up_proj"}));
 }
 
 TEST(PeftConfig, WhatIsWrittenIsReadAsTheSameAdapters) {
-  AdapterConfig adapter = lora({"q_proj", "v_proj", "model.layers.1.mlp.up_proj"});
+  AdapterConfig adapter = small_lora({"q_proj", "v_proj", "model.layers.1.mlp.up_proj"});
   adapter.patterns = {{.pattern = "v_proj", .rank = 2}, {.pattern = ".*up_proj", .alpha = 3}};
   adapter.rslora = true;
   adapter.dropout = 0.25;
@@ -69,7 +61,7 @@ TEST(PeftConfig, OfARewardModelTheScoreIsTrainedAndSavedToo) {
   ModelConfig model = small_model("llama", 8, 4);
   model.head = HeadKind::score;
   ModelSpec spec = model_spec(model);
-  const AdapterConfig adapter = lora({"q_proj"});
+  const AdapterConfig adapter = small_lora({"q_proj"});
   add_adapters(spec, adapter, {DType::f32});
   for (const UnitSpec& unit : spec.units)
     for (const ParameterSpec& parameter : unit.parameters)

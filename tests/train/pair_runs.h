@@ -2,9 +2,12 @@
 // Small runs on pairs of answers.
 #pragma once
 
+#include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "stepforge/kernels/cpu_allocator.h"
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
@@ -37,6 +40,18 @@ inline Strings pair_run(const TempFolder& folder, const std::string& name, const
                                               "checkpoint.interval=2",
                                               "checkpoint.keep_latest_k=0",
                                               "metrics.log_freq=1"};
+}
+
+/// The peak of the steps after the first one is what the plan says.
+inline void expect_planned_memory(TestRun& run) {
+  int64_t measured = 0;
+  run.build();
+  run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
+    if (trainer.state.step > 1) measured = std::max(measured, cpu_memory().peak_bytes);
+  }));
+  run.trainer().run();
+  const auto predicted = static_cast<double>(run.trainer().predicted_memory.peak_of_one_memory());
+  EXPECT_NEAR(static_cast<double>(measured), predicted, 0.03 * predicted);
 }
 
 inline Records run_ranks(int ranks, const Strings& args, std::optional<int64_t> last = {}) {

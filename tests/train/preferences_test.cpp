@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "stepforge/kernels/cpu_allocator.h"
 #include "tests/train/pair_runs.h"
 
 namespace stepforge::testing {
@@ -147,14 +146,7 @@ TEST(PreferenceRun, ThePlanCountsItsMemory) {
   const TempFolder folder;
   for (const Strings& more : {Strings{}, Strings{"model.tie_embeddings=false", "model.freeze=[\"head\"]"}}) {
     TestRun run(pair_run(folder, format("run{}", more.size())) + more);
-    int64_t measured = 0;
-    run.build();
-    run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
-      if (trainer.state.step > 1) measured = std::max(measured, cpu_memory().peak_bytes);
-    }));
-    run.trainer().run();
-    const auto predicted = static_cast<double>(run.trainer().predicted_memory.peak_of_one_memory());
-    EXPECT_NEAR(static_cast<double>(measured), predicted, 0.03 * predicted);
+    expect_planned_memory(run);
   }
 }
 

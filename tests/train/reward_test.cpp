@@ -7,7 +7,6 @@
 #include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
-#include "stepforge/kernels/cpu_allocator.h"
 #include "tests/train/pair_runs.h"
 
 namespace stepforge::testing {
@@ -144,14 +143,7 @@ TEST(RewardRun, LogsRewardsOfTrainingAndValidation) {
 TEST(RewardRun, ThePlanCountsItsMemory) {
   const TempFolder folder;
   TestRun run(reward_run(folder, "run"));
-  int64_t measured = 0;
-  run.build();
-  run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
-    if (trainer.state.step > 1) measured = std::max(measured, cpu_memory().peak_bytes);
-  }));
-  run.trainer().run();
-  const auto predicted = static_cast<double>(run.trainer().predicted_memory.peak_of_one_memory());
-  EXPECT_NEAR(static_cast<double>(measured), predicted, 0.03 * predicted);
+  expect_planned_memory(run);
 }
 
 TEST(RewardRun, RefusesWhatARewardModelDoesNotDo) {

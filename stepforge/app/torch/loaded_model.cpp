@@ -38,6 +38,14 @@ ComputeDevice open_device(const std::string& name, const CommandContext& context
   return device;
 }
 
+void require_text(const ModelFiles& model, const fs::path& path) {
+  if (!model.config().model.scores()) return;
+  throw UsageError(format(
+      "{} is a reward model: it scores answers and writes no text; `stepforge eval` compares the answers "
+      "of pairs by it",
+      path.string()));
+}
+
 }  // namespace
 
 Model LoadedModel::forward(int64_t context_length) const {
@@ -60,14 +68,6 @@ ModelFiles open_model(const fs::path& path, const CommandContext& context) {
   if (!found) throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
   context.log.info("{}: {}", path.string(), why_step(path, found->step));
   return open_checkpoint(*found, context);
-}
-
-void require_text(const ModelFiles& model, const fs::path& path) {
-  if (!model.config().model.scores()) return;
-  throw UsageError(format(
-      "{} is a reward model: it scores answers and writes no text; `stepforge eval` compares the answers "
-      "of pairs by it",
-      path.string()));
 }
 
 LoadedModel load_model(const fs::path& path, const LoadOptions& options, const CommandContext& context) {

@@ -42,13 +42,11 @@ struct LoadOptions {
   std::string device = "cpu";              ///< as training.device; this thread then uses its kernels
   bool with_gradient = false;              ///< with memory for gradients
   std::vector<std::string> adapters = {};  ///< read_adapters(), merged into the weights
-  bool writes_text = false;                ///< require_text()
+  bool writes_text = false;                ///< refuses a reward model
 };
 
-/// Throws UsageError for a reward model, which has no logits. `path`: where it is.
-void require_text(const ModelFiles& model, const std::filesystem::path& path);
-
-/// Like open_model, with the weights in memory. Throws UsageError too if there is no such device.
+/// Like open_model, with the weights in memory. Throws UsageError too if there is no such device, or the model cannot do
+/// what is asked.
 LoadedModel load_model(const std::filesystem::path& path, const LoadOptions& options,
                        const CommandContext& context);
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/int8.h"
 
-#include <ATen/Parallel.h>
-
 #include "stepforge/base/weight_code.h"
+#include "stepforge/kernels/cpu/code_blocks.h"
 #include "stepforge/kernels/cpu/simd.h"
 #include "stepforge/kernels/kernel_list.h"
 
@@ -29,23 +28,12 @@ STEPFORGE_SIMD_CLONES void scale_bytes(const int8_t* codes, const float* factors
   scale_bytes_body(codes, factors, out, blocks);
 }
 
-template <typename T>
-void scale_all_bytes(const at::Tensor& codes, const at::Tensor& factors, const at::Tensor& out) {
-  const auto* from = reinterpret_cast<const int8_t*>(codes.const_data_ptr<uint8_t>());
-  const auto* scales = factors.const_data_ptr<float>();
-  T* to = out.mutable_data_ptr<T>();
-  at::parallel_for(0, factors.numel(), kElementsPerTask / kCodeBlock, [&](int64_t begin, int64_t end) {
-    scale_bytes(from + begin * kCodeBlock, scales + begin, to + begin * kCodeBlock, end - begin);
-  });
-}
-
 }  // namespace
 
 void dequantize_int8(const at::Tensor& codes, const at::Tensor& factors, const at::Tensor& out) {
-  if (out.scalar_type() == at::kFloat)
-    scale_all_bytes<float>(codes, factors, out);
-  else
-    scale_all_bytes<BFloat16>(codes, factors, out);
+  decode_blocks(codes, factors, out, [](const uint8_t* from, const float* scales, auto* to, int64_t blocks) {
+    scale_bytes(reinterpret_cast<const int8_t*>(from), scales, to, blocks);
+  });
 }
 
 }  // namespace stepforge::cpu

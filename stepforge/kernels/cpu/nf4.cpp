@@ -3,9 +3,8 @@
 
 #include <array>
 
-#include <ATen/Parallel.h>
-
 #include "stepforge/base/weight_code.h"
+#include "stepforge/kernels/cpu/code_blocks.h"
 #include "stepforge/kernels/cpu/simd.h"
 #include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/nf4_values.h"
@@ -52,23 +51,12 @@ STEPFORGE_SIMD_CLONES void dequantize_blocks(const uint8_t* codes, const float* 
   dequantize_blocks_body(codes, factors, out, blocks);
 }
 
-template <typename T>
-void dequantize_all(const at::Tensor& codes, const at::Tensor& factors, const at::Tensor& out) {
-  const auto* from = codes.const_data_ptr<uint8_t>();
-  const auto* scales = factors.const_data_ptr<float>();
-  T* to = out.mutable_data_ptr<T>();
-  at::parallel_for(0, factors.numel(), kElementsPerTask / kCodeBlock, [&](int64_t begin, int64_t end) {
-    dequantize_blocks(from + begin * kCodeBlock / 2, scales + begin, to + begin * kCodeBlock, end - begin);
-  });
-}
-
 }  // namespace
 
 void dequantize_nf4(const at::Tensor& codes, const at::Tensor& factors, const at::Tensor& out) {
-  if (out.scalar_type() == at::kFloat)
-    dequantize_all<float>(codes, factors, out);
-  else
-    dequantize_all<BFloat16>(codes, factors, out);
+  decode_blocks(codes, factors, out, [](const uint8_t* from, const float* scales, auto* to, int64_t blocks) {
+    dequantize_blocks(from, scales, to, blocks);
+  });
 }
 
 }  // namespace stepforge::cpu

@@ -6,7 +6,7 @@
 //   expert_rows(h, experts; matrices)                            -> of each row its expert's product, times a scale
 //   expert_out(h, experts, slots, rows, weights; matrices, bias) -> of each token the sum of the products of its rows
 //
-// The rows that go in to expert_in, and those that come out of the products of expert_out, exist only while a call runs.
+// The rows that go into expert_in, and those that come out of the products of expert_out, exist only while a call runs.
 // expert_rows is A of an adapter of what expert_out multiplies by (low_rank.h).
 #pragma once
 

@@ -84,6 +84,7 @@ inline constexpr CallKind kMagnitude = {
     .derivative_reads =
         [](const CallView& view) { return CallValues{.operands = view.call.trains() ? 1U : 0U}; },
     .gradient_overwrites = 0,
+    // The norms depend on no token, and FLOPs are counted per token: they are left out.
     .flops = [](const CallView& view) { return static_cast<double>(view.operands[0].width); },
     .workspace = magnitude_row::workspace,
     .exchanges = magnitude_row::exchanges,

@@ -37,7 +37,7 @@ void square_norms(const at::Tensor& w, const at::Tensor& b, const at::Tensor& a,
   }
 }
 
-/// What a row of W and its norm have in common in forward and backward.
+/// What forward and backward need of the weights.
 struct Scaling {
   at::Tensor scratch;
   at::Tensor norms;    ///< [width]

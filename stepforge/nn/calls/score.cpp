@@ -44,8 +44,7 @@ void score_backward(const CallRun& run) {
     const at::Tensor& x = run.operands[0];
     for_parts(gradient.size(0), [&](const auto& part) {
       weight.write_now([&](const at::Tensor& target, bool accumulate) {
-        grouped_weight_gradient(part(gradient), widen(part(x)), std::array<int64_t, 2>{0, part(x).size(0)},
-                                target.unsqueeze(0), accumulate);
+        wide_weight_gradient(part(gradient), part(x), target, accumulate);
       });
     });
   }
