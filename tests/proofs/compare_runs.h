@@ -118,9 +118,18 @@ inline void expect_losses_of_one_rank(const LayoutCase& layout,
   }
 }
 
+/// The numbers of each step of a run, and the bytes of its last checkpoint.
+struct WholeRun {
+  Records steps;
+  std::map<std::string, std::string> tensors;
+};
+
 /// Runs of an exact model with checkpoints.
 class RunsOfAModel : public ::testing::Test {
  protected:
+  /// Each layout trains as many. All steps do the same; the first ones differ by the moments, which they begin from 0.
+  int64_t layout_steps_ = long_tests() ? 10 : 4;
+
   virtual ExactModel model() const = 0;
   Records run_one(const std::filesystem::path& run_dir, const Strings& more = {}) const {
     TestRun run(exact_job(run_dir) + Strings{"checkpoint.enable=true"} + more);
@@ -133,6 +142,23 @@ class RunsOfAModel : public ::testing::Test {
                                      [&](TestRun& run, int) { use_exact_model(run, model()); }, last);
     for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << join(args, " ");
     return records;
+  }
+
+  /// The run with which expect_bits_of() compares layouts.
+  WholeRun layout_on_one(const std::filesystem::path& run_dir, const Strings& job) const {
+    Records steps = run_one(run_dir, job + Strings{format("training.steps={}", layout_steps_)});
+    EXPECT_EQ(std::ssize(steps), layout_steps_);
+    EXPECT_NE(steps.front().loss, steps.back().loss);
+    return {std::move(steps), saved_tensors(run_dir, layout_steps_)};
+  }
+  /// The same job on many ranks, in a folder that is removed again.
+  void expect_bits_of(const WholeRun& one, const std::filesystem::path& run_dir, int ranks,
+                      const Strings& job) const {
+    const std::string name = format("{} ranks, {}", ranks, join(job, " "));
+    const Strings length{"checkpoint.enable=true", format("training.steps={}", layout_steps_)};
+    expect_same_steps(run_many(ranks, exact_job(run_dir) + job + length), one.steps, name);
+    expect_same_tensors(saved_tensors(run_dir, layout_steps_), one.tensors, name);
+    std::filesystem::remove_all(run_dir);
   }
 };
 

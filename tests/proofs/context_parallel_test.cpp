@@ -135,8 +135,7 @@ class ExactContextParallel : public ExactRuns {
 // Finds what went wrong in prime-rl#2562 (tokens counted cp times), Megatron-LM#673 (scale of the loss).
 TEST_P(ExactContextParallel, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
-  const Records one = run_one(folder / "one", long_rows_);
-  const auto expected = saved_tensors(folder / "one", 10);
+  const WholeRun one = layout_on_one(folder / "one", long_rows_);
   const std::vector<LayoutCase> layouts = {{2, 2, 1, 1, {}},       {4, 4, 1, 1, kHybrid},
                                            {4, 2, 1, 1, kRing},    {4, 2, 1, 2, {}},
                                            {4, 2, 2, 1, kUlysses}, {8, 8, 1, 1, kHybrid},
@@ -147,13 +146,8 @@ TEST_P(ExactContextParallel, EveryLayoutGivesTheBitsOfOneRank) {
   for (const LayoutCase& layout : layouts) {
     const int key = layout.ranks * 1000 + layout.context * 100 + layout.tensor * 10 + layout.replicas;
     const int data_ranks = layout.ranks / layout.tensor / layout.context;
-    for (const Strings& choice : exact_choices(data_ranks, key, long_tests() ? 60 : 1)) {
-      const Strings args = choice + overrides_of(layout);
-      const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
-      expect_same_steps(run_many(layout.ranks, exact_job(folder / "many") + long_rows_ + args), one, name);
-      expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
-      std::filesystem::remove_all(folder / "many");
-    }
+    for (const Strings& choice : exact_choices(data_ranks, key, long_tests() ? 60 : 1))
+      expect_bits_of(one, folder / "many", layout.ranks, long_rows_ + choice + overrides_of(layout));
   }
 }
 

@@ -120,9 +120,7 @@ Strings args_of(const SpreadLayout& layout) {
                  format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
-Strings expert_job(const std::filesystem::path& run_dir) {
-  return exact_job(run_dir) + Strings{"training.seq_len=24", "model.n_layers=6", "checkpoint.enable=true"};
-}
+const Strings kExpertJob{"training.seq_len=24", "model.n_layers=6", "checkpoint.enable=true"};
 
 class ExactExperts : public ExactRuns {};
 
@@ -140,8 +138,7 @@ constexpr int kLayoutParts = 6;
 // not summed over tensor parallelism).
 TEST_P(ExactExpertLayouts, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
-  const Records one = run_one(folder / "one", expert_job(folder / "one"));
-  const auto expected = saved_tensors(folder / "one", 10);
+  const WholeRun one = layout_on_one(folder / "one", kExpertJob);
   // Biases are of the experts only, however their rows come.
   const size_t each = kLayoutParts * (model() == ExactModel::biased && !long_tests() ? 3 : 1);
   for (auto i = static_cast<size_t>(std::get<1>(GetParam())); i < kSpreadLayouts.size(); i += each) {
@@ -149,19 +146,14 @@ TEST_P(ExactExpertLayouts, EveryLayoutGivesTheBitsOfOneRank) {
     const int stages = layout.pipeline.empty() ? 1 : 2;
     const int data_ranks = layout.ranks / layout.context / layout.tensor / stages;
     for (const Strings& choice : exact_choices(data_ranks, static_cast<int>(5000 + i), long_tests() ? 40 : 1,
-                                               [&](const Strings& drawn) { return takes(layout, drawn); })) {
-      const Strings args = choice + args_of(layout);
-      const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
-      expect_same_steps(run_many(layout.ranks, expert_job(folder / "many") + args), one, name);
-      expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
-      std::filesystem::remove_all(folder / "many");
-    }
+                                               [&](const Strings& drawn) { return takes(layout, drawn); }))
+      expect_bits_of(one, folder / "many", layout.ranks, kExpertJob + choice + args_of(layout));
   }
 }
 
 TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
   const TempFolder folder;
-  run_one(folder / "one", expert_job(folder / "one"));
+  run_one(folder / "one", kExpertJob);
   const std::vector<SpreadLayout> layouts = {{4, 2},
                                              {2, 2, 2},
                                              {1, 1},
@@ -172,7 +164,7 @@ TEST_P(ExactExperts, ARunMovesBetweenLayoutsByResume) {
                                              {2, 2, 1, 1, {}, 1, false, kGathered},
                                              {6, 6, 2}};
   for (size_t i = 0; i < layouts.size(); ++i)
-    run_many(layouts[i].ranks, expert_job(folder / "many") + args_of(layouts[i]),
+    run_many(layouts[i].ranks, exact_job(folder / "many") + kExpertJob + args_of(layouts[i]),
              static_cast<int64_t>(10 * (i + 1) / layouts.size()));
   expect_same_tensors(saved_tensors(folder / "many", 10), saved_tensors(folder / "one", 10), "moved");
 }
@@ -197,16 +189,9 @@ TEST_P(ExactExperts, EveryOptimizerGivesTheBitsOfOneRank) {
                                            {"optimizer.name=muon", "optimizer.muon_compute=fp32",
                                             "optimizer.lr=2.5", "parallelism.fsdp_partition=by_tensor"}};
   for (size_t i = 0; i < optimizers.size(); ++i) {
-    const std::filesystem::path one_dir = folder / format("one-{}", i);
-    const Records one = run_one(one_dir, expert_job(one_dir) + optimizers[i]);
-    const auto expected = saved_tensors(one_dir, 10);
-    for (const SpreadLayout& layout : layouts) {
-      const Strings args = optimizers[i] + args_of(layout);
-      const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
-      expect_same_steps(run_many(layout.ranks, expert_job(folder / "many") + args), one, name);
-      expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
-      std::filesystem::remove_all(folder / "many");
-    }
+    const WholeRun one = layout_on_one(folder / format("one-{}", i), kExpertJob + optimizers[i]);
+    for (const SpreadLayout& layout : layouts)
+      expect_bits_of(one, folder / "many", layout.ranks, kExpertJob + optimizers[i] + args_of(layout));
   }
 }
 

@@ -77,16 +77,9 @@ using ExactMtp = ExactRuns;
 TEST_P(ExactMtp, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
   const Strings job{"training.seq_len=16", "model.n_layers=6"};
-  const Records one = run_one(folder / "one", job);
-  const auto expected = saved_tensors(folder / "one", 10);
-  EXPECT_NE(one.front().loss, one.back().loss);
-  for (const MtpCase& layout : mtp_cases(GetParam())) {
-    const std::string name = format("{} ranks, {}", layout.ranks, join(layout.args, " "));
-    const Strings args = exact_job(folder / "many") + Strings{"checkpoint.enable=true"} + job + layout.args;
-    expect_same_steps(run_many(layout.ranks, args), one, name);
-    expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
-    std::filesystem::remove_all(folder / "many");
-  }
+  const WholeRun one = layout_on_one(folder / "one", job);
+  for (const MtpCase& layout : mtp_cases(GetParam()))
+    expect_bits_of(one, folder / "many", layout.ranks, job + layout.args);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExactMtp, ::testing::Values(ExactModel::mtp, ExactModel::mtp_experts),

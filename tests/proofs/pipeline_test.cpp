@@ -19,7 +19,6 @@ class ExactPipeline : public ExactRuns {
 struct DrawnRun {
   int ranks = 1;
   int64_t rows = 0;  ///< of a step
-  std::string name;
   Strings args;
 };
 
@@ -48,7 +47,6 @@ DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
              overrides_of({run.ranks, context, tensor, replicas, {}}) + overrides_of(pipeline) +
              Strings{rows_of_step(run.rows), format("training.local_batch_size={}", run.rows / parts),
                      format("parallelism.pipeline_parallel_microbatch_size={}", run.rows / parts)};
-  run.name = format("{} ranks, {}", run.ranks, join(run.args, " "));
   return run;
 }
 
@@ -57,18 +55,11 @@ DrawnRun draw_run(Dice& dice, const PipelineCase& pipeline) {
 // AutoModel#3530 (gradients cleared between micro-batches), transformers#34191, #35203, #37766 (accumulation).
 TEST_P(ExactPipeline, EveryScheduleGivesTheBitsOfOneRankInEveryLayout) {
   const TempFolder folder;
-  const Strings common = even_rows_ + Strings{"training.steps=8"};
-  struct OneRank {
-    Records steps;
-    std::map<std::string, std::string> tensors;
-  };
-  std::map<std::pair<int, int64_t>, OneRank> known;  // by layers and rows
-  const auto expected = [&](int layers, int64_t rows) -> const OneRank& {
+  std::map<std::pair<int, int64_t>, WholeRun> known;  // by layers and rows
+  const auto expected = [&](int layers, int64_t rows) -> const WholeRun& {
     if (!known.contains({layers, rows})) {
-      const std::filesystem::path one = folder / format("one-{}-{}", layers, rows);
       const Strings size{format("model.n_layers={}", layers), rows_of_step(rows)};
-      const Records steps = run_one(one, common + size);
-      known[{layers, rows}] = {steps, saved_tensors(one, 8)};
+      known[{layers, rows}] = layout_on_one(folder / format("one-{}-{}", layers, rows), even_rows_ + size);
     }
     return known[{layers, rows}];
   };
@@ -80,11 +71,8 @@ TEST_P(ExactPipeline, EveryScheduleGivesTheBitsOfOneRankInEveryLayout) {
     Dice dice(1000 * seed + c);
     for (int i = 0; i < (long_tests() ? 20 : 1); ++i) {
       const DrawnRun run = draw_run(dice, pipeline);
-      const Strings job = exact_job(folder / "many") + common + run.args;
-      const OneRank& one = expected(pipeline.layers(), run.rows);
-      expect_same_steps(run_many(run.ranks, job), one.steps, run.name);
-      expect_same_tensors(saved_tensors(folder / "many", 8), one.tensors, run.name);
-      std::filesystem::remove_all(folder / "many");
+      expect_bits_of(expected(pipeline.layers(), run.rows), folder / "many", run.ranks,
+                     even_rows_ + run.args);
     }
   }
 }

@@ -140,21 +140,14 @@ class ExactTensorParallel : public ExactRuns {
 // Finds what went wrong in torchtune#2420 (scale), Megatron-LM#1446 (norms of slices).
 TEST_P(ExactTensorParallel, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
-  const Records one = run_one(folder / "one", even_rows_);
-  const auto expected = saved_tensors(folder / "one", 10);
+  const WholeRun one = layout_on_one(folder / "one", even_rows_);
   const std::vector<LayoutCase> layouts = {
       {2, 1, 2, 1, {}}, {3, 1, 3, 1, {}}, {4, 1, 4, 1, {}}, {4, 1, 2, 1, {}}, {4, 1, 2, 2, {}},
       {6, 1, 3, 1, {}}, {8, 1, 8, 1, {}}, {8, 1, 4, 2, {}}, {8, 1, 2, 2, {}}, {8, 1, 2, 4, {}}};
   for (const LayoutCase& layout : layouts) {
     const int key = layout.ranks * 100 + layout.tensor * 10 + layout.replicas;
-    for (const Strings& choice : exact_choices(layout.ranks / layout.tensor, key, long_tests() ? 60 : 1)) {
-      const Strings args = choice + overrides_of(layout);
-      const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
-      const Strings job = exact_job(folder / "many") + even_rows_ + args;
-      expect_same_steps(run_many(layout.ranks, job), one, name);
-      expect_same_tensors(saved_tensors(folder / "many", 10), expected, name);
-      std::filesystem::remove_all(folder / "many");
-    }
+    for (const Strings& choice : exact_choices(layout.ranks / layout.tensor, key, long_tests() ? 60 : 1))
+      expect_bits_of(one, folder / "many", layout.ranks, even_rows_ + choice + overrides_of(layout));
   }
 }
 
