@@ -22,6 +22,7 @@
 #include "stepforge/modelspec/calls/router.h"
 #include "stepforge/modelspec/calls/swiglu.h"
 #include "stepforge/nn/norm_gradient.h"
+#include "stepforge/nn/preference_step.h"
 #include "stepforge/nn/vocabulary_part.h"
 #include "stepforge/nn/wide_linear.h"
 #include "stepforge/prove/exact_rounding.h"
@@ -251,8 +252,12 @@ void loss(const CallRun& run) {
 
 void loss_backward(const CallRun& run) {
   const at::Tensor errors = errors_of(run);
-  write_losses(run, errors, run.results[0]);
-  const at::Tensor gradient = (to_integers(errors) * run.gradients[0]).to(run.operands[0].scalar_type());
+  const at::Tensor losses = run.results[0];
+  write_losses(run, errors, losses);
+  at::Tensor by_logits = to_integers(errors) * run.gradients[0];
+  if (const PreferenceStep* const pairs = run.context.preferences; pairs != nullptr)
+    by_logits = by_logits * pairs->weigh(losses.view({-1}), run.resources.exchange.sum).unsqueeze(1);
+  const at::Tensor gradient = by_logits.to(run.operands[0].scalar_type());
   Parameter& weight = run.weight(0);
   if (weight.trained()) {
     weight.write_now([&](const at::Tensor& target, bool accumulate) {

@@ -5,7 +5,8 @@
 //   rms_norm      x * weight                           rotary    q and k times their norms and +1 or -1 by position, v
 //   swiglu        gate * up                            attention q + the sum of k + v over the keys that the query sees
 //   gated_add     x + gate * y                         route     the experts with the largest logits, which are their weights
-//   loss          half the squared distance of the logits from 4 at the label and 0 elsewhere
+//   loss          half the squared distance of the logits from 4 at the label and 0 elsewhere; of pairs each token counts as
+//                 much as their loss says
 //
 // Each result is rounded to an activation, and each gradient to one, where it is complete on its rank.
 #pragma once

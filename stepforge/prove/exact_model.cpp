@@ -12,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/parallel_plans.h"
 #include "stepforge/data/context_part.h"
+#include "stepforge/modelspec/pair_loss.h"
 #include "stepforge/nn/make_model.h"
 #include "stepforge/plan/job_mesh.h"
 #include "stepforge/prove/exact_entries.h"
@@ -22,34 +23,39 @@ namespace stepforge {
 
 namespace {
 
-/// Masks labels by the row's index in its step, so that kExactLabels remain in each step, also of those of later tokens.
+/// Masks labels by the row's index in its step, so that kExactLabels remain in each step, also of those of later tokens. Of
+/// pairs of answers, kExactPairs remain.
 class ExactLoader : public PrefetchLoader {
  public:
   ExactLoader(const Trainer& trainer)
       : PrefetchLoader(trainer.data.train, trainer.job.batch, 2),
         rows_(trainer.job.batch.rows_per_step),
-        ahead_(trainer.job.batch.ahead) {}
+        ahead_(trainer.job.batch.ahead),
+        on_pairs_(trainer.config.preference.enabled()) {}
 
   Batch next() override {
     Batch batch = PrefetchLoader::next();
     mask(batch, 0);
     for (size_t i = 0; i < batch.ahead.size(); ++i) mask(batch.ahead[i], static_cast<int64_t>(i) + 1);
+    if (on_pairs_) drop_pairs(batch);
     return batch;
   }
 
  private:
-  /// A label is masked, or not, at all depths alike.
+  /// A label is masked, or not, at all depths alike; those of a pair all or none.
   void mask(Batch& batch, int64_t depth) const {
     batch.valid_labels = 0;
     const std::vector<TokenRange> held = token_ranges(batch.part, batch.row_length());
     size_t i = 0;
     for (const uint64_t id : batch.row_ids) {
-      const int64_t labels = labels_of(static_cast<int64_t>(id) % rows_);
+      const int64_t labels = share_of(id, kExactLabels);
+      const bool has_pair = share_of(id, kExactPairs) > 0;
       for (const TokenRange& range : held) {
         for (int64_t position = range.begin; position < range.begin + range.size; ++position, ++i) {
           // Of the first tokens of a row there is no earlier one that predicts their labels.
           const int64_t predicted = position + depth - ahead_;
-          const bool counts = predicted >= 0 && 5 * predicted % batch.row_length() < labels;
+          const bool counts =
+              on_pairs_ ? has_pair : predicted >= 0 && 5 * predicted % batch.row_length() < labels;
           if (!counts) batch.labels[i] = kIgnoredLabel;
           batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
         }
@@ -57,17 +63,47 @@ class ExactLoader : public PrefetchLoader {
     }
   }
 
-  /// Rows 4 to 6 have none, the others equally many, of which the first get what is left.
-  int64_t labels_of(int64_t row) const {
+  /// Of each row the pair that it holds, if that remains.
+  void drop_pairs(Batch& batch) const {
+    if (std::ssize(batch.pairs) != batch.rows)
+      throw Error(format("{} pairs of answers in {} rows: each row of an exact model has one",
+                         batch.pairs.size(), batch.rows));
+    std::vector<AnswerPair> kept;
+    for (size_t row = 0; row < batch.pairs.size(); ++row) {
+      const AnswerPair& pair = batch.pairs[row];
+      if (share_of(batch.row_ids[row], kExactPairs) == 0) continue;
+      if (pair.answers[0].labels != kExactAnswer)
+        throw Error(format("the better answer of pair {} has {} tokens, not {}: sums of steps are not exact",
+                           pair.number, pair.answers[0].labels, kExactAnswer));
+      kept.push_back(pair);
+    }
+    batch.pairs = std::move(kept);
+  }
+
+  /// What row `id` has of `total` in a step. Rows 4 to 6 have none, the others equally many, of which the first get what is
+  /// left.
+  int64_t share_of(uint64_t id, int64_t total) const {
+    const int64_t row = static_cast<int64_t>(id) % rows_;
     if (row >= 4 && row < 7) return 0;
-    const int64_t labelled = rows_ - 3;
+    const int64_t sharing = rows_ - 3;
     const int64_t index = row < 4 ? row : row - 3;
-    return kExactLabels / labelled + (index < kExactLabels % labelled ? 1 : 0);
+    return total / sharing + (index < total % sharing ? 1 : 0);
   }
 
   int64_t rows_;  ///< of a step
   int64_t ahead_;
+  bool on_pairs_;
 };
+
+/// A loss whose derivatives are 0 and powers of two: for a log-probability -beta, beta or 0, and for one of the better answers
+/// that are also learned by themselves, kExactPairs / (kExactPairs kExactAnswer) more. What it compares is what `loss` does.
+PairLoss exact_pair_loss(const PairLoss& loss) {
+  return {.form = PairForm::hinge,
+          .has_reference = loss.has_reference,
+          .scores = loss.scores,
+          .beta = static_cast<double>(kExactPairs) / static_cast<double>(kExactLabels),
+          .sft_weight = loss.sft_weight > 0.0 ? 1.0 : 0.0};
+}
 
 void snap(const ModelStore& store) {
   for (size_t u = 0; u < store.size(); ++u) {
@@ -80,9 +116,8 @@ void snap(const ModelStore& store) {
 class Snap : public Callback {
  public:
   std::string_view name() const override { return "snap"; }
-  void init_end(Trainer& trainer) override { snap(*trainer.store); }
   void step_end(Trainer& trainer) override {
-    if (trainer.last_step.valid_labels != kExactLabels) {
+    if (!trainer.config.preference.enabled() && trainer.last_step.valid_labels != kExactLabels) {
       throw Error(format("the step has {} valid labels, not {}: its sums are not exact",
                          trainer.last_step.valid_labels, kExactLabels));
     }
@@ -96,9 +131,9 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("job", [model](Trainer& built) {
     const Config& config = built.config;
     ModelSpec divided =
-        exact_spec(model, config.model.n_layers, plan_tensor(config, built.place), plan_context(config),
+        exact_spec(model, config.model, plan_tensor(config, built.place), plan_context(config),
                    tensor_plan(config), plan_experts(config, built.place));
-    built.job = plan_job(config, built.place, exact_spec(model, config.model.n_layers), std::move(divided));
+    built.job = plan_job(config, built.place, exact_spec(model, config.model), std::move(divided));
   });
   trainer.replace_build_step("model", [](Trainer& built) {
     built.model =
@@ -111,6 +146,11 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
   });
   trainer.replace_build_step("loader",
                              [](Trainer& built) { built.loader = std::make_unique<ExactLoader>(built); });
+  trainer.replace_build_step("preferences", [](Trainer& built) {
+    snap(*built.store);  // a reference is the model at the start
+    build_preferences(built);
+    built.preferences.loss = exact_pair_loss(built.preferences.loss);
+  });
   trainer.add_callback(std::make_unique<Snap>());
 }
 

@@ -46,14 +46,15 @@ ModelFamily family_of_model(ExactModel model) {
   return family;
 }
 
-ModelConfig config_of(ExactModel model, int64_t layers) {
+ModelConfig config_of(ExactModel model, const ModelConfig& job) {
   auto families = std::make_shared<Registry>();
   families->add(family_of_model(model));
   ModelConfig config;
   config.plugins = std::move(families);
   config.family = kFamily;
   config.dim = 37;
-  config.n_layers = layers;
+  config.n_layers = job.n_layers;
+  config.head = job.head;
   config.n_heads = 48;
   config.n_kv_heads = 24;
   config.head_dim = 2;
@@ -145,9 +146,9 @@ void make_graph(ModelSpec& spec, const TensorParallel& tensor, const TensorPlan&
 
 }  // namespace
 
-ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor,
+ModelSpec exact_spec(ExactModel model, const ModelConfig& job, const TensorParallel& tensor,
                      const ContextParallel& context, const TensorPlan& plan, const ExpertParallel& experts) {
-  ModelSpec spec = model_spec(config_of(model, layers), 0, tensor, context, plan, experts);
+  ModelSpec spec = model_spec(config_of(model, job), 0, tensor, context, plan, experts);
   if (model == ExactModel::adapted) add_adapters(spec, adapters(), {DType::f32});
   if (model == ExactModel::graph) make_graph(spec, tensor, plan);
   scale_embedding(spec.blocks.front());

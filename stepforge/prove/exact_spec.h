@@ -3,6 +3,7 @@
 #pragma once
 
 #include "stepforge/catalog/tensor_plan.h"
+#include "stepforge/config/config.h"
 #include "stepforge/modelspec/context_parallel.h"
 #include "stepforge/modelspec/expert_parallel.h"
 #include "stepforge/modelspec/model_spec.h"
@@ -34,9 +35,9 @@ constexpr bool has_mtp(ExactModel model) {
   return model == ExactModel::mtp || model == ExactModel::mtp_experts;
 }
 
-/// model_spec() of such a model: its layers, and what parallelism adds to them, are those of the families. `layers`: any number
-/// from 1 on.
-ModelSpec exact_spec(ExactModel model, int64_t layers, const TensorParallel& tensor = {},
+/// model_spec() of such a model: its layers, and what parallelism adds to them, are those of the families. The number of layers and
+/// the kind of head are those of `job`.
+ModelSpec exact_spec(ExactModel model, const ModelConfig& job, const TensorParallel& tensor = {},
                      const ContextParallel& context = {}, const TensorPlan& plan = {},
                      const ExpertParallel& experts = {});
 

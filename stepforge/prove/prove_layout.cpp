@@ -13,6 +13,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/json.h"
+#include "stepforge/base/staged.h"
 #include "stepforge/base/temporary_folder.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/checkpoint/native.h"
@@ -154,21 +156,28 @@ void keep_known_parts(ActivationCheckpointConfig& recompute, const ModelSpec& sm
   if (recompute.blocks.empty()) recompute.blocks = {0};
 }
 
-/// Losses and norms of the steps of one rank.
+/// Numbers of a step by their names, in the same order on all ranks.
+using NamedNumbers = std::vector<std::pair<std::string, double>>;
+
+/// Losses and norms of the steps of one rank, and the figures of pairs of answers where they are logged.
 class StepNumbers : public Callback {
  public:
-  explicit StepNumbers(std::vector<std::pair<double, double>>& steps) : steps_(steps) {}
+  explicit StepNumbers(std::vector<NamedNumbers>& steps) : steps_(steps) {}
   std::string_view name() const override { return "step numbers"; }
   void step_end(Trainer& trainer) override {
-    steps_.emplace_back(trainer.last_step.loss, trainer.last_step.grad_norm);
+    steps_.push_back({{"loss", trainer.last_step.loss}, {"gradient norm", trainer.last_step.grad_norm}});
+  }
+  void log(Trainer&, MetricsRecord& record) override {
+    for (const auto& [name, value] : record.values)
+      if (name.starts_with("rewards/") || name.starts_with("logps/")) steps_.back().emplace_back(name, value);
   }
 
  private:
-  std::vector<std::pair<double, double>>& steps_;
+  std::vector<NamedNumbers>& steps_;
 };
 
 struct TrainedRank {
-  std::vector<std::pair<double, double>> steps;
+  std::vector<NamedNumbers> steps;
   std::exception_ptr failure;
 };
 
@@ -215,14 +224,17 @@ std::string step_difference(const std::vector<TrainedRank>& many, const TrainedR
   if (incomplete(one) || std::ranges::any_of(many, incomplete))
     return format("a rank did not train {} steps", kSteps);
   for (size_t step = 0; step < one.steps.size(); ++step) {
+    const NamedNumbers& expected = one.steps[step];
     for (size_t rank = 0; rank < many.size(); ++rank) {
-      const auto [loss, norm] = many[rank].steps[step];
-      if (!same_bits(loss, one.steps[step].first))
-        return format("step {}: the loss of rank {} is {}, that of one rank {}", step + 1, rank, loss,
-                      one.steps[step].first);
-      if (!same_bits(norm, one.steps[step].second))
-        return format("step {}: the gradient norm of rank {} is {}, that of one rank {}", step + 1, rank,
-                      norm, one.steps[step].second);
+      const NamedNumbers& found = many[rank].steps[step];
+      if (found.size() != expected.size())
+        return format("step {}: rank {} has {} numbers, one rank {}", step + 1, rank, found.size(),
+                      expected.size());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        if (same_bits(found[i].second, expected[i].second)) continue;
+        return format("step {}: the {} of rank {} is {}, that of one rank {}", step + 1, expected[i].first,
+                      rank, found[i].second, expected[i].second);
+      }
     }
   }
   return "";
@@ -271,7 +283,6 @@ std::vector<std::string> options_left_out(const Config& config) {
   add(config.adapter.type == AdapterType::dora ||
           (config.adapter.enabled() && (config.model.n_experts > 0 || config.model.n_mtp_layers > 0)),
       "adapter.type", choice_name(config.adapter.type));
-  add(config.preference.enabled(), "preference.loss", choice_name(config.preference.loss));
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",
@@ -283,6 +294,27 @@ std::vector<std::string> options_left_out(const Config& config) {
   return left_out;
 }
 
+/// Pairs of answers of which each fills a row of 16 tokens, and no two fit into one of 24: a prompt of 3 or 4 bytes before each
+/// answer, and an end after it.
+void write_pairs(const std::filesystem::path& file) {
+  constexpr size_t kPairs = 50;
+  constexpr size_t kBetter = kExactAnswer - 1;
+  std::string lines;
+  for (size_t i = 0; i < kPairs; ++i) {
+    const auto text = [i](size_t first, size_t size) {
+      std::string letters;
+      for (size_t k = 0; k < size; ++k) letters += static_cast<char>('a' + (first + i * 7 + k * k * 3) % 26);
+      return letters;
+    };
+    const size_t prompt = 3 + i % 2;
+    const size_t other = (prompt == 3 ? 3 : 1) + i / 2 % 3;
+    lines += Json{{"prompt", text(0, prompt)}, {"chosen", text(5, kBetter)}, {"rejected", text(12, other)}}
+                 .dump() +
+             "\n";
+  }
+  write_file_atomic(file, lines);
+}
+
 }  // namespace
 
 Config small_exact_job(const Config& config, int world_size) {
@@ -292,6 +324,8 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.vocab_size = kExactVocabulary;
   job.model.n_experts = config.model.n_experts;
   job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
+  job.model.head = config.model.head;
+  job.preference = config.preference;
   job.model.tie_embeddings =
       config.model.ties() && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
@@ -311,8 +345,10 @@ Config small_exact_job(const Config& config, int world_size) {
   set_small_stages(job, dims.pp * std::max(1, schedule.stages()) / std::max(1, schedule.ranks()));
   keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
-  keep_known_parts(job.activation_checkpoint, exact_spec(exact_model_of(job), job.model.n_layers));
-  job.data.sources.emplace_back().format = DataFormat::synthetic;
+  keep_known_parts(job.activation_checkpoint, exact_spec(exact_model_of(job), job.model));
+  const bool on_pairs = config.preference.enabled();
+  job.data.sources.emplace_back().format = on_pairs ? DataFormat::preference : DataFormat::synthetic;
+  if (on_pairs) job.data.packing = Packing::best_fit;
   job.data.synthetic_tokens = 8192;
   job.tokenizer.type = TokenizerType::bytes;
   auto& training = job.training;
@@ -334,8 +370,13 @@ Config small_exact_job(const Config& config, int world_size) {
 
 LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder) {
   Config many = job;
+  if (many.preference.enabled()) {
+    const std::filesystem::path file = folder / "pairs.jsonl";
+    write_pairs(file);
+    many.data.sources.at(0).path = file.string();
+  }
   many.run_dir = (folder / "many").string();
-  Config one = on_one_rank(job);
+  Config one = on_one_rank(many);
   one.run_dir = (folder / "one").string();
   many.data.cache_dir = one.data.cache_dir = (folder / "cache").string();
   const ParallelDims dims = dims_of(job);
