@@ -130,10 +130,9 @@ class Snap : public Callback {
 void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("job", [model](Trainer& built) {
     const Config& config = built.config;
-    ModelSpec divided =
-        exact_spec(model, config.model, plan_tensor(config, built.place), plan_context(config),
-                   tensor_plan(config), plan_experts(config, built.place));
-    built.job = plan_job(config, built.place, exact_spec(model, config.model), std::move(divided));
+    ModelSpec divided = exact_spec(model, config, plan_tensor(config, built.place), plan_context(config),
+                                   tensor_plan(config), plan_experts(config, built.place));
+    built.job = plan_job(config, built.place, exact_spec(model, config), std::move(divided));
   });
   trainer.replace_build_step("model", [](Trainer& built) {
     built.model =

@@ -28,7 +28,7 @@ constexpr int64_t exact_rows(int64_t parts) {
   return (kExactRows + parts - 1) / parts * parts;
 }
 
-/// Makes a trainer train an exact model of model.n_layers layers with the head of model.head: its specification, forward code and
+/// Makes a trainer train an exact model of model.n_layers layers with the head of model.head and the adapters of the configuration: its specification, forward code and
 /// labels, and the rounding after each update. Call it before the trainer is built. A step has kExactRows rows or more,
 /// each of at least 7 tokens, or 16 if has_mtp(model), whose number is no multiple of 5. A step with another number of valid
 /// labels throws Error.

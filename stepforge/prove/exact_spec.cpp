@@ -46,15 +46,15 @@ ModelFamily family_of_model(ExactModel model) {
   return family;
 }
 
-ModelConfig config_of(ExactModel model, const ModelConfig& job) {
+ModelConfig config_of(ExactModel model, const Config& job) {
   auto families = std::make_shared<Registry>();
   families->add(family_of_model(model));
   ModelConfig config;
   config.plugins = std::move(families);
   config.family = kFamily;
   config.dim = 37;
-  config.n_layers = job.n_layers;
-  config.head = job.head;
+  config.n_layers = job.model.n_layers;
+  config.head = job.model.head;
   config.n_heads = 48;
   config.n_kv_heads = 24;
   config.head_dim = 2;
@@ -75,19 +75,6 @@ ModelConfig config_of(ExactModel model, const ModelConfig& job) {
   if (has_mtp(model)) config.n_mtp_layers = 1;
   config.mtp_loss_weight = has_mtp(model) ? 0.5 : config.mtp_loss_weight;  // a power of two
   return config;
-}
-
-/// Scales are powers of two. The list has dropout whether or not the job has.
-AdapterConfig adapters() {
-  AdapterConfig adapter;
-  adapter.type = AdapterType::lora;
-  adapter.rank = 4;
-  adapter.alpha = 4;
-  adapter.dropout = 0.5;
-  adapter.patterns = {{.pattern = "k_proj", .rank = 2, .alpha = 4},
-                      {.pattern = ".*down_proj", .rank = 3, .alpha = 6}};
-  adapter.also_train = {"norm", "input_layernorm"};
-  return adapter;
 }
 
 void spread_weights(ModelSpec& spec) {
@@ -146,10 +133,29 @@ void make_graph(ModelSpec& spec, const TensorParallel& tensor, const TensorPlan&
 
 }  // namespace
 
-ModelSpec exact_spec(ExactModel model, const ModelConfig& job, const TensorParallel& tensor,
+AdapterConfig exact_adapters(ExactModel model, bool of_experts) {
+  AdapterConfig adapter;
+  adapter.type = AdapterType::lora;
+  adapter.rank = 4;
+  adapter.alpha = 4;
+  if (of_experts) adapter.targets.emplace_back(R"(.*\.experts\.\d+\.(gate|up)_proj)");
+  adapter.patterns = {{.pattern = "k_proj", .rank = 2, .alpha = 4}};
+  // All matrices of this name are those of experts, which have no adapters.
+  if (model != ExactModel::biased)
+    adapter.patterns.push_back({.pattern = ".*down_proj", .rank = 3, .alpha = 6});
+  adapter.also_train = {"norm", "input_layernorm"};
+  return adapter;
+}
+
+ModelSpec exact_spec(ExactModel model, const Config& job, const TensorParallel& tensor,
                      const ContextParallel& context, const TensorPlan& plan, const ExpertParallel& experts) {
   ModelSpec spec = model_spec(config_of(model, job), 0, tensor, context, plan, experts);
-  if (model == ExactModel::adapted) add_adapters(spec, adapters(), {DType::f32});
+  AdapterConfig adapter = job.adapter;
+  if (model == ExactModel::adapted) {
+    adapter = exact_adapters(model, /*of_experts=*/false);
+    adapter.dropout = 0.5;  // the list has it whether or not the job has
+  }
+  add_adapters(spec, adapter, {DType::f32});
   if (model == ExactModel::graph) make_graph(spec, tensor, plan);
   scale_embedding(spec.blocks.front());
   spread_weights(spec);

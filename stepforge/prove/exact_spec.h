@@ -35,9 +35,13 @@ constexpr bool has_mtp(ExactModel model) {
   return model == ExactModel::mtp || model == ExactModel::mtp_experts;
 }
 
-/// model_spec() of such a model: its layers, and what parallelism adds to them, are those of the families. The number of layers and
-/// the kind of head are those of `job`.
-ModelSpec exact_spec(ExactModel model, const ModelConfig& job, const TensorParallel& tensor = {},
+/// Adapters of several ranks, whose scales are powers of two, in all matrices of layers but those of experts, and trained norms.
+/// `of_experts`: also in those of experts, but not in the last ones, whose results are not rounded before the adapters' are added.
+AdapterConfig exact_adapters(ExactModel model, bool of_experts);
+
+/// model_spec() of such a model: its layers, and what parallelism adds to them, are those of the families. The number of layers, the
+/// kind of head and adapters are those of `job`.
+ModelSpec exact_spec(ExactModel model, const Config& job, const TensorParallel& tensor = {},
                      const ContextParallel& context = {}, const TensorPlan& plan = {},
                      const ExpertParallel& experts = {});
 

@@ -20,6 +20,8 @@
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/modelspec/call_budget.h"
+#include "stepforge/modelspec/calls/experts.h"
+#include "stepforge/modelspec/calls/low_rank.h"
 #include "stepforge/plan/job.h"
 #include "stepforge/plan/job_mesh.h"
 #include "stepforge/plan/pipeline_plan.h"
@@ -120,8 +122,7 @@ ExactModel exact_model_of(const Config& job) {
   if (family_of(job.model).traits.biased_experts) return ExactModel::biased;
   if (job.model.n_experts > 0) return mtp ? ExactModel::mtp_experts : ExactModel::experts;
   if (mtp) return ExactModel::mtp;
-  if (job.adapter.enabled()) return ExactModel::adapted;
-  return job.model.ties() ? ExactModel::shared : ExactModel::plain;
+  return job.model.ties() && !job.adapter.enabled() ? ExactModel::shared : ExactModel::plain;
 }
 
 /// Without lists that name other units than those of the exact model.
@@ -274,15 +275,33 @@ Job planned_job(Config config, int world_size) {
   return plan_job(std::move(config), {0, world_size});
 }
 
-/// Options of `config` that the small job does not have.
-std::vector<std::string> options_left_out(const Config& config) {
+bool has_call(const ModelSpec& model, bool (*wanted)(const Call&)) {
+  return std::ranges::any_of(
+      model.blocks, [&](const BlockSpec& block) { return std::ranges::any_of(block.list.calls, wanted); });
+}
+
+/// Whether the first matrices of experts have adapters, whose sums are of rows that are sorted by expert.
+bool adapts_experts(const ModelSpec& model) {
+  return has_call(model, [](const Call& call) {
+    return call.is(kLowRank) && call.operands.size() > low_rank_row::kExperts;
+  });
+}
+
+/// Whether their last matrices have adapters.
+bool adapts_results(const ModelSpec& model) {
+  return has_call(model, [](const Call& call) { return call.is(kExpertRows); });
+}
+
+/// Options of `job` that the small job does not have.
+std::vector<std::string> options_left_out(const Job& job) {
+  const Config& config = job.config;
   std::vector<std::string> left_out;
   const auto add = [&](bool differs, std::string_view key, std::string_view value) {
     if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
   };
-  add(config.adapter.type == AdapterType::dora ||
-          (config.adapter.enabled() && (config.model.n_experts > 0 || config.model.n_mtp_layers > 0)),
+  add(config.adapter.type == AdapterType::dora || (config.adapter.enabled() && config.model.n_mtp_layers > 0),
       "adapter.type", choice_name(config.adapter.type));
+  add(adapts_results(job.whole), "adapter.targets", join(config.adapter.targets, ", "));
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",
@@ -330,8 +349,10 @@ Config small_exact_job(const Config& config, int world_size) {
       config.model.ties() && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
   if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
-  job.adapter.type = config.adapter.enabled() ? AdapterType::lora : AdapterType::none;
-  job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
+  if (config.adapter.enabled() && job.model.n_mtp_layers == 0) {
+    job.adapter = exact_adapters(exact_model_of(job), adapts_experts(planned.whole));
+    job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
+  }
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
   ParallelDims dims = small_dims(planned.layout.dims);
@@ -345,7 +366,7 @@ Config small_exact_job(const Config& config, int world_size) {
   set_small_stages(job, dims.pp * std::max(1, schedule.stages()) / std::max(1, schedule.ranks()));
   keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
-  keep_known_parts(job.activation_checkpoint, exact_spec(exact_model_of(job), job.model));
+  keep_known_parts(job.activation_checkpoint, exact_spec(exact_model_of(job), job));
   const bool on_pairs = config.preference.enabled();
   job.data.sources.emplace_back().format = on_pairs ? DataFormat::preference : DataFormat::synthetic;
   if (on_pairs) job.data.packing = Packing::best_fit;
@@ -406,7 +427,7 @@ LayoutProof prove_layout_of(const Config& config, int world_size) {
   const Config job = small_exact_job(config, world_size);
   LayoutProof proof = prove_layout(job, folder.path());
   at::set_num_threads(threads);
-  proof.left_out = options_left_out(config);
+  proof.left_out = options_left_out(planned_job(config, world_size));
   return proof;
 }
 

@@ -305,8 +305,8 @@ void build_checkpoint(Trainer& trainer) {
   if (!own && !checkpoint.initial_load_path.empty()) initial_load(trainer);
   if (!own && !trainer.config.adapter.from.empty()) load_adapter(trainer);
   start_magnitudes(trainer);
-  if (checkpoint.exclude_frozen || (checkpoint.enable && trainer.config.adapter.enabled()))
-    leave_out_frozen(trainer, own);
+  const bool adapted = trainer.config.adapter.enabled() && !checkpoint.initial_load_path.empty();
+  if (checkpoint.exclude_frozen || (checkpoint.enable && adapted)) leave_out_frozen(trainer, own);
   if (checkpoint.enable) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
         trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);
