@@ -16,6 +16,7 @@
 #include "stepforge/nn/make_model.h"
 #include "stepforge/plan/job_mesh.h"
 #include "stepforge/prove/exact_entries.h"
+#include "stepforge/prove/exact_rounding.h"
 #include "stepforge/storage/context_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
 
@@ -95,13 +96,15 @@ class ExactLoader : public PrefetchLoader {
   bool on_pairs_;
 };
 
-/// A loss whose derivatives are 0 and powers of two: for a log-probability -beta, beta or 0, and for one of the better answers
-/// that are also learned by themselves, kExactPairs / (kExactPairs kExactAnswer) more. What it compares is what `loss` does.
+/// A loss whose derivatives are small multiples of the unit of gradients: by a log-probability or score 0 or beta, and by the
+/// log-probability of a better answer that is learned by itself too, 1 / kExactAnswer more. It compares what `loss` does.
 PairLoss exact_pair_loss(const PairLoss& loss) {
+  // A score has no large error that is multiplied with it.
+  const double units = loss.scores ? kExactLimit : 1.0;
   return {.form = PairForm::hinge,
           .has_reference = loss.has_reference,
           .scores = loss.scores,
-          .beta = static_cast<double>(kExactPairs) / static_cast<double>(kExactLabels),
+          .beta = units * static_cast<double>(kExactPairs) / static_cast<double>(kExactLabels),
           .sft_weight = loss.sft_weight > 0.0 ? 1.0 : 0.0};
 }
 

@@ -393,6 +393,7 @@ LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder)
   Config many = job;
   if (many.preference.enabled()) {
     const std::filesystem::path file = folder / "pairs.jsonl";
+    std::filesystem::create_directories(folder);
     write_pairs(file);
     many.data.sources.at(0).path = file.string();
   }

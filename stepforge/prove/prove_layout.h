@@ -13,8 +13,8 @@ namespace stepforge {
 
 /// The configuration of the comparison: axes, policies, partition, recomputation, offload and accumulation are
 /// those of `config`; every degree above 1 becomes 2 or 3 (that of hybrid context parallelism 2 x 2), more than 9
-/// micro-batches 8 or 9, the model one of prove/exact_model.h, precision fp32, steps 4; sums are not ordered. Its
-/// degrees have no -1. A pipeline keeps its schedule and the stages of each rank; the schedule of a file is kept
+/// micro-batches 8 or 9, the model one of prove/exact_model.h, with adapters and the kind of head that the job has, precision fp32,
+/// steps 4; sums are not ordered. On pairs of answers it has those of a file, which prove_layout() writes. Its degrees have no -1. A pipeline keeps its schedule and the stages of each rank; the schedule of a file is kept
 /// as it is, with its ranks and micro-batches.
 /// `world_size`: ranks of the job that `config` describes. Throws UsageError if the degrees do not fit it.
 Config small_exact_job(const Config& config, int world_size);
@@ -27,7 +27,7 @@ struct LayoutProof {
 };
 
 /// Trains `job`, as small_exact_job() makes it, on all its ranks and on one, in `folder`, and compares losses,
-/// gradient norms, weights and moments. Throws what training throws.
+/// gradient norms, figures of pairs, weights and moments. Throws what training throws.
 LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder);
 
 /// The same for `config`, in a temporary folder. The number of threads of this process stays as it is.

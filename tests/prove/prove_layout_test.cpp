@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/prove/prove_layout.h"
 
+#include <tuple>
+
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -72,6 +74,18 @@ const Strings kMtp{"preset=deepseek-v3",    "tokenizer.type=bytes", "data.source
                    "training.seq_len=64",   "model.n_mtp_layers=2", "training.local_batch_size=2",
                    "precision.compute=fp32"};
 
+const Strings kAdapters{"adapter.type=lora", "checkpoint.enable=false"};
+const Strings kAdaptedExperts{"adapter.type=lora", "checkpoint.enable=false",
+                              R"(adapter.targets=all-linear,.*\.experts\.\d+\.(gate|up)_proj)"};
+
+/// A run on pairs of answers, whose data the small job does not read.
+Config on_pairs(PreferenceLoss loss, const Strings& args) {
+  Config config = config_of(args);
+  config.preference.loss = loss;
+  if (config.preference.scores()) config.model.head = HeadKind::score;
+  return config;
+}
+
 TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
   const std::vector<std::pair<int, Strings>> jobs = {
       {1, {}},
@@ -103,6 +117,10 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
                                    "parallelism.expert_parallel_degree=1"}},
       {16, kSpreadExperts + Strings{"parallelism.tensor_parallel_degree=4", "model.n_kv_heads=4",
                                     "parallelism.expert_tensor_parallel_degree=4"}},
+      {4, kAdapters + Strings{"parallelism.context_parallel_degree=2", "adapter.dropout=0.1"}},
+      {4, kAdapters + Strings{"parallelism.tensor_parallel_degree=2"}},
+      {8, kSpreadExperts + kAdaptedExperts},
+      {8, kSpreadExperts + kAdapters + Strings{"parallelism.tensor_parallel_degree=2"}},
       {8, kMtp},
       {4, kMtp + Strings{"parallelism.tensor_parallel_degree=4",
                          "parallelism.tensor_parallel_plan=[{pattern=\"attention\", style=\"replicate\"}]",
@@ -116,6 +134,43 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
     EXPECT_EQ(proof.facts.size(), 2U);
     EXPECT_EQ(proof.left_out, Strings{});
   }
+}
+
+TEST(ProveLayout, PairsOfAnswersAreThoseOfOneRank) {
+  using enum PreferenceLoss;
+  const std::vector<std::tuple<int, PreferenceLoss, Strings>> jobs = {
+      {4, dpo, {"parallelism.tensor_parallel_degree=2"}},
+      {2, hinge, {"parallelism.context_parallel_degree=2"}},
+      {8, orpo, {"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid"}},
+      {4,
+       cpo,
+       {"parallelism.pipeline_parallel_degree=2", "training.local_batch_size=1",
+        "training.global_batch_size=8"}},
+      {3,
+       ipo,
+       {"parallelism.tensor_parallel_degree=3", "training.seq_len=96", "model.n_heads=6",
+        "model.n_kv_heads=3", "model.dim=96"}},
+      {4, simpo, kSpreadExperts},
+      {4, dpo, kAdapters + Strings{"parallelism.context_parallel_degree=2"}},
+      {4,
+       reward,
+       {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2",
+        "parallelism.enable_sequence_parallel=false"}},
+      {4, reward, {"parallelism.tensor_parallel_degree=2", "parallelism.pipeline_parallel_degree=2"}}};
+  for (const auto& [ranks, loss, args] : jobs) {
+    const LayoutProof proof = prove_layout_of(on_pairs(loss, args), ranks);
+    EXPECT_EQ(proof.difference, "") << choice_name(loss) << " " << join(args, " ");
+    EXPECT_EQ(proof.facts.size(), 2U);
+    EXPECT_EQ(proof.left_out, Strings{});
+  }
+}
+
+TEST(SmallExactJob, HasThePairsAndTheHeadOfTheJob) {
+  const Config job = small_exact_job(on_pairs(PreferenceLoss::reward, {}), 2);
+  EXPECT_EQ(job.preference.loss, PreferenceLoss::reward);
+  EXPECT_EQ(job.model.head, HeadKind::score);
+  EXPECT_EQ(job.data.sources.at(0).format, DataFormat::preference);
+  EXPECT_EQ(small_exact_job(config_of({}), 2).data.sources.at(0).format, DataFormat::synthetic);
 }
 
 TEST(ProveLayout, PipelinesOfEveryScheduleAreThoseOfOneRank) {
@@ -200,15 +255,21 @@ TEST(ProveLayout, WhatIsNotComparedIsListedAndThreadsStay) {
   EXPECT_EQ(proof.difference, "");
   EXPECT_EQ(proof.left_out, (Strings{"training.reduction = \"ordered\"", "precision.compute = \"bf16\""}));
   EXPECT_EQ(at::get_num_threads(), 3);
+  // The sums of the last matrices of experts and of their adapters are rounded one by one.
+  const Strings experts{"adapter.type=lora", "checkpoint.enable=false", R"(adapter.targets=.*\.experts\..*)"};
+  EXPECT_EQ(prove_layout_of(config_of(kSpreadExperts + experts), 4).left_out,
+            Strings{R"(adapter.targets = ".*\.experts\..*")"});
 }
 
 TEST(ProveLayout, TheFirstDifferenceIsNamed) {
   const TempFolder folder;
-  Config job = small_exact_job(config_of({}), 2);
-  job.precision.reduce = DType::bf16;
-  const LayoutProof proof = prove_layout(job, folder.path());
-  EXPECT_CONTAINS(proof.difference, "that of one rank");
-  EXPECT_CONTAINS(proof.difference, "step ");
+  for (const Config& config : {config_of({}), on_pairs(PreferenceLoss::dpo, {})}) {
+    Config job = small_exact_job(config, 2);
+    job.precision.reduce = DType::bf16;
+    const LayoutProof proof = prove_layout(job, folder / std::string(choice_name(config.preference.loss)));
+    EXPECT_CONTAINS(proof.difference, "that of one rank");
+    EXPECT_CONTAINS(proof.difference, "step ");
+  }
 }
 
 }  // namespace
