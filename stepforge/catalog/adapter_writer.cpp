@@ -19,6 +19,11 @@ namespace {
 /// The operand of expert_in and expert_out that says which experts each token takes.
 constexpr std::size_t kExpertsOperand = 1;
 
+/// The first of the channels that a rank has of the input of a matrix that is divided by its columns.
+int64_t first_channel(const Adapter& adapter) {
+  return adapter.division == Division::columns ? adapter.a.sub_tensors.front().offsets.at(1) : 0;
+}
+
 /// Adds the calls of adapters to the lists of a block.
 class AdapterWriter {
  public:
@@ -71,7 +76,8 @@ class AdapterWriter {
                .recompute = true});
     if (dropout_)
       x = add(call, kDropout, ".dropout", {x},
-              {.attributes = DropoutAttributes{stream_key(0, adapter.a.name)}, .recompute = true});
+              {.attributes = DropoutAttributes{stream_key(0, adapter.a.name), first_channel(adapter)},
+               .recompute = true});
     int h = add(call, kLinear, ".A", {x},
                 {.weights = {call_weight(adapter.a)},
                  .sums_weight_gradients = adapter.sums && adapter.division == Division::rows});

@@ -94,10 +94,6 @@ void check_adapter(const RuleCheck& check) {
                 {"adapter.type", "checkpoint.initial_load_path"},
                 "checkpoints hold the adapter but not the model, which must be found elsewhere; start from a "
                 "model with model.from, or set checkpoint.enable = false");
-  check.require(config.adapter.dropout == 0.0 || config.parallelism.tensor_parallel_degree == 1,
-                {"adapter.dropout", "parallelism.tensor_parallel_degree"},
-                "the inputs of some adapters are divided over the tensor-parallel ranks, and dropout is not; "
-                "set adapter.dropout = 0, or use another kind of parallelism");
 }
 
 void check_model(const RuleCheck& check) {

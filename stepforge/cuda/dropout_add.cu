@@ -21,9 +21,11 @@ __global__ void __launch_bounds__(kDropoutThreads)
       load(x + at, values);
       if (dropout.p > 0.0) {
         const uint64_t position = static_cast<uint32_t>(dropout.positions[n]);
-        const auto words = philox(dropout.key, (position << 32) | static_cast<uint64_t>(c / kQuad),
+        const int64_t channel = dropout.channel + c;
+        const auto words = philox(dropout.key, (position << 32) | static_cast<uint64_t>(channel / kQuad),
                                   static_cast<uint64_t>(dropout.row_ids[n]));
-        for (int i = 0; i < kCount; ++i) values[i] *= words[(c + i) % kQuad] >= threshold ? scale : 0.0F;
+        for (int i = 0; i < kCount; ++i)
+          values[i] *= words[(channel + i) % kQuad] >= threshold ? scale : 0.0F;
       }
       if (residual != nullptr) {
         float base[kCount];
@@ -43,7 +45,7 @@ void launch(const Dropout& dropout, const T* x, const T* residual, T* out, Strea
     LAUNCH(kernel, blocks_for(dropout.rows), threads_for(dropout.width / count, kDropoutThreads), stream,
            dropout, threshold, scale, x, residual, out);
   };
-  if (dropout.width % kQuad == 0 && are_aligned({x, residual, out})) {
+  if (dropout.width % kQuad == 0 && dropout.channel % kQuad == 0 && are_aligned({x, residual, out})) {
     run(drop<T, kQuad>, kQuad);
   } else {
     run(drop<T, 1>, 1);

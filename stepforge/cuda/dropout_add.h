@@ -18,6 +18,7 @@ struct Dropout {
   uint64_t key = 0;                    ///< DropoutKey of kernels/dropout_add.h
   const int64_t* row_ids = nullptr;    ///< [rows]; not read if p is 0
   const int32_t* positions = nullptr;  ///< [rows]; not read if p is 0
+  int64_t channel = 0;                 ///< of the first element of a row, among those of all ranks
 };
 
 /// x, residual, out: [rows, width]; out is written, and may be x or residual.

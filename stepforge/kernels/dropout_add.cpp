@@ -20,6 +20,7 @@ namespace {
 void check_operands(const at::Tensor& x, double p, const TokenCoords& coords) {
   check_shape(x, "dropout x", {x.size(0), x.size(1)});
   if (!(p >= 0.0 && p < 1.0)) throw Error(format("dropout: probability {} is not in [0, 1)", p));
+  if (coords.channel < 0) throw Error(format("dropout: channel {} is negative", coords.channel));
   if (p == 0.0) return;
   check_tensor(coords.row_ids, "dropout row_ids", {x.size(0)}, at::kLong);
   check_tensor(coords.positions, "dropout positions", {x.size(0)}, at::kInt);
@@ -53,11 +54,14 @@ PhiloxWords philox_words(uint64_t key, PhiloxWords state) {
 /// The factors 0 or 1 / (1 - p), fp32 [N, channels].
 at::Tensor dropout_factors(int64_t channels, double p, DropoutKey key, const TokenCoords& coords) {
   const at::Tensor rows = coords.row_ids.unsqueeze(1);
-  const at::Tensor quads = at::arange((channels + 3) / 4, rows.options()).unsqueeze(0);
+  const int64_t first = coords.channel / 4;
+  const int64_t skipped = coords.channel % 4;  // of the first four
+  const at::Tensor quads =
+      at::arange(first, first + (skipped + channels + 3) / 4, rows.options()).unsqueeze(0);
   const PhiloxWords words =
       philox_words(key.key, {quads, coords.positions.to(at::kLong).unsqueeze(1), rows.bitwise_and(0xFFFFFFFF),
                              rows.bitwise_right_shift(32).bitwise_and(0xFFFFFFFF)});
-  const at::Tensor word = at::stack(words, 2).flatten(1).slice(1, 0, channels);
+  const at::Tensor word = at::stack(words, 2).flatten(1).slice(1, skipped, skipped + channels);
   return word.ge(static_cast<int64_t>(p * 0x1.0p32)).to(at::kFloat) * (1.0 / (1.0 - p));
 }
 

@@ -201,6 +201,24 @@ TEST(Adapters, HaveASiteOfDropoutForEachMatrix) {
   EXPECT_EQ(sites.size(), 8U);
 }
 
+TEST(Adapters, DropTheChannelsThatTheirRankHas) {
+  AdapterConfig adapter = small_lora();
+  adapter.dropout = 0.1;
+  const ModelSpec first = adapted(adapter, "llama", false, {0, 2, true});
+  const ModelSpec second = adapted(adapter, "llama", false, {1, 2, true});
+  const auto channel = [](const ModelSpec& model, const std::string& call) {
+    return std::any_cast<const DropoutAttributes&>(find_call(model, call)->attributes).channel;
+  };
+  for (const auto& [matrix, name] :
+       {std::pair("out", "layers.0.attention.out"), {"down", "layers.0.mlp.down"}}) {
+    const std::string call = format("{}.dropout", matrix);
+    EXPECT_EQ(channel(first, call), 0);
+    EXPECT_EQ(channel(second, call), parameter(first, name).shape.at(1));
+  }
+  for (const char* call : {"qkv.dropout", "gate_up.dropout"}) EXPECT_EQ(channel(second, call), 0);
+  check_value_types(second);
+}
+
 TEST(Adapters, OfNamesThatAreNotThereAreRefusedWithThoseThatAre) {
   const auto refusal = [](const AdapterConfig& adapter, bool tied = false) {
     return message_of<UsageError>([&] { adapted(adapter, "llama", tied); });

@@ -15,6 +15,7 @@ struct DropCase {
   at::Tensor row_ids;
   at::Tensor positions;
   double p = 0.3;
+  int64_t channel = 0;
 };
 
 DropCase drop_case(int64_t rows, int64_t width, at::ScalarType type) {
@@ -37,6 +38,7 @@ std::vector<at::Tensor> drop_on_device(const DropCase& c, int64_t shift, bool in
   const Guarded& grad_x = in_place ? grad_out : new_grad;
   cuda::Dropout dropout{
       .type = dtype_of(c.x), .rows = c.x.size(0), .width = c.x.size(1), .p = c.p, .key = kDropoutKey};
+  dropout.channel = c.channel;
   if (c.p > 0) {
     dropout.row_ids = row_ids.data<int64_t>();
     dropout.positions = positions.data<int32_t>();
@@ -51,7 +53,7 @@ void expect_drop(const DropCase& c, int64_t shift = 0) {
   const auto actual = in_both_orders([&] { return drop_on_device(c, shift); });
   const at::Tensor out = at::empty(c.x.sizes(), at::kDouble);
   const at::Tensor grad = at::empty_like(out);
-  const TokenCoords coords{c.row_ids, c.positions};
+  const TokenCoords coords{c.row_ids, c.positions, c.channel};
   if (c.x.size(0) == 0) return;  // which the reference does not take
   reference::dropout_add_forward(wide(c.x), wide(c.residual), c.p, {kDropoutKey}, coords, out);
   reference::dropout_add_backward(wide(c.x), c.p, {kDropoutKey}, coords, grad);
@@ -80,6 +82,16 @@ TEST(CudaDropoutAdd, GradientsHaveTheBitsOfTheCpu) {
     const at::Tensor expected = at::empty_like(c.x);
     cpu::dropout_add_backward(c.x, c.p, {kDropoutKey}, {c.row_ids, c.positions}, expected);
     EXPECT_TRUE(same_bits(drop_on_device(c, 0)[1], expected));
+  }
+}
+
+TEST(CudaDropoutAdd, SomeChannelsAreDroppedAsAmongAllOfThem) {
+  for (const int64_t channel : {1, 3, 4, 130}) {
+    for (const int64_t width : {5, 64}) {
+      DropCase c = drop_case(3, width, at::kFloat);
+      c.channel = channel;
+      expect_drop(c);
+    }
   }
 }
 

@@ -60,6 +60,27 @@ TEST(DropoutAdd, AnElementsMaskDoesNotDependOnTheBatch) {
   EXPECT_FALSE(at::equal(packed[2], alone[0]));
 }
 
+TEST(DropoutAdd, SomeChannelsAreDroppedAsAmongAllOfThem) {
+  constexpr int64_t kWidth = 300;
+  const at::Tensor x = random_tensor({2, kWidth}, 7);
+  TokenCoords coords = make_coords({9, 42}, {7, 70000});
+  const at::Tensor whole = at::empty_like(x);
+  dropout_add_backward(x, 0.5, kKey, coords, whole);
+  for (const int64_t channel : {1, 2, 3, 4, 62, 64, 127}) {
+    for (const int64_t width : {1, 5, 60, 61, 64, 173}) {
+      coords.channel = channel;
+      const at::Tensor part = x.narrow(1, channel, width).contiguous();
+      const at::Tensor out = at::empty_like(part);
+      dropout_add_backward(part, 0.5, kKey, coords, out);
+      EXPECT_TRUE(at::equal(out, whole.narrow(1, channel, width))) << channel << " " << width;
+      reference::dropout_add_backward(part, 0.5, kKey, coords, out);
+      EXPECT_TRUE(at::equal(out, whole.narrow(1, channel, width))) << channel << " " << width;
+    }
+  }
+  coords.channel = -1;
+  EXPECT_THROW(dropout_add_backward(x, 0.5, kKey, coords, whole), Error);
+}
+
 TEST(DropoutAdd, KeepsTheExpectedShareAndTheMean) {
   const at::Tensor x = at::empty({100, 1000}).fill_(1);
   std::vector<int32_t> positions(100);

@@ -176,26 +176,16 @@ TEST(AdapterRun, FromAFolderOfAnotherKindIsRefused) {
       "is one of lora", "remove adapter.type");
 }
 
-/// Products of matrices that are divided, or of other numbers of tokens, are rounded differently.
-TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
-  const TempFolder folder;
-  const fs::path base = base_model(folder, kBlocks);
-  const Strings dora =
-      kBlocks + of_type("dora") + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
-  const Records one = TestRun(lora_run(folder, "one", base, dora)).run();
-  EXPECT_NE(one.at(3).loss, one.at(0).loss);
+/// Losses and norms on two ranks are those of `one`, of the run of `args` on one rank. Products of matrices that are divided, or of
+/// other numbers of tokens, are rounded differently.
+void expect_curve_on_two_ranks(const TempFolder& folder, const fs::path& base, const Strings& args,
+                               const Records& one, const std::vector<Strings>& layouts) {
   int number = 0;
-  for (const Strings& layout : std::vector<Strings>{
-           {"parallelism.tensor_parallel_degree=2"},
-           {"parallelism.tensor_parallel_degree=2", "parallelism.enable_sequence_parallel=false"},
-           {"parallelism.tensor_parallel_degree=2", "parallelism.enable_async_tensor_parallel=true"},
-           {"parallelism.context_parallel_degree=2"},
-           {"parallelism.pipeline_parallel_degree=2"},
-           {"parallelism.fsdp_cpu_offload=true"}}) {
+  for (const Strings& layout : layouts) {
     RankThreads threads(2);
     const std::string name = format("two{}", ++number);
     const auto records =
-        threads.run([&](int) { return lora_run(folder, name, base, dora + layout); }, [](TestRun&, int) {});
+        threads.run([&](int) { return lora_run(folder, name, base, args + layout); }, [](TestRun&, int) {});
     for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << layout.back();
     ASSERT_EQ(records.at(0).size(), one.size()) << layout.back();
     for (size_t step = 0; step < one.size(); ++step) {
@@ -204,6 +194,35 @@ TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
           << layout.back();
     }
   }
+}
+
+const std::vector<Strings> kTensorLayouts{
+    {"parallelism.tensor_parallel_degree=2"},
+    {"parallelism.tensor_parallel_degree=2", "parallelism.enable_sequence_parallel=false"},
+    {"parallelism.tensor_parallel_degree=2", "parallelism.enable_async_tensor_parallel=true"}};
+
+TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder, kBlocks);
+  const Strings dora =
+      kBlocks + of_type("dora") + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
+  const Records one = TestRun(lora_run(folder, "one", base, dora)).run();
+  EXPECT_NE(one.at(3).loss, one.at(0).loss);
+  std::vector<Strings> layouts = kTensorLayouts;
+  for (const char* layout : {"parallelism.context_parallel_degree=2",
+                             "parallelism.pipeline_parallel_degree=2", "parallelism.fsdp_cpu_offload=true"})
+    layouts.push_back({layout});
+  expect_curve_on_two_ranks(folder, base, dora, one, layouts);
+}
+
+TEST(AdapterRun, DropsTheSameElementsOnTensorParallelRanks) {
+  const TempFolder folder;
+  const fs::path base = base_model(folder, kBlocks);
+  const Strings batch = kBlocks + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
+  const Strings dropped = batch + Strings{"adapter.dropout=0.5"};
+  const Records one = TestRun(lora_run(folder, "one", base, dropped)).run();
+  EXPECT_NE(one.at(3).loss, TestRun(lora_run(folder, "whole", base, batch)).run().at(3).loss);
+  expect_curve_on_two_ranks(folder, base, dropped, one, kTensorLayouts);
 }
 
 TEST(AdapterRun, OfCodesHasTheSameBitsOnAnyNumberOfRanks) {

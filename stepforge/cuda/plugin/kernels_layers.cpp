@@ -30,7 +30,8 @@ cuda::Dropout dropout_of(const at::Tensor& x, double p, DropoutKey key, const To
           .p = p,
           .key = key.key,
           .row_ids = p > 0.0 ? read<int64_t>(coords.row_ids) : nullptr,
-          .positions = p > 0.0 ? read<int32_t>(coords.positions) : nullptr};
+          .positions = p > 0.0 ? read<int32_t>(coords.positions) : nullptr,
+          .channel = coords.channel};
 }
 
 cuda::GatedRows gated_rows_of(const at::Tensor& gate_up, const GatedRows& rows) {

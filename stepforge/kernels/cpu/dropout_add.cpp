@@ -55,6 +55,7 @@ struct RowDraw {
   uint64_t key;
   uint64_t row_id;
   uint64_t position;
+  int64_t channel;     ///< of the first element
   uint32_t threshold;  ///< an element is kept when its word is at least this
   float scale;         ///< of kept elements
 };
@@ -63,16 +64,21 @@ struct RowDraw {
 template <typename T>
 STEPFORGE_INLINE void drop_row_body(const T* x, const T* residual, T* out, int64_t width,
                                     const RowDraw& draw) {
-  constexpr int64_t kBlock = 4 * kLanes;  // channels per call of philox_lanes()
-  for (int64_t begin = 0; begin < width; begin += kBlock) {
+  constexpr int64_t kBlock =
+      4 * kLanes;  // channels per call of philox_lanes(), which begins with a multiple of four
+  const int64_t skipped = draw.channel % 4;
+  const int64_t taken = skipped == 0 ? kBlock : kBlock - 4;
+  for (int64_t begin = 0; begin < width; begin += taken) {
     uint32_t words[4][kLanes];
-    philox_lanes(draw.key, (draw.position << 32) | static_cast<uint64_t>(begin / 4), draw.row_id, words);
-    float factors[kBlock];
+    const int64_t first = draw.channel + begin - skipped;
+    philox_lanes(draw.key, (draw.position << 32) | static_cast<uint64_t>(first / 4), draw.row_id, words);
+    float drawn[kBlock];
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       for (int64_t w = 0; w < 4; ++w)
-        factors[4 * lane + w] = words[w][lane] >= draw.threshold ? draw.scale : 0.0F;
+        drawn[4 * lane + w] = words[w][lane] >= draw.threshold ? draw.scale : 0.0F;
     }
-    const int64_t count = width - begin < kBlock ? width - begin : kBlock;
+    const float* const factors = drawn + skipped;
+    const int64_t count = width - begin < taken ? width - begin : taken;
     if (residual != nullptr) {  // NOLINT(bugprone-branch-clone): they differ inside the directives
 #pragma omp simd
       for (int64_t c = 0; c < count; ++c) {
@@ -121,6 +127,7 @@ void drop_rows(const at::Tensor& x, const at::Tensor& residual, double p, Dropou
       const RowDraw draw = {.key = key.key,
                             .row_id = static_cast<uint64_t>(rows[n]),
                             .position = static_cast<uint32_t>(positions[n]),
+                            .channel = coords.channel,
                             .threshold = static_cast<uint32_t>(p * 0x1.0p32),
                             .scale = static_cast<float>(1.0 / (1.0 - p))};
       drop_row(source + n * width, base == nullptr ? nullptr : base + n * width, target + n * width, width,

@@ -19,7 +19,8 @@
 namespace stepforge {
 
 struct DropoutAttributes {
-  uint64_t site = 0;  ///< the number of the dropout in the model
+  uint64_t site = 0;    ///< the number of the dropout in the model
+  int64_t channel = 0;  ///< of x's first one, where ranks have parts of them
 };
 
 inline constexpr CallKind kDropout = {

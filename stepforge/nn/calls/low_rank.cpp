@@ -19,17 +19,22 @@ namespace stepforge {
 
 namespace {
 
-void dropout(const CallRun& run) {
-  const DropoutSite site(run, run.context.adapter_dropout, attributes_of<DropoutAttributes>(run.call).site,
-                         run.operands[0].size(0));
+/// Writes `x`, an operand or its gradient, without the elements that are dropped.
+void drop(const CallRun& run, const at::Tensor& x) {
+  const auto& attributes = attributes_of<DropoutAttributes>(run.call);
+  const double p = run.context.adapter_dropout;
+  DropoutSite site(run, p, attributes.site, x.size(0));
+  site.coords.channel = attributes.channel;
   // The derivative of a dropout is the same dropout.
-  dropout_add_backward(run.operands[0], run.context.adapter_dropout, site.key, site.coords, run.written[0]);
+  dropout_add_backward(x, p, site.key, site.coords, run.written[0]);
+}
+
+void dropout(const CallRun& run) {
+  drop(run, run.operands[0]);
 }
 
 void dropout_backward(const CallRun& run) {
-  const DropoutSite site(run, run.context.adapter_dropout, attributes_of<DropoutAttributes>(run.call).site,
-                         run.gradients[0].size(0));
-  dropout_add_backward(run.gradients[0], run.context.adapter_dropout, site.key, site.coords, run.written[0]);
+  drop(run, run.gradients[0]);
 }
 
 /// One part of the call for the rows of one expert, or of all: the columns of h, of y or its gradient, and the matrix between them.
