@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the calls of an exact model (exact_model.h) compute: other entries than nn/call_entries.h for the kinds whose results
-// are no small integers. Products, lookups, exchanges, and the order of rows of experts are those of nn.
+// are no small integers. Products, scores, lookups, exchanges, and the order of rows of experts are those of nn.
 //
 //   rms_norm      x * weight                           rotary    q and k times their norms and +1 or -1 by position, v
 //   swiglu        gate * up                            attention q + the sum of k + v over the keys that the query sees

@@ -66,11 +66,14 @@ class ExactLoader : public PrefetchLoader {
 
   /// Of each row the pair that it holds, if that remains.
   void drop_pairs(Batch& batch) const {
-    if (std::ssize(batch.pairs) != batch.rows)
-      throw Error(format("{} pairs of answers in {} rows: each row of an exact model has one",
-                         batch.pairs.size(), batch.rows));
+    const auto has_own = [&](size_t row) {
+      return batch.pairs[row].answers[0].begin / batch.row_length() == static_cast<int64_t>(row);
+    };
     std::vector<AnswerPair> kept;
-    for (size_t row = 0; row < batch.pairs.size(); ++row) {
+    for (size_t row = 0; row < batch.row_ids.size(); ++row) {
+      if (batch.pairs.size() != batch.row_ids.size() || !has_own(row))
+        throw Error(format("{} pairs of answers in {} rows: each row of an exact model has one of its own",
+                           batch.pairs.size(), batch.rows));
       const AnswerPair& pair = batch.pairs[row];
       if (share_of(batch.row_ids[row], kExactPairs) == 0) continue;
       if (pair.answers[0].labels != kExactAnswer)
