@@ -13,8 +13,6 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/base/json.h"
-#include "stepforge/base/staged.h"
 #include "stepforge/base/temporary_folder.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/checkpoint/native.h"
@@ -26,6 +24,7 @@
 #include "stepforge/plan/job_mesh.h"
 #include "stepforge/plan/pipeline_plan.h"
 #include "stepforge/prove/exact_model.h"
+#include "stepforge/prove/exact_pairs.h"
 #include "stepforge/tensorfile/tensor_folder.h"
 
 namespace stepforge {
@@ -313,27 +312,6 @@ std::vector<std::string> options_left_out(const Job& job) {
   return left_out;
 }
 
-/// Pairs of answers of which each fills a row of 16 tokens, and no two fit into one of 24: a prompt of 3 or 4 bytes before each
-/// answer, and an end after it.
-void write_pairs(const std::filesystem::path& file) {
-  constexpr size_t kPairs = 50;
-  constexpr size_t kBetter = kExactAnswer - 1;
-  std::string lines;
-  for (size_t i = 0; i < kPairs; ++i) {
-    const auto text = [i](size_t first, size_t size) {
-      std::string letters;
-      for (size_t k = 0; k < size; ++k) letters += static_cast<char>('a' + (first + i * 7 + k * k * 3) % 26);
-      return letters;
-    };
-    const size_t prompt = 3 + i % 2;
-    const size_t other = (prompt == 3 ? 3 : 1) + i / 2 % 3;
-    lines += Json{{"prompt", text(0, prompt)}, {"chosen", text(5, kBetter)}, {"rejected", text(12, other)}}
-                 .dump() +
-             "\n";
-  }
-  write_file_atomic(file, lines);
-}
-
 }  // namespace
 
 Config small_exact_job(const Config& config, int world_size) {
@@ -394,7 +372,7 @@ LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder)
   if (many.preference.enabled()) {
     const std::filesystem::path file = folder / "pairs.jsonl";
     std::filesystem::create_directories(folder);
-    write_pairs(file);
+    write_exact_pairs(file);
     many.data.sources.at(0).path = file.string();
   }
   many.run_dir = (folder / "many").string();
