@@ -71,7 +71,9 @@ std::string question_of(std::string_view record, ChatLayout layout, const ChatKe
     const Json prompt = read_preference(parsed, keys).prompt;
     return prompt.is_string() ? prompt.get<std::string>() : first_question(prompt);
   }
-  const Conversation conversation = read_conversation(parsed, layout, LossOn::assistant, keys);
+  const Conversation conversation = layout == ChatLayout::unpaired_preference
+                                        ? read_judged_answer(parsed, keys).conversation
+                                        : read_conversation(parsed, layout, LossOn::assistant, keys);
   return conversation.prompt ? *conversation.prompt : first_question(conversation.messages);
 }
 
@@ -114,6 +116,13 @@ FoundFormat format_of_record(const Json& record, const std::string& place) {
     return {.layout = ChatLayout::preference,
             .takes_no_template = read_preference(record).prompt.is_string(),
             .because = "its records have chosen and rejected answers"};
+  for (const char* label : {"label", "kto_tag"}) {
+    const bool is_judged = has(label) && record[label].is_boolean();
+    if (is_judged && (label == std::string_view("kto_tag") || has("completion")))
+      return {.layout = ChatLayout::unpaired_preference,
+              .takes_no_template = read_judged_answer(record).conversation.prompt.has_value(),
+              .because = format("its records have answers, and {} says whether they are desirable", label)};
+  }
   for (const char* list : {"messages", "conversations", "dialogs"}) {
     if (has_turns(record, list, "role", "content"))
       return {.layout = ChatLayout::messages,

@@ -33,6 +33,7 @@ class ChatEncoder : public RecordEncoder {
 
   void append(std::string_view record, EncodedDocuments& documents) override {
     if (options_.layout == ChatLayout::preference) return append_answers(record, documents);
+    if (options_.layout == ChatLayout::unpaired_preference) return append_judged(record, documents);
     const Conversation conversation = read_for_loss(record);
     const auto bytes = encode(conversation, documents);
     if (!bytes) return;
@@ -69,6 +70,20 @@ class ChatEncoder : public RecordEncoder {
     }
     documents.ends.push_back(std::ssize(documents.tokens));
     documents.text_bytes.push_back(bytes);
+  }
+
+  /// An answer with its prompt. The first token, which nothing predicts, says whether the answer is desirable: it counts if
+  /// that is not so (PackedRows).
+  void append_judged(std::string_view record, EncodedDocuments& documents) {
+    JudgedAnswer answer = read_judged_answer(parse_json(record, "the record"), options_.keys);
+    const size_t begin = documents.tokens.size();
+    if (joins_parts_) join_parts(answer.conversation.messages);
+    const auto bytes = encode(answer.conversation, documents);
+    if (!bytes) return;
+    end_answer("completion", begin, documents);
+    documents.counted[begin] = answer.desirable ? 0 : 1;
+    documents.ends.push_back(std::ssize(documents.tokens));
+    documents.text_bytes.push_back(*bytes);
   }
 
   static Conversation answered(const PreferencePair& pair, const Json& answer) {
@@ -202,6 +217,7 @@ std::string keys_text(const ChatKeys& keys) {
   Json json = {keys.prompt, keys.query,  keys.response, keys.history, keys.messages, keys.system,
                keys.tools,  keys.chosen, keys.rejected, keys.role,    keys.content};
   for (const RoleName& role : keys.roles) json.push_back({role.name, role.role});
+  if (keys.label != ChatKeys{}.label) json.push_back(keys.label);
   return json.dump();
 }
 

@@ -23,7 +23,8 @@ struct ChatRecordOptions {
 /// of the template's {% generation %} blocks, as Hugging Face's return_assistant_tokens_mask has it, or, without
 /// such blocks, what the template adds for the message. A pair of a prompt and a completion is encoded one after the
 /// other, without a template, and ends with the end-of-text token. A record of two answers (ChatLayout::preference) is one
-/// document too: the better answer with its prompt, then the other one with the same prompt; the answers count.
+/// document too: the better answer with its prompt, then the other one with the same prompt; the answers count. So is an answer
+/// that is judged (ChatLayout::unpaired_preference); its first token, which nothing predicts, counts if it is undesirable.
 class ChatRecords : public RecordFormat {
  public:
   /// Must not outlive `tokenizer` and `chat_template`. The template may be null for layouts that need none.
@@ -33,7 +34,7 @@ class ChatRecords : public RecordFormat {
   std::unique_ptr<RecordEncoder> encoder() const override;
   const Tokenizer& tokenizer() const override { return tokenizer_; }
   bool has_loss_mask() const override {
-    return options_.loss_on != LossOn::all || options_.layout == ChatLayout::preference;
+    return options_.loss_on != LossOn::all || options_.layout >= ChatLayout::preference;
   }
   std::string fingerprint() const override;
   Json description() const override;

@@ -16,12 +16,13 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, ChatLayout>, 5> kLayouts = {
+constexpr std::array<std::pair<std::string_view, ChatLayout>, 6> kLayouts = {
     {{"messages", ChatLayout::messages},
      {"sharegpt", ChatLayout::sharegpt},
      {"alpaca", ChatLayout::alpaca},
      {"prompt_completion", ChatLayout::prompt_completion},
-     {"preference", ChatLayout::preference}}};
+     {"preference", ChatLayout::preference},
+     {"unpaired_preference", ChatLayout::unpaired_preference}}};
 
 void add(Conversation& conversation, Json made, bool counted) {
   conversation.messages.push_back(std::move(made));
@@ -181,9 +182,10 @@ Conversation read_layout(const Json& record, ChatLayout layout, const ChatKeys& 
     case ChatLayout::prompt_completion:
       return read_prompt_completion(record, keys);
     case ChatLayout::preference:
+    case ChatLayout::unpaired_preference:
       break;
   }
-  throw Error("a pair of answers is no conversation");
+  throw Error("answers that are judged are no conversation");
 }
 
 }  // namespace

@@ -28,9 +28,11 @@ enum class ChatLayout {
   prompt_completion,
   /// A prompt with a better and a worse answer; see records/preference.h.
   preference,
+  /// A prompt with one answer, and whether that is desirable; see records/preference.h.
+  unpaired_preference,
 };
 
-/// "messages", "sharegpt", "alpaca", "prompt_completion" or "preference"; nullopt for other words.
+/// "messages", "sharegpt", "alpaca", "prompt_completion", "preference" or "unpaired_preference"; nullopt for other words.
 std::optional<ChatLayout> find_chat_layout(std::string_view word);
 std::string_view chat_layout_name(ChatLayout layout);
 
@@ -54,6 +56,7 @@ struct ChatKeys {
   std::string tools = "tools";
   std::string chosen = "chosen";
   std::string rejected = "rejected";
+  std::string label = "label";    ///< whether an answer is desirable
   std::string role = "from";      ///< of a turn of ShareGPT
   std::string content = "value";  ///< of a turn of ShareGPT
   std::vector<RoleName> roles{};  ///< of ShareGPT; empty: the usual ones
@@ -83,7 +86,7 @@ struct Conversation {
 
 /// Reads one record. Throws FormatError naming the key and the fault, without a location: something is not of
 /// the layout, a role is unknown or out of turn, there is no message of an assistant. Throws Error for
-/// ChatLayout::preference, whose records are no conversations.
+/// ChatLayout::preference and unpaired_preference, which records/preference.h reads.
 Conversation read_conversation(const Json& record, ChatLayout layout, LossOn loss_on,
                                const ChatKeys& keys = {});
 

@@ -75,9 +75,6 @@ void refuse_kinds(const JsonReader& columns) {
     if (columns.has(key))
       throw UsageError(format("{}: {} has {}: only text is read", columns.source(),
                               quoted_for_message(columns.path()), key));
-  if (columns.has("kto_tag"))
-    throw UsageError(format("{}: {} has kto_tag: data with single ratings (KTO) are not available yet",
-                            columns.source(), quoted_for_message(columns.path())));
 }
 
 /// The columns by our names. Where "columns" is given, optional ones that it leaves out are not read.
@@ -89,6 +86,7 @@ void read_columns(const JsonReader& columns, ChatKeys& keys) {
   keys.response = columns.text_or("response", keys.response);
   keys.chosen = columns.text_or("chosen", keys.chosen);
   keys.rejected = columns.text_or("rejected", keys.rejected);
+  keys.label = columns.text_or("kto_tag", keys.label);
   if (columns.has("messages")) keys.messages = {columns["messages"].text()};
   keys.query = columns.text_or("query", "");
   keys.history = columns.text_or("history", "");
@@ -114,6 +112,7 @@ ChatLayout layout_of(const JsonReader& entry) {
   if (formatting != "alpaca" && formatting != "sharegpt" && formatting != "openai")
     entry["formatting"].refuse("expected \"alpaca\", \"sharegpt\" or \"openai\"");
   if (entry.boolean_or("ranking", false)) return ChatLayout::preference;
+  if (entry.has("columns") && entry["columns"].has("kto_tag")) return ChatLayout::unpaired_preference;
   if (formatting == "openai") return ChatLayout::messages;
   return formatting == "alpaca" ? ChatLayout::alpaca : ChatLayout::sharegpt;
 }

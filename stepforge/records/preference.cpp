@@ -127,7 +127,43 @@ PreferencePair read_pair(const Json& record, const ChatKeys& keys) {
           .tools = nullptr};
 }
 
+/// A truth value, or 0 or 1.
+bool read_label(const Json& record, const ChatKeys& keys) {
+  const Json* const label = find_member(record, std::vector<std::string>{keys.label, "kto_tag"});
+  if (label == nullptr) throw FormatError(format("no \"{}\"; it has {}", keys.label, keys_of(record)));
+  if (label->is_boolean()) return label->get<bool>();
+  if (*label == 0 || *label == 1) return *label == 1;
+  throw FormatError(format("\"{}\" is neither true nor false", keys.label));
+}
+
+/// A conversation whose last message of the assistant, or completion, counts.
+Conversation read_answered(const Json& record, const ChatKeys& keys) {
+  if (find_member(record, keys.prompt) != nullptr)
+    return read_conversation(record, ChatLayout::alpaca, LossOn::last, keys);
+  std::vector<std::string> lists = keys.messages;
+  if (lists.empty()) lists = {"messages", "conversations", "dialogs"};
+  const auto found = std::ranges::find_if(
+      lists, [&](const std::string& name) { return find_member(record, name) != nullptr; });
+  if (found == lists.end())
+    return read_conversation(record, ChatLayout::prompt_completion, LossOn::assistant, keys);
+  const Json& list = record[*found];
+  const bool has_turns = list.is_array() && !list.empty() && list.front().is_object() &&
+                         find_member(list.front(), keys.role) != nullptr;
+  ChatKeys own = keys;
+  own.messages = {*found};
+  Conversation conversation =
+      read_conversation(record, has_turns ? ChatLayout::sharegpt : ChatLayout::messages, LossOn::last, own);
+  if (!conversation.counted.back())
+    throw FormatError(format("\"{}\" does not end with a message of the assistant that counts", *found));
+  return conversation;
+}
+
 }  // namespace
+
+JudgedAnswer read_judged_answer(const Json& record, const ChatKeys& keys) {
+  if (!record.is_object()) throw FormatError("the record is not an object");
+  return {.conversation = read_answered(record, keys), .desirable = read_label(record, keys)};
+}
 
 PreferencePair read_preference(const Json& record, const ChatKeys& keys) {
   if (!record.is_object()) throw FormatError("the record is not an object");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preference data: a prompt with a better and a worse answer.
+// Preference data: a prompt with a better and a worse answer, or with one that is desirable or not.
 #pragma once
 
 #include "stepforge/base/json.h"
@@ -24,5 +24,19 @@ struct PreferencePair {
 ///    after the last "Assistant:" of the common beginning, or else after its last word.
 /// Throws FormatError naming the key and the fault.
 PreferencePair read_preference(const Json& record, const ChatKeys& keys = {});
+
+/// One answer to a prompt.
+struct JudgedAnswer {
+  Conversation conversation;  ///< of which the answer counts
+  bool desirable = false;
+};
+
+/// Reads one record with a truth value `keys.label`, or "kto_tag" as in LLaMA-Factory's examples. The prompt and its answer are one of
+/// these, the first that the record has:
+///  - "instruction", "input" and "output", as Alpaca has them;
+///  - "messages" or "conversations": the last message is the answer;
+///  - "prompt" and "completion", texts or messages (TRL).
+/// Throws FormatError naming the key and the fault.
+JudgedAnswer read_judged_answer(const Json& record, const ChatKeys& keys = {});
 
 }  // namespace stepforge

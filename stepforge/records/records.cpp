@@ -22,8 +22,19 @@ std::shared_ptr<const ChatTemplate> find_template(const RecordOptions& options, 
   return found;
 }
 
-void require_kind(const std::optional<ChatLayout>& layout, bool pairs) {
+void require_kind(const std::optional<ChatLayout>& layout, const RecordOptions& options) {
+  const bool pairs = options.pairs;
   const bool holds_pairs = layout == ChatLayout::preference;
+  const bool holds_judged = layout == ChatLayout::unpaired_preference;
+  if (holds_judged && !options.unpaired)
+    throw UsageError(
+        "format \"unpaired_preference\" holds single answers that are judged, which a run with preference.loss = "
+        "\"kto\" or \"apo_zero_unpaired\" learns from; set it, or use another format");
+  if (!holds_judged && options.unpaired)
+    throw UsageError(format(
+        "preference.loss judges single answers, and these are {}; use data of format \"unpaired_preference\", or {}",
+        holds_pairs ? "pairs of answers" : "texts without a label",
+        holds_pairs ? "a loss of pairs, such as \"dpo\"" : "set preference.loss = \"none\""));
   if (holds_pairs && !pairs)
     throw UsageError(
         "format \"preference\" holds pairs of answers, which a run with preference.loss learns from; set it, for "
@@ -70,20 +81,22 @@ RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, c
 std::unique_ptr<const RecordFormat> make_record_format(const Tokenizer& tokenizer,
                                                        const RecordOptions& options) {
   const auto layout = find_chat_layout(options.format);
-  require_kind(layout, options.pairs);
+  require_kind(layout, options);
+  const bool judged = options.pairs || options.unpaired;
   if (!layout)
     return limited(std::make_unique<PlainText>(tokenizer, options.ends, options.filter), options.limit);
-  if (options.pairs && options.loss_on != "assistant")
-    throw UsageError(format("loss_on = \"{}\": of pairs the answers count; remove it", options.loss_on));
-  if (options.pairs && options.limit.rule == TooLong::proportional)
-    throw UsageError("too_long = \"proportional\": a part of a pair is none; use \"drop\" or \"error\"");
+  if (judged && options.loss_on != "assistant")
+    throw UsageError(
+        format("loss_on = \"{}\": of preference data the answers count; remove it", options.loss_on));
+  if (judged && options.limit.rule == TooLong::proportional)
+    throw UsageError("too_long = \"proportional\": answers are judged as a whole; use \"drop\" or \"error\"");
   const ChatRecordOptions chat{.layout = *layout,
                                .loss_on = parse_loss_on(options.loss_on),
                                .keys = options.keys,
                                .filter = options.filter};
   DocumentLimit limit = options.limit;
-  // A part of a pair is none.
-  if (options.pairs && limit.rule == TooLong::cut && limit.tokens > 0) limit.rule = TooLong::drop;
+  // Answers are judged as a whole.
+  if (judged && limit.rule == TooLong::cut && limit.tokens > 0) limit.rule = TooLong::drop;
   return limited(std::make_unique<ChatRecords>(tokenizer, find_template(options, tokenizer), chat), limit);
 }
 

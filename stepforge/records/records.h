@@ -25,6 +25,8 @@ struct RecordOptions {
   std::string loss_on = "assistant";  ///< of chat data: what counts in the loss
   bool pairs =
       false;  ///< whether records are pairs of answers (ChatLayout::preference), and not single texts
+  bool unpaired =
+      false;  ///< whether they are single answers that are judged (ChatLayout::unpaired_preference)
   /// Name of a data set in LLaMA-Factory's dataset_info.json, which is the path then (records/dataset_info.h); it says the
   /// files, the format and the keys.
   std::string dataset{};
@@ -44,8 +46,8 @@ struct RecordFiles {
 /// Throws UsageError for unknown words and missing files, and what reading dataset_info.json throws.
 RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, const RecordOptions& options);
 
-/// What the records become. Must not outlive `tokenizer`. Throws UsageError for unknown words and unless options.pairs says
-/// whether these are pairs, and what reading the chat template throws.
+/// What the records become. Must not outlive `tokenizer`. Throws UsageError for unknown words and unless options.pairs and
+/// options.unpaired say what these are, and what reading the chat template throws.
 std::unique_ptr<const RecordFormat> make_record_format(const Tokenizer& tokenizer,
                                                        const RecordOptions& options);
 

@@ -80,7 +80,7 @@ TEST(PairRecords, AreForRunsOnPairsOnly) {
   EXPECT_CONTAINS(fault({.format = "preference", .loss_on = "last", .pairs = true}), "loss_on = \"last\"");
   EXPECT_CONTAINS(
       fault({.format = "preference", .pairs = true, .limit = {.rule = TooLong::proportional, .tokens = 8}}),
-      "a part of a pair is none");
+      "answers are judged as a whole");
 }
 
 }  // namespace
