@@ -45,11 +45,12 @@ struct Answer {
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
-/// Two answers to one question.
+/// Two answers to one question, or one that is judged alone: the other one is then empty.
 struct AnswerPair {
-  int64_t number = 0;             ///< in its source
-  int32_t source = kNoSource;     ///< as in Batch::sources
-  std::array<Answer, 2> answers;  ///< the better one first
+  int64_t number = 0;          ///< in its source
+  int32_t source = kNoSource;  ///< as in Batch::sources
+  std::array<Answer, 2>
+      answers;  ///< the better one first; a desirable one is the first, an undesirable one the second
 
   friend bool operator==(const AnswerPair&, const AnswerPair&) = default;
 };
@@ -86,6 +87,9 @@ struct Batch {
   /// For multi-token prediction: at depth 1, 2, ... the same batch with the tokens and labels that so much later tokens
   /// have (data/tokens_ahead.h).
   std::vector<Batch> ahead = {};
+  /// One batch with the same rows, in which each answer is that of another record (RowSource::read_mismatched); empty unless the
+  /// loss needs it.
+  std::vector<Batch> mismatched = {};
 
   /// What the labels weigh together; of pairs each weighs 1, and of parts of the same rows the first one has all.
   double loss_weight() const {

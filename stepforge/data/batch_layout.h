@@ -20,7 +20,8 @@ struct BatchLayout {
   ContextPart part = {};             ///< of each row, that this rank holds
   int64_t slices = 1;                ///< into which its tokens are divided (sequence parallelism)
   LabelWeights label_weights = LabelWeights::token;
-  int64_t ahead = 0;  ///< depths of multi-token prediction, whose tokens the batches have too
+  int64_t ahead = 0;        ///< depths of multi-token prediction, whose tokens the batches have too
+  bool mismatched = false;  ///< whether batches have their mismatched answers too
 
   /// Micro-batches of one rank in a step (gradient accumulation).
   int64_t micro_batches() const { return rows_per_step / (rows_per_micro_batch * data_ranks); }

@@ -50,6 +50,7 @@ Batch take_part(Batch whole, const ContextPart& part) {
   for (const int32_t label : batch.labels) batch.valid_labels += label == kIgnoredLabel ? 0 : 1;
   if (!batch.weights.empty()) batch.label_weight = sum_of_weights(batch);
   for (const Batch& later : whole.ahead) batch.ahead.push_back(take_part(later, part));
+  for (const Batch& other : whole.mismatched) batch.mismatched.push_back(take_part(other, part));
   return batch;
 }
 

@@ -56,10 +56,12 @@ class SourceOpener {
   /// `fraction`: how much of it is held out.
   OpenedSource open(const SourceSpec& spec, double fraction, RowUse use) {
     if (use == RowUse::training) require_split(plan_, spec);
-    if (plan_.records.pairs && (spec.open || spec.format == "synthetic" || is_indexed(spec))) {
+    const bool judged = plan_.records.pairs || plan_.records.unpaired;
+    if (judged && (spec.open || spec.format == "synthetic" || is_indexed(spec))) {
       throw UsageError(format(
-          "{}: preference.loss compares pairs of answers, which only files of format \"preference\" hold",
-          name_of_source(spec)));
+          "{}: preference.loss {}, which only files of format \"{}\" hold", name_of_source(spec),
+          plan_.records.pairs ? "compares pairs of answers" : "judges single answers",
+          chat_layout_name(plan_.records.pairs ? ChatLayout::preference : ChatLayout::unpaired_preference)));
     }
     if (spec.open) return open_own(spec, fraction);
     if (spec.format == "synthetic") return open_synthetic(fraction);
@@ -282,12 +284,17 @@ class SourceOpener {
     // A preset describes the training data only.
     const Packing packing = plan_.packing == Packing::preset ? Packing::best_fit : plan_.packing;
     return std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), packing, plan_.seed,
-                                        text_bytes, name_of_source(spec),
-                                        plan_.records.pairs ? DocumentKind::pair : DocumentKind::text);
+                                        text_bytes, name_of_source(spec), kind());
+  }
+
+  DocumentKind kind() const {
+    if (plan_.records.pairs) return DocumentKind::pair;
+    return plan_.records.unpaired ? DocumentKind::answer : DocumentKind::text;
   }
 
   std::string_view noun_of(const SourceSpec& spec) const {
     if (plan_.records.pairs) return "pair";
+    if (plan_.records.unpaired) return "judged answer";
     return holds_conversations(spec) ? "conversation" : "document";
   }
 

@@ -37,7 +37,12 @@ Loader::Loader(std::shared_ptr<const RowStream> stream, const BatchLayout& layou
     : stream_(std::move(stream)), layout_(checked(layout)), cursor_(layout, 0) {}
 
 Batch Loader::read(const BatchCursor& cursor) const {
-  return prepared(stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch));
+  const auto rows = [&](AnswerChoice answers) {
+    return stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch, answers);
+  };
+  Batch batch = rows(AnswerChoice::own);
+  if (layout_.mismatched) batch.mismatched.push_back(rows(AnswerChoice::mismatched));
+  return prepared(std::move(batch));
 }
 
 Batch Loader::prepared(Batch batch) const {
@@ -47,7 +52,9 @@ Batch Loader::prepared(Batch batch) const {
 }
 
 Batch Loader::blank() const {
-  return prepared(padding_batch(layout_.seq_len, layout_.rows_per_micro_batch));
+  Batch batch = padding_batch(layout_.seq_len, layout_.rows_per_micro_batch);
+  if (layout_.mismatched) batch.mismatched = {padding_batch(layout_.seq_len, layout_.rows_per_micro_batch)};
+  return prepared(std::move(batch));
 }
 
 Batch Loader::next() {

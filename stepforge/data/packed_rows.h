@@ -22,6 +22,7 @@ std::vector<int64_t> document_lengths(const DatasetIndex& index);
 enum class DocumentKind : uint8_t {
   text,
   pair,  ///< a better answer with its prompt, then a worse one with the same prompt (records/chat_records.h)
+  answer,  ///< an answer with its prompt; undesirable if its first token counts
 };
 
 /// Each piece of a row is a document of its own to attention. If the last one ends inside its document, the
@@ -30,7 +31,7 @@ class PackedRows : public RowSource {
  public:
   /// Documents without a label are left out, unless `packing` divides documents. `text_bytes`: UTF-8 bytes that the
   /// dataset was made from, if known. `source`: what messages call it, if not by the name of the dataset. Throws
-  /// UsageError if there is no row, or no token has a label.
+  /// UsageError if there is no row, or no token has a label. Rows of answers have room for read_mismatched().
   PackedRows(const std::shared_ptr<const IndexedDataset>& dataset, int64_t seq_len, int64_t vocab_size,
              Packing packing, uint64_t seed, std::optional<int64_t> text_bytes,
              const std::string& source = "", DocumentKind kind = DocumentKind::text);
@@ -43,6 +44,7 @@ class PackedRows : public RowSource {
   int64_t rows() const override { return table_.rows(); }
   int64_t seq_len() const override { return seq_len_; }
   void read(int64_t number, Row& row) const override;
+  void read_mismatched(int64_t number, Row& row) const override;
   int64_t attention_cost(int64_t number) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
   std::string content(const HashOfFile& hash_of) const override {
@@ -50,7 +52,7 @@ class PackedRows : public RowSource {
   }
   /// Of the pieces, without padding.
   int64_t tokens() const override { return account_.tokens; }
-  int64_t pairs() const override { return kind_ == DocumentKind::pair ? dataset_->index().documents() : 0; }
+  int64_t pairs() const override { return kind_ == DocumentKind::text ? 0 : dataset_->index().documents(); }
   /// Without those that are left out.
   int64_t documents() const override { return dataset_->index().documents() - account_.unlabelled_documents; }
   std::optional<int64_t> text_bytes() const override { return text_bytes_; }
@@ -62,6 +64,10 @@ class PackedRows : public RowSource {
   /// Divides the last piece, which begins at token `start` of the row, into its two answers. Throws FormatError if there are
   /// no two answers.
   static void divide_pair(const Piece& piece, size_t start, Row& row);
+  /// The last piece is an answer that is judged. Throws FormatError if it has none.
+  static void mark_answer(const Piece& piece, size_t start, Row& row);
+  /// Puts the answer of the record before its own into the last piece, which begins at token `start` of the row.
+  void mismatch(int64_t document, size_t start, Row& row) const;
   void append_last_label(const Piece& last, Row& row) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;

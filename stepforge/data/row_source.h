@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "stepforge/base/error.h"
 #include "stepforge/data/batch.h"
 #include "stepforge/data/packing.h"
 #include "stepforge/data/row_account.h"
@@ -35,6 +36,11 @@ class RowSource {
   virtual int64_t seq_len() const = 0;
   /// Fills `row` with row number `number` in [0, rows()). Throws FormatError if the stored tokens are bad.
   virtual void read(int64_t number, Row& row) const = 0;
+  /// The same row, in which each prompt has the answer of the record before its own, of the first record that of the last one, cut
+  /// to the length of a row. Throws Error if the source has no answers that are judged alone.
+  virtual void read_mismatched(int64_t /*number*/, Row& /*row*/) const {
+    throw Error(name() + ": its rows hold no judged answers");
+  }
   /// What attention over row `number` costs, padding included. Sources that can tell without reading the
   /// tokens do so.
   virtual int64_t attention_cost(int64_t number) const {

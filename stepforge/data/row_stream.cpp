@@ -161,7 +161,7 @@ int64_t RowStream::attention_cost(int64_t row) const {
   return cost_of(locate(row));
 }
 
-Batch RowStream::rows(int64_t first_row, int64_t count) const {
+Batch RowStream::rows(int64_t first_row, int64_t count, AnswerChoice answers) const {
   if (first_row < 0 || count < 0 || count > std::numeric_limits<int64_t>::max() - first_row) {
     throw Error(format("rows [{}, {} + {}) requested", first_row, first_row, count));
   }
@@ -173,7 +173,11 @@ Batch RowStream::rows(int64_t first_row, int64_t count) const {
     row.padding = 0;
     if (const std::optional<RowRef> found = locate(number)) {
       source = static_cast<int32_t>(found->source);
-      sources()[static_cast<size_t>(found->source)].source->read(found->running, row);
+      const RowSource& drawn = *sources()[static_cast<size_t>(found->source)].source;
+      if (answers == AnswerChoice::own)
+        drawn.read(found->running, row);
+      else
+        drawn.read_mismatched(found->running, row);
     } else {
       row = {};
       append_padding(seq_len_, row);

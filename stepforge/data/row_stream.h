@@ -28,6 +28,9 @@ struct StepRows {
   bool balance = false;  ///< a step's rows come in an order that balances ranks (data/step_balance.h)
 };
 
+/// Which answers the prompts of rows have (RowSource).
+enum class AnswerChoice : uint8_t { own, mismatched };
+
 struct WeightedSource {
   std::shared_ptr<const RowSource> source;
   double weight = 1.0;
@@ -53,7 +56,7 @@ class RowStream {
 
   /// Rows [first_row, first_row + count) of the stream; fewer, or none, where a one-pass stream ends. Safe to
   /// call from several threads. Throws what the sources throw.
-  Batch rows(int64_t first_row, int64_t count) const;
+  Batch rows(int64_t first_row, int64_t count, AnswerChoice answers = AnswerChoice::own) const;
 
   /// What attention over row `row` costs.
   int64_t attention_cost(int64_t row) const;

@@ -65,6 +65,7 @@ class SampleReader {
   EncodedDocuments encoded(const std::string& record, const DocumentLimit& limit) const {
     RecordOptions options = files_.options;
     options.limit = limit;
+    options.unpaired = find_chat_layout(options.format) == ChatLayout::unpaired_preference;
     const auto format = make_record_format(tokenizer_, options);
     EncodedDocuments documents;
     format->encoder()->append(record, documents);
@@ -82,6 +83,9 @@ class SampleReader {
     if (!whole.dropped.empty()) return;
     sample.tokens = std::move(whole.tokens);
     sample.counted = std::move(whole.counted);
+    if (find_chat_layout(files_.options.format) == ChatLayout::unpaired_preference)
+      sample.notes.push_back(
+          format("the answer is {}", sample.counted.front() == 0 ? "desirable" : "undesirable"));
     const int64_t length = std::ssize(sample.tokens);
     const DocumentLimit& limit = files_.options.limit;
     if (limit.rule == TooLong::cut) return note_packing(length, sample);

@@ -8,7 +8,8 @@
 namespace stepforge {
 
 /// Two answers to one question, the better one first, each with the question: a document [begin, middle) of a row and the
-/// next one [middle, end).
+/// next one [middle, end). Of an answer that is judged alone, the other document is empty: the second if it is desirable, else
+/// the first.
 struct RowPair {
   int64_t number = 0;  ///< of the pair in its source
   int32_t begin = 0;
