@@ -189,7 +189,13 @@ class Chooser {
 
   void choose_loss() {
     const Config config = load().config;
-    if (!reading_input([&] { return reads_pairs(config.data); })) return;
+    const auto reads = [&](ChatLayout layout) {
+      return reading_input([&] { return reads_layout(config.data, layout); });
+    };
+    if (reads(ChatLayout::unpaired_preference))
+      return choose("preference.loss", "\"kto\"",
+                    "the usual loss of judged answers; the model as it is is the reference");
+    if (!reads(ChatLayout::preference)) return;
     if (config.model.scores())
       choose("preference.loss", "\"reward\"", "the model is a reward model");
     else
@@ -213,7 +219,7 @@ class Chooser {
         leaf_sources(kSources, config.data.sources), [this](const DataSourceAt& entry) {
           const DataFormat layout = entry.source->format;
           return layout == DataFormat::messages || layout == DataFormat::sharegpt ||
-                 layout == DataFormat::alpaca || (layout == DataFormat::preference && !takes_no_template_);
+                 layout == DataFormat::alpaca || (layout >= DataFormat::preference && !takes_no_template_);
         });
   }
 
@@ -309,16 +315,17 @@ class Chooser {
     const Config config = load().config;
     const bool lora = config.adapter.enabled();
     const bool pairs = config.preference.enabled();
+    const std::string_view noun = noun_of(config.preference);
     if (config.training.steps == 0)
-      choose("training.epochs", pairs ? "1" : "3", pairs ? "usual for pairs" : "usual for conversations");
+      choose("training.epochs", pairs ? "1" : "3", format("usual for {}", noun));
     const bool scores = config.model.scores();
     const std::string_view rate = scores  ? (lora ? "1e-4" : "1e-5")
                                   : pairs ? (lora ? "5e-6" : "5e-7")
                                           : (lora ? "2e-4" : "1e-5");
     choose("optimizer.lr", std::string(rate),
            format("usual for {}{}", lora ? "LoRA" : "all weights",
-                  scores  ? " of a reward model"
-                  : pairs ? " on pairs"
+                  scores  ? std::string(" of a reward model")
+                  : pairs ? format(" on {}", noun)
                           : ""));
     if (lora) choose("optimizer.weight_decay", "0.0", "an adapter starts at zero");
     choose("lr_scheduler.warmup_ratio", "0.03", "");
@@ -337,7 +344,7 @@ class Chooser {
         if (length < longest)
           warnings_.push_back(
               format("rows of {} tokens do not fit into the memory: they have {}, and longer {}", longest,
-                     length, config.preference.enabled() ? "pairs are left out" : "documents are cut"));
+                     length, config.preference.enabled() ? "answers are left out" : "documents are cut"));
         return;
       }
       if (is_own("training.seq_len") || length <= kShortestRows) refuse_memory();
@@ -366,9 +373,13 @@ class Chooser {
     choose("training.seq_len", std::to_string(length),
            length < longest ? "as long as the memory allows"
            : is_chat_ ? format("{} of the {} are not longer (the longest has {} tokens)", percent(share),
-                               load().config.preference.enabled() ? "pairs" : "conversations",
-                               with_thousands(study_.lengths.back()))
+                               noun_of(load().config.preference), with_thousands(study_.lengths.back()))
                       : "texts are cut into rows");
+  }
+
+  static std::string_view noun_of(const PreferenceConfig& preference) {
+    if (preference.unpaired()) return "judged answers";
+    return preference.enabled() ? "pairs" : "conversations";
   }
 
   /// Rows of a step, and what follows from their number.

@@ -18,13 +18,14 @@ struct PairLossKind {
   bool log_odds = false;
   bool has_margin = false;
   bool scores = false;
+  bool has_baseline = false;
   // Unless the settings say it:
   double beta = 0.1;
   double margin = 0.0;
   double sft_weight = 0.0;
 };
 
-constexpr std::array<PairLossKind, 7> kPairLosses = {{
+constexpr std::array<PairLossKind, 9> kPairLosses = {{
     {.name = PreferenceLoss::dpo, .has_reference = true},
     {.name = PreferenceLoss::hinge, .form = PairForm::hinge, .has_reference = true},
     {.name = PreferenceLoss::ipo, .form = PairForm::square, .has_reference = true, .normalized = true},
@@ -32,6 +33,8 @@ constexpr std::array<PairLossKind, 7> kPairLosses = {{
     {.name = PreferenceLoss::simpo, .normalized = true, .has_margin = true, .beta = 2.0, .margin = 0.5},
     {.name = PreferenceLoss::orpo, .normalized = true, .log_odds = true, .sft_weight = 1.0},
     {.name = PreferenceLoss::reward, .has_margin = true, .scores = true, .beta = 1.0},
+    {.name = PreferenceLoss::kto, .form = PairForm::judged, .has_reference = true, .has_baseline = true},
+    {.name = PreferenceLoss::apo_zero_unpaired, .form = PairForm::judged, .has_reference = true},
 }};
 
 }  // namespace
@@ -51,7 +54,10 @@ PairLoss find_pair_loss(const PreferenceConfig& preference) {
             .smoothing = preference.label_smoothing,
             .weight = kind.log_odds ? beta : 1.0,
             .sft_weight = preference.sft_weight < 0 ? kind.sft_weight : preference.sft_weight,
-            .center_weight = kind.scores ? preference.center_weight : 0.0};
+            .center_weight = kind.scores ? preference.center_weight : 0.0,
+            .has_baseline = kind.has_baseline,
+            .desirable_weight = preference.desirable_weight,
+            .undesirable_weight = preference.undesirable_weight};
   }
   throw Error("there is no loss of pairs without a name");
 }

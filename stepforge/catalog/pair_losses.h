@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The losses of pairs of answers: what [preference] of the configuration asks for.
+// The losses of pairs of answers and of judged answers: what [preference] of the configuration asks for.
 #pragma once
 
 #include "stepforge/config/config.h"

@@ -60,9 +60,10 @@ enum class DataFormat : uint8_t {
   sharegpt,
   alpaca,
   prompt_completion,
-  preference
+  preference,
+  unpaired_preference
 };
-constexpr ChoiceNames<14> choice_names(DataFormat) {
+constexpr ChoiceNames<15> choice_names(DataFormat) {
   return {"auto",
           "text",
           "jsonl",
@@ -76,7 +77,8 @@ constexpr ChoiceNames<14> choice_names(DataFormat) {
           "sharegpt",
           "alpaca",
           "prompt_completion",
-          "preference"};
+          "preference",
+          "unpaired_preference"};
 }
 
 enum class LossOnMessages : uint8_t { assistant, last, all };
@@ -310,9 +312,20 @@ constexpr ChoiceNames<3> choice_names(AdapterType) {
   return {"none", "lora", "dora"};
 }
 
-enum class PreferenceLoss : uint8_t { none, dpo, hinge, ipo, cpo, simpo, orpo, reward };
-constexpr ChoiceNames<8> choice_names(PreferenceLoss) {
-  return {"none", "dpo", "hinge", "ipo", "cpo", "simpo", "orpo", "reward"};
+enum class PreferenceLoss : uint8_t {
+  none,
+  dpo,
+  hinge,
+  ipo,
+  cpo,
+  simpo,
+  orpo,
+  reward,
+  kto,
+  apo_zero_unpaired
+};
+constexpr ChoiceNames<10> choice_names(PreferenceLoss) {
+  return {"none", "dpo", "hinge", "ipo", "cpo", "simpo", "orpo", "reward", "kto", "apo_zero_unpaired"};
 }
 
 enum class AdapterInit : uint8_t { kaiming, gaussian };
@@ -354,8 +367,12 @@ struct PreferenceConfig {
   bool length_normalized = false;
   double sft_weight = -1.0;
   double center_weight = 0.0;
+  double desirable_weight = 1.0;
+  double undesirable_weight = 1.0;
 
   bool enabled() const { return loss != PreferenceLoss::none; }
+  /// Learns from single answers that are judged, and not from pairs.
+  bool unpaired() const { return loss == PreferenceLoss::kto || loss == PreferenceLoss::apo_zero_unpaired; }
   bool scores() const { return loss == PreferenceLoss::reward; }
   bool operator==(const PreferenceConfig&) const = default;
 };

@@ -34,6 +34,7 @@ bool is_conversations(const DataSourceConfig& source) {
     case DataFormat::alpaca:
     case DataFormat::prompt_completion:
     case DataFormat::preference:
+    case DataFormat::unpaired_preference:
       return true;
     default:
       return !source.dataset.empty();

@@ -481,18 +481,18 @@ void check_score(const RuleCheck& check) {
          "a reward model writes no text; remove sampling.at_ends");
 }
 
-/// What losses of pairs do not go with.
+/// What losses of pairs and of judged answers do not go with.
 void check_preference(const RuleCheck& check) {
   const Config& config = check.config();
   if (!config.preference.enabled()) return;
   const TrainingConfig& training = config.training;
   const auto refuse = [&](bool condition, const std::string& field, std::string_view remedy) {
     check.require(!condition, {"preference.loss", field},
-                  format("a loss of pairs weighs whole answers; set {} {}", field, remedy));
+                  format("preference.loss weighs whole answers; set {} {}", field, remedy));
   };
   const Packing packing = config.data.packing;
   refuse(packing == Packing::concat || packing == Packing::hard || packing == Packing::preset, "data.packing",
-         "to \"best_fit\", which keeps pairs whole");
+         "to \"best_fit\", which keeps answers whole");
   refuse(config.data.too_long == TooLong::proportional, "data.too_long", "to \"drop\" or \"error\"");
   refuse(training.loss != "cross_entropy", "training.loss", "to \"cross_entropy\"");
   refuse(training.label_smoothing > 0, "training.label_smoothing",

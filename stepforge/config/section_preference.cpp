@@ -8,13 +8,15 @@ SchemaOf<PreferenceConfig> preference_section() {
   return SchemaOf<PreferenceConfig>()
       .field(
           "loss", &PreferenceConfig::loss,
-          "Loss of a pair of answers: none trains on single texts, dpo (arXiv:2305.18290), hinge "
+          "Loss of pairs of answers or of judged answers: none trains on single texts, dpo (arXiv:2305.18290), hinge "
           "(arXiv:2305.10425) and ipo (arXiv:2310.12036) compare with the model at the start of the run, cpo "
           "(arXiv:2401.08417), simpo (arXiv:2405.14734) and orpo (arXiv:2403.07691) need no reference; reward "
-          "(arXiv:2203.02155) trains a reward model, which has a score in place of a vocabulary.")
+          "(arXiv:2203.02155) trains a reward model, which has a score in place of a vocabulary. kto (arXiv:2402.01306) "
+          "and apo_zero_unpaired (arXiv:2408.06266) learn from single answers that are desirable or not, and compare "
+          "with the model at the start of the run.")
       .field(
           "beta", &PreferenceConfig::beta,
-          "Factor of the difference between the answers, of orpo weight of its ratio; -1 means 2 for simpo "
+          "Factor of the difference between the answers, or from the reference, of orpo weight of its ratio; -1 means 2 for simpo "
           "and 0.1 for the others.",
           {.max = 1000, .above = 0, .special = -1})
       .field("label_smoothing", &PreferenceConfig::label_smoothing,
@@ -37,7 +39,13 @@ SchemaOf<PreferenceConfig> preference_section() {
           "center_weight", &PreferenceConfig::center_weight,
           "Weight of the square of the sum of both scores beside the loss of reward (center_rewards_coefficient, "
           "arXiv:2312.09244), which keeps scores near 0.",
-          {.min = 0, .max = 1000});
+          {.min = 0, .max = 1000})
+      .field("desirable_weight", &PreferenceConfig::desirable_weight,
+             "Weight of the loss of a desirable answer, of kto and apo_zero_unpaired.",
+             {.min = 0, .max = 1000})
+      .field("undesirable_weight", &PreferenceConfig::undesirable_weight,
+             "Weight of the loss of an undesirable answer, of kto and apo_zero_unpaired.",
+             {.min = 0, .max = 1000});
 }
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of a pair of answers, of which the first is the better one.
+// The loss of a pair of answers, of which the first is the better one, or of an answer that is judged alone.
 //
 //   x_i = log-probability of answer i, divided by its tokens if normalized, less that of the reference if there is one
 //   u = x_1 - x_2, or the difference of their log odds log(p / (1 - p)); answer 1 is the better one
@@ -7,6 +7,12 @@
 //   hinge:    max(0, 1 - beta u)
 //   square:   (u - 1 / (2 beta))^2
 //   loss = weight x this, and sft_weight x the mean cross-entropy of the better answers of the step
+//
+//
+//   judged:   desirable_weight (1 - sigmoid(beta (x_1 - z))), or if the only answer is undesirable
+//             undesirable_weight (1 - sigmoid(beta (z - x_2)))
+//   z = 0, or with a baseline the mean over the step of the x of mismatched answers (RowSource::read_mismatched), at least 0. It has
+//   no gradient.
 //
 // Of a reward model x_i is the score at the last token of answer i, and center_weight (x_1 + x_2)^2 is added to the loss.
 //
@@ -17,7 +23,7 @@
 
 namespace stepforge {
 
-enum class PairForm : uint8_t { sigmoid, hinge, square };
+enum class PairForm : uint8_t { sigmoid, hinge, square, judged };
 
 struct PairLoss {
   PairForm form = PairForm::sigmoid;
@@ -31,6 +37,11 @@ struct PairLoss {
   double weight = 1.0;
   double sft_weight = 0.0;
   double center_weight = 0.0;
+  bool has_baseline = false;  ///< of judged answers
+  double desirable_weight = 1.0;
+  double undesirable_weight = 1.0;
+
+  bool judged() const { return form == PairForm::judged; }
 };
 
 }  // namespace stepforge

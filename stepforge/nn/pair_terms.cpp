@@ -8,6 +8,7 @@
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 
 #include "stepforge/base/error.h"
 
@@ -55,8 +56,33 @@ std::pair<at::Tensor, at::Tensor> outer(const PairLoss& loss, const at::Tensor& 
       const at::Tensor error = difference - 1.0 / (2.0 * beta);
       return {error * error, error * 2.0};
     }
+    case PairForm::judged:
+      break;  // has no difference
   }
   throw Error("a loss of pairs has no such form");
+}
+
+/// [pairs, 2]: the losses of answers that are judged alone, and their derivatives.
+std::pair<at::Tensor, at::Tensor> judged(const PairLoss& loss, const at::Tensor& values, double baseline) {
+  const auto of_both = [&](double desirable, double undesirable) {
+    return at::tensor({desirable, undesirable}, values.options());
+  };
+  const at::Tensor slope = of_both(loss.beta, -loss.beta);
+  const at::Tensor weights = of_both(loss.desirable_weight, loss.undesirable_weight);
+  const at::Tensor z = (values - baseline) * slope;
+  const at::Tensor losses = (-z).sigmoid() * weights;
+  return {losses, losses * z.sigmoid() * -slope};
+}
+
+/// The losses of pairs, and their derivatives by the compared values of both answers.
+std::pair<at::Tensor, at::Tensor> of_answers(const PairLoss& loss, const at::Tensor& values,
+                                             const at::Tensor& present, double baseline) {
+  if (loss.judged()) {
+    const auto [losses, slopes] = judged(loss, values, baseline);
+    return {(losses * present).sum(1), slopes * present};
+  }
+  const auto [losses, slope] = outer(loss, values.select(1, 0) - values.select(1, 1));
+  return {losses, at::stack({slope, -slope}, 1)};
 }
 
 }  // namespace
@@ -65,13 +91,16 @@ PairTerms pair_terms(const PairLoss& loss, const PairScores& scores) {
   const at::NoGradGuard no_grad;
   const Compared plain = compared(loss, scores);
   const Compared by = loss.log_odds ? log_odds(plain) : plain;
-  const auto [losses, slope] = outer(loss, by.values.select(1, 0) - by.values.select(1, 1));
+  const at::Tensor present = scores.lengths.gt(0).to(at::kDouble);
+  const auto [losses, slopes] = of_answers(loss, by.values, present, scores.baseline);
   const double weight = loss.weight;
   const at::Tensor rewarded = loss.has_reference ? scores.log_probs - scores.references : plain.values;
   PairTerms terms{.losses = losses * weight,
-                  .gradients = at::stack({slope, -slope}, 1) * by.derivatives * weight,
+                  .gradients = slopes * by.derivatives * weight,
                   .rewards = rewarded * (loss.log_odds ? weight : loss.beta),
-                  .log_probs = loss.has_reference ? scores.log_probs : plain.values};
+                  .log_probs = loss.has_reference ? scores.log_probs : plain.values,
+                  .present = present,
+                  .baseline = scores.baseline};
   if (loss.center_weight > 0.0) {
     const at::Tensor both = by.values.sum(1);
     terms.losses.add_(both * both, loss.center_weight);
@@ -82,10 +111,12 @@ PairTerms pair_terms(const PairLoss& loss, const PairScores& scores) {
 
 at::Tensor pair_figures(const PairTerms& terms) {
   const at::Tensor right = terms.rewards.select(1, 0).gt(terms.rewards.select(1, 1)).to(at::kDouble);
+  const at::Tensor answers = terms.present.sum(0);
   const at::Tensor rewards = terms.rewards.sum(0);
   const at::Tensor log_probs = terms.log_probs.sum(0);
-  return at::stack({at::ones_like(right).sum(), rewards.select(0, 0), rewards.select(0, 1),
-                    log_probs.select(0, 0), log_probs.select(0, 1), right.sum()});
+  return at::stack({answers.select(0, 0), rewards.select(0, 0), rewards.select(0, 1), log_probs.select(0, 0),
+                    log_probs.select(0, 1), right.sum(), answers.select(0, 1),
+                    answers.sum() * terms.baseline});
 }
 
 }  // namespace stepforge

@@ -35,13 +35,14 @@ std::vector<TokenRange> tokens_of(const PairLoss& loss, const Batch& batch, cons
 
 PreferenceStep::PreferenceStep(const PairLoss& loss, const Batch& batch, at::Device device,
                                const at::Tensor& references, at::Tensor sft_scale,
-                               std::function<void(const PairReport&)> on_report)
+                               std::function<void(const PairReport&)> on_report, double baseline)
     : loss_(&loss),
       batch_(&batch),
       references_(references.defined() ? references.to(device) : references),
       lengths_(lengths_of(batch).to(device)),
       sft_scale_(std::move(sft_scale)),
-      on_report_(std::move(on_report)) {}
+      on_report_(std::move(on_report)),
+      baseline_(baseline) {}
 
 at::Tensor answer_log_probs(const PairLoss& loss, const Batch& batch, const at::Tensor& token_loss) {
   std::vector<at::Tensor> sums;
@@ -63,7 +64,7 @@ at::Tensor PreferenceStep::weigh(const at::Tensor& token_loss,
   if (batch_->pairs.empty()) return weights;
   const at::Tensor sums = answer_log_probs(*loss_, *batch_, token_loss);
   if (sum) sum(sums);
-  const PairTerms terms = pair_terms(*loss_, {sums, lengths_, references_});
+  const PairTerms terms = pair_terms(*loss_, {sums, lengths_, references_, baseline_});
   at::Tensor losses = terms.losses;
   const at::Tensor slopes = terms.gradients.neg();  // by the cross-entropy, which is -log p
   if (loss_->sft_weight > 0.0) {

@@ -27,9 +27,10 @@ at::Tensor answer_log_probs(const PairLoss& loss, const Batch& batch, const at::
 class PreferenceStep {
  public:
   /// `loss` and `batch` must outlive it. `references`: [pairs, 2] fp64, undefined if the loss has none. `sft_scale`: a scalar, pairs of the
-  /// step / labels of their better answers. `on_report` is called once, by weigh().
+  /// step / labels of their better answers. `baseline`: PairScores::baseline. `on_report` is called once, by weigh().
   PreferenceStep(const PairLoss& loss, const Batch& batch, at::Device device, const at::Tensor& references,
-                 at::Tensor sft_scale, std::function<void(const PairReport&)> on_report);
+                 at::Tensor sft_scale, std::function<void(const PairReport&)> on_report,
+                 double baseline = 0.0);
 
   /// [tokens] fp32: the derivative of the loss by `token_loss` of each token (LossResult) [tokens] fp32. `sum`: sums a
   /// tensor over the ranks that have the other tokens of the rows; null if there are none.
@@ -42,6 +43,7 @@ class PreferenceStep {
   at::Tensor lengths_;  ///< [pairs, 2] fp64
   at::Tensor sft_scale_;
   std::function<void(const PairReport&)> on_report_;
+  double baseline_;
 };
 
 }  // namespace stepforge

@@ -5,6 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/pair_losses.h"
 #include "stepforge/plan/job_mesh.h"
 
 namespace stepforge {
@@ -62,6 +63,7 @@ BatchLayout plan_batch(const Config& config, int data_ranks, int data_rank, cons
   batch.data_rank = data_rank;
   batch.part = part;
   batch.label_weights = training.loss_reduction;
+  batch.mismatched = config.preference.enabled() && find_pair_loss(config.preference).has_baseline;
   batch.check();
   if (ordered) check_ordered(batch);
   batch.rows_per_micro_batch =

@@ -251,12 +251,11 @@ TextFilterRules text_filter_rules(const DataFilterConfig& filter) {
           .exclude = filter.exclude};
 }
 
-bool reads_pairs(const DataConfig& data) {
-  return std::ranges::any_of(leaf_sources("data.sources", data.sources), [](const DataSourceAt& entry) {
+bool reads_layout(const DataConfig& data, ChatLayout layout) {
+  return std::ranges::any_of(leaf_sources("data.sources", data.sources), [&](const DataSourceAt& entry) {
     const DataSourceConfig& source = *entry.source;
-    return source.dataset.empty()
-               ? source.format == DataFormat::preference
-               : find_dataset(source.path, source.dataset).layout == ChatLayout::preference;
+    return source.dataset.empty() ? choice_name(source.format) == chat_layout_name(layout)
+                                  : find_dataset(source.path, source.dataset).layout == layout;
   });
 }
 
@@ -281,7 +280,8 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.records.ends = {.bos = data.bos, .eos = data.eos};
   plan.records.tokenizer_folder = tokenizer_folder(config);
   plan.records.chat_template = data.chat_template;
-  plan.records.pairs = config.preference.enabled();
+  plan.records.unpaired = config.preference.unpaired();
+  plan.records.pairs = config.preference.enabled() && !config.preference.unpaired();
   plan.records.limit = {.rule = data.too_long, .tokens = config.training.seq_len};
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);

@@ -61,8 +61,8 @@ TextFilterRules text_filter_rules(const DataFilterConfig& filter);
 /// The data section as a DataPlan. Only synthetic rows use `vocab_size`.
 DataPlan data_plan(const Config& config, int64_t vocab_size);
 
-/// Whether a source of the training data holds pairs of answers, by its format or by what its dataset_info.json says. Throws what
-/// reading that throws.
-bool reads_pairs(const DataConfig& data);
+/// Whether a source of the training data has this layout, by its format or by what its dataset_info.json says. Throws what reading
+/// that throws.
+bool reads_layout(const DataConfig& data, ChatLayout layout);
 
 }  // namespace stepforge

@@ -179,6 +179,8 @@ constexpr std::array kRules = {
                  return preference.loss == PreferenceLoss::simpo || preference.scores();
                },
                "preference.loss"},
+    OptionRule{"preference", "desirable_weight undesirable_weight",
+               [](Use use) { return use.config.preference.unpaired(); }, "preference.loss"},
     OptionRule{"preference", "center_weight", [](Use use) { return use.config.preference.scores(); },
                "preference.loss"},
     OptionRule{"preference", "label_smoothing", reads_pair_smoothing, "preference.loss"},

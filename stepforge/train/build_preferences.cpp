@@ -50,20 +50,26 @@ class Progress {
 
 void score_all(Trainer& trainer, const RowStream& train) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto score = [&](const RowStream& stream) {
-    return score_pairs(trainer.preferences.loss, *trainer.evaluator, stream,
-                       trainer.job.batch.rows_per_micro_batch, trainer.job.batch.part,
-                       [progress = Progress(trainer, stream)]() mutable { return progress.next(); });
-  };
   PreferenceData& data = trainer.preferences;
+  const auto score = [&](const RowStream& stream, AnswerChoice answers) {
+    return score_pairs(
+        trainer.preferences.loss, *trainer.evaluator, stream, trainer.job.batch.rows_per_micro_batch,
+        trainer.job.batch.part, [progress = Progress(trainer, stream)]() mutable { return progress.next(); },
+        answers);
+  };
   if (trainer.is_main())
     trainer.log.info("computing the log-probabilities of the reference, the model as it is now");
-  data.training = score(train);
-  if (trainer.data.validation != nullptr) data.validation = score(*trainer.data.validation);
+  const RowStream* const validation = trainer.data.validation.get();
+  data.training = score(train, AnswerChoice::own);
+  if (validation != nullptr) data.validation = score(*validation, AnswerChoice::own);
+  if (data.loss.has_baseline) {
+    data.mismatched_training = score(train, AnswerChoice::mismatched);
+    if (validation != nullptr) data.mismatched_validation = score(*validation, AnswerChoice::mismatched);
+  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   if (trainer.is_main())
-    trainer.log.info("reference: {} pairs in {:.1f} s",
-                     with_thousands(data.training.pairs() + data.validation.pairs()), seconds.count());
+    trainer.log.info("reference: {} {} in {:.1f} s", with_thousands(data.pairs()),
+                     data.loss.judged() ? "judged answers" : "pairs", seconds.count());
 }
 
 }  // namespace
@@ -75,6 +81,10 @@ void build_preferences(Trainer& trainer) {
   data.loss = find_pair_loss(config.preference);
   trainer.train_step->preferences = &data;
   if (!data.loss.has_reference) return;
+  if (data.loss.has_baseline)
+    trainer.train_step->baseline = [&trainer](const std::vector<Batch>& micro_batches) {
+      return step_baseline(trainer.preferences, *trainer.evaluator, micro_batches);
+    };
   const auto train = every_row(*trainer.data.train);
   const auto& validation = trainer.data.validation;
   const std::string identity =
@@ -82,8 +92,13 @@ void build_preferences(Trainer& trainer) {
   const std::filesystem::path file = std::filesystem::path(config.run_dir) / kReferenceFile;
   // A start from other weights, a checkpoint of another run included, has a reference of its own.
   if (trainer.last_saved_step >= 0) {
+    const auto of_validation = [&] { return validation == nullptr ? PairTable() : PairTable(*validation); };
     data.training = PairTable(*train);
-    if (validation != nullptr) data.validation = PairTable(*validation);
+    data.validation = of_validation();
+    if (data.loss.has_baseline) {
+      data.mismatched_training = PairTable(*train);
+      data.mismatched_validation = of_validation();
+    }
     return load_references(file, identity, data);
   }
   score_all(trainer, *train);

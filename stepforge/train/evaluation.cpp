@@ -46,9 +46,9 @@ class EvaluationServices : public StepServices {
 /// The `count` rows of this rank from `first` on. `rows` rows of padding for a rank without a batch in the last round, which
 /// takes part in the collectives but adds nothing, or if the rows cannot be read; `fault` then says why.
 Batch rows_or_padding(const RowStream& stream, int64_t first, int64_t count, int64_t rows,
-                      std::string& fault) {
+                      AnswerChoice answers, std::string& fault) {
   try {
-    if (count > 0) return stream.rows(first, count);
+    if (count > 0) return stream.rows(first, count, answers);
   } catch (const std::exception& failure) {
     fault = failure.what();
   }
@@ -70,13 +70,14 @@ BatchLoss evaluate_batch(Executor& executor, const Batch& batch, bool with_logit
   inputs.name = "evaluation";
   inputs.with_logits = with_logits;
   executor.run(inputs, services);
+  executor.store().groups().rethrow_failure();
   return {HostScalars(scalars)(scalars.loss_sums.select(0, 0)), services.result.token_loss,
           services.result.logits};
 }
 
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
                           const std::function<bool()>& stop, const ContextPart& part,
-                          const TokenLosses& on_losses) {
+                          const TokenLosses& on_losses, AnswerChoice answers) {
   const auto begin = std::chrono::steady_clock::now();
   const RankLayout& layout = executor.store().groups().layout();
   if (part.degree != layout.dims.cp) {
@@ -95,7 +96,7 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
     const int64_t own_first = first + rows * layout.data_rank;
     const int64_t own_rows = std::min(rows, all_rows - own_first);
     std::string fault;
-    const Batch batch = take_part(rows_or_padding(stream, own_first, own_rows, rows, fault), part);
+    const Batch batch = take_part(rows_or_padding(stream, own_first, own_rows, rows, answers, fault), part);
     EvaluationServices services(batch, executor.store(), scalars);
     scalars.interrupted.fill_(stop && stop());
     scalars.without_rows.fill_(!fault.empty());

@@ -34,10 +34,10 @@ using TokenLosses = std::function<void(const Batch& batch, const at::Tensor& tok
 /// before which `stop` returned true on some rank. A collective over the ranks of the executor's store: the data
 /// ranks share the batches; the result is the same on all of them, and equal to that of a single rank, with
 /// context parallelism up to the last bits. `part`: of each row, that this rank has. Throws Error for an endless
-/// stream, UnreadableRows if a rank cannot read its rows.
+/// stream, UnreadableRows if a rank cannot read its rows. `answers`: which answers the prompts have.
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
                           const std::function<bool()>& stop = {}, const ContextPart& part = {},
-                          const TokenLosses& on_losses = {});
+                          const TokenLosses& on_losses = {}, AnswerChoice answers = AnswerChoice::own);
 
 /// The loss of one batch.
 struct BatchLoss {

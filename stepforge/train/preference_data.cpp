@@ -29,11 +29,18 @@ int64_t pairs_of(const RowStream& stream, size_t source) {
   return stream.sources()[source].source->pairs();
 }
 
+/// Of each pair of a source; 0 of one that was not added.
+at::Tensor tokens_of_both(const at::Tensor& source) {
+  return source.narrow(1, 2, 2).sum(1);
+}
+
 /// The tables by their names in a file.
 std::map<std::string, at::Tensor> named(const PreferenceData& data) {
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, table] :
-       {std::pair("training", &data.training), std::pair("validation", &data.validation)})
+  for (const auto& [name, table] : {std::pair("training", &data.training),
+                                    {"validation", &data.validation},
+                                    {"training.mismatched", &data.mismatched_training},
+                                    {"validation.mismatched", &data.mismatched_validation}})
     for (size_t i = 0; i < table->tensors().size(); ++i)
       tensors.emplace(format("{}.{}", name, i), table->tensors()[i]);
   return tensors;
@@ -86,7 +93,7 @@ at::Tensor PairTable::of(const Batch& batch) const {
 
 PairScores PairTable::scores(const PairTable& other) const {
   const at::Tensor all = at::cat(sources_);
-  const at::Tensor added = all.select(1, 2).gt(0).nonzero().view({-1});
+  const at::Tensor added = tokens_of_both(all).gt(0).nonzero().view({-1});
   const auto of = [&](const at::Tensor& table) { return table.index_select(0, added); };
   const at::Tensor own = of(all);
   PairScores found{.log_probs = own.narrow(1, 0, 2), .lengths = own.narrow(1, 2, 2), .references = {}};
@@ -96,7 +103,7 @@ PairScores PairTable::scores(const PairTable& other) const {
 
 int64_t PairTable::pairs() const {
   int64_t count = 0;
-  for (const at::Tensor& source : sources_) count += source.select(1, 2).gt(0).sum().item<int64_t>();
+  for (const at::Tensor& source : sources_) count += tokens_of_both(source).gt(0).sum().item<int64_t>();
   return count;
 }
 
@@ -106,10 +113,41 @@ PairResult pair_result(const PairLoss& loss, const PairScores& scores) {
   PairResult result;
   const at::Tensor figures = pair_figures(terms);
   std::copy_n(figures.const_data_ptr<double>(), kPairFigures, result.figures.begin());
-  result.loss = sum(terms.losses) / result.figures[0];
-  if (loss.sft_weight > 0.0)
+  result.loss = sum(terms.losses) / static_cast<double>(scores.log_probs.size(0));
+  if (loss.sft_weight > 0.0 && result.figures[0] > 0.0)
     result.loss -= loss.sft_weight * sum(scores.log_probs.select(1, 0)) / sum(scores.lengths.select(1, 0));
   return result;
+}
+
+double baseline_of(const PairScores& mismatched) {
+  const double answers = mismatched.lengths.gt(0).sum().item<double>();
+  const double sum = (mismatched.log_probs - mismatched.references).sum().item<double>();
+  return answers > 0.0 ? std::max(0.0, sum / answers) : 0.0;
+}
+
+double step_baseline(const PreferenceData& data, Executor& evaluator,
+                     const std::vector<Batch>& micro_batches) {
+  // Sums of multiples of it are exact, so that they do not depend on the order. It is less than the rounding of a loss in fp32.
+  constexpr double kUnit = 0x1p-24;
+  const GroupCommunicators& groups = evaluator.store().groups();
+  const RankLayout& layout = groups.layout();
+  const bool adds = layout.index_in(layout.tensor_group) == 0;
+  const at::Tensor sums = at::zeros({2}, at::device(at::kCPU).dtype(at::kDouble));
+  auto* const sum = sums.mutable_data_ptr<double>();
+  for (const Batch& micro_batch : micro_batches) {
+    const Batch& batch = micro_batch.mismatched.at(0);
+    const at::Tensor token_loss = evaluate_batch(evaluator, batch, /*with_logits=*/false).token_loss;
+    if (!adds || !token_loss.defined() || batch.pairs.empty()) continue;
+    at::Tensor values = answer_log_probs(data.loss, batch, token_loss).cpu();
+    if (batch.part.index == 0) {
+      values = values - data.mismatched_training.of(batch);
+      sum[1] += static_cast<double>(batch.pairs.size());
+    }
+    sum[0] += (values / kUnit).round().sum().item<double>() * kUnit;
+  }
+  if (Communicator* const ranks = groups.at(layout.world_group, Lane::compute); ranks != nullptr)
+    ranks->all_reduce(bytes_of(sums), DType::f64);
+  return sum[1] > 0.0 ? std::max(0.0, sum[0] / sum[1]) : 0.0;
 }
 
 TokenLosses adding_to(PairTable& table, const PairLoss& loss, const ModelStore& store) {
@@ -121,9 +159,10 @@ TokenLosses adding_to(PairTable& table, const PairLoss& loss, const ModelStore& 
 }
 
 PairTable score_pairs(const PairLoss& loss, Executor& executor, const RowStream& stream, int64_t rows,
-                      const ContextPart& part, const std::function<bool()>& stop) {
+                      const ContextPart& part, const std::function<bool()>& stop, AnswerChoice answers) {
   PairTable table(stream);
-  if (evaluate(executor, stream, rows, -1, stop, part, adding_to(table, loss, executor.store())).stopped)
+  if (evaluate(executor, stream, rows, -1, stop, part, adding_to(table, loss, executor.store()), answers)
+          .stopped)
     throw Error(
         "the run was interrupted before the log-probabilities of its reference were complete; the next start "
         "computes them again");
@@ -133,18 +172,20 @@ PairTable score_pairs(const PairLoss& loss, Executor& executor, const RowStream&
 
 void add_pair_metrics(const PairLoss& loss, std::span<const double> figures, std::string_view prefix,
                       MetricsRecord& record) {
-  const double pairs = figures[0];
-  if (!(pairs > 0.0)) return;
-  const auto add = [&](std::string_view name, double sum) {
-    record.add(format("{}{}", prefix, name), sum / pairs);
+  const double better = figures[0];
+  const double others = figures[6];
+  const auto add = [&](std::string_view name, double sum, double count) {
+    if (count > 0.0) record.add(format("{}{}", prefix, name), sum / count);
   };
-  add("rewards/chosen", figures[1]);
-  add("rewards/rejected", figures[2]);
-  add(metric::reward_margins, figures[1] - figures[2]);
-  add(metric::reward_accuracies, figures[5]);
+  add("rewards/chosen", figures[1], better);
+  add("rewards/rejected", figures[2], others);
+  if (better > 0.0 && others > 0.0)
+    add(metric::reward_margins, figures[1] / better - figures[2] / others, 1.0);
+  if (!loss.judged()) add(metric::reward_accuracies, figures[5], better);
   if (loss.scores) return;
-  add("logps/chosen", figures[3]);
-  add("logps/rejected", figures[4]);
+  add("logps/chosen", figures[3], better);
+  add("logps/rejected", figures[4], others);
+  if (loss.has_baseline) add("kl", figures[7], better + others);
 }
 
 void save_references(const std::filesystem::path& file, const PreferenceData& data,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-probabilities of pairs of answers: of the reference, which is the model at the start of the run, and in validation; of a
+// Log-probabilities of pairs of answers, or of judged answers: of the reference, which is the model at the start of the run, and in validation; of a
 // reward model scores.
 #pragma once
 
@@ -53,14 +53,26 @@ struct PreferenceData {
   PairLoss loss;
   PairTable training;    ///< of the reference; empty if the loss has none
   PairTable validation;  ///< the same
+  // Of judged answers with a baseline, the same of mismatched ones:
+  PairTable mismatched_training;
+  PairTable mismatched_validation;
+
+  int64_t pairs() const { return training.pairs() + validation.pairs(); }
 };
 
 /// The numbers of pairs in validation.
 struct PairResult {
-  double loss = 0.0;                           ///< the mean over pairs, with the cross-entropy of sft_weight
+  double loss = 0.0;  ///< the mean over pairs or judged answers, with the cross-entropy of sft_weight
   std::array<double, kPairFigures> figures{};  ///< pair_figures()
 };
 PairResult pair_result(const PairLoss& loss, const PairScores& scores);
+
+/// The baseline of judged answers (modelspec/pair_loss.h), by the scores of mismatched ones.
+double baseline_of(const PairScores& mismatched);
+/// The same of a step, by a pass of the evaluator's program over its mismatched answers. A collective over its ranks; the result has
+/// the same bits on all of them, and unless they have parts of rows on any number of ranks. `micro_batches`: of this rank.
+double step_baseline(const PreferenceData& data, Executor& evaluator,
+                     const std::vector<Batch>& micro_batches);
 
 /// For evaluate(): adds to `table` on one of the ranks of `store` that have the same losses. `table` and `loss` must outlive it.
 TokenLosses adding_to(PairTable& table, const PairLoss& loss, const ModelStore& store);
@@ -68,7 +80,8 @@ TokenLosses adding_to(PairTable& table, const PairLoss& loss, const ModelStore& 
 /// Runs all rows of a one-pass stream through the executor's program. A collective over its ranks. `part`: of each row, that this
 /// rank has. `stop` is called before each batch; throws Error on all ranks if it returns true on one.
 PairTable score_pairs(const PairLoss& loss, Executor& executor, const RowStream& stream, int64_t rows,
-                      const ContextPart& part, const std::function<bool()>& stop = {});
+                      const ContextPart& part, const std::function<bool()>& stop = {},
+                      AnswerChoice answers = AnswerChoice::own);
 
 /// Adds the means of PairReport::figures, which are sums over all ranks, under the names of TRL after `prefix`; nothing if there
 /// was no pair. Scores are rewards, and have no log-probabilities.

@@ -66,6 +66,7 @@ void TrainStep::set_routers(TrainingServices& services,
 
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {
   StepInputs inputs = inputs_for(context);
+  if (baseline) baseline_ = baseline(micro_batches);
   TrainingServices services(config_.training, micro_batches, store_, &optimizer_, scalars_);
   scalars_.update.lr_factor.fill_(context.lr_factor);
   scalars_.interrupted.fill_(interrupted && interrupted());
@@ -73,6 +74,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   services.on_losses = on_losses;
   services.on_ahead_losses = on_ahead_losses;
   services.preferences = preferences;
+  services.baseline = baseline_;
   services.on_pairs = on_pairs;
   set_routers(services, on_router_report);
   balance_.begin();
@@ -179,6 +181,7 @@ NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, Step
   };
   TrainingServices services(config_.training, micro_batches, store_, nullptr, scalars_);
   services.preferences = preferences;
+  services.baseline = baseline_;
   set_routers(services, nullptr);
   executor_.run(inputs, services);
   return first;

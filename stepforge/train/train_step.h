@@ -59,6 +59,8 @@ class TrainStep {
   /// Called with what each micro-batch of pairs of answers reports, once per step.
   std::function<void(const PairReport& report)> on_pairs;
   const PreferenceData* preferences = nullptr;  ///< null unless the steps train on pairs
+  /// The baseline of judged answers in a step, by the micro-batches of this rank; null if the loss has none.
+  std::function<double(const std::vector<Batch>& micro_batches)> baseline;
   /// See the events of the same names in Callback.
   std::function<void()> on_micro_step_end;
   /// Null if nobody needs the numbers before the update: the host then reads them only after the step.
@@ -89,6 +91,7 @@ class TrainStep {
   Executor& executor_;
   ModelStore& store_;
   Optimizer& optimizer_;
+  double baseline_ = 0.0;  ///< of the step
   StepScalars scalars_;
   RouterBalance balance_;
 };

@@ -276,11 +276,17 @@ void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
   const bool on_pairs = config.preference.enabled();
   PairTable pairs = on_pairs ? PairTable(*data.validation) : PairTable();
-  try {
-    last_validation = evaluate(
+  PairTable mismatched = preferences.loss.has_baseline ? PairTable(*data.validation) : PairTable();
+  const auto pass = [&](PairTable& table, AnswerChoice answers) {
+    return evaluate(
         *evaluator, *data.validation, job.batch.rows_per_micro_batch, config.validation.steps,
         [this] { return interrupted(); }, job.batch.part,
-        on_pairs ? adding_to(pairs, preferences.loss, *store) : TokenLosses());
+        on_pairs ? adding_to(table, preferences.loss, *store) : TokenLosses(), answers);
+  };
+  try {
+    last_validation = pass(pairs, AnswerChoice::own);
+    if (!mismatched.empty() && !last_validation.stopped)
+      last_validation.stopped = pass(mismatched, AnswerChoice::mismatched).stopped;
   } catch (const UnreadableRows&) {
     data_failure_ = std::current_exception();
     state.validation_pending = true;
@@ -294,7 +300,12 @@ void Trainer::validate() {
                        state.step);
   if (on_pairs) {
     pairs.sum(*store);
-    last_pairs = pair_result(preferences.loss, pairs.scores(preferences.validation));
+    PairScores scores = pairs.scores(preferences.validation);
+    if (!mismatched.empty()) {
+      mismatched.sum(*store);
+      scores.baseline = baseline_of(mismatched.scores(preferences.mismatched_validation));
+    }
+    last_pairs = pair_result(preferences.loss, scores);
     last_validation.loss = last_pairs.loss;
   }
   callbacks.emit(&Callback::evaluate, *this);

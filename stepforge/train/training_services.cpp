@@ -89,6 +89,7 @@ void TrainingServices::count_labels(Communicator& ranks) {
 
 BatchTensors TrainingServices::load_batch(int micro_batch, int ahead) {
   Batch batch = at_depth(batches_.at(static_cast<size_t>(micro_batch)), static_cast<size_t>(ahead));
+  batch.mismatched.clear();
   // The rest of them is loaded for the blocks of their depth.
   for (Batch& later : batch.ahead) {
     Batch tokens;
@@ -116,7 +117,7 @@ std::optional<PreferenceStep> TrainingServices::preference_step(int micro_batch,
     if (on_pairs) on_pairs(report);
   };
   return PreferenceStep(preferences->loss, batch.host, store_.device(), preferences->training.of(batch.host),
-                        scalars_.sft_scale, add);
+                        scalars_.sft_scale, add, baseline);
 }
 
 void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) {

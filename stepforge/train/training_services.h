@@ -41,6 +41,7 @@ class TrainingServices : public StepServices {
   /// What each micro-batch of pairs reports.
   std::function<void(const PairReport& report)> on_pairs;
   const PreferenceData* preferences = nullptr;  ///< null unless the step trains on pairs of answers
+  double baseline = 0.0;                        ///< of these, PairScores::baseline
   RouterBalance* balance = nullptr;             ///< null unless the corrections of routers change
   TensorParallel tensor = {};                   ///< whose slices of the tokens routers get
 

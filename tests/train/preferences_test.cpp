@@ -156,7 +156,7 @@ TEST(PreferenceRun, RefusesWhatPairsDoNotGoWith) {
     return message_of<Error>([&] { TestRun(pair_run(folder, "run") + Strings{setting}).build(); });
   };
   EXPECT_CONTAINS(fault("data.packing=concat"), "best_fit");
-  EXPECT_CONTAINS(fault("training.z_loss_weight=0.1"), "a loss of pairs weighs whole answers");
+  EXPECT_CONTAINS(fault("training.z_loss_weight=0.1"), "preference.loss weighs whole answers");
   EXPECT_CONTAINS(fault("training.label_smoothing=0.1"), "preference.label_smoothing");
   EXPECT_CONTAINS(fault("preference.loss=none"), "preference.loss");
   EXPECT_CONTAINS(fault("preference.margin=1"), "preference.loss");

@@ -196,7 +196,8 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   if (has_template || !options.chat_template.empty())
     config.data.chat_template = options.chat_template.string();
   DataPlan plan = data_plan(config, model.spec.vocab_size);
-  plan.records.pairs = reads_pairs(config.data);
+  plan.records.pairs = reads_layout(config.data, ChatLayout::preference);
+  plan.records.unpaired = reads_layout(config.data, ChatLayout::unpaired_preference);
   const bool scores = model.config().model.scores();
   if (scores && !plan.records.pairs)
     throw UsageError(format(
@@ -227,7 +228,9 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   if (std::isfinite(result.bits_per_byte))
     std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);
   std::cout << format("over {} tokens{}, {:.0f} tok/s\n", with_thousands(result.valid_labels),
-                      plan.records.pairs ? " of both answers of pairs" : "",
+                      plan.records.pairs      ? " of both answers of pairs"
+                      : plan.records.unpaired ? " of answers"
+                                              : "",
                       static_cast<double>(result.tokens) / result.seconds);
   require_finite(result.loss, options.model);
   return 0;
