@@ -173,7 +173,7 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"loraplus_lr_ratio", "adapter.b_lr_ratio", "", read},
     {"loraplus_lr_embedding", "", "embeddings have no adapters", needless},
     {"relora", "", "adapters are not merged in training", refused},
-    {"rl", "preference.loss", "dpo, ipo, simpo or orpo", read},
+    {"rl", "preference.loss", "dpo, ipo, simpo, orpo or kto", read},
     {"rl_beta", "preference.beta", "", read},
     {"dpo_beta", "preference.beta", "", read},
     {"orpo_alpha", "preference.beta", "", read},
@@ -193,8 +193,8 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"cpo_alpha", "preference.sft_weight", "", read},
     {"simpo_gamma", "preference.margin", "", read},
     {"max_prompt_len", "data.too_long", kPairsDropped, lost},
-    {"kto_desirable_weight", "", "read only with rl: kto", needless},
-    {"kto_undesirable_weight", "", "read only with rl: kto", needless},
+    {"kto_desirable_weight", "preference.desirable_weight", "", read},
+    {"kto_undesirable_weight", "preference.undesirable_weight", "", read},
     {"trl.*", "", "read only by methods that generate", needless},
     {"ebft.*", "", "read only with rl: ebft", needless},
     {"vllm.*", "", "read only by methods that generate", needless},
@@ -362,6 +362,13 @@ std::string unfit_pairs(const ConfigValue& entry) {
   return "";
 }
 
+/// The same of judged answers, which are read if nothing renders them there: a prompt, a completion and a label.
+std::string unfit_judged(const ConfigValue& entry) {
+  const ConfigValue* type = entry.find("type");
+  if (type == nullptr || type->text == "passthrough") return "";
+  return type->kind == ConfigValue::Kind::table ? "type of its own" : format("type {}", type->text);
+}
+
 /// One table of `datasets`; `type` says how records are read.
 std::string axolotl_source(const ConfigValue& entry, bool learns_all, bool is_pretraining) {
   std::string source = axolotl_path(entry);
@@ -388,6 +395,7 @@ std::string axolotl_source(const ConfigValue& entry, bool learns_all, bool is_pr
 
 void convert_axolotl_data(ForeignConversion& conversion, bool on_pairs) {
   const bool learns_all = conversion.is_true("train_on_inputs");
+  const bool is_judged = conversion.config().preference.unpaired();
   if (on_pairs) need_none_of(conversion, {"train_on_inputs"}, kAnswersCount);
   for (const std::string_view key : {"datasets", "pretraining_dataset", "test_datasets"}) {
     const ConfigValue* value = conversion.find(key);
@@ -400,9 +408,11 @@ void convert_axolotl_data(ForeignConversion& conversion, bool on_pairs) {
     if (value->kind == ConfigValue::Kind::text)
       sources.push_back(format("path = {}", toml_string(value->text)));
     for (const ConfigValue& entry : value->list) {
-      sources.push_back(on_pairs ? axolotl_path(entry) + ", format = \"preference\""
-                                 : axolotl_source(entry, learns_all, is_pretraining));
-      if (const std::string why = on_pairs ? unfit_pairs(entry) : ""; !why.empty()) {
+      sources.push_back(on_pairs
+                            ? axolotl_path(entry) + format(", format = \"{}\"", preference_format(conversion))
+                            : axolotl_source(entry, learns_all, is_pretraining));
+      const std::string why = is_judged ? unfit_judged(entry) : on_pairs ? unfit_pairs(entry) : "";
+      if (!why.empty()) {
         unfit += format("{}{} ({})", unfit.empty() ? "" : "; ", entry_text(entry, "path"), why);
         continue;
       }
@@ -413,10 +423,10 @@ void convert_axolotl_data(ForeignConversion& conversion, bool on_pairs) {
     if (!unread.empty()) conversion.lose(key, format("not translated of its entries: {}", unread));
     if (!unfit.empty())
       conversion.refuse(
-          key,
-          format("records of another form: {}; write prompt, chosen and rejected as messages, or name the "
-                 "columns in a dataset_info.json of LLaMA-Factory with \"ranking\": true",
-                 unfit));
+          key, format("records of another form: {}; write {} as messages, or name the columns in a "
+                      "dataset_info.json of LLaMA-Factory with {}",
+                      unfit, is_judged ? "prompt and completion with a label" : "prompt, chosen and rejected",
+                      is_judged ? "\"kto_tag\"" : "\"ranking\": true"));
   }
 }
 
@@ -497,11 +507,29 @@ bool convert_axolotl_reward(ForeignConversion& conversion) {
   return true;
 }
 
-/// Returns whether the file trains on pairs.
+/// Of `rl: kto`.
+bool convert_axolotl_judged(ForeignConversion& conversion) {
+  convert_pairs(conversion, "rl", "kto",
+                {.beta = first_of(conversion, {"trl.beta", "rl_beta"}),
+                 .desirable = "kto_desirable_weight",
+                 .undesirable = "kto_undesirable_weight",
+                 .dropout = "lora_dropout",
+                 .length = "sequence_len",
+                 .default_length = 512});
+  need_none_of(conversion,
+               {"orpo_alpha", "dpo_beta", "dpo_loss_type", "dpo_loss_weights", "dpo_label_smoothing",
+                "dpo_norm_loss", "rpo_alpha", "cpo_alpha", "simpo_gamma"},
+               "not read with rl: kto");
+  return true;
+}
+
+/// Returns whether the file trains on pairs or judged answers.
 bool convert_axolotl_pairs(ForeignConversion& conversion) {
   const std::string method = conversion.text("rl");
   const bool is_dpo = method == "dpo" || method == "ipo";
   const bool is_reward = convert_axolotl_reward(conversion);
+  if (method == "kto" && !is_reward) return convert_axolotl_judged(conversion);
+  need_none_of(conversion, {"kto_desirable_weight", "kto_undesirable_weight"}, "read only with rl: kto");
   if (is_reward || (!is_dpo && method != "orpo" && method != "simpo")) {
     if (!method.empty())
       conversion.refuse("rl",
@@ -565,7 +593,7 @@ void finish_axolotl(ForeignConversion& conversion) {
   if (on_pairs) convert_template_of_types(conversion);
   const bool is_pretraining = conversion.has("pretraining_dataset");
   if (on_pairs) {
-    need_none_of(conversion, {"sample_packing"}, "pairs are not packed there");
+    need_none_of(conversion, {"sample_packing"}, "preference data are not packed there");
   } else if (const ConfigValue* packing = conversion.find("sample_packing")) {
     conversion.set("sample_packing", "data.packing",
                    is_off(*packing, "") ? "none"

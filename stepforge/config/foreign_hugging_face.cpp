@@ -197,7 +197,7 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"padding_free", "", "documents of a row never see each other", needless},
     {"assistant_only_loss", "data.sources", "loss_on = \"assistant\" or \"all\" in each source", read},
     {"completion_only_loss", "data.sources", "loss_on = \"assistant\" or \"all\" in each source", read},
-    {"loss_type", "preference.loss", "dpo, hinge, ipo, cpo or simpo", read},
+    {"loss_type", "preference.loss", "dpo, hinge, ipo, cpo, simpo or kto", read},
     {"loss_weights", "preference.sft_weight", "of \"sft\" beside a loss of pairs", read},
     {"beta", "preference.beta", "", read},
     {"label_smoothing", "preference.label_smoothing", "of pairs; training.label_smoothing of single texts",
@@ -250,8 +250,8 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"bnb_4bit_quant_type", "model.frozen_dtype", "\"nf4\"", read},
     {"num_generations", "", kOnlyPairs, refused},
     {"reward_model_path", "", kOnlyPairs, refused},
-    {"desirable_weight", "", kOnlyPairs, refused},
-    {"undesirable_weight", "", kOnlyPairs, refused},
+    {"desirable_weight", "preference.desirable_weight", "", read},
+    {"undesirable_weight", "preference.undesirable_weight", "", read},
 });
 
 // Defaults of SFTConfig; gradient_checkpointing and bf16 are on since version 0.20.
@@ -336,14 +336,16 @@ bool has_any(const ForeignConversion& conversion, std::initializer_list<std::str
 }
 
 /// A file does not name its trainer: keys and losses do that only one of them has.
-enum class TrlMethod : uint8_t { texts, dpo, cpo, reward, other };
+enum class TrlMethod : uint8_t { texts, dpo, cpo, reward, kto, other };
 
 TrlMethod trl_method(ForeignConversion& conversion, const std::vector<std::string>& losses) {
-  if (has_any(conversion, {"num_generations", "reward_model_path", "desirable_weight", "undesirable_weight"}))
-    return TrlMethod::other;
+  if (has_any(conversion, {"num_generations", "reward_model_path"})) return TrlMethod::other;
   if (conversion.text("lora_task_type") == "SEQ_CLS" || conversion.has("center_rewards_coefficient"))
     return TrlMethod::reward;
   const std::string loss = losses.empty() ? "" : losses.front();
+  if (loss == "kto" || loss == "apo_zero_unpaired" ||
+      has_any(conversion, {"desirable_weight", "undesirable_weight"}))
+    return TrlMethod::kto;
   if (loss == "simpo" || loss == "alphapo" || has_any(conversion, {"cpo_alpha", "simpo_gamma"}))
     return TrlMethod::cpo;
   if (loss == "nll" || loss == "dft" || loss == "chunked_nll") return TrlMethod::texts;
@@ -393,11 +395,28 @@ void convert_trl_reward(ForeignConversion& conversion, const ForeignPairs& pairs
   conversion.set_default("optimizer.lr", "1e-4");
   need_none_of(conversion,
                {"beta", "label_smoothing", "loss_type", "loss_weights", "rpo_alpha", "cpo_alpha",
-                "simpo_gamma", "ref_model_name_or_path"},
+                "simpo_gamma", "ref_model_name_or_path", "desirable_weight", "undesirable_weight"},
                "RewardTrainer does not read it");
 }
 
-/// Returns whether the file trains on pairs.
+void convert_trl_kto(ForeignConversion& conversion, const std::vector<std::string>& losses,
+                     const ForeignPairs& pairs) {
+  const std::string loss = losses.empty() ? "kto" : losses.front();
+  if (loss != "kto" && loss != "apo_zero_unpaired")
+    return conversion.refuse("loss_type", "of KTOTrainer's losses kto and apo_zero_unpaired are available");
+  convert_pairs(conversion, losses.empty() ? "" : "loss_type", loss,
+                {.beta = pairs.beta,
+                 .desirable = "desirable_weight",
+                 .undesirable = "undesirable_weight",
+                 .dropout = pairs.dropout,
+                 .length = pairs.length,
+                 .default_length = pairs.default_length});
+  convert_reference(conversion, "ref_model_name_or_path", "model_name_or_path");
+  need_none_of(conversion, {"label_smoothing", "loss_weights", "rpo_alpha", "cpo_alpha", "simpo_gamma"},
+               "KTOTrainer does not read it");
+}
+
+/// Returns whether the file trains on pairs or judged answers.
 bool convert_trl_pairs(ForeignConversion& conversion) {
   ForeignPairs pairs{.beta = "beta",
                      .label_smoothing = "label_smoothing",
@@ -418,7 +437,7 @@ bool convert_trl_pairs(ForeignConversion& conversion) {
   if (method == TrlMethod::other || method == TrlMethod::texts) {
     need_none_of(conversion,
                  {"beta", "label_smoothing", "loss_weights", "rpo_alpha", "cpo_alpha", "simpo_gamma",
-                  "ref_model_name_or_path", "disable_dropout"},
+                  "ref_model_name_or_path", "disable_dropout", "desirable_weight", "undesirable_weight"},
                  "read only by losses of pairs");
     if (method == TrlMethod::other) need_none_of(conversion, {"loss_type"}, "its method is refused");
     return false;
@@ -431,6 +450,8 @@ bool convert_trl_pairs(ForeignConversion& conversion) {
   }
   if (method == TrlMethod::reward) {
     convert_trl_reward(conversion, pairs);
+  } else if (method == TrlMethod::kto) {
+    convert_trl_kto(conversion, losses, pairs);
   } else if (method == TrlMethod::cpo) {
     convert_trl_cpo(conversion, losses, pairs);
   } else {
@@ -457,7 +478,7 @@ void finish_trl(ForeignConversion& conversion) {
   // TRL learns every message unless told otherwise.
   if (is_conversation && !conversion.is_true("assistant_only_loss")) options += ", loss_on = \"all\"";
   if (!is_conversation) options = format(", field = {}", toml_string(conversion.text("dataset_text_field")));
-  if (on_pairs) options = ", format = \"preference\"";
+  if (on_pairs) options = format(", format = \"{}\"", preference_format(conversion));
   if (!on_pairs && conversion.has("completion_only_loss"))
     conversion.lose("completion_only_loss", "format = \"prompt_completion\" learns the completion");
   convert_mixture(conversion, options);
@@ -485,7 +506,7 @@ void finish_trl(ForeignConversion& conversion) {
     }
   }
   if (on_pairs) {
-    need_none_of(conversion, {"packing", "packing_strategy"}, "pairs are not packed there");
+    need_none_of(conversion, {"packing", "packing_strategy"}, "preference data are not packed there");
   } else if (const ConfigValue* packing = conversion.find("packing")) {
     const std::string strategy = conversion.text("packing_strategy");
     const bool wrapped = strategy == "wrapped";

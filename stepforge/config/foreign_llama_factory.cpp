@@ -84,8 +84,8 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"pref_ftx", "preference.sft_weight", "", read},
     {"pref_bco_weight", "", kOtherPairLoss, read},
     {"dpo_label_smoothing", "preference.label_smoothing", "", read},
-    {"kto_chosen_weight", "", "read only with stage: kto", needless},
-    {"kto_rejected_weight", "", "read only with stage: kto", needless},
+    {"kto_chosen_weight", "preference.desirable_weight", "", read},
+    {"kto_rejected_weight", "preference.undesirable_weight", "", read},
     {"simpo_gamma", "preference.margin", "", read},
     {"ld_alpha", "", kOtherDivergence, read},
     {"ref_model", "", kOneReference, read},
@@ -302,6 +302,14 @@ void refuse_pair_number(ForeignConversion& conversion, std::string_view key, dou
   conversion.switch_off(key);
 }
 
+void convert_factory_reference(ForeignConversion& conversion) {
+  convert_reference(conversion, "ref_model", "model_name_or_path");
+  if (conversion.has("ref_model_adapters")) conversion.refuse("ref_model_adapters", kOneReference);
+  if (conversion.is_set("adapter.from"))
+    conversion.refuse("adapter_name_or_path",
+                      "the reference there is the model without the adapter, and here with it");
+}
+
 /// Of `stage: dpo`. Returns whether the loss is one of ours.
 bool convert_stage_dpo(ForeignConversion& conversion) {
   constexpr ForeignPairs pairs{.beta = "pref_beta",
@@ -329,13 +337,28 @@ bool convert_stage_dpo(ForeignConversion& conversion) {
                  "the loss has no reference");
     return true;
   }
-  convert_reference(conversion, "ref_model", "model_name_or_path");
   refuse_pair_number(conversion, "pref_bco_weight", 0, kOtherPairLoss);
-  if (conversion.has("ref_model_adapters")) conversion.refuse("ref_model_adapters", kOneReference);
-  if (conversion.is_set("adapter.from"))
-    conversion.refuse("adapter_name_or_path",
-                      "the reference there is the model without the adapter, and here with it");
+  convert_factory_reference(conversion);
   return true;
+}
+
+/// Of `stage: kto`.
+void convert_stage_kto(ForeignConversion& conversion) {
+  convert_pairs(conversion, "stage", "kto",
+                {.beta = "pref_beta",
+                 .desirable = "kto_chosen_weight",
+                 .undesirable = "kto_rejected_weight",
+                 .dropout = "lora_dropout",
+                 .length = "cutoff_len",
+                 .default_length = 2048});
+  conversion.set("", "data.too_long", "drop");
+  conversion.lose("data.too_long", kPairsDropped);
+  if (const double ftx = conversion.number("pref_ftx").value_or(0); ftx > 0)
+    conversion.set("pref_ftx", "preference.sft_weight", toml_float(ftx),
+                   "over tokens; there over answers first");
+  convert_factory_reference(conversion);
+  need_none_of(conversion, {"pref_loss", "dpo_label_smoothing", "simpo_gamma", "pref_bco_weight", "ld_alpha"},
+               "read only with stage: dpo");
 }
 
 /// Of `stage: rm`, where adapters keep their dropout.
@@ -365,13 +388,19 @@ void finish_llama_factory(ForeignConversion& conversion) {
   std::string stage = conversion.text("stage");
   if (stage.empty()) stage = "sft";
   const bool is_reward = stage == "rm";
-  if (stage != "pt" && stage != "sft" && stage != "dpo" && !is_reward) conversion.refuse("stage", kOnlyPairs);
+  const bool is_judged = stage == "kto";
+  if (stage != "pt" && stage != "sft" && stage != "dpo" && !is_reward && !is_judged)
+    conversion.refuse("stage", kOnlyPairs);
   if (is_reward) convert_stage_rm(conversion);
-  const bool has_preferences = stage == "dpo" && convert_stage_dpo(conversion);
+  if (is_judged)
+    convert_stage_kto(conversion);
+  else
+    need_none_of(conversion, {"kto_chosen_weight", "kto_rejected_weight"}, "read only with stage: kto");
+  const bool has_preferences = is_judged || (stage == "dpo" && convert_stage_dpo(conversion));
   const bool on_pairs = is_reward || has_preferences;
   convert_datasets(conversion, "", on_pairs);
   if (on_pairs) {
-    need_none_of(conversion, {"packing", "neat_packing"}, "pairs are not packed there");
+    need_none_of(conversion, {"packing", "neat_packing"}, "preference data are not packed there");
   } else {
     convert_llama_factory_packing(conversion, "", stage == "pt");
   }

@@ -54,13 +54,27 @@ void convert_pair_numbers(ForeignConversion& conversion, std::string_view loss, 
   }
 }
 
+bool is_judged(std::string_view loss) {
+  return loss == "kto" || loss == "apo_zero_unpaired";
+}
+
+void convert_judged_weights(ForeignConversion& conversion, const ForeignPairs& pairs) {
+  if (const auto weight = conversion.number(pairs.desirable))
+    conversion.set(pairs.desirable, "preference.desirable_weight", toml_float(*weight));
+  if (const auto weight = conversion.number(pairs.undesirable))
+    conversion.set(pairs.undesirable, "preference.undesirable_weight", toml_float(*weight));
+}
+
 /// A row holds a whole pair, and nothing of the training of single texts is left.
-void convert_pair_rows(ForeignConversion& conversion, const ForeignPairs& pairs) {
+void convert_pair_rows(ForeignConversion& conversion, std::string_view loss, const ForeignPairs& pairs) {
   const int64_t length =
       conversion.is_set("training.seq_len") ? conversion.config().training.seq_len : pairs.default_length;
-  conversion.set(conversion.has(pairs.length) ? pairs.length : "", "training.seq_len",
-                 format("{}", 2 * length),
-                 format("both answers of a pair with their prompt; there {} for each", length));
+  const std::string_view given = conversion.has(pairs.length) ? pairs.length : "";
+  if (is_judged(loss))
+    conversion.set(given, "training.seq_len", format("{}", length));
+  else
+    conversion.set(given, "training.seq_len", format("{}", 2 * length),
+                   format("both answers of a pair with their prompt; there {} for each", length));
   conversion.set_default("data.packing", "none");
   if (conversion.has("label_smoothing_factor")) {
     conversion.unset("training.label_smoothing");
@@ -78,7 +92,9 @@ void convert_pairs(ForeignConversion& conversion, std::string_view key, std::str
                    const ForeignPairs& pairs) {
   conversion.set(key, "preference.loss", std::string(loss));
   convert_pair_numbers(conversion, loss, pairs);
-  convert_pair_rows(conversion, pairs);
+  if (is_judged(loss)) convert_judged_weights(conversion, pairs);
+  if (loss == "kto") conversion.lose("preference.loss", kMismatched);
+  convert_pair_rows(conversion, loss, pairs);
 }
 
 bool convert_dpo_losses(ForeignConversion& conversion, std::string_view names, std::string_view weights,
@@ -129,6 +145,10 @@ void convert_reference(ForeignConversion& conversion, std::string_view key, std:
   if (reference.empty()) return;
   if (reference == conversion.text(model)) return conversion.need_nothing(key, kOneReference);
   conversion.refuse(key, format("{}, and no other one", kOneReference));
+}
+
+std::string_view preference_format(const ForeignConversion& conversion) {
+  return conversion.config().preference.unpaired() ? "unpaired_preference" : "preference";
 }
 
 bool compares_with_reference(std::string_view loss) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses of pairs of other trainers as [preference], and what a run on pairs needs beside it.
+// Losses of pairs and of judged answers of other trainers as [preference], and what such a run needs beside it.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,10 @@ struct ForeignPairs {
   std::string_view beta = {};
   std::string_view label_smoothing = {};
   std::string_view margin = {};
-  std::string_view dropout = {};  ///< of adapters, which is off there; "" if it is on
-  std::string_view length = {};   ///< of the longest prompt with one answer
+  std::string_view desirable = {};    ///< weights of judged answers
+  std::string_view undesirable = {};  ///< the same
+  std::string_view dropout = {};      ///< of adapters, which is off there; "" if it is on
+  std::string_view length = {};       ///< of the longest prompt with one answer
   int64_t default_length = 0;
 };
 
@@ -41,16 +43,22 @@ bool compares_with_reference(std::string_view loss);
 void need_none_of(ForeignConversion& conversion, std::initializer_list<std::string_view> keys,
                   std::string_view why);
 
+/// The format of data for the loss that the conversion has set: "preference" or "unpaired_preference".
+std::string_view preference_format(const ForeignConversion& conversion);
+
 inline constexpr std::string_view kOnlyPairs =
-    "only pre-training, supervised fine-tuning and losses of pairs (preference.loss) are available";
+    "only pre-training, supervised fine-tuning and losses of pairs or judged answers (preference.loss) are "
+    "available";
 inline constexpr std::string_view kOtherPairLoss =
-    "preference.loss is dpo, hinge, ipo, cpo, simpo, orpo or reward; `--force` converts the rest";
+    "preference.loss is dpo, hinge, ipo, cpo, simpo, orpo, reward or kto; `--force` converts the rest";
 inline constexpr std::string_view kAnswersCount = "of pairs the answers count, and nothing else";
 inline constexpr std::string_view kOneReference = "the reference is the model at the start of the run";
 inline constexpr std::string_view kReferenceOnce =
     "the log-probabilities of the reference are always computed before the run";
 inline constexpr std::string_view kPairsDropped =
     "pairs that are longer than a row are dropped (data.too_long); there answers are cut";
+inline constexpr std::string_view kMismatched =
+    "a mismatched answer is that of the record before; there it comes from the same batch";
 inline constexpr std::string_view kOtherDivergence = "the difference of log-probabilities is compared";
 
 }  // namespace stepforge

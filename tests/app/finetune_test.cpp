@@ -277,6 +277,10 @@ TEST(RecordFormats, AreFoundByTheKeysOfARecord) {
   EXPECT_EQ(layout(R"({"conversations": [{"from": "human", "value": "a"}]})"), ChatLayout::sharegpt);
   EXPECT_EQ(layout(R"({"instruction": "a", "input": "", "output": "b"})"), ChatLayout::alpaca);
   EXPECT_EQ(layout(R"({"prompt": "a", "completion": "b"})"), ChatLayout::prompt_completion);
+  EXPECT_EQ(layout(R"({"prompt": "a", "completion": "b", "label": true})"), ChatLayout::unpaired_preference);
+  EXPECT_EQ(layout(R"({"prompt": "a", "completion": "b", "label": "noun"})"), ChatLayout::prompt_completion);
+  EXPECT_EQ(layout(R"({"instruction": "a", "output": "b", "kto_tag": false})"),
+            ChatLayout::unpaired_preference);
   EXPECT_EQ(layout(R"({"text": "a"})"), std::nullopt);
   EXPECT_EQ(layout(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"), ChatLayout::preference);
   EXPECT_CONTAINS(message_of<UsageError>([&] { layout(R"({"question": "a", "answer": "b"})"); }),

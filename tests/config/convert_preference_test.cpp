@@ -22,6 +22,8 @@ std::string pairs_of(const Config& config) {
   if (ours.length_normalized) text += " normalized";
   if (ours.sft_weight != usual.sft_weight) text += format(" sft {}", ours.sft_weight);
   if (ours.center_weight != 0) text += format(" center {}", ours.center_weight);
+  if (ours.desirable_weight != 1) text += format(" desirable {}", ours.desirable_weight);
+  if (ours.undesirable_weight != 1) text += format(" undesirable {}", ours.undesirable_weight);
   return text;
 }
 
@@ -118,8 +120,7 @@ TEST(ConvertPreference, TheReferenceIsTheModelOfTheRun) {
 
 TEST(ConvertPreference, OfLlamaFactoryOtherStagesAndLossesAreRefused) {
   const std::string file = "model_name_or_path: m\nfinetuning_type: full\ndataset: d\n";
-  for (const char* stage : {"kto", "ppo"})
-    EXPECT_CONTAINS(refusals_of(file + "stage: " + stage + "\n"), "stage", "losses of pairs");
+  EXPECT_CONTAINS(refusals_of(file + "stage: ppo\n"), "stage", "losses of pairs");
   EXPECT_CONTAINS(refusals_of(file + "stage: dpo\npref_loss: kto_pair\n"), "pref_loss", "kto_pair");
   EXPECT_CONTAINS(refusals_of(file + "stage: dpo\npref_bco_weight: 0.1\n"), "pref_bco_weight");
   EXPECT_CONTAINS(refusals_of(file + "stage: dpo\nld_alpha: 0.5\n"), "ld_alpha");
@@ -146,7 +147,7 @@ TEST(ConvertPreference, OfAxolotlHasItsLossAndNumbers) {
 }
 
 TEST(ConvertPreference, OfAxolotlOtherMethodsAreRefused) {
-  for (const char* method : {"kto", "grpo", "ebft"})
+  for (const char* method : {"grpo", "ebft"})
     EXPECT_CONTAINS(refusals_of(std::string(kOfAxolotl) + "rl: " + method + "\n"),
                     "rl = ", "losses of pairs");
   EXPECT_CONTAINS(refusals_of(std::string(kOfAxolotl) + "rl: dpo\ndpo_loss_type: [sigmoid, bco_pair]\n"),
@@ -264,6 +265,47 @@ TEST(ConvertPreference, RewardModels) {
       "type bradley_terry.chat_template");
 }
 
+TEST(ConvertPreference, JudgedAnswersOfLlamaFactory) {
+  const std::string file =
+      "model_name_or_path: m\nstage: kto\nfinetuning_type: full\ndataset: d\ntemplate: llama3\ncutoff_len: 100\n";
+  const std::string numbers =
+      "pref_beta: 0.2\nkto_chosen_weight: 1.5\nkto_rejected_weight: 0.5\npref_ftx: 0.25\npref_loss: sigmoid\n";
+  const Config ours = converted(file + numbers, "a.yaml", "LLaMA-Factory");
+  EXPECT_EQ(pairs_of(ours), "kto beta 0.2 sft 0.25 desirable 1.5 undesirable 0.5");
+  EXPECT_EQ(ours.training.seq_len, 100) << "a row holds one answer";
+  EXPECT_EQ(ours.data.too_long, TooLong::drop);
+  EXPECT_EQ(refusals_of(file + numbers), "");
+  EXPECT_CONTAINS(listed(file), "preference.loss", "the record before");
+  EXPECT_CONTAINS(refusals_of(file + "ref_model: another\n"), "at the start of the run");
+  EXPECT_EQ(factory_pairs("kto_chosen_weight: 1.5\n"), "dpo") << "read only with stage: kto";
+}
+
+TEST(ConvertPreference, JudgedAnswersOfAxolotl) {
+  EXPECT_EQ(axolotl_pairs("rl: kto\nrl_beta: 0.2\nkto_desirable_weight: 0.7\nkto_undesirable_weight: 1.3\n"),
+            "kto beta 0.2 desirable 0.7 undesirable 1.3");
+  EXPECT_EQ(axolotl_pairs("rl: dpo\nkto_desirable_weight: 0.7\n"), "dpo");
+  const std::string kto = std::string(kOfAxolotl) + "rl: kto\nsequence_len: 300\n";
+  const Config config = converted(kto + pair_dataset("split: train"), "a.yaml", "Axolotl");
+  EXPECT_EQ(config.data.sources.at(0).format, DataFormat::unpaired_preference);
+  EXPECT_EQ(config.training.seq_len, 300);
+  EXPECT_CONTAINS(refusals_of(kto + pair_dataset("type: chatml.argilla")), "a.jsonl (type chatml.argilla)",
+                  "kto_tag");
+  EXPECT_CONTAINS(refusals_of(kto + pair_dataset("type: {field_prompt: q}")), "type of its own");
+}
+
+TEST(ConvertPreference, JudgedAnswersOfTrl) {
+  EXPECT_EQ(trl_pairs("desirable_weight: 1.0\nundesirable_weight: 0.5\nbeta: 0.2\n"),
+            "kto beta 0.2 undesirable 0.5");
+  EXPECT_EQ(trl_pairs("loss_type: kto\n"), "kto");
+  EXPECT_EQ(trl_pairs("loss_type: apo_zero_unpaired\n"), "apo_zero_unpaired");
+  EXPECT_CONTAINS(refusals_of(std::string(kOfTrl) + "desirable_weight: 1.0\nloss_type: bco\n"), "KTOTrainer");
+  const Config config =
+      converted("model_name_or_path: m\ndataset_name: d\nloss_type: kto\nmax_length: 64\n", "a.yaml", "TRL");
+  EXPECT_EQ(config.data.sources.at(0).format, DataFormat::unpaired_preference);
+  EXPECT_EQ(config.training.seq_len, 64);
+  EXPECT_EQ(config.optimizer.lr, 1e-6) << "the default of KTOConfig";
+}
+
 TEST(ConvertPreference, OfTrlOtherMethodsAndLossesAreRefused) {
   const std::string file = kOfTrl;
   EXPECT_CONTAINS(refusals_of(file + "loss_type: apo_zero\n"), "loss_type");
@@ -275,7 +317,7 @@ TEST(ConvertPreference, OfTrlOtherMethodsAndLossesAreRefused) {
   EXPECT_CONTAINS(refusals_of(file + "loss_type: alphapo\n"), "CPOTrainer");
   EXPECT_CONTAINS(refusals_of(file + "loss_type: sigmoid\nf_divergence_type: forward_kl\n"),
                   "f_divergence_type");
-  for (const char* key : {"num_generations: 8", "desirable_weight: 1.0", "reward_model_path: r"})
+  for (const char* key : {"num_generations: 8", "reward_model_path: r"})
     EXPECT_EQ(refused(file + "beta: 0.1\n" + key + "\n", "a.yaml").size(), 1U) << key;
 }
 

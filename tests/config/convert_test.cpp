@@ -574,12 +574,13 @@ TEST(ConvertConfig, TranslatesTheValuesOfXtuner) {
 
 TEST(ConvertConfig, RefusesFilesOfAdaptersPreferencesAndQuantizedWeights) {
   const std::string factory = "model_name_or_path: m\ndataset: d\n";
-  EXPECT_EQ(refused(factory + "stage: kto\nfinetuning_type: full\npref_beta: 0.1\n", "a.yaml"),
-            Strings{"stage = \"kto\": only pre-training, supervised fine-tuning and losses of pairs "
-                    "(preference.loss) are available"});
+  EXPECT_EQ(
+      refused(factory + "stage: ppo\nfinetuning_type: full\npref_beta: 0.1\n", "a.yaml"),
+      Strings{"stage = \"ppo\": only pre-training, supervised fine-tuning and losses of pairs or judged "
+              "answers (preference.loss) are available"});
   EXPECT_EQ(refused(factory + "stage: sft\nfinetuning_type: full\nfp8: true\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused("base_model: m\nadapter:\nload_in_4bit: false\nlora_r:\n", "a.yaml"), Strings{});
-  EXPECT_EQ(refused("base_model: m\nrl: kto\n", "a.yaml").size(), 1U);
+  EXPECT_EQ(refused("base_model: m\nrl: grpo\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused("model_name_or_path: m\nlearning_rate: 1e-6\nbeta: 0.01\nnum_generations: 8\n", "a.yaml")
                 .size(),
             1U);

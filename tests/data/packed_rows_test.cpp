@@ -59,7 +59,7 @@ TEST(PackedRows, TheLastLabelOfAFullRowIsIgnoredIfItsDocumentEnds) {
 
 /// Documents of a prompt and an answer, twice; the answers count.
 PackedRows pair_rows(const TempFolder& folder, const std::vector<std::vector<uint8_t>>& masks,
-                     int64_t seq_len, Packing packing) {
+                     int64_t seq_len, Packing packing, DocumentKind kind = DocumentKind::pair) {
   IndexedDatasetWriter writer(folder / "pairs", {.type = TokenType::u16, .loss_mask = true});
   for (const std::vector<uint8_t>& counted : masks) {
     std::vector<int32_t> tokens(counted.size());
@@ -67,14 +67,8 @@ PackedRows pair_rows(const TempFolder& folder, const std::vector<std::vector<uin
     writer.add_document(tokens, counted);
   }
   writer.publish();
-  return {std::make_shared<IndexedDataset>(folder / "pairs"),
-          seq_len,
-          100,
-          packing,
-          0,
-          std::nullopt,
-          "",
-          DocumentKind::pair};
+  return {
+      std::make_shared<IndexedDataset>(folder / "pairs"), seq_len, 100, packing, 0, std::nullopt, "", kind};
 }
 
 TEST(PackedRows, APairIsTwoDocumentsOfOneRow) {
@@ -90,6 +84,81 @@ TEST(PackedRows, APairIsTwoDocumentsOfOneRow) {
   EXPECT_EQ(rows.attention_cost(0), 3 * 3 * 3 + 2 * 2 + 1);
   EXPECT_EQ(rows.pairs(), 2);
   EXPECT_EQ(rows_of(folder, {{1, 2}}, 4, Packing::none).pairs(), 0);
+}
+
+/// An undesirable answer, whose first token counts, is the second one of its pair.
+TEST(PackedRows, AJudgedAnswerIsOneDocumentOfItsRow) {
+  const TempFolder folder;
+  const PackedRows rows =
+      pair_rows(folder, {{0, 1, 1}, {1, 0, 0, 1}}, 12, Packing::best_fit, DocumentKind::answer);
+  ASSERT_EQ(rows.rows(), 1);
+  Row row;
+  rows.read(0, row);
+  EXPECT_EQ(row.pairs, (std::vector<RowPair>{{.number = 1, .begin = 0, .middle = 0, .end = 4},
+                                             {.number = 0, .begin = 4, .middle = 7, .end = 7}}));
+  EXPECT_EQ(row.document_starts, (std::vector<int32_t>{4, 7}));
+  EXPECT_EQ(rows.account()->labels, 3);
+  const Batch batch = batch_of(rows);
+  EXPECT_EQ(batch.pairs[0].answers, (std::array{Answer{0, 0, 0}, Answer{0, 4, 1}}));
+  EXPECT_EQ(batch.pairs[1].answers, (std::array{Answer{4, 7, 2}, Answer{7, 7, 0}}));
+  EXPECT_EQ(batch.valid_labels, 3) << "the mark of an undesirable answer is no label";
+  EXPECT_EQ(batch.loss_weight(), 2.0);
+}
+
+/// Prompts of 1, 2 and 1 tokens, answers of 2, 1 and 4.
+TEST(PackedRows, MismatchedAnswersAreThoseOfTheRecordBefore) {
+  const TempFolder folder;
+  const PackedRows rows =
+      pair_rows(folder, {{0, 1, 1}, {1, 0, 1}, {0, 1, 1, 1, 1}}, 5, Packing::none, DocumentKind::answer);
+  ASSERT_EQ(rows.rows(), 3);
+  const auto read = [&](int64_t number) {
+    Row row;
+    rows.read_mismatched(number, row);
+    EXPECT_EQ(row.pairs.size(), 1U);
+    EXPECT_EQ(row.pairs[0].number, number);
+    row.tokens.resize(static_cast<size_t>(row.pairs[0].end));
+    row.counted.resize(row.tokens.size());
+    return row;
+  };
+  const Row first = read(0);
+  EXPECT_EQ(first.tokens, (std::vector<int32_t>{10, 11, 12, 13, 14})) << "the answer of the last record";
+  EXPECT_EQ(first.counted, (std::vector<uint8_t>{0, 1, 1, 1, 1}));
+  EXPECT_EQ(first.pairs[0].middle, 5) << "desirable, as the answer of its own";
+  const Row second = read(1);
+  EXPECT_EQ(second.tokens, (std::vector<int32_t>{10, 11, 11, 12}));
+  EXPECT_EQ(second.counted, (std::vector<uint8_t>{0, 0, 1, 1}));
+  EXPECT_EQ(second.pairs[0].middle, 0);
+  EXPECT_EQ(read(2).tokens, (std::vector<int32_t>{10, 12}));
+}
+
+/// Also where the answers of others are longer; one that fits into no row is cut.
+TEST(PackedRows, RowsHaveRoomForMismatchedAnswers) {
+  const TempFolder folder;
+  const PackedRows rows =
+      pair_rows(folder, {{0, 0, 0, 1}, {0, 0, 0, 1}, {0, 1, 1, 1, 1, 1, 1, 1}, {0, 0, 0, 1}}, 8,
+                Packing::best_fit, DocumentKind::answer);
+  int64_t answers = 0;
+  for (int64_t number = 0; number < rows.rows(); ++number) {
+    Row own;
+    Row other;
+    rows.read(number, own);
+    rows.read_mismatched(number, other);
+    ASSERT_EQ(own.pairs.size(), other.pairs.size());
+    for (size_t i = 0; i < own.pairs.size(); ++i) EXPECT_EQ(own.pairs[i].number, other.pairs[i].number);
+    EXPECT_LE(other.pairs.back().end, 8);
+    EXPECT_EQ(other.tokens.size(), 9U);
+    if (own.pairs[0].number == 3) {
+      EXPECT_EQ(other.pairs[0].end, 8) << "3 + 7 tokens are cut";
+    }
+    answers += std::ssize(own.pairs);
+  }
+  EXPECT_EQ(answers, 4);
+}
+
+TEST(PackedRows, OtherRowsHaveNoMismatchedAnswers) {
+  const TempFolder folder;
+  Row row;
+  EXPECT_THROW(rows_of(folder, {{1, 2}}, 4, Packing::none).read_mismatched(0, row), Error);
 }
 
 TEST(PackedRows, ADocumentThatIsNoPairIsRefused) {

@@ -109,6 +109,14 @@ TEST_F(SampleTest, ShowsPreferencePairs) {
       "format \"preference\" holds pairs of answers, which a run with preference.loss learns from");
 }
 
+TEST_F(SampleTest, SaysWhetherAnAnswerIsDesirable) {
+  const SourceSpec spec{
+      .path =
+          folder_.write("judged.jsonl", R"({"prompt": "ab", "completion": "c", "label": false})").string(),
+      .format = "unpaired_preference"};
+  EXPECT_CONTAINS(text(sample(spec, 0)), "the answer is undesirable", "--- 4 tokens, 2 learned ---\nab>>c");
+}
+
 TEST_F(SampleTest, ShowsDocumentsOfTextAndOfFinishedDataSets) {
   plan_.records.documents = "line";
   EXPECT_CONTAINS(text(sample({.path = folder_.write("a.txt", "one\ntwo\n").string()}, 1)),

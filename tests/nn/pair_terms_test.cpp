@@ -44,7 +44,9 @@ const std::vector<PreferenceConfig> kAll = {
     {.loss = PreferenceLoss::cpo, .beta = 0.4, .label_smoothing = 0.1},
     {.loss = PreferenceLoss::simpo, .margin = 0.3},
     {.loss = PreferenceLoss::orpo, .beta = 0.25},
-    {.loss = PreferenceLoss::reward, .margin = 0.5, .center_weight = 0.05}};
+    {.loss = PreferenceLoss::reward, .margin = 0.5, .center_weight = 0.05},
+    {.loss = PreferenceLoss::kto, .beta = 0.3, .desirable_weight = 0.7, .undesirable_weight = 1.3},
+    {.loss = PreferenceLoss::apo_zero_unpaired, .beta = 0.4}};
 
 TEST(PairTerms, AreTheLossesOfThePapers) {
   // Of the first pair u = (-4 + 5) - (-9 + 8) = 2, and the answers have 2 and 3 tokens.
@@ -66,6 +68,32 @@ TEST(PairTerms, AreTheLossesOfThePapers) {
   const auto odds = [](double log_p) { return log_p - std::log1p(-std::exp(log_p)); };
   EXPECT_NEAR(first_loss({.loss = PreferenceLoss::orpo, .beta = 0.1}),
               -0.1 * log_sigmoid(odds(-2.0) - odds(-3.0)), kNear);
+}
+
+/// A desirable answer with x = 1 and an undesirable one with x = -1; x - z is 0.6 and -1.4.
+TEST(PairTerms, AreTheLossesOfJudgedAnswers) {
+  const PairScores alone{.log_probs = pairs({-4.0, 0.0, 0.0, -9.0}),
+                         .lengths = pairs({2, 0, 0, 3}),
+                         .references = pairs({-5.0, 0.0, 0.0, -8.0}),
+                         .baseline = 0.4};
+  const PairTerms terms = pair_terms(
+      loss_of({.loss = PreferenceLoss::kto, .beta = 0.5, .desirable_weight = 2, .undesirable_weight = 3}),
+      alone);
+  const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
+  const double good = 1.0 - sigmoid(0.5 * 0.6);
+  const double bad = 1.0 - sigmoid(0.5 * 1.4);
+  EXPECT_TRUE(at::allclose(terms.losses, at::tensor(std::vector<double>{2 * good, 3 * bad}), 1e-14));
+  EXPECT_TRUE(at::allclose(
+      terms.gradients, pairs({-2 * 0.5 * good * (1 - good), 0.0, 0.0, 3 * 0.5 * bad * (1 - bad)}), 1e-14));
+  EXPECT_TRUE(at::allclose(pair_figures(terms),
+                           at::tensor(std::vector<double>{1, 0.5, -0.5, -4.0, -9.0, 2, 1, 0.8}), 1e-14))
+      << "each answer adds the baseline";
+  const PairLoss zero = loss_of({.loss = PreferenceLoss::apo_zero_unpaired, .beta = 0.5});
+  EXPECT_FALSE(zero.has_baseline);
+  PairScores without = alone;
+  without.baseline = 0.0;
+  EXPECT_TRUE(at::allclose(pair_terms(zero, without).losses,
+                           at::tensor(std::vector<double>{1 - sigmoid(0.5), sigmoid(-0.5)}), 1e-14));
 }
 
 /// Central differences in fp64, whose own error is about 1e-9 here.
@@ -96,6 +124,7 @@ TEST(PairTerms, RewardsAreBetaTimesWhatIsCompared) {
   EXPECT_EQ(rewards({.loss = PreferenceLoss::dpo, .beta = 0.5}), std::pair(0.5, -0.5));
   EXPECT_EQ(rewards({.loss = PreferenceLoss::ipo, .beta = 0.5}), std::pair(0.5, -0.5))
       << "of sums, as TRL has it";
+  EXPECT_EQ(rewards({.loss = PreferenceLoss::kto, .beta = 0.5}), std::pair(0.5, -0.5));
   EXPECT_EQ(rewards({.loss = PreferenceLoss::cpo, .beta = 0.5}), std::pair(-2.0, -4.5));
   EXPECT_EQ(rewards({.loss = PreferenceLoss::simpo, .beta = 2.0}), std::pair(-4.0, -6.0));
   EXPECT_EQ(rewards({.loss = PreferenceLoss::orpo, .beta = 0.5}), std::pair(-1.0, -1.5));

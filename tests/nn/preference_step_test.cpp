@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/nn/preference_step.h"
 
+#include <cmath>
 #include <optional>
 
 #include <ATen/ops/allclose.h>
@@ -74,7 +75,7 @@ TEST(PreferenceStep, LowersTheBetterAnswersLossAndRaisesTheOthers) {
   ASSERT_TRUE(found.report);
   EXPECT_EQ(found.report->loss.item<double>(), 1.5);
   EXPECT_TRUE(at::equal(found.report->figures,
-                        at::tensor(std::vector<double>{2, -3.0, -6.5, -3.0, -6.5, 1}, at::kDouble)));
+                        at::tensor(std::vector<double>{2, -3.0, -6.5, -3.0, -6.5, 1, 2, 0}, at::kDouble)));
 }
 
 TEST(PreferenceStep, TheCrossEntropyOfBetterAnswersIsAdded) {
@@ -86,6 +87,39 @@ TEST(PreferenceStep, TheCrossEntropyOfBetterAnswersIsAdded) {
   EXPECT_TRUE(at::equal(with.weights - without,
                         at::tensor(std::vector<float>{2, 2, 2, 0, 0, 0, 2, 2, 2, 0, 0, 0, 0, 0, 0, 0})));
   EXPECT_EQ(with.report->loss.item<double>(), (1 + 2) + 1 + 2.0 * 2);
+}
+
+/// A desirable answer and an undesirable one, each alone: their weights are the slopes of their losses.
+TEST(PreferenceStep, JudgedAnswersAreRaisedOrLowered) {
+  Batch batch = empty_batch(kRowTokens, 1);
+  Row row;
+  row.tokens.assign(kRowTokens + 1, 7);
+  row.counted = {0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  row.document_starts = {3, 6};
+  row.pairs = {{.number = 0, .begin = 0, .middle = 3, .end = 3},
+               {.number = 1, .begin = 3, .middle = 3, .end = 6}};
+  append_row(row, 0, batch);
+  EXPECT_EQ(batch.loss_weight(), 2.0);
+  const PairLoss loss{
+      .form = PairForm::judged, .beta = 0.5, .desirable_weight = 2.0, .undesirable_weight = 3.0};
+  const at::Tensor token_loss = at::zeros({kRowTokens}, at::kFloat);
+  token_loss.narrow(0, 0, 2).fill_(0.5);  // log-probabilities -1 and -2
+  token_loss.narrow(0, 4, 1).fill_(2.0);
+  std::optional<PairReport> report;
+  const PreferenceStep step(
+      loss, batch, at::kCPU, {}, scalar(0), [&](const PairReport& made) { report = made; },
+      /*baseline=*/0.25);
+  const at::Tensor weights = step.weigh(token_loss, {});
+  const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
+  const double good = sigmoid(-0.5 * (-1.0 - 0.25));  // 1 - sigmoid(beta (x - z))
+  const double bad = sigmoid(-0.5 * (0.25 + 2.0));
+  EXPECT_NEAR(weights.select(0, 0).item<double>(), 2.0 * 0.5 * good * (1 - good), 1e-7);
+  EXPECT_NEAR(weights.select(0, 4).item<double>(), -3.0 * 0.5 * bad * (1 - bad), 1e-7);
+  EXPECT_EQ(weights.narrow(0, 6, kRowTokens - 6).abs().sum().item<double>(), 0.0);
+  ASSERT_TRUE(report);
+  EXPECT_NEAR(report->loss.item<double>(), 2.0 * good + 3.0 * bad, 1e-12);
+  EXPECT_TRUE(at::allclose(
+      report->figures, at::tensor(std::vector<double>{1, -0.5, -1.0, -1.0, -2.0, 1, 1, 0.5}, at::kDouble)));
 }
 
 /// Cases 45 to 47 of silent faults: parts of rows have the numbers of whole rows.

@@ -268,11 +268,12 @@ TEST(Conversation, AFieldOfTenMegabytesIsNotRepeatedInAMessage) {
 
 TEST(Conversation, PreferenceDataAreNoConversations) {
   EXPECT_CONTAINS(message_of<Error>([] { read(R"({"prompt": "a"})", ChatLayout::preference); }),
-                  "a pair of answers is no conversation");
+                  "answers that are judged are no conversation");
 }
 
 TEST(Conversation, EveryLayoutHasItsName) {
-  for (const char* name : {"messages", "sharegpt", "alpaca", "prompt_completion", "preference"})
+  for (const char* name :
+       {"messages", "sharegpt", "alpaca", "prompt_completion", "preference", "unpaired_preference"})
     EXPECT_EQ(chat_layout_name(find_chat_layout(name).value()), name);
   EXPECT_EQ(find_chat_layout("chatml"), std::nullopt);
 }

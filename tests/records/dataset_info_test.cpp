@@ -104,8 +104,15 @@ TEST_F(DatasetInfo, RefusesWhatItDoesNotRead) {
   EXPECT_CONTAINS(format_fault("[]"), "object");
   EXPECT_CONTAINS(usage_fault(R"({"file_name": "a.jsonl", "columns": {"images": "i"}})"),
                   "only text is read");
-  EXPECT_CONTAINS(usage_fault(R"({"file_name": "a.jsonl", "columns": {"kto_tag": "k"}})"), "KTO");
   entry(R"({"file_name": "a.jsonl", "split": "train"})");
+}
+
+TEST_F(DatasetInfo, ATagOfKtoMakesJudgedAnswers) {
+  const DatasetEntry found = entry(
+      R"({"file_name": "a.jsonl", "formatting": "sharegpt", "columns": {"messages": "turns", "kto_tag": "good"}})");
+  EXPECT_EQ(found.layout, ChatLayout::unpaired_preference);
+  EXPECT_EQ(found.keys.label, "good");
+  EXPECT_EQ(found.keys.messages, (std::vector<std::string>{"turns"}));
 }
 
 TEST_F(DatasetInfo, NamesTheDataSetsThatThereAre) {

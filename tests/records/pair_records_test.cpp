@@ -22,8 +22,8 @@ struct EncodedPair {
 EncodedPair encode(const std::string& record, RecordOptions options = {}) {
   const TempFolder folder;
   const auto tokenizer = make_byte_tokenizer();
-  options.format = "preference";
-  options.pairs = true;
+  options.pairs = !options.unpaired;
+  options.format = options.pairs ? "preference" : "unpaired_preference";
   options.chat_template = folder.write("template.jinja", kPairTemplate);
   const auto records = make_record_format(*tokenizer, options);
   EncodedPair encoded;
@@ -69,6 +69,23 @@ TEST(PairRecords, NeedAPromptAndTwoAnswers) {
   EXPECT_CONTAINS(message_of<FormatError>([] { encode(R"({"prompt": "a", "chosen": "b"})"); }), "rejected");
 }
 
+/// The first token, which nothing predicts, says that an answer is undesirable.
+TEST(PairRecords, AJudgedAnswerIsOneDocument) {
+  const EncodedPair good = encode(R"({"prompt": [{"role": "user", "content": "ab"}],
+                 "completion": [{"role": "assistant", "content": "cd"}], "label": true})",
+                                  {.unpaired = true});
+  EXPECT_EQ(good.text, "ab=cd$") << "nothing follows an answer";
+  EXPECT_EQ(good.counted, "000111");
+  EXPECT_EQ(good.documents.ends, (std::vector<int64_t>{6}));
+  const EncodedPair bad =
+      encode(R"({"prompt": "ab", "completion": "cd", "label": false})", {.unpaired = true});
+  EXPECT_EQ(bad.text, "abcd$");
+  EXPECT_EQ(bad.counted, "10111");
+  const EncodedPair longer = encode(R"({"prompt": "ab", "completion": "cd", "label": false})",
+                                    {.unpaired = true, .limit = {.rule = TooLong::cut, .tokens = 4}});
+  EXPECT_TRUE(longer.documents.ends.empty()) << "answers are judged as a whole";
+}
+
 TEST(PairRecords, AreForRunsOnPairsOnly) {
   const auto tokenizer = make_byte_tokenizer();
   const auto fault = [&](const RecordOptions& options) {
@@ -78,6 +95,10 @@ TEST(PairRecords, AreForRunsOnPairsOnly) {
   EXPECT_CONTAINS(fault({.format = "messages", .pairs = true}), "these are single texts");
   EXPECT_CONTAINS(fault({.format = "records", .pairs = true}), "these are single texts");
   EXPECT_CONTAINS(fault({.format = "preference", .loss_on = "last", .pairs = true}), "loss_on = \"last\"");
+  EXPECT_CONTAINS(fault({.format = "unpaired_preference", .pairs = true}), "kto");
+  EXPECT_CONTAINS(fault({.format = "unpaired_preference"}), "kto");
+  EXPECT_CONTAINS(fault({.format = "preference", .unpaired = true}), "these are pairs of answers");
+  EXPECT_CONTAINS(fault({.format = "messages", .unpaired = true}), "these are texts without a label");
   EXPECT_CONTAINS(
       fault({.format = "preference", .pairs = true, .limit = {.rule = TooLong::proportional, .tokens = 8}}),
       "answers are judged as a whole");

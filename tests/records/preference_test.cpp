@@ -107,5 +107,62 @@ TEST(Preference, NamesTheFault) {
   EXPECT_CONTAINS(fault(R"({"chosen": "a b", "rejected": "a b"})"), "do not differ");
 }
 
+JudgedAnswer judged(const std::string& record, const ChatKeys& keys = {}) {
+  return read_judged_answer(parse_json(record, "test"), keys);
+}
+
+TEST(JudgedAnswer, IsTextsWithoutATemplate) {
+  const JudgedAnswer found = judged(R"({"prompt": "The sky is", "completion": " green.", "label": false})");
+  EXPECT_EQ(found.conversation.prompt, "The sky is");
+  EXPECT_EQ(found.conversation.completion, " green.");
+  EXPECT_FALSE(found.desirable);
+  EXPECT_TRUE(judged(R"({"prompt": "a", "completion": "b", "label": true})").desirable);
+  EXPECT_TRUE(judged(R"({"prompt": "a", "completion": "b", "label": 1})").desirable);
+}
+
+/// Records of TRL and of LLaMA-Factory's layouts.
+TEST(JudgedAnswer, IsTheLastMessage) {
+  ChatKeys turns;
+  turns.role = "role";
+  turns.content = "content";
+  const auto expect = [](const JudgedAnswer& found) {
+    ASSERT_EQ(found.conversation.messages.size(), 2U);
+    EXPECT_EQ(found.conversation.messages[1]["content"], "b");
+    EXPECT_EQ(found.conversation.counted, (std::vector<bool>{false, true}));
+    EXPECT_TRUE(found.desirable);
+  };
+  expect(judged(R"({"prompt": [{"role": "user", "content": "a"}],
+                    "completion": [{"role": "assistant", "content": "b"}], "label": true})"));
+  expect(judged(R"({"instruction": "a", "input": "", "output": "b", "kto_tag": true})"));
+  expect(judged(
+      R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "label": true})"));
+  const char* const messages =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": true})";
+  expect(judged(messages));
+  expect(judged(messages, turns));
+}
+
+TEST(JudgedAnswer, OnlyTheLastAnswerCounts) {
+  const JudgedAnswer found =
+      judged(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                 {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}], "label": true})");
+  EXPECT_EQ(found.conversation.counted, (std::vector<bool>{false, false, false, true}));
+}
+
+TEST(JudgedAnswer, NamesWhatIsMissing) {
+  const auto fault_of = [](const std::string& record) {
+    return message_of<FormatError>([&] { judged(record); });
+  };
+  EXPECT_CONTAINS(fault_of(R"({"prompt": "a", "completion": "b"})"), "no \"label\"");
+  EXPECT_CONTAINS(fault_of(R"({"prompt": "a", "completion": "b", "label": "good"})"),
+                  "neither true nor false");
+  EXPECT_CONTAINS(fault_of(R"({"prompt": "a", "label": true})"), "no \"completion\"");
+  EXPECT_CONTAINS(
+      fault_of(R"({"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}],
+                  "label": true})"),
+      "does not end with a message of the assistant");
+  EXPECT_CONTAINS(fault_of("[]"), "the record is not an object");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the losses of [preference] with the trainers of TRL: same model, pairs, order, rates, fp32.
+"""Compares the losses of [preference] with the trainers of TRL: same model, answers, order, rates, fp32.
 
     pip install torch==2.11.0 transformers datasets accelerate trl==1.16.0 safetensors numpy
     tools/oracle/preference_oracle.py STEPFORGE
 
-First the token ids and the answers of `stepforge data show` must be those of TRL. Then both train twenty AdamW steps of ten pairs, and
-these must agree in each step:
+First the token ids and the answers of `stepforge data show` must be those of TRL. Then both train twenty AdamW steps of ten pairs,
+or of ten judged answers, and these must agree in each step:
   - log-probabilities and gradient norms to 1e-5 relative, where values below a tenth of the largest of the run count as a tenth;
-  - the loss, the rewards and their margins to 1e-5 of the largest of the run: losses may end at 0, rewards begin there;
+  - the loss, the divergence of kto, the rewards and their margins to 1e-5 of the largest of the run: losses may end at 0, rewards begin there;
   - the shares of pairs with the right order exactly.
 Of reward models the scores are the rewards, and the export is opened by transformers and gives an answer the same score.
 The final weights must agree to 1e-4 of the tensor's largest element (train_oracle.py says why). Then one step of plain SGD on all pairs:
 the weights change by the gradient, which must agree with autograd of TRL's loss to 1e-5 of the tensor's largest element. Exit code 1
 with the differences.
 """
+import copy
 import json
 import os
 import random
@@ -36,7 +37,7 @@ from safetensors.torch import load_file, save_file
 from train_oracle import run, stepforge_steps
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast, PrinterCallback
 from transformers.utils import logging
-from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -62,8 +63,18 @@ class AnswerORPOTrainer(ORPOTrainer):
         return *values, chosen_logits, rejected_logits, nll
 
 
+class WholeKTOTrainer(KTOTrainer):
+    """TRL gives each prompt the answer of the record before it in its batch, and the first one that of the last; Stepforge does so with
+    the whole data set, so that the reference sees each mismatched answer once. Here TRL does it too."""
+
+    def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
+        args = copy.copy(args)
+        args.per_device_train_batch_size = len(dataset)
+        return super()._prepare_dataset(dataset, processing_class, args, dataset_name)
+
+
 TRAINERS = {"dpo": (DPOTrainer, DPOConfig), "cpo": (CPOTrainer, CPOConfig), "orpo": (AnswerORPOTrainer, ORPOConfig),
-            "reward": (RewardTrainer, RewardConfig)}  # fmt: skip
+            "reward": (RewardTrainer, RewardConfig), "kto": (WholeKTOTrainer, KTOConfig)}  # fmt: skip
 
 
 @dataclass
@@ -72,6 +83,15 @@ class Case:
     theirs: dict  # settings of TRL
     ours: dict  # of [preference]
     one_by_one: bool = False  # TRL gets one pair at a time
+
+    @property
+    def judged(self):
+        """It learns from single answers with a label."""
+        return self.trainer == "kto"
+
+    @property
+    def answers(self):
+        return ("completion",) if self.judged else ("chosen", "rejected")
 
     def model(self, folder):
         return folder / ("classifier" if self.trainer == "reward" else "model")
@@ -97,6 +117,10 @@ CASES = {
     "orpo, beta 0.5": Case("orpo", {"beta": 0.5}, {"loss": "orpo", "beta": 0.5}),
     "reward": Case("reward", {}, {"loss": "reward"}),
     "reward, centered": Case("reward", {"center_rewards_coefficient": 0.05}, {"loss": "reward", "center_weight": 0.05}),
+    "kto": Case("kto", {}, {"loss": "kto"}),
+    "kto, weights, beta 0.4": Case("kto", {"beta": 0.4, "desirable_weight": 0.7, "undesirable_weight": 1.6},
+                                   {"loss": "kto", "beta": 0.4, "desirable_weight": 0.7, "undesirable_weight": 1.6}),
+    "apo_zero_unpaired": Case("kto", {"loss_type": "apo_zero_unpaired", "beta": 0.3}, {"loss": "apo_zero_unpaired", "beta": 0.3}),
     # TRL has a margin for each pair.
     "reward, margin": Case("reward", {}, {"loss": "reward", "margin": 0.5}),
 }  # fmt: skip
@@ -110,6 +134,12 @@ def make_pairs():
         return " ".join(generator.choice(WORDS) for _ in range(generator.randint(1, most)))
 
     return [{"prompt": text(12) + "?", "chosen": f" {text(18)}.", "rejected": f" {text(18)}!"} for _ in range(PAIRS)]
+
+
+def judged_of(pairs):
+    """One answer of each pair, four of five the better one, so that there is a divergence."""
+    return [{"prompt": pair["prompt"], "completion": pair["chosen" if i % 5 < 4 else "rejected"], "label": i % 5 < 4}
+            for i, pair in enumerate(pairs)]  # fmt: skip
 
 
 def write_model(folder):
@@ -137,6 +167,7 @@ def write_inputs(folder):
     write_classifier(folder / "model", folder / "classifier")
     pairs = make_pairs()
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    (folder / "judged.jsonl").write_text("".join(json.dumps(record) + "\n" for record in judged_of(pairs)))
     (folder / "run.toml").write_text(f"""
 run_dir = "{folder / 'run'}"
 [model]
@@ -186,11 +217,13 @@ def make_trainer(case, folder, pairs, pairs_at_once):
         max_grad_norm=1e9, logging_steps=1,
         report_to="none", save_strategy="no", disable_tqdm=True, **case.theirs,
     )  # fmt: skip
-    reference = {"ref_model": open_model(case, folder)} if case.trainer == "dpo" else {}
+    reference = {"ref_model": open_model(case, folder)} if case.trainer in ("dpo", "kto") else {}
     tokenizer = AutoTokenizer.from_pretrained(case.model(folder))
     tokenizer.pad_token = tokenizer.bos_token if case.trainer == "reward" else tokenizer.eos_token
     if case.trainer == "reward" and "margin" in case.ours:
         pairs = [{**pair, "margin": case.ours["margin"]} for pair in pairs]
+    if case.judged:
+        pairs = judged_of(pairs)
     trainer = trainer_class(model=open_model(case, folder), args=settings, train_dataset=datasets.Dataset.from_list(pairs),
                             processing_class=tokenizer, **reference)  # fmt: skip
     trainer.remove_callback(PrinterCallback)
@@ -198,11 +231,11 @@ def make_trainer(case, folder, pairs, pairs_at_once):
     return trainer
 
 
-def trl_answers(trainer):
+def trl_answers(case, trainer):
     """Of each answer, in order: all token ids, and the number of those that count; None for scores, of which the last one does."""
     answers = []
     for row in trainer.train_dataset:
-        for name in ("chosen", "rejected"):
+        for name in case.answers:
             if "prompt_ids" in row:
                 answers.append((row["prompt_ids"] + row[f"{name}_ids"], len(row[f"{name}_ids"])))
             elif f"{name}_ids" in row:
@@ -241,18 +274,20 @@ def stepforge_answers(program, folder, case):
 
 def check_tokens(program, folder, name, case, trainer):
     """Nothing else is worth comparing if these differ."""
-    ours, theirs = stepforge_answers(program, folder, case), trl_answers(trainer)
-    if len(ours) != 2 * PAIRS or len(theirs) != 2 * PAIRS:
-        sys.exit(f"{name}: {len(ours)} answers in Stepforge and {len(theirs)} in TRL, not {2 * PAIRS}")
+    ours, theirs = stepforge_answers(program, folder, case), trl_answers(case, trainer)
+    count = len(case.answers)
+    if len(ours) != count * PAIRS or len(theirs) != count * PAIRS:
+        sys.exit(f"{name}: {len(ours)} answers in Stepforge and {len(theirs)} in TRL, not {count * PAIRS}")
     for number, (mine, other) in enumerate(zip(ours, theirs)):
         if mine[0] != other[0] or other[1] not in (mine[1], None):
-            sys.exit(f"{name}: answer {number % 2} of pair {number // 2} has other tokens (ids, number that counts):\n"
+            sys.exit(f"{name}: answer {number % count} of record {number // count} has other tokens (ids, number that counts):\n"
                      f"  Stepforge {mine}\n  TRL       {other}")  # fmt: skip
 
 
 def fields(case, folder):
     """Arguments of the program."""
-    return [f"model.from={case.model(folder)}"] + [f"preference.{key}={str(value).lower()}" for key, value in case.ours.items()]
+    data = [f'data.sources=[{{path="{folder / "judged.jsonl"}",format="unpaired_preference"}}]'] if case.judged else []
+    return [f"model.from={case.model(folder)}", *data] + [f"preference.{key}={str(value).lower()}" for key, value in case.ours.items()]
 
 
 def trl_steps(case, folder, pairs):
@@ -310,7 +345,7 @@ def worst_of_metrics(steps, records, names, least):
     """Relative to each value, at least to that share of the largest of the run."""
     worst = 0.0
     for name in names:
-        floor = least * max(abs(record[name]) for record in records)
+        floor = least * max(abs(record[name]) for record in records) or 1.0
         worst = max(worst, *(abs(step[name] - record[name]) / max(abs(record[name]), floor) for step, record in zip(steps, records, strict=True)))
     return worst
 
@@ -327,13 +362,15 @@ def gaps_of(steps, records):
         return {**gaps, "rewards": worst_of_metrics(steps, records, ["rewards/mean", "rewards/margins"], 1.0)}
     return {
         **gaps,
+        **({"kl": worst_of_metrics(steps, records, ["kl"], 1.0)} if "kl" in steps[0] else {}),
         "log-probabilities": worst_of_metrics(steps, records, ["logps/chosen", "logps/rejected"], 0.1),
         "rewards": worst_of_metrics(steps, records, ["rewards/chosen", "rewards/rejected", "rewards/margins"], 1.0),
     }
 
 
 def same_accuracies(steps, records):
-    return all(abs(step["rewards/accuracies"] - record["rewards/accuracies"]) < 1e-6 for step, record in zip(steps, records, strict=True))
+    name = "rewards/accuracies"  # not of answers that are judged alone
+    return all(abs(step.get(name, 0) - record.get(name, 0)) < 1e-6 for step, record in zip(steps, records, strict=True))
 
 
 def check(program, name):
@@ -344,7 +381,7 @@ def check(program, name):
         check_tokens(program, folder, name, case, make_trainer(case, folder, pairs, STEP_PAIRS))
         steps, weights = stepforge_steps(program, folder, ["train", folder / "run.toml", *fields(case, folder)])
         if case.trainer == "reward":
-            check_classifier(program, folder, trl_answers(make_trainer(case, folder, pairs, STEP_PAIRS))[0][0])
+            check_classifier(program, folder, trl_answers(case, make_trainer(case, folder, pairs, STEP_PAIRS))[0][0])
         records, expected = trl_steps(case, folder, pairs)
         if len(steps) != STEPS or len(records) != STEPS:
             sys.exit(f"{name}: {len(steps)} steps in Stepforge and {len(records)} in TRL, not {STEPS}")
