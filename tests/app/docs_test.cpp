@@ -107,11 +107,22 @@ std::string pair_lines() {
   return lines;
 }
 
+std::string judged_lines() {
+  std::string lines;
+  for (int i = 0; i < 80; ++i)
+    lines += format(
+        R"({{"prompt": [{{"role": "user", "content": "number {0}"}}], "completion": [{{"role": "assistant", "content": "it is {0}"}}], "label": {1}}})"
+        "\n",
+        i, i % 2 == 0);
+  return lines;
+}
+
 TEST(FinetunePage, OneCommandTrainsOnConversations) {
   const TempFolder folder;
   write_text(folder / "my-text.txt", paragraphs(60));
   write_text(folder / "chat.jsonl", chat_lines());
   write_text(folder / "pairs.jsonl", pair_lines());
+  write_text(folder / "judged.jsonl", judged_lines());
   const Strings training =
       Strings{"train"} + small_run(folder / "original") +
       Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "my-text.txt").string()),
@@ -125,7 +136,7 @@ TEST(FinetunePage, OneCommandTrainsOnConversations) {
     EXPECT_EQ(result.exit_code, 0) << block << result.err;
     EXPECT_CONTAINS(result.out, "Next:");
   }
-  for (const char* run : {"finetune-Llama-3.2-1B-Instruct", "full", "dpo"})
+  for (const char* run : {"finetune-Llama-3.2-1B-Instruct", "full", "dpo", "kto"})
     EXPECT_TRUE(fs::exists(folder / "runs" / run / "checkpoint")) << run;
 }
 

@@ -53,32 +53,46 @@ TEST(JudgedRun, AnswersHaveTheirWeights) {
   EXPECT_NEAR(loss, undesirable / static_cast<double>(batch.pairs.size()), 1e-9) << "2 x 0.5 of each";
 }
 
-/// The mean over all answers of the step, whose mismatched log-probabilities are computed here one by one.
+/// The mean over the mismatched answers of all rows of a step, row by row.
+double mean_of_mismatched(const Trainer& trainer, const std::vector<Batch>& batches) {
+  double sum = 0.0;
+  double answers = 0.0;
+  for (const Batch& batch : batches) {
+    const Batch other =
+        trainer.data.train->rows(static_cast<int64_t>(batch.row_ids.front()), 1, AnswerChoice::mismatched);
+    const at::Tensor losses = evaluate_batch(*trainer.evaluator, other, false).token_loss;
+    const at::Tensor values = answer_log_probs(trainer.preferences.loss, other, losses);
+    sum += (values - trainer.preferences.mismatched_training.of(other)).sum().item<double>();
+    answers += static_cast<double>(other.pairs.size());
+  }
+  return sum / answers;
+}
+
+/// Without desirable answers the model leaves its reference downwards.
 TEST(JudgedRun, TheBaselineIsTheMeanOfTheMismatchedAnswersOfTheStep) {
   const TempFolder folder;
-  TestRun run(judged_run(folder, "run"));
-  double expected = 0.0;
-  run.build();
-  Trainer& trainer = run.trainer();
-  trainer.train_step->baseline = [&,
-                                  usual = trainer.train_step->baseline](const std::vector<Batch>& batches) {
-    double sum = 0.0;
-    double answers = 0.0;
-    for (const Batch& batch : batches) {
-      const Batch other =
-          trainer.data.train->rows(static_cast<int64_t>(batch.row_ids.front()), 1, AnswerChoice::mismatched);
-      const at::Tensor losses = evaluate_batch(*trainer.evaluator, other, false).token_loss;
-      const at::Tensor values = answer_log_probs(trainer.preferences.loss, other, losses);
-      sum += (values - trainer.preferences.mismatched_training.of(other)).sum().item<double>();
-      answers += static_cast<double>(other.pairs.size());
-    }
-    expected = std::max(0.0, sum / answers);
-    const double found = usual(batches);
-    EXPECT_NEAR(found, expected, 1e-6);
-    return found;
-  };
-  trainer.run();
-  EXPECT_NEAR(logged(folder, "run", "kl").back(), expected, 1e-6);
+  double lowest = 0.0;
+  double highest = 0.0;
+  for (const char* weight : {"1", "0"}) {
+    const std::string name = format("run-{}", weight);
+    TestRun run(judged_run(folder, name) + Strings{format("preference.desirable_weight={}", weight)});
+    run.build();
+    Trainer& trainer = run.trainer();
+    double expected = 0.0;
+    trainer.train_step->baseline = [&, usual = trainer.train_step->baseline](const auto& batches) {
+      const double mean = mean_of_mismatched(trainer, batches);
+      lowest = std::min(lowest, mean);
+      highest = std::max(highest, mean);
+      expected = std::max(0.0, mean);
+      const double found = usual(batches);
+      EXPECT_NEAR(found, expected, 1e-6);
+      return found;
+    };
+    trainer.run();
+    EXPECT_NEAR(logged(folder, name, "kl").back(), expected, 1e-6);
+  }
+  EXPECT_LT(lowest, -0.01) << "else the bound is not tried";
+  EXPECT_GT(highest, 0.01);
 }
 
 /// The loss changes with it, and its gradient is that of the loss with the baseline as a constant.
