@@ -30,6 +30,7 @@ PackTable pack_answers(const std::vector<int64_t>& lengths, const std::vector<in
                        int64_t seq_len, Packing packing, uint64_t seed) {
   std::vector<int64_t> room = lengths;
   for (size_t i = 0; i < room.size(); ++i) {
+    if (labels[i] == 0) continue;
     const auto other = static_cast<size_t>(before(static_cast<int64_t>(i), std::ssize(room)));
     room[i] = std::max(room[i], std::min(seq_len, room[i] - labels[i] + labels[other]));
   }

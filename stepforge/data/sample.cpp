@@ -83,12 +83,13 @@ class SampleReader {
     if (!whole.dropped.empty()) return;
     sample.tokens = std::move(whole.tokens);
     sample.counted = std::move(whole.counted);
-    if (find_chat_layout(files_.options.format) == ChatLayout::unpaired_preference)
+    const bool is_judged = find_chat_layout(files_.options.format) == ChatLayout::unpaired_preference;
+    if (is_judged)
       sample.notes.push_back(
           format("the answer is {}", sample.counted.front() == 0 ? "desirable" : "undesirable"));
     const int64_t length = std::ssize(sample.tokens);
     const DocumentLimit& limit = files_.options.limit;
-    if (limit.rule == TooLong::cut) return note_packing(length, sample);
+    if (limit.rule == TooLong::cut && !is_judged) return note_packing(length, sample);
     const EncodedDocuments used = encoded(record, limit);
     for (const auto& [reason, lost] : used.dropped)
       sample.notes.push_back(

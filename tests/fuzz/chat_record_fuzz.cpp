@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // libFuzzer entry for records of chat data in every layout, with usual and unusual names: any bytes are refused with an error, or
 // become a conversation whose flags fit its messages, and documents that end where their tokens do.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -27,6 +28,14 @@ void check_preference(std::string_view record) {
   require(pair.chosen.is_string() == pair.prompt.is_string());
   require(pair.rejected.is_string() == pair.prompt.is_string());
   require(pair.chosen.is_string() || !pair.chosen.empty());
+}
+
+void check_judged(std::string_view record) {
+  const auto answer = stepforge::read_judged_answer(stepforge::parse_json(record, "fuzz"));
+  const auto& conversation = answer.conversation;
+  require(conversation.counted.size() == conversation.messages.size());
+  require(conversation.prompt.has_value() ||
+          std::ranges::find(conversation.counted, true) != conversation.counted.end());
 }
 
 void check_layout(std::string_view record, ChatLayout layout, stepforge::LossOn loss_on) {
@@ -64,6 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   };
   attempt([&] { check_preference(record); });
+  attempt([&] { check_judged(record); });
   for (const ChatLayout layout :
        {ChatLayout::messages, ChatLayout::sharegpt, ChatLayout::alpaca, ChatLayout::prompt_completion})
     for (const auto loss_on : {stepforge::LossOn::assistant, stepforge::LossOn::last, stepforge::LossOn::all})
