@@ -54,7 +54,7 @@ void convert_pair_numbers(ForeignConversion& conversion, std::string_view loss, 
   }
 }
 
-bool is_judged(std::string_view loss) {
+bool judges_answers(std::string_view loss) {
   return loss == "kto" || loss == "apo_zero_unpaired";
 }
 
@@ -70,7 +70,7 @@ void convert_pair_rows(ForeignConversion& conversion, std::string_view loss, con
   const int64_t length =
       conversion.is_set("training.seq_len") ? conversion.config().training.seq_len : pairs.default_length;
   const std::string_view given = conversion.has(pairs.length) ? pairs.length : "";
-  if (is_judged(loss))
+  if (judges_answers(loss))
     conversion.set(given, "training.seq_len", format("{}", length));
   else
     conversion.set(given, "training.seq_len", format("{}", 2 * length),
@@ -92,7 +92,7 @@ void convert_pairs(ForeignConversion& conversion, std::string_view key, std::str
                    const ForeignPairs& pairs) {
   conversion.set(key, "preference.loss", std::string(loss));
   convert_pair_numbers(conversion, loss, pairs);
-  if (is_judged(loss)) convert_judged_weights(conversion, pairs);
+  if (judges_answers(loss)) convert_judged_weights(conversion, pairs);
   if (loss == "kto") conversion.lose("preference.loss", kMismatched);
   convert_pair_rows(conversion, loss, pairs);
 }

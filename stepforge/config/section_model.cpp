@@ -67,7 +67,7 @@ SchemaOf<DataSourceConfig> data_source_table() {
              "Format of the files: auto derives it from their names, bin stands for Megatron's pairs "
              "and llm.c's token files, tokens_u16 and tokens_u32 for token ids without a header, "
              "mds for folders of MosaicML's shards, messages to prompt_completion for conversations, "
-             "and preference for pairs of answers.")
+             "preference for pairs of answers, and unpaired_preference for answers that are judged alone.")
       .field("loss_on", &DataSourceConfig::loss_on,
              "Which messages of a conversation count in the loss: "
              "all messages of the assistant, its last one, or all messages.")

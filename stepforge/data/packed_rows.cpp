@@ -21,7 +21,7 @@ std::vector<int64_t> document_lengths(const DatasetIndex& index) {
 namespace {
 
 /// The record whose answer is a mismatched one.
-int64_t before(int64_t document, int64_t documents) {
+int64_t record_before(int64_t document, int64_t documents) {
   return (document + documents - 1) % documents;
 }
 
@@ -31,7 +31,7 @@ PackTable pack_answers(const std::vector<int64_t>& lengths, const std::vector<in
   std::vector<int64_t> room = lengths;
   for (size_t i = 0; i < room.size(); ++i) {
     if (labels[i] == 0) continue;
-    const auto other = static_cast<size_t>(before(static_cast<int64_t>(i), std::ssize(room)));
+    const auto other = static_cast<size_t>(record_before(static_cast<int64_t>(i), std::ssize(room)));
     room[i] = std::max(room[i], std::min(seq_len, room[i] - labels[i] + labels[other]));
   }
   PackTable table = pack_documents(room, seq_len, packing, seed);
@@ -153,7 +153,7 @@ void PackedRows::read_mismatched(int64_t number, Row& row) const {
 
 void PackedRows::mismatch(int64_t document, size_t start, Row& row) const {
   const DatasetIndex& index = dataset_->index();
-  const int64_t other = before(document, index.documents());
+  const int64_t other = record_before(document, index.documents());
   const int64_t begin = index.document_begin(other);
   Row from;
   dataset_->append(begin, index.document_begin(other + 1) - begin, vocab_size_, from);

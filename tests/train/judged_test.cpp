@@ -8,14 +8,14 @@ namespace stepforge::testing {
 namespace {
 
 /// The numbers of a run by step, from its file of metrics.
-std::vector<double> logged(const TempFolder& folder, const std::string& run, const char* name) {
+std::vector<double> logged_values(const TempFolder& folder, const std::string& run, const char* name) {
   std::vector<double> values;
   for (const MetricsRecord& record : read_jsonl(folder / run / "metrics.jsonl"))
     if (const auto value = record.find(name)) values.push_back(*value);
   return values;
 }
 
-void expect_same_curve(const Records& found, const Records& whole, const std::string& what) {
+void expect_judged_curve(const Records& found, const Records& whole, const std::string& what) {
   ASSERT_EQ(found.size(), whole.size()) << what;
   for (size_t step = 0; step < whole.size(); ++step) {
     EXPECT_NEAR(found[step].loss, whole[step].loss, 2e-5 * std::abs(whole[step].loss) + 1e-6) << what;
@@ -89,7 +89,7 @@ TEST(JudgedRun, TheBaselineIsTheMeanOfTheMismatchedAnswersOfTheStep) {
       return found;
     };
     trainer.run();
-    EXPECT_NEAR(logged(folder, name, "kl").back(), expected, 1e-6);
+    EXPECT_NEAR(logged_values(folder, name, "kl").back(), expected, 1e-6);
   }
   EXPECT_LT(lowest, -0.01) << "else the bound is not tried";
   EXPECT_GT(highest, 0.01);
@@ -122,7 +122,7 @@ TEST(JudgedRun, HasTheSameBitsOnAnyNumberOfRanks) {
   for (const auto& [ranks, last] : {std::pair{1, 2}, {2, 4}, {4, 6}})
     for (const StepRecord& record : numbers(run_ranks(ranks, moved, last))) found.push_back(record);
   EXPECT_EQ(found, whole);
-  const std::vector<double> baselines = logged(folder, "whole", "kl");
+  const std::vector<double> baselines = logged_values(folder, "whole", "kl");
   ASSERT_FALSE(baselines.empty());
   EXPECT_GT(*std::ranges::max_element(baselines), 0.0) << "else nothing is compared";
 }
@@ -131,13 +131,13 @@ TEST(JudgedRun, EveryLayoutHasTheCurveOfOneRank) {
   const TempFolder folder;
   const Strings heads{"model.n_kv_heads=2"};
   const Records whole = TestRun(judged_run(folder, "whole") + heads).run();
-  expect_same_curve(
+  expect_judged_curve(
       TestRun(judged_run(folder, "rows") + heads + Strings{"training.local_batch_size=4"}).run(), whole,
       "without accumulation");
   for (const char* axis :
        {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2",
         "parallelism.pipeline_parallel_degree=2", "parallelism.data_parallel_shard_degree=2"})
-    expect_same_curve(run_ranks(2, judged_run(folder, axis) + heads + Strings{axis}), whole, axis);
+    expect_judged_curve(run_ranks(2, judged_run(folder, axis) + heads + Strings{axis}), whole, axis);
 }
 
 TEST(JudgedRun, ReadsItsReferenceAgain) {
@@ -153,8 +153,8 @@ TEST(JudgedRun, LogsWhatTrlLogs) {
   TestRun(judged_run(folder, "run") + Strings{"data.validation_fraction=0.2", "validation.freq=6"}).run();
   for (const char* name : {"rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen",
                            "logps/rejected", "kl", "validation_metrics/kl"})
-    EXPECT_FALSE(logged(folder, "run", name).empty()) << name;
-  EXPECT_TRUE(logged(folder, "run", "rewards/accuracies").empty());
+    EXPECT_FALSE(logged_values(folder, "run", name).empty()) << name;
+  EXPECT_TRUE(logged_values(folder, "run", "rewards/accuracies").empty());
 }
 
 TEST(JudgedRun, RefusesOtherDataAndSettings) {
