@@ -135,7 +135,11 @@ double step_baseline(const PreferenceData& data, Executor& evaluator,
   const at::Tensor sums = at::zeros({2}, at::device(at::kCPU).dtype(at::kDouble));
   auto* const sum = sums.mutable_data_ptr<double>();
   for (const Batch& micro_batch : micro_batches) {
-    const Batch& batch = micro_batch.mismatched.at(0);
+    if (micro_batch.mismatched.empty())
+      throw Error(
+          "the rows of a step have no mismatched answers, which preference.loss = \"kto\" needs: a loader of a "
+          "plug-in has to set Batch::mismatched");
+    const Batch& batch = micro_batch.mismatched.front();
     const at::Tensor token_loss = evaluate_batch(evaluator, batch, /*with_logits=*/false).token_loss;
     if (!adds || !token_loss.defined() || batch.pairs.empty()) continue;
     at::Tensor values = answer_log_probs(data.loss, batch, token_loss).cpu();

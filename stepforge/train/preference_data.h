@@ -70,7 +70,8 @@ PairResult pair_result(const PairLoss& loss, const PairScores& scores);
 /// The baseline of judged answers (modelspec/pair_loss.h), by the scores of mismatched ones.
 double baseline_of(const PairScores& mismatched);
 /// The same of a step, by a pass of the evaluator's program over its mismatched answers. A collective over its ranks; the result has
-/// the same bits on all of them, and unless they have parts of rows on any number of ranks. `micro_batches`: of this rank.
+/// the same bits on all of them, and unless they have parts of rows on any number of ranks. `micro_batches`: of this rank. Throws Error if they have no
+/// mismatched answers.
 double step_baseline(const PreferenceData& data, Executor& evaluator,
                      const std::vector<Batch>& micro_batches);
 
