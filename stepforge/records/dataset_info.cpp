@@ -134,7 +134,10 @@ DatasetEntry read_entry(const JsonReader& entry, const fs::path& info) {
   if (entry.has("columns")) read_columns(entry["columns"], found.keys);
   if (layout == ChatLayout::alpaca && entry.has("columns") && entry["columns"].has("tools"))
     entry["columns"]["tools"].refuse("records of formatting \"alpaca\" have no tools; use \"sharegpt\"");
-  if (layout == ChatLayout::messages) {
+  const bool is_openai =
+      layout == ChatLayout::messages ||
+      (layout == ChatLayout::unpaired_preference && entry.text_or("formatting", "alpaca") == "openai");
+  if (is_openai) {
     found.keys.role = "role";
     found.keys.content = "content";
     if (entry.has("tags")) read_tags(entry["tags"], "user", "assistant", "tool", found.keys);

@@ -147,8 +147,9 @@ Conversation read_answered(const Json& record, const ChatKeys& keys) {
   if (found == lists.end())
     return read_conversation(record, ChatLayout::prompt_completion, LossOn::assistant, keys);
   const Json& list = record[*found];
-  const bool has_turns = list.is_array() && !list.empty() && list.front().is_object() &&
-                         find_member(list.front(), keys.role) != nullptr;
+  // Messages may have other words for their roles.
+  const bool has_turns = keys.role != "role" && list.is_array() && !list.empty() &&
+                         list.front().is_object() && find_member(list.front(), keys.role) != nullptr;
   ChatKeys own = keys;
   own.messages = {*found};
   Conversation conversation =

@@ -113,6 +113,9 @@ TEST_F(DatasetInfo, ATagOfKtoMakesJudgedAnswers) {
   EXPECT_EQ(found.layout, ChatLayout::unpaired_preference);
   EXPECT_EQ(found.keys.label, "good");
   EXPECT_EQ(found.keys.messages, (std::vector<std::string>{"turns"}));
+  EXPECT_EQ(
+      entry(R"({"file_name": "a.jsonl", "formatting": "openai", "columns": {"kto_tag": "good"}})").keys.role,
+      "role");
 }
 
 TEST_F(DatasetInfo, NamesTheDataSetsThatThereAre) {
