@@ -301,6 +301,7 @@ std::vector<std::string> options_left_out(const Job& job) {
   add(config.adapter.type == AdapterType::dora || (config.adapter.enabled() && config.model.n_mtp_layers > 0),
       "adapter.type", choice_name(config.adapter.type));
   add(adapts_results(job.whole), "adapter.targets", join(config.adapter.targets, ", "));
+  add(config.preference.unpaired(), "preference.loss", choice_name(config.preference.loss));
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",
@@ -322,7 +323,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.n_experts = config.model.n_experts;
   job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
   job.model.head = config.model.head;
-  job.preference = config.preference;
+  if (!config.preference.unpaired()) job.preference = config.preference;
   job.model.tie_embeddings =
       config.model.ties() && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
@@ -345,7 +346,7 @@ Config small_exact_job(const Config& config, int world_size) {
   keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
   keep_known_parts(job.activation_checkpoint, exact_spec(exact_model_of(job), job));
-  const bool on_pairs = config.preference.enabled();
+  const bool on_pairs = job.preference.enabled();
   job.data.sources.emplace_back().format = on_pairs ? DataFormat::preference : DataFormat::synthetic;
   if (on_pairs) job.data.packing = Packing::best_fit;
   job.data.synthetic_tokens = 8192;

@@ -40,7 +40,7 @@ std::string kind_of(element_type type) {
 }
 
 /// The first few keys of an object, for a message.
-std::string keys_of(const simdjson::dom::object& object) {
+std::string names_of_fields(const simdjson::dom::object& object) {
   constexpr size_t kShown = 8;
   std::vector<std::string> keys;
   for (const auto& member : object) {
@@ -77,7 +77,7 @@ std::string_view field_of(const simdjson::dom::element& record, const std::strin
     fail(format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(record.type()), field));
   simdjson::dom::element member;
   if (object.at_key(field).get(member) != simdjson::SUCCESS)
-    fail(format("no field \"{}\"; it has {}: {}", field, keys_of(object), advice_for(object)));
+    fail(format("no field \"{}\"; it has {}: {}", field, names_of_fields(object), advice_for(object)));
   std::string_view text;
   if (member.get(text) != simdjson::SUCCESS)
     fail(format("field \"{}\" is {}, not a string", field, kind_of(member.type())));

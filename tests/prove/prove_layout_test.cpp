@@ -261,6 +261,9 @@ TEST(ProveLayout, WhatIsNotComparedIsListedAndThreadsStay) {
   const Strings experts{"adapter.type=lora", "checkpoint.enable=false", R"(adapter.targets=.*\.experts\..*)"};
   EXPECT_EQ(prove_layout_of(config_of(kSpreadExperts + experts), 4).left_out,
             Strings{R"(adapter.targets = ".*\.experts\..*")"});
+  // A sigmoid is not exact.
+  EXPECT_EQ(prove_layout_of(config_of({"preference.loss=kto"}), 2).left_out,
+            Strings{"preference.loss = \"kto\""});
 }
 
 TEST(ProveLayout, TheFirstDifferenceIsNamed) {

@@ -120,7 +120,7 @@ def build(tests, jobs):
 def run_test(test, mutant, note):
     """(result, first failed test), or (None, None) if all tests pass."""
     command = [BUILD / test["program"], f"--gtest_filter={test['filter']}", "--gtest_fail_fast", "--gtest_brief=1"]
-    environment = {**os.environ, "STEPFORGE_MUTANT": mutant, "STEPFORGE_MUTANT_REACHED": str(note)}
+    environment = {**os.environ, "STEPFORGE_MUTANT": mutant, "STEPFORGE_MUTANT_REACHED": str(note), "OMP_WAIT_POLICY": "passive"}  # fmt: skip
     environment.pop("STEPFORGE_LONG_TESTS", None)
     process = subprocess.Popen(command, cwd=TREE, env=environment, text=True, errors="replace", start_new_session=True,
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
