@@ -19,6 +19,7 @@ struct LossGradient {
   const float* weights = nullptr;  ///< [rows]; null: all are 1
   double cap = 0.0;                ///< the logits are capped already (cap_logits())
   double smoothing = 0.0;          ///< changes the loss too
+  double label_share = 1.0;  ///< of the target distribution, before smoothing; changes the gradient only
 };
 
 /// The columns [begin, begin + width) of a vocabulary of `size` tokens. size = 0: of `width` tokens.

@@ -89,7 +89,7 @@ struct RowGradient {
     growth = 1.0 + 2.0 * gradient.z_weight * (log(sum) + largest);
     scale = *gradient.scale;
     if (gradient.weights != nullptr) scale *= gradient.weights[row];
-    target = 1.0 - gradient.smoothing + share;
+    target = gradient.label_share - gradient.smoothing + share;
     factor = static_cast<float>(scale * growth / sum);
     less = static_cast<float>(scale * share);
     inverse_cap = gradient.cap > 0.0 ? static_cast<float>(1.0 / gradient.cap) : 0.0F;

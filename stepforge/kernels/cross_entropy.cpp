@@ -5,6 +5,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -12,6 +13,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/linear_product.h"
+#include "stepforge/kernels/soft_loss.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
@@ -87,10 +89,12 @@ class ChunkedHead {
 
   void run(int64_t begin, int64_t end, const at::Tensor& labels) {
     if (gradient_.weights.defined()) chunk_gradient_.weights = gradient_.weights.slice(0, begin, end);
+    chunk_gradient_.soft = gradient_.soft.slice(begin, end);
     const at::Tensor token_loss = outputs_.token_loss.slice(0, begin, end);
     // Reading the labels costs nothing on the CPU; elsewhere it would wait for the device.
     if (labels.is_cpu() && !outputs_.logits.defined() && !has_valid_label(labels)) {
       token_loss.zero_();
+      if (chunk_gradient_.soft.any()) chunk_gradient_.soft.divergence.zero_();
       if (outputs_.grad_hidden.defined()) outputs_.grad_hidden.slice(0, begin, end).zero_();
       return;
     }
@@ -99,6 +103,7 @@ class ChunkedHead {
     linear_product(hidden, weight_, logits);
     if (gradient_.cap > 0) cap_logits(logits, gradient_.cap);
     if (outputs_.logits.defined()) outputs_.logits.slice(0, begin, end).copy_(logits);
+    if (outputs_.top_ids.defined()) find_top(logits, begin, end);
     const bool with_gradients = outputs_.grad_hidden.defined() || outputs_.grad_weight.defined();
     losses(logits, labels, token_loss, with_gradients);
     if (!with_gradients) return;
@@ -126,9 +131,18 @@ class ChunkedHead {
     } else if (with_gradients && gradient_.loss) {
       throw Error("linear_cross_entropy: another loss needs the logits of the whole vocabulary");
     } else {
-      cross_entropy_of_part(logits, labels, with_gradients ? chunk_gradient_ : LossGradient(), token_loss,
-                            part_, ranks_);
+      const LossGradient gradient = with_gradients ? chunk_gradient_ : LossGradient();
+      const SoftLoss soft(gradient, logits, labels, part_, ranks_);
+      cross_entropy_of_part(logits, labels, gradient, token_loss, part_, ranks_);
+      soft.add_to(logits, token_loss);
     }
+  }
+
+  void find_top(const at::Tensor& logits, int64_t begin, int64_t end) const {
+    const auto [values, ids] =
+        at::topk(logits.narrow(1, 0, outputs_.top_vocabulary), outputs_.top_ids.size(1), /*dim=*/1);
+    outputs_.top_logits.slice(0, begin, end).copy_(values);
+    outputs_.top_ids.slice(0, begin, end).copy_(ids);
   }
 
   /// The same for logits of the whole vocabulary.
@@ -137,7 +151,9 @@ class ChunkedHead {
     if (with_gradients && gradient_.loss) {
       other_loss(logits, labels, chunk_gradient_, token_loss);
     } else if (with_gradients) {
+      const SoftLoss soft(chunk_gradient_, logits, labels, {}, {});
       cross_entropy_forward_backward(logits, labels, chunk_gradient_, token_loss);
+      soft.add_to(logits, token_loss);
     } else {
       cross_entropy_forward(logits, labels, token_loss);
     }
@@ -159,8 +175,32 @@ class ChunkedHead {
   at::Tensor logits_;  ///< of one chunk, then their gradient
 };
 
+void check_soft(const LossGradient& gradient, const at::Tensor& labels) {
+  const SoftTargets& soft = gradient.soft;
+  if (!soft.any()) return;
+  if (gradient.loss || gradient.smoothing > 0.0)
+    throw Error("linear_cross_entropy: soft targets go neither with label smoothing nor with another loss");
+  check_shape(soft.ids, "linear_cross_entropy soft.ids", {labels.size(0), soft.ids.size(1)});
+  check_tensor(soft.log_probs, "linear_cross_entropy soft.log_probs", soft.ids.sizes(), at::kFloat);
+  check_tensor(soft.divergence, "linear_cross_entropy soft.divergence", labels.sizes(), at::kFloat);
+}
+
+void check_top(const at::Tensor& weight, const at::Tensor& hidden, const LinearCrossEntropyOutputs& outputs,
+               const TensorExchange& ranks) {
+  const int64_t count = outputs.top_ids.size(1);
+  if (ranks.several() || outputs.grad_hidden.defined() || outputs.grad_weight.defined())
+    throw Error(
+        "linear_cross_entropy: the largest logits are those of a whole vocabulary, without gradients");
+  if (outputs.top_vocabulary > weight.size(0) || count > outputs.top_vocabulary)
+    throw Error(format("linear_cross_entropy: {} of {} logits asked for, there are {}", count,
+                       outputs.top_vocabulary, weight.size(0)));
+  check_tensor(outputs.top_ids, "linear_cross_entropy top_ids", {hidden.size(0), count}, at::kInt);
+  check_tensor(outputs.top_logits, "linear_cross_entropy top_logits", {hidden.size(0), count}, at::kFloat);
+}
+
 void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                           const LossGradient& gradient, const LinearCrossEntropyOutputs& outputs) {
+                           const LossGradient& gradient, const LinearCrossEntropyOutputs& outputs,
+                           const TensorExchange& ranks) {
   check_shape(hidden, "linear_cross_entropy hidden", {hidden.size(0), hidden.size(1)});
   check_tensor(weight, "linear_cross_entropy weight", {weight.size(0), hidden.size(1)}, hidden.scalar_type());
   check_shape(labels, "linear_cross_entropy labels", {hidden.size(0)});
@@ -175,6 +215,8 @@ void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, c
   }
   if (outputs.grad_hidden.defined() || outputs.grad_weight.defined())
     check_gradient(gradient, labels, "linear_cross_entropy");
+  check_soft(gradient, labels);
+  if (outputs.top_ids.defined()) check_top(weight, hidden, outputs, ranks);
   if (outputs.logits.defined()) {
     check_tensor(outputs.logits, "linear_cross_entropy logits", {hidden.size(0), weight.size(0)},
                  compute_type(hidden));
@@ -235,7 +277,7 @@ void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, co
                           const LossGradient& gradient, int64_t chunk,
                           const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part,
                           const TensorExchange& ranks) {
-  check_linear_operands(hidden, weight, labels, gradient, outputs);
+  check_linear_operands(hidden, weight, labels, gradient, outputs, ranks);
   if (chunk < 1) throw Error(format("linear_cross_entropy: chunk = {} tokens: must be at least 1", chunk));
   ChunkedHead head(hidden, weight, gradient, chunk, outputs, part, ranks);
   const int64_t tokens = hidden.size(0);
@@ -290,7 +332,7 @@ void reference::part_losses(const at::Tensor& logits, const at::Tensor& labels, 
   const at::Tensor growth = (log_sum + largest) * (2.0 * gradient.z_weight) + 1.0;
   at::Tensor grad = (centred - log_sum.to(type).unsqueeze(1)).exp() * growth.to(type).unsqueeze(1);
   grad.sub_(gradient.smoothing / static_cast<double>(part.tokens(logits.size(1))));
-  grad.scatter_add_(1, index, has.to(type) * (gradient.smoothing - 1.0));
+  grad.scatter_add_(1, index, has.to(type) * (gradient.smoothing - gradient.label_share()));
   grad.mul_(scale.to(type).unsqueeze(1));
   if (gradient.cap > 0) grad.mul_(1 - (logits.to(type) / gradient.cap).square());
   logits.copy_(grad.masked_fill(ignored.unsqueeze(1), 0));

@@ -16,6 +16,7 @@
 #include "stepforge/data/batch.h"
 #include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/loss_chunk.h"
+#include "stepforge/kernels/soft_targets.h"
 
 namespace stepforge {
 
@@ -30,6 +31,12 @@ struct LossGradient {
   double smoothing = 0.0;  ///< s above; of the losses that are computed together with gradients
   LossFunction loss =
       {};  ///< computes these losses instead, without z_weight and smoothing; empty: the cross-entropy
+  /// Targets beside the label, of the losses of linear_cross_entropy() that are computed together with gradients; without
+  /// smoothing and `loss`.
+  SoftTargets soft = {};
+
+  /// The kernels leave the rest of the target distribution to SoftLoss (soft_loss.h); the losses that they write are of the label.
+  double label_share() const { return 1.0 - soft.weight; }
 };
 
 /// logits: [n, V] fp32 or bf16; labels: int32 or int64 [n]; token_loss: [n] fp32 (fp64 logits: fp64),
@@ -50,6 +57,11 @@ struct LinearCrossEntropyOutputs {
   at::Tensor grad_weight = {};     ///< fp32 [V, D]
   bool accumulate_weight = false;  ///< add to grad_weight instead of overwriting it
   at::Tensor logits = {};          ///< fp32 [N, V]; only without gradients
+  /// The largest logits among the first top_vocabulary of each token whose label is not ignored, in descending order, and their
+  /// places: fp32 and int32 [N, k]; only without gradients, and of a whole vocabulary.
+  at::Tensor top_logits = {};
+  at::Tensor top_ids = {};
+  int64_t top_vocabulary = 0;
 };
 
 /// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, capped if gradient.cap says so, loss, and

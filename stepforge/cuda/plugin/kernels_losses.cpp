@@ -14,7 +14,8 @@ cuda::LossGradient gradient_of(const LossGradient& gradient) {
           .z_weight = gradient.z_weight,
           .weights = read<float>(gradient.weights),
           .cap = gradient.cap,
-          .smoothing = gradient.smoothing};
+          .smoothing = gradient.smoothing,
+          .label_share = gradient.label_share()};
 }
 
 cuda::VocabularyPart part_of(const VocabularyPart& part) {

@@ -21,12 +21,16 @@ struct LogitsGradient {
   const float* weights = nullptr;  ///< of each row; null if all are 1
   double cap = 0.0;                ///< LossGradient::cap
   double smoothing = 0.0;          ///< LossGradient::smoothing; changes the loss too
+  double label_share = 1.0;        ///< LossGradient::label_share()
 };
 
 LogitsGradient for_kernel(const LossGradient& gradient) {
-  return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr, gradient.z_weight,
-          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr, gradient.cap,
-          gradient.smoothing};
+  return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr,
+          gradient.z_weight,
+          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr,
+          gradient.cap,
+          gradient.smoothing,
+          gradient.label_share()};
 }
 
 void check_labels(const int64_t* labels, int64_t count, int64_t vocabulary) {
@@ -194,7 +198,7 @@ void gradient_of_row(int64_t n, T* row, int64_t width, int64_t label, const RowS
   }
   if (!has_label) return;
   const double probability = std::exp(centred) / statistics.sum;
-  const double target = 1.0 - gradient.smoothing + less;
+  const double target = gradient.label_share - gradient.smoothing + less;
   store(row + label, static_cast<float>((probability * growth - target) * scale * slope));
 }
 

@@ -150,7 +150,8 @@ LossGradient loss_gradient(const Inputs& in, double smoothing) {
           .z_weight = 0.01,
           .weights = in.fp32({in.tokens}, 3).to(at::kFloat),
           .cap = 2.0,
-          .smoothing = smoothing};
+          .smoothing = smoothing,
+          .soft = {.ids = {}, .log_probs = {}, .weight = 0.25, .divergence = {}}};  // the label's share
 }
 
 Tensors call_losses(const Inputs& in) {
