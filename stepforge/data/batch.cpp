@@ -105,6 +105,7 @@ Batch padding_batch(int64_t seq_len, int64_t rows) {
     append_padding(seq_len, row);
     append_row(row, static_cast<uint64_t>(number), batch);
     batch.sources.push_back(kNoSource);
+    batch.source_rows.push_back(-1);
   }
   return batch;
 }

@@ -75,7 +75,8 @@ struct Batch {
   /// [rows], the source of each row, an index into RowStream::source_names(), or kNoSource; empty if the rows come
   /// from no stream.
   std::vector<int32_t> sources = {};
-  int64_t valid_labels = 0;  ///< labels that are not kIgnoredLabel
+  std::vector<int64_t> source_rows = {};  ///< likewise, the number of each row in its source; -1 in kNoSource
+  int64_t valid_labels = 0;               ///< labels that are not kIgnoredLabel
   /// [rows], the tokens of each whole row before its padding; empty if the rows come from no stream.
   std::vector<int32_t> row_tokens = {};
   int64_t real_tokens = 0;  ///< of `tokens`, those that are no padding

@@ -29,6 +29,7 @@ Batch take_part(Batch whole, const ContextPart& part) {
   batch.max_document_length = whole.max_document_length;
   batch.row_ids = whole.row_ids;
   batch.sources = whole.sources;
+  batch.source_rows = whole.source_rows;
   batch.row_tokens = whole.row_tokens;
   batch.pairs = whole.pairs;
   const std::vector<TokenRange> held = token_ranges(part, whole.seq_len);

@@ -120,6 +120,12 @@ std::shared_ptr<const RowStream> RowStream::one_pass(
   return one_pass(entries);
 }
 
+std::shared_ptr<const RowStream> RowStream::every_row() const {
+  std::vector<std::shared_ptr<const RowSource>> all;
+  for (const SourceTree::Leaf& leaf : sources()) all.push_back(leaf.source);
+  return one_pass(all);
+}
+
 std::optional<int64_t> RowStream::total_rows() const {
   if (endless_) return std::nullopt;
   return padded_rows_;
@@ -170,9 +176,11 @@ Batch RowStream::rows(int64_t first_row, int64_t count, AnswerChoice answers) co
   Row row;
   for (int64_t number = first_row; number < end; ++number) {
     int32_t source = kNoSource;
+    int64_t row_of_source = -1;
     row.padding = 0;
     if (const std::optional<RowRef> found = locate(number)) {
       source = static_cast<int32_t>(found->source);
+      row_of_source = found->running;
       const RowSource& drawn = *sources()[static_cast<size_t>(found->source)].source;
       if (answers == AnswerChoice::own)
         drawn.read(found->running, row);
@@ -186,6 +194,7 @@ Batch RowStream::rows(int64_t first_row, int64_t count, AnswerChoice answers) co
     append_row(row, static_cast<uint64_t>(number), batch);
     for (AnswerPair& pair : std::span(batch.pairs).subspan(pairs)) pair.source = source;
     batch.sources.push_back(source);
+    batch.source_rows.push_back(row_of_source);
   }
   return batch;
 }

@@ -54,6 +54,9 @@ class RowStream {
   static std::shared_ptr<const RowStream> one_pass(
       const std::vector<std::shared_ptr<const RowSource>>& sources);
 
+  /// Each row of each source once, source after source, whatever the stream takes of them.
+  std::shared_ptr<const RowStream> every_row() const;
+
   /// Rows [first_row, first_row + count) of the stream; fewer, or none, where a one-pass stream ends. Safe to
   /// call from several threads. Throws what the sources throw.
   Batch rows(int64_t first_row, int64_t count, AnswerChoice answers = AnswerChoice::own) const;

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
-#include <vector>
 
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
@@ -15,13 +14,6 @@ namespace stepforge {
 namespace {
 
 constexpr const char* kReferenceFile = "reference.safetensors";
-
-/// Each row of the training data once.
-std::shared_ptr<const RowStream> every_row(const RowStream& train) {
-  std::vector<std::shared_ptr<const RowSource>> sources;
-  for (const SourceTree::Leaf& leaf : train.sources()) sources.push_back(leaf.source);
-  return RowStream::one_pass(sources);
-}
 
 /// Logs how far a pass over the data is, from time to time.
 class Progress {
@@ -85,7 +77,7 @@ void build_preferences(Trainer& trainer) {
     trainer.train_step->baseline = [&trainer](const std::vector<Batch>& micro_batches) {
       return step_baseline(trainer.preferences, *trainer.evaluator, micro_batches);
     };
-  const auto train = every_row(*trainer.data.train);
+  const auto train = trainer.data.train->every_row();
   const auto& validation = trainer.data.validation;
   const std::string identity =
       content_hash(train->fingerprint() + (validation != nullptr ? validation->fingerprint() : ""));

@@ -22,6 +22,7 @@ Batch numbered_rows() {
     if (r == 1) row.document_starts = {5, 13};
     append_row(row, static_cast<uint64_t>(r + 40), batch);
     batch.sources.push_back(static_cast<int32_t>(r));
+    batch.source_rows.push_back(10 * r);
   }
   return batch;
 }
@@ -73,6 +74,7 @@ TEST(ContextPart, PartsHaveEveryTokenOnceWithItsLabelAndPosition) {
       EXPECT_EQ(part.cu_seqlens, whole.cu_seqlens);
       EXPECT_EQ(part.row_ids, whole.row_ids);
       EXPECT_EQ(part.sources, whole.sources);
+      EXPECT_EQ(part.source_rows, whole.source_rows);
       ASSERT_EQ(part.tokens.size(), 18U);
       for (size_t i = 0; i < part.tokens.size(); ++i) {
         const auto at = std::ranges::find(whole.tokens, part.tokens[i]) - whole.tokens.begin();
