@@ -122,6 +122,11 @@ class CachingCpuAllocator final : public c10::Allocator {
     }
   }
 
+  void give_all_back() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [size, blocks] : free_) give_to_system(size, blocks, blocks.addresses.size());
+  }
+
   /// Never destroyed: tensors in static objects may outlive everything else.
   static CachingCpuAllocator& instance() {
     static auto* allocator = new CachingCpuAllocator;
@@ -260,6 +265,10 @@ void reset_cpu_peak() {
 
 void trim_cpu_memory() {
   CachingCpuAllocator::instance().trim();
+}
+
+void return_free_cpu_memory() {
+  CachingCpuAllocator::instance().give_all_back();
 }
 
 }  // namespace stepforge

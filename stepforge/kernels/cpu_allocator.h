@@ -63,5 +63,7 @@ void reset_cpu_peak();
 /// trim are returned to the system: memory that only a validation or a sample used does not stay resident.
 inline constexpr int kTrimSteps = 16;
 void trim_cpu_memory();
+/// Returns all free blocks at once: after work whose memory nothing that follows needs, such as that of another model.
+void return_free_cpu_memory();
 
 }  // namespace stepforge

@@ -41,6 +41,18 @@ class CpuAllocator : public ::testing::Test {
   }
 };
 
+TEST_F(CpuAllocator, FreeMemoryIsReturnedAtOnceWhenAsked) {
+  return_free_cpu_memory();
+  const int64_t reserved = cpu_memory().reserved_bytes;
+  const at::Tensor kept = bytes(3 * kMiB);
+  {
+    const std::vector<at::Tensor> teacher = {bytes(64 * kMiB), bytes(40 * kMiB)};
+  }
+  return_free_cpu_memory();
+  EXPECT_LT(cpu_memory().reserved_bytes, reserved + 8 * kMiB);
+  EXPECT_GE(cpu_memory().reserved_bytes, reserved + 3 * kMiB);
+}
+
 TEST_F(CpuAllocator, BlocksThatNoStepNeedsAreReturnedToTheSystem) {
   const int64_t reserved = cpu_memory().reserved_bytes;
   const int64_t resident = resident_bytes();
