@@ -377,6 +377,15 @@ struct PreferenceConfig {
   bool operator==(const PreferenceConfig&) const = default;
 };
 
+struct DistillationConfig {
+  std::string teacher;
+  int64_t top_k = 64;
+  double weight = 0.5;
+
+  bool enabled() const { return !teacher.empty(); }
+  bool operator==(const DistillationConfig&) const = default;
+};
+
 struct TokenizerConfig {
   TokenizerType type = TokenizerType::bytes;
   std::string path;
@@ -711,6 +720,7 @@ struct Config {
   ModelConfig model;
   AdapterConfig adapter;
   PreferenceConfig preference;
+  DistillationConfig distillation;
   TokenizerConfig tokenizer;
   DataConfig data;
   TrainingConfig training;

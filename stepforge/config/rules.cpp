@@ -504,6 +504,20 @@ void check_preference(const RuleCheck& check) {
   refuse(config.model.n_mtp_layers > 0, "model.n_mtp_layers", "to 0");
 }
 
+/// What distillation does not go with.
+void check_distillation(const RuleCheck& check) {
+  const Config& config = check.config();
+  if (!config.distillation.enabled()) return;
+  const auto refuse = [&](bool condition, const std::string& field, std::string_view remedy) {
+    check.require(!condition, {"distillation.teacher", field},
+                  format("a teacher adds to the cross-entropy of single texts; set {} {}", field, remedy));
+  };
+  refuse(config.preference.enabled(), "preference.loss", "to \"none\"");
+  refuse(config.training.loss != "cross_entropy", "training.loss", "to \"cross_entropy\"");
+  refuse(config.training.label_smoothing > 0, "training.label_smoothing", "to 0");
+  refuse(config.model.n_mtp_layers > 0, "model.n_mtp_layers", "to 0");
+}
+
 void check_optimizer(const RuleCheck& check) {
   const auto& groups = check.config().optimizer.param_groups;
   std::set<std::string> seen;
@@ -621,6 +635,7 @@ void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused
   check_loss(check);
   check_score(check);
   check_preference(check);
+  check_distillation(check);
   check_optimizer(check);
   check_activation_checkpoint(check);
   check_run(check);

@@ -19,6 +19,8 @@ SchemaOf<Config> make_config_schema() {
              guarded(Guard::model))
       .table("preference", &Config::preference, preference_section(),
              "Learning which of two answers is better.")
+      .table("distillation", &Config::distillation, distillation_section(),
+             "Learning the predictions of another model.")
       .table("tokenizer", &Config::tokenizer, tokenizer_section(), "Tokenizer.")
       .table("data", &Config::data, data_section(), "Training and validation data.")
       .table("training", &Config::training, training_section(),

@@ -10,6 +10,7 @@ namespace stepforge {
 SchemaOf<ModelConfig> model_section();
 SchemaOf<AdapterConfig> adapter_section();
 SchemaOf<PreferenceConfig> preference_section();
+SchemaOf<DistillationConfig> distillation_section();
 SchemaOf<TokenizerConfig> tokenizer_section();
 SchemaOf<DataConfig> data_section();
 SchemaOf<TrainingConfig> training_section();

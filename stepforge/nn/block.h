@@ -46,6 +46,10 @@ struct LossResult {
   at::Tensor token_loss;
   at::Tensor logits;       ///< [tokens, vocab] fp32 if asked for
   Bundle input_gradients;  ///< of the sum of token_loss * scale, if gradients were asked for
+  /// [tokens, Context::top] fp32 and int32 if asked for: the largest logits, in descending order, where there is a label, and their
+  /// tokens.
+  at::Tensor top_logits = {};
+  at::Tensor top_ids = {};
 };
 
 class Head {

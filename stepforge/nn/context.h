@@ -16,6 +16,7 @@
 
 namespace stepforge {
 
+class DistillationStep;
 class KvCache;
 class PreferenceStep;
 class RouterStep;
@@ -55,6 +56,12 @@ struct BatchTensors {
   void move_to(at::Device device);
 };
 
+/// Which logits a head keeps in LossResult.
+struct TopLogits {
+  int64_t count = 0;       ///< of each token, the largest ones; 0: none
+  int64_t vocabulary = 0;  ///< among the first ones, that many
+};
+
 struct Context {
   const BatchTensors* batch = nullptr;
   double dropout = 0.0;
@@ -63,6 +70,8 @@ struct Context {
   KvCache* cache = nullptr;                     ///< set during generation only
   RouterStep* routers = nullptr;                ///< of the micro-batch (router_step.h); set in training only
   const PreferenceStep* preferences = nullptr;  ///< of the micro-batch; set in training on pairs only
+  const DistillationStep* distillation = nullptr;   ///< likewise, in training with a teacher only
+  TopLogits top = {};                               ///< set in evaluation only
   std::span<const std::string> recomputed_regions;  ///< and calls, of the running block
 };
 

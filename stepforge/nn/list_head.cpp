@@ -5,6 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/cross_entropy.h"
@@ -58,18 +59,33 @@ LossResult ListHead::loss_with_gradients(const Bundle& inputs, const Context& co
 
 LossResult ListHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
   const at::NoGradGuard no_grad;
-  if (!with_logits) return {result_of(block_, inputs.at(0), context).view({-1}), {}, {}};
+  const TopLogits& top = context.top;
+  LossResult result;
+  if (!with_logits && top.count == 0) {
+    result.token_loss = result_of(block_, inputs.at(0), context).view({-1});
+    return result;
+  }
   require_logits(call_);
   const auto& attributes = attributes_of<LossAttributes>(call_);
   const at::Tensor hidden = result_of(states_, inputs.at(0), context);
   const at::Tensor weight = weight_.value().detach();
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(compute_type(hidden)));
-  outputs.logits = at::empty({hidden.size(0), weight.size(0)}, hidden.options().dtype(at::kFloat));
+  if (with_logits)
+    outputs.logits = at::empty({hidden.size(0), weight.size(0)}, hidden.options().dtype(at::kFloat));
+  if (top.count > 0) {
+    outputs.top_logits = at::empty({hidden.size(0), top.count}, hidden.options().dtype(at::kFloat));
+    outputs.top_ids = at::empty_like(outputs.top_logits, at::kInt);
+    outputs.top_vocabulary = top.vocabulary;
+  }
   linear_cross_entropy(hidden, weight, context.batch->labels, {.cap = attributes.logit_cap}, attributes.chunk,
                        outputs, vocabulary_part(weight_.spec()),
                        attributes.parts > 1 ? resources_->tensor : TensorExchange());
-  return {outputs.token_loss, of_all(outputs.logits), {}};
+  result.token_loss = outputs.token_loss;
+  if (with_logits) result.logits = of_all(outputs.logits);
+  result.top_logits = outputs.top_logits;
+  result.top_ids = outputs.top_ids;
+  return result;
 }
 
 at::Tensor ListHead::last_logits(const Bundle& inputs, const Context& context) {

@@ -20,7 +20,7 @@ namespace stepforge {
 namespace {
 
 /// Adds what the loss of the configuration needs: of a plug-in, for each logit of a chunk, its gradient in fp32 and what the
-/// loss declares; of pairs, a weight of each token.
+/// loss declares; of pairs, a weight of each token; of distillation, the tokens of the teacher.
 ModelSpec with_loss(ModelSpec model, const Config& config) {
   const LossKind loss = find_loss(config);
   for (BlockSpec& block : model.blocks) {
@@ -29,6 +29,7 @@ ModelSpec with_loss(ModelSpec model, const Config& config) {
       auto& attributes = std::any_cast<LossAttributes&>(call.attributes);
       if (loss.compute != nullptr) attributes.numbers_per_logit = 1 + loss.workspace_per_logit;
       attributes.pairs = config.preference.enabled();
+      if (config.distillation.enabled()) attributes.soft_targets = config.distillation.top_k;
     }
   }
   return model;

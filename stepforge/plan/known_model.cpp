@@ -114,20 +114,6 @@ std::vector<std::string> settings_from_adapter(const fs::path& peft) {
   return settings;
 }
 
-KnownModel known_model(const fs::path& path, const std::shared_ptr<const Registry>& plugins) {
-  switch (model_kind(path)) {
-    case ModelKind::checkpoint:
-      return known_checkpoint(path, plugins);
-    case ModelKind::hf_folder:
-      return known_hf_folder(path, plugins);
-    case ModelKind::run:
-      break;
-  }
-  const std::vector<CheckpointFolder> found = list_checkpoints(checkpoint_folder_of_run(path));
-  if (found.empty()) throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
-  return known_checkpoint(found.front().path, plugins);
-}
-
 /// How many of the multi-token prediction layers in config.json have weights: transformers keeps the number and leaves out
 /// the weights.
 int64_t stored_mtp_layers(const fs::path& folder, const ModelConfig& model) {
@@ -252,6 +238,20 @@ KnownModel known_hf_folder(const fs::path& folder, const std::shared_ptr<const R
   known.config.checkpoint.export_dtype = published_type(folder);
   known.weights = known.folder = known.tokenizer_folder = folder;
   return known;
+}
+
+KnownModel known_model(const fs::path& path, const std::shared_ptr<const Registry>& plugins) {
+  switch (model_kind(path)) {
+    case ModelKind::checkpoint:
+      return known_checkpoint(path, plugins);
+    case ModelKind::hf_folder:
+      return known_hf_folder(path, plugins);
+    case ModelKind::run:
+      break;
+  }
+  const std::vector<CheckpointFolder> found = list_checkpoints(checkpoint_folder_of_run(path));
+  if (found.empty()) throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
+  return known_checkpoint(found.front().path, plugins);
 }
 
 fs::path best_checkpoint(const fs::path& run) {

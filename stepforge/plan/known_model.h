@@ -47,6 +47,10 @@ KnownModel known_checkpoint(const std::filesystem::path& step_folder,
 KnownModel known_hf_folder(const std::filesystem::path& folder,
                            const std::shared_ptr<const Registry>& plugins = nullptr);
 
+/// The same of either, or of the newest checkpoint of a run. Throws UsageError if `path` is no model, or a run without a checkpoint.
+KnownModel known_model(const std::filesystem::path& path,
+                       const std::shared_ptr<const Registry>& plugins = nullptr);
+
 /// The checkpoint of a run with the lowest validation loss, if it is kept (checkpoint.keep_best), else its newest one. Throws
 /// UsageError if there is none.
 std::filesystem::path best_checkpoint(const std::filesystem::path& run);

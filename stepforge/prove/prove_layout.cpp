@@ -302,6 +302,7 @@ std::vector<std::string> options_left_out(const Job& job) {
       "adapter.type", choice_name(config.adapter.type));
   add(adapts_results(job.whole), "adapter.targets", join(config.adapter.targets, ", "));
   add(config.preference.unpaired(), "preference.loss", choice_name(config.preference.loss));
+  add(config.distillation.enabled(), "distillation.teacher", config.distillation.teacher);
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",

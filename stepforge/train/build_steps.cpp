@@ -434,6 +434,7 @@ void build_executor(Trainer& trainer) {
   trainer.evaluator = std::make_unique<Executor>(trainer.evaluation_program, trainer.model, *trainer.store);
   trainer.train_step =
       std::make_unique<TrainStep>(trainer.config, *trainer.executor, *trainer.store, *trainer.optimizer);
+  trainer.train_step->teacher = trainer.teacher.get();
 }
 
 /// Metrics of steps that no checkpoint covers are done again; those of the earlier start are kept beside
@@ -480,6 +481,7 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
           {"steps", build_steps},
           {"step_program", build_step_program},
           {"groups", build_groups},
+          {"teacher", build_teacher},
           {"parameters", build_parameters},
           {"model", build_model},
           {"optimizer", build_optimizer},

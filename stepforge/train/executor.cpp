@@ -134,6 +134,8 @@ Context Executor::context_for(const Operation& operation, const StepInputs& inpu
   context.batch = &loaded.batch;
   if (loaded.routers) context.routers = &*loaded.routers;
   if (loaded.preferences) context.preferences = &*loaded.preferences;
+  if (loaded.distillation) context.distillation = &*loaded.distillation;
+  context.top = inputs.top;
   context.dropout = inputs.dropout;
   context.adapter_dropout = inputs.adapter_dropout;
   context.dropout_key = inputs.dropout_key;
@@ -234,7 +236,9 @@ void Executor::load_batch(const Operation& operation, StepServices& services) {
   for (int ahead = 0; ahead <= program_.ahead; ++ahead) {
     LoadedBatch& added = loaded.emplace_back(services.load_batch(operation.micro_batch, ahead));
     added.routers = services.router_step(added.batch, ahead);
-    if (ahead == 0) added.preferences = services.preference_step(operation.micro_batch, added.batch);
+    if (ahead > 0) continue;
+    added.preferences = services.preference_step(operation.micro_batch, added.batch);
+    added.distillation = services.distillation_step(operation.micro_batch, added.batch);
   }
 }
 

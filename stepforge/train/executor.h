@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stepforge/nn/block.h"
+#include "stepforge/nn/distillation_step.h"
 #include "stepforge/nn/gradient_queue.h"
 #include "stepforge/nn/preference_step.h"
 #include "stepforge/nn/router_step.h"
@@ -25,9 +26,9 @@ namespace stepforge {
 
 /// What a program needs from outside: data, and functions that use losses and reduced gradients. The executor
 /// calls each function at the operation of the same name. No function takes or returns a number that depends
-/// on the data: such numbers are scalars on the compute device (train/step_scalars.h). Three classes implement
-/// it: TrainingServices (training_services.h), EvaluationServices (evaluation.cpp) and GenerationServices
-/// (generation.cpp).
+/// on the data: such numbers are scalars on the compute device (train/step_scalars.h). Four classes implement
+/// it: TrainingServices (training_services.h), EvaluationServices (evaluation.cpp), TeacherServices (teacher_model.cpp) and
+/// GenerationServices (generation.cpp).
 class StepServices {
  public:
   virtual ~StepServices() = default;
@@ -39,6 +40,10 @@ class StepServices {
   virtual std::optional<RouterStep> router_step(const BatchTensors& batch, int ahead) { return {}; }
   /// The loss of pairs of answers, if the step trains on them.
   virtual std::optional<PreferenceStep> preference_step(int micro_batch, const BatchTensors& batch) {
+    return {};
+  }
+  /// What a teacher predicts, if the step learns from one.
+  virtual std::optional<DistillationStep> distillation_step(int micro_batch, const BatchTensors& batch) {
     return {};
   }
   /// The factor of each token's loss, a scalar (kernels/scalars.h): 1 / valid labels of the whole step.
@@ -81,6 +86,7 @@ struct StepInputs {
   double adapter_dropout = 0.0;  ///< likewise
   DropoutKey dropout_key;        ///< of the step
   KvCache* cache = nullptr;
+  TopLogits top = {};        ///< evaluation: of each token with a label, in LossResult
   bool with_logits = false;  ///< evaluation: keep the logits of all tokens in LossResult
   /// Called with the outputs of every block and with the gradients of its inputs, to find the first
   /// non-finite value (and, in tests, to plant one). Null in normal steps.
@@ -112,6 +118,7 @@ class Executor {
     BatchTensors batch;
     std::optional<RouterStep> routers = {};
     std::optional<PreferenceStep> preferences = {};
+    std::optional<DistillationStep> distillation = {};
   };
 
   /// A live buffer's contents: one of these, by BufferKind.

@@ -50,6 +50,13 @@ class LoggingCallback : public Callback {
       pairs_ = at::zeros({kPairFigures}, at::device(store.device()).dtype(at::kDouble));
       trainer.train_step->on_pairs = [this](const PairReport& report) { pairs_.add_(report.figures); };
     }
+    if (trainer.teacher != nullptr) {
+      divergence_ = at::zeros({2}, at::device(store.device()).dtype(at::kDouble));
+      trainer.train_step->on_divergence = [this](const Batch& batch, const at::Tensor& divergence) {
+        divergence_.select(0, 0).add_(divergence.sum(at::kDouble));
+        divergence_.select(0, 1).add_(static_cast<double>(batch.valid_labels));
+      };
+    }
     routers_ = make_router_monitor(trainer.config, trainer.job.layout.dims, store);
     if (routers_ == nullptr) return;
     trainer.train_step->on_router_report = [this](const RouterReport& report) { routers_->add(report); };
@@ -91,6 +98,7 @@ class LoggingCallback : public Callback {
     for (const auto& [name, loss] : sources_->take(ranks)) record.add(metric::source_loss(name), loss);
     if (depths_ != nullptr) depths_->log(ranks, record);
     if (pairs_.defined()) log_pairs(trainer.preferences.loss, ranks, record);
+    if (divergence_.defined()) log_divergence(ranks, record);
     if (routers_ != nullptr) routers_->log(ranks, record);
     if (has_loss) record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
@@ -138,11 +146,23 @@ class LoggingCallback : public Callback {
   }
 
  private:
+  /// `sums` over all ranks, which then begin anew.
+  static at::Tensor take_sums(const at::Tensor& sums, Communicator* ranks) {
+    const at::Tensor all = sums.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    if (ranks != nullptr) ranks->all_reduce(bytes_of(all), DType::f64);
+    sums.zero_();
+    return all;
+  }
+
+  void log_divergence(Communicator* ranks, MetricsRecord& record) {
+    const at::Tensor sums = take_sums(divergence_, ranks);
+    const auto* values = sums.const_data_ptr<double>();
+    if (values[1] > 0.0) record.add(metric::distillation_kl, values[0] / values[1]);
+  }
+
   void log_pairs(const PairLoss& loss, Communicator* ranks, MetricsRecord& record) {
-    const at::Tensor sums = pairs_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-    if (ranks != nullptr) ranks->all_reduce(bytes_of(sums), DType::f64);
+    const at::Tensor sums = take_sums(pairs_, ranks);
     add_pair_metrics(loss, {sums.const_data_ptr<double>(), static_cast<size_t>(kPairFigures)}, "", record);
-    pairs_.zero_();
   }
 
   Smoothed seconds_per_step_;
@@ -155,6 +175,7 @@ class LoggingCallback : public Callback {
   std::unique_ptr<SourceLosses> sources_;
   std::unique_ptr<MtpLosses> depths_;  ///< null without multi-token prediction
   at::Tensor pairs_;                   ///< sums of PairReport::figures; undefined without pairs of answers
+  at::Tensor divergence_;              ///< sum over labels, labels; undefined without a teacher
   std::unique_ptr<RouterMonitor> routers_;  ///< null if there is nothing to log of routers
 };
 

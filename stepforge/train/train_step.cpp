@@ -64,6 +64,13 @@ void TrainStep::set_routers(TrainingServices& services,
   services.tensor = plan_tensor(config_, store_.groups().layout().id);
 }
 
+void TrainStep::set_targets(TrainingServices& services) const {
+  services.preferences = preferences;
+  services.baseline = baseline_;
+  services.teacher = teacher;
+  services.teacher_weight = config_.distillation.weight;
+}
+
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {
   StepInputs inputs = inputs_for(context);
   if (baseline) baseline_ = baseline(micro_batches);
@@ -73,8 +80,8 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   scalars_.without_rows.fill_(lacks_rows);
   services.on_losses = on_losses;
   services.on_ahead_losses = on_ahead_losses;
-  services.preferences = preferences;
-  services.baseline = baseline_;
+  set_targets(services);
+  services.on_divergence = on_divergence;
   services.on_pairs = on_pairs;
   set_routers(services, on_router_report);
   balance_.begin();
@@ -180,8 +187,7 @@ NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, Step
     }
   };
   TrainingServices services(config_.training, micro_batches, store_, nullptr, scalars_);
-  services.preferences = preferences;
-  services.baseline = baseline_;
+  set_targets(services);
   set_routers(services, nullptr);
   executor_.run(inputs, services);
   return first;

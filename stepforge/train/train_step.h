@@ -16,6 +16,7 @@
 #include "stepforge/train/preference_data.h"
 #include "stepforge/train/router_balance.h"
 #include "stepforge/train/step_scalars.h"
+#include "stepforge/train/teacher_targets.h"
 
 namespace stepforge {
 
@@ -58,6 +59,9 @@ class TrainStep {
   std::function<void(const RouterReport& report)> on_router_report;
   /// Called with what each micro-batch of pairs of answers reports, once per step.
   std::function<void(const PairReport& report)> on_pairs;
+  /// Called with the divergence from the teacher of each token of a micro-batch, once per step.
+  std::function<void(const Batch& batch, const at::Tensor& divergence)> on_divergence;
+  const TeacherTargets* teacher = nullptr;      ///< null unless the steps learn from a teacher
   const PreferenceData* preferences = nullptr;  ///< null unless the steps train on pairs
   /// The baseline of judged answers in a step, by the micro-batches of this rank; null if the loss has none.
   std::function<double(const std::vector<Batch>& micro_batches)> baseline;
@@ -80,6 +84,8 @@ class TrainStep {
 
  private:
   StepInputs inputs_for(const StepContext& context) const;
+  /// What the loss needs besides the labels.
+  void set_targets(TrainingServices& services) const;
   /// Routers report to the step, those with losses even if `report` is null.
   void set_routers(TrainingServices& services, std::function<void(const RouterReport&)> report) const;
   /// The host's only look at the scalars of a step.

@@ -30,6 +30,7 @@
 #include "stepforge/train/evaluation.h"
 #include "stepforge/train/executor.h"
 #include "stepforge/train/state.h"
+#include "stepforge/train/teacher_targets.h"
 #include "stepforge/train/train_step.h"
 
 namespace stepforge {
@@ -61,7 +62,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// The standard steps: ranks, run_folder, threads, device, tokenizer, data, job, steps, step_program,
-  /// groups, parameters, model, optimizer, loader, executor, checkpoint, preferences, answer_ends, metrics. Replace one by name before
+  /// groups, teacher, parameters, model, optimizer, loader, executor, checkpoint, preferences, answer_ends, metrics. Replace one by name before
   /// build(); throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
   const std::vector<BuildStep>& build_steps() const { return build_steps_; }
@@ -134,7 +135,8 @@ class Trainer {
   std::unique_ptr<Executor> evaluator;
   std::shared_ptr<const GroupCommunicators> groups;  ///< destroyed before the buffers of its collectives
   std::unique_ptr<TrainStep> train_step;
-  PreferenceData preferences;  ///< of a run on pairs of answers
+  std::unique_ptr<TeacherTargets> teacher;  ///< null without distillation
+  PreferenceData preferences;               ///< of a run on pairs of answers
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
   FrozenWeights left_out;                         ///< what checkpoints leave out
@@ -193,6 +195,8 @@ class Trainer {
 std::vector<Trainer::BuildStep> standard_build_steps();
 /// Makes the learning-rate schedule that begins with state.schedule_begin; a part of the build step "optimizer".
 void build_schedule(Trainer& trainer);
+/// The build step "teacher": what a run learns from another model.
+void build_teacher(Trainer& trainer);
 /// The build step "preferences": what a run on pairs of answers compares with.
 void build_preferences(Trainer& trainer);
 /// The build step "checkpoint": creates the writer, and resumes the run or loads initial weights.

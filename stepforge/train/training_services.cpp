@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include "stepforge/kernels/scalars.h"
@@ -118,6 +119,21 @@ std::optional<PreferenceStep> TrainingServices::preference_step(int micro_batch,
   };
   return PreferenceStep(preferences->loss, batch.host, store_.device(), preferences->training.of(batch.host),
                         scalars_.sft_scale, add, baseline);
+}
+
+std::optional<DistillationStep> TrainingServices::distillation_step(int, const BatchTensors& batch) {
+  if (teacher == nullptr) return std::nullopt;
+  const auto read = [this, &batch] {
+    SoftTargets targets = teacher->of(batch.host);
+    targets.ids = targets.ids.to(store_.device());
+    targets.log_probs = targets.log_probs.to(store_.device());
+    targets.divergence = at::empty({batch.token_count()}, targets.log_probs.options());
+    targets.weight = teacher_weight;
+    return targets;
+  };
+  return DistillationStep(read, [this, &batch](const at::Tensor& divergence) {
+    if (on_divergence) on_divergence(batch.host, divergence);
+  });
 }
 
 void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) {

@@ -16,6 +16,7 @@
 #include "stepforge/train/preference_data.h"
 #include "stepforge/train/router_balance.h"
 #include "stepforge/train/step_scalars.h"
+#include "stepforge/train/teacher_targets.h"
 
 namespace stepforge {
 
@@ -40,6 +41,10 @@ class TrainingServices : public StepServices {
   std::function<void()> on_pre_update;
   /// What each micro-batch of pairs reports.
   std::function<void(const PairReport& report)> on_pairs;
+  const TeacherTargets* teacher = nullptr;  ///< null unless the step learns from one
+  double teacher_weight = 0.0;              ///< SoftTargets::weight
+  /// The divergence of each token of a micro-batch from the teacher, on the compute device.
+  std::function<void(const Batch& batch, const at::Tensor& divergence)> on_divergence;
   const PreferenceData* preferences = nullptr;  ///< null unless the step trains on pairs of answers
   double baseline = 0.0;                        ///< of these, PairScores::baseline
   RouterBalance* balance = nullptr;             ///< null unless the corrections of routers change
@@ -52,6 +57,7 @@ class TrainingServices : public StepServices {
   }
   BatchTensors load_batch(int micro_batch, int ahead) override;
   std::optional<PreferenceStep> preference_step(int micro_batch, const BatchTensors& batch) override;
+  std::optional<DistillationStep> distillation_step(int micro_batch, const BatchTensors& batch) override;
   std::optional<RouterStep> router_step(const BatchTensors& batch, int ahead) override;
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override;
   void extra_loss_ready(int micro_batch, double weight, const BatchTensors& batch,

@@ -11,14 +11,26 @@
 namespace stepforge {
 
 struct LossAttributes {
-  int64_t chunk = 0;              ///< tokens whose logits are in memory at once
-  int64_t vocabulary = 0;         ///< of all ranks
-  int64_t parts = 1;              ///< ranks that have a part of it
-  bool whole_logits = false;      ///< these gather the logits
-  double logit_cap = 0.0;         ///< logits are cap * tanh(x / cap); 0: not capped
-  bool pairs = false;             ///< in training each token is weighed by the loss of its pair of answers
+  int64_t chunk = 0;          ///< tokens whose logits are in memory at once
+  int64_t vocabulary = 0;     ///< of all ranks
+  int64_t parts = 1;          ///< ranks that have a part of it
+  bool whole_logits = false;  ///< these gather the logits
+  double logit_cap = 0.0;     ///< logits are cap * tanh(x / cap); 0: not capped
+  bool pairs = false;         ///< in training each token is weighed by the loss of its pair of answers
+  int64_t soft_targets =
+      0;  ///< in training: tokens of a teacher that each label has (kernels/soft_targets.h)
   int64_t numbers_per_logit = 0;  ///< fp32 numbers that a loss of a plug-in allocates, with its gradient
 };
+
+/// What soft targets need: of all tokens ids, log-probabilities and the divergence; of a chunk, for each target, an int64 column, three fp32
+/// values and one in fp64, with parts a mark too; and the sums of each token.
+inline void add_soft_targets(const LossAttributes& loss, CallWorkspace& workspace) {
+  const int64_t count = loss.soft_targets;
+  if (count == 0) return;
+  workspace.backward.token.fp32 += 2 * count + 1;
+  workspace.backward.chunk_token.fp32 += 7 * count + 5;
+  if (loss.parts > 1 && !loss.whole_logits) workspace.backward.chunk_token.fp32 += count / 4;
+}
 
 inline constexpr CallKind kLoss = {
     .name = "loss",
@@ -42,6 +54,7 @@ inline constexpr CallKind kLoss = {
           if (loss.parts > 1 && !loss.whole_logits) made.forward.chunk_token.fp32 = 4 + loss.parts;
           made.backward.token.fp32 = loss.pairs ? 1 : 0;
           made.backward.chunk_token.fp32 = loss.numbers_per_logit * loss.vocabulary;
+          add_soft_targets(loss, made);
           made.forward.narrow = bf16_product(weight.shape[1], weight.shape[0]);
           made.backward.narrow =
               std::max(made.forward.narrow, bf16_product(weight.shape[0], weight.shape[1]));
@@ -57,16 +70,19 @@ inline constexpr CallKind kLoss = {
           if (loss.parts == 1) return CallExchanges();
           if (loss.whole_logits)
             return CallExchanges{{exchange(ExchangeKind::gather, {loss.vocabulary})}, {}};
-          // The largest logit of each rank, and two sums in fp64.
+          // The largest logit of each rank, and two sums in fp64, with soft targets three.
+          const int64_t sums = loss.soft_targets > 0 ? 6 : 4;
           return CallExchanges{
-              {exchange(ExchangeKind::max, {0, loss.parts}), exchange(ExchangeKind::sum, {0, 4})}, {}};
+              {exchange(ExchangeKind::max, {0, loss.parts}), exchange(ExchangeKind::sum, {0, sums})}, {}};
         },
     .text =
         [](const CallView& view) {
           const auto& loss = view.attributes<LossAttributes>();
           return format("{} tokens at once{}{}", loss.chunk,
                         loss.logit_cap > 0 ? format(", cap {}", loss.logit_cap) : "",
-                        loss.pairs ? ", weighed by pairs" : "");
+                        loss.pairs              ? ", weighed by pairs"
+                        : loss.soft_targets > 0 ? format(", {} tokens of a teacher", loss.soft_targets)
+                                                : "");
         },
 };
 

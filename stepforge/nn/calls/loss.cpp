@@ -5,6 +5,7 @@
 
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/nn/call_entries.h"
+#include "stepforge/nn/distillation_step.h"
 #include "stepforge/nn/preference_step.h"
 #include "stepforge/nn/vocabulary_part.h"
 
@@ -64,19 +65,25 @@ void pairs_backward(const CallRun& run) {
 void loss_backward(const CallRun& run) {
   if (run.context.preferences != nullptr) return pairs_backward(run);
   const LossOptions& options = run.resources.loss;
+  const DistillationStep* const teacher = run.context.distillation;
   const LossGradient gradient{.scale = run.gradients[0],
                               .z_weight = options.z_weight,
                               .weights = run.context.batch->weights,
                               .cap = attributes_of<LossAttributes>(run.call).logit_cap,
                               .smoothing = options.smoothing,
-                              .loss = options.function};
+                              .loss = options.function,
+                              .soft = teacher != nullptr ? teacher->targets() : SoftTargets()};
   LinearCrossEntropyOutputs outputs{.token_loss = run.results[0].view({-1}), .grad_hidden = run.written[0]};
-  if (!run.weight(0).trained()) return compute(run, gradient, outputs);
-  run.weight(0).write_now([&](const at::Tensor& weight_gradient, bool accumulate) {
-    outputs.grad_weight = weight_gradient;
-    outputs.accumulate_weight = accumulate;
+  if (run.weight(0).trained()) {
+    run.weight(0).write_now([&](const at::Tensor& weight_gradient, bool accumulate) {
+      outputs.grad_weight = weight_gradient;
+      outputs.accumulate_weight = accumulate;
+      compute(run, gradient, outputs);
+    });
+  } else {
     compute(run, gradient, outputs);
-  });
+  }
+  if (teacher != nullptr) teacher->report(gradient.soft);
 }
 
 }  // namespace
