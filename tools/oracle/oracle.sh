@@ -32,6 +32,7 @@ stage "Training against PyTorch" "$python" tools/oracle/train_oracle.py "$progra
 stage "Multi-token prediction against transformers" "$python" tools/oracle/mtp_oracle.py "$program"
 stage "Adapters against PEFT" "$python" tools/oracle/adapter_oracle.py "$program"
 stage "Losses of pairs of answers against TRL" "$python" tools/oracle/preference_oracle.py "$program"
+stage "Distillation against PyTorch" "$python" tools/oracle/distillation_oracle.py "$program"
 stage "Training on several ranks against FSDP2" "$python" tools/oracle/fsdp_oracle.py "$program"
 stage "Tensor parallelism against parallelize_module" "$python" tools/oracle/tensor_oracle.py "$program"
 stage "Context parallelism against PyTorch's ring attention" "$python" tools/oracle/context_oracle.py "$program"
