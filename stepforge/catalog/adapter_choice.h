@@ -14,7 +14,7 @@
 
 namespace stepforge {
 
-/// Means all matrices of layers but those of experts and routers.
+/// Means all matrices of layers but those of experts and routers; not the embedding.
 inline constexpr std::string_view kAllLinear = "all-linear";
 
 /// Which modules have an adapter.
@@ -29,14 +29,16 @@ class AdapterChoice {
 
   AdapterRanks ranks;
 
+  /// Whether there are adapters outside of layers: not if some layers are named, as in PEFT.
+  bool has_others() const { return adapter_.layers.empty(); }
   bool has_layer(int layer) const {
     return adapter_.layers.empty() || std::ranges::find(adapter_.layers, layer) != adapter_.layers.end();
   }
   /// Whether a text of adapter.targets matches the name; all-linear is none.
   bool names(std::string_view module) { return targets_.find(module) >= 0; }
-  bool targets(const std::string& module) { return targets_expert(module) || all_; }
-  /// Of an expert, which all-linear does not mean.
-  bool targets_expert(const std::string& module) {
+  bool targets(const std::string& module) { return targets_by_name(module) || all_; }
+  /// Of a module that all-linear does not mean, such as an expert.
+  bool targets_by_name(const std::string& module) {
     modules_.push_back(module);
     return names(module);
   }

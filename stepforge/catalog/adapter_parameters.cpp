@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/module_names.h"
@@ -29,6 +30,34 @@ Initializer initial_a(AdapterInit init, int64_t rank, int64_t columns) {
   return {Initializer::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(columns))};
 }
 
+std::optional<Adapter> embedding_adapter_of(const ParameterSpec& table, const UnitSpec& unit,
+                                            AdapterChoice& choice, const AdapterConfig& adapter) {
+  const SubTensor& tensor = table.sub_tensors.front();
+  const std::string module(module_of(tensor.hf_name));
+  if (!choice.targets_by_name(module)) return std::nullopt;
+  if (adapter.type == AdapterType::dora) {
+    throw UsageError(
+        format("adapter.targets names {}, an embedding, which dora has no norms for; set adapter.type = "
+               "\"lora\", or name other modules",
+               module));
+  }
+  const int64_t rank = choice.ranks.rank(module);
+  const std::string hf_name = format("{}{}", kAdapterPrefix, module);
+  SubTensor a = adapter_tensor(
+      "weight", format("{}{}", hf_name, kEmbeddingSuffixA), tensor.rows, {table.tensor_shape(0)[0], rank},
+      tensor.is_slice() ? std::vector{tensor.offsets[0], int64_t{0}} : std::vector<int64_t>());
+  SubTensor b{"weight",
+              format("{}{}", hf_name, kEmbeddingSuffixB),
+              table.shape.at(1),
+              {Initializer::Kind::normal, 1.0}};
+  return Adapter{.a = {table.name + ".lora_A", {tensor.rows, rank}, {std::move(a)}, ParameterTag::embedding},
+                 .b = {{table.name + ".lora_B", {table.shape[1], rank}, {std::move(b)}}},
+                 .magnitudes = {},
+                 .low_rank = {.parts = {{0, 0, choice.ranks.scale(module)}}},
+                 .division = table.division(),
+                 .sums = unit.mesh == UnitMesh::rows};
+}
+
 std::optional<Adapter> adapter_of(const ParameterSpec& base, const UnitSpec& unit, AdapterChoice& choice,
                                   const AdapterConfig& adapter) {
   Adapter made{.a = {base.name + ".lora_A", {0, base.shape.at(1)}, {}},
@@ -47,11 +76,11 @@ std::optional<Adapter> adapter_of(const ParameterSpec& base, const UnitSpec& uni
     const std::vector<int64_t> whole = base.tensor_shape(i);
     const std::string hf_name = format("{}{}", kAdapterPrefix, module);
     SubTensor a =
-        adapter_tensor(tensor.name, hf_name + ".lora_A.weight", rank, {rank, whole[1]},
+        adapter_tensor(tensor.name, format("{}{}", hf_name, kSuffixA), rank, {rank, whole[1]},
                        made.division == Division::columns ? std::vector{int64_t{0}, tensor.offsets[1]}
                                                           : std::vector<int64_t>());
     a.init = initial_a(adapter.init, rank, whole[1]);
-    SubTensor b = adapter_tensor("weight", hf_name + ".lora_B.weight", tensor.rows, {whole[0], rank},
+    SubTensor b = adapter_tensor("weight", format("{}{}", hf_name, kSuffixB), tensor.rows, {whole[0], rank},
                                  made.division == Division::rows ? std::vector{tensor.offsets[0], int64_t{0}}
                                                                  : std::vector<int64_t>());
     made.b.push_back({.name = format("{}.lora_B.{}", base.name, tensor.name),

@@ -16,8 +16,9 @@ namespace stepforge {
 
 /// The adapter of one parameter.
 struct Adapter {
-  ParameterSpec a;               ///< [ranks of all parts, columns of W]; of experts one below the other
-  std::vector<ParameterSpec> b;  ///< of each part [rows of its tensor, rank]; likewise
+  ParameterSpec
+      a;  ///< [ranks of all parts, columns of W]; of experts one below the other; of an embedding its transpose
+  std::vector<ParameterSpec> b;           ///< of each part [rows of its tensor, rank]; likewise
   std::vector<ParameterSpec> magnitudes;  ///< of DoRA, of each part [rows of its tensor]
   LowRankAttributes low_rank;
   Division division = Division::whole;  ///< of W
@@ -32,6 +33,11 @@ Initializer initial_a(AdapterInit init, int64_t rank, int64_t columns);
 /// Of the tensors of `base`, a parameter of `unit`, that are chosen; nothing if none is.
 std::optional<Adapter> adapter_of(const ParameterSpec& base, const UnitSpec& unit, AdapterChoice& choice,
                                   const AdapterConfig& adapter);
+
+/// The same of the table of an embedding, if adapter.targets names it: W + scale (B A)^T. A starts at zero and B as the table of
+/// an embedding would, as in PEFT. Throws UsageError for an adapter that it cannot have.
+std::optional<Adapter> embedding_adapter_of(const ParameterSpec& table, const UnitSpec& unit,
+                                            AdapterChoice& choice, const AdapterConfig& adapter);
 
 /// The same of the matrices of experts, which a call with these attributes multiplies by. Each expert has an adapter of its own,
 /// which is where the expert is. Throws UsageError naming a module that is chosen but cannot have one, or if only some experts are

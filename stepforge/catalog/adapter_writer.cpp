@@ -8,6 +8,7 @@
 #include "stepforge/base/random.h"
 #include "stepforge/modelspec/calls/exchange.h"
 #include "stepforge/modelspec/calls/linear.h"
+#include "stepforge/modelspec/calls/lookup.h"
 #include "stepforge/modelspec/calls/magnitude.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/list_rewriter.h"
@@ -38,6 +39,8 @@ class AdapterWriter {
           add_expert_in(call, *found);
         else if (call.is(kExpertOut))
           add_expert_out(call, *found);
+        else if (call.is(kLookup))
+          add_lookup(call, *found);
         else
           add_product(call, *found);
       } else if (call.is(kExchange) && leaving_ != nullptr && call.operands.front() == left_) {
@@ -51,7 +54,7 @@ class AdapterWriter {
 
  private:
   const Adapter* adapter_of(const Call& call) const {
-    if (!multiplies(call)) return nullptr;
+    if (!multiplies(call) && !call.is(kLookup)) return nullptr;
     const auto found = adapters_.find(call.weights.front().name);
     return found == adapters_.end() ? nullptr : &found->second;
   }
@@ -85,14 +88,28 @@ class AdapterWriter {
     if (beside.scatters_result)
       h = add(call, kExchange, ".leave", {h},
               {.attributes = ExchangeAttributes{ExchangeKind::sum_slice, ExchangeKind::gather}});
-    if (adapter.division == Division::columns && !beside.scatters_result) {
-      // Both are shares of sums: they leave, and are added afterwards.
-      leaving_ = &adapter;
-      left_ = call.results.front();
-      left_h_ = h;
-      return;
-    }
-    add_low_rank(call, call, adapter, h);
+    if (adapter.division == Division::columns && !beside.scatters_result)
+      leave(call, adapter, h);
+    else
+      add_low_rank(call, call, adapter, h);
+  }
+
+  /// h = the rows of A of the tokens, then the lookup itself, then what B adds to it.
+  void add_lookup(const Call& call, const Adapter& adapter) {
+    const int h =
+        add(call, kLookup, ".A", {}, {.weights = {call_weight(adapter.a)}, .attributes = call.attributes});
+    rewriter_.replace(call, call);
+    if (adapter.division == Division::rows)
+      leave(call, adapter, h);
+    else
+      add_low_rank(call, call, adapter, h);
+  }
+
+  /// The results of the call and of A are shares of sums: they leave, and are added afterwards.
+  void leave(const Call& call, const Adapter& adapter, int h) {
+    leaving_ = &adapter;
+    left_ = call.results.front();
+    left_h_ = h;
   }
 
   void add_exchange(const Call& call) {

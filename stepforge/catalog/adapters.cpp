@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,28 +13,39 @@
 #include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/module_names.h"
 #include "stepforge/modelspec/calls/linear.h"
+#include "stepforge/modelspec/calls/lookup.h"
 
 namespace stepforge {
 
 namespace {
 
-/// The adapters of the matrices that the layers multiply by.
+bool may_have_adapters(const BlockSpec& block, const AdapterChoice& choice) {
+  if (block.kind == BlockKind::layer) return choice.has_layer(block.layer);
+  return block.kind == BlockKind::embedding && choice.has_others();
+}
+
+/// That of a parameter, by which `call` multiplies or in which it looks up.
+std::optional<Adapter> adapter_beside(const Call& call, const ParameterSpec& parameter, const UnitSpec& unit,
+                                      AdapterChoice& choice, const AdapterConfig& adapter) {
+  if (call.is(kLinear)) return adapter_of(parameter, unit, choice, adapter);
+  if (call.is(kLookup)) return embedding_adapter_of(parameter, unit, choice, adapter);
+  return expert_adapter_of(parameter, attributes_of<ExpertsAttributes>(call), choice, adapter);
+}
+
+/// The adapters of the matrices that the layers multiply by, and of the embedding.
 Adapters choose_adapters(const ModelSpec& model, AdapterChoice& choice, const AdapterConfig& adapter) {
   Adapters adapters;
   for (const BlockSpec& block : model.blocks) {
-    if (block.kind != BlockKind::layer || !choice.has_layer(block.layer)) continue;
+    if (!may_have_adapters(block, choice)) continue;
     for (const int index : block.units) {
       const UnitSpec& unit = model.units.at(static_cast<size_t>(index));
       for (const ParameterSpec& parameter : unit.parameters) {
-        const auto product = std::ranges::find_if(block.list.calls, [&](const Call& call) {
-          return multiplies(call) && call.weights.front().name == parameter.name;
+        const auto found = std::ranges::find_if(block.list.calls, [&](const Call& call) {
+          return (multiplies(call) || call.is(kLookup)) && call.weights.front().name == parameter.name;
         });
-        if (product == block.list.calls.end()) continue;
-        auto found =
-            product->is(kLinear)
-                ? adapter_of(parameter, unit, choice, adapter)
-                : expert_adapter_of(parameter, attributes_of<ExpertsAttributes>(*product), choice, adapter);
-        if (found) adapters.emplace(parameter.name, std::move(*found));
+        if (found == block.list.calls.end()) continue;
+        if (auto made = adapter_beside(*found, parameter, unit, choice, adapter))
+          adapters.emplace(parameter.name, std::move(*made));
       }
     }
   }
@@ -69,7 +81,8 @@ bool is_also_trained(const ParameterSpec& parameter, ModuleNames& names) {
   return trained != nullptr;
 }
 
-void freeze_base(ModelSpec& model, const AdapterConfig& adapter, const WeightStorage& frozen) {
+void freeze_base(ModelSpec& model, const Adapters& adapters, const AdapterConfig& adapter,
+                 const WeightStorage& frozen) {
   ModuleNames also_train("adapter.also_train", adapter.also_train);
   std::vector<std::string> modules;
   freeze_if(
@@ -79,6 +92,10 @@ void freeze_base(ModelSpec& model, const AdapterConfig& adapter, const WeightSto
         if (is_adapter_tensor(tensor)) return false;
         modules.emplace_back(module_of(tensor));
         const bool named = is_also_trained(parameter, also_train);
+        if (named && adapters.contains(parameter.name))
+          throw UsageError(format(
+              "adapter.also_train names {}, which has an adapter: leave it out there, or in adapter.targets",
+              module_of(tensor)));
         return !named && parameter.tag != ParameterTag::score;
       },
       frozen);
@@ -96,7 +113,7 @@ void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightSt
     for (CallList* list : {&block.list, &block.generation})
       *list = write_adapters(*list, adapters, adapter.dropout > 0);
   add_parameters(model, adapters);
-  freeze_base(model, adapter, frozen);
+  freeze_base(model, adapters, adapter, frozen);
 }
 
 }  // namespace stepforge

@@ -71,7 +71,7 @@ bool is_chosen(const ExpertPart& part, AdapterChoice& choice) {
   std::size_t named = part.tensors.size();
   std::size_t other = part.tensors.size();
   for (std::size_t e = 0; e < part.tensors.size(); ++e)
-    (choice.targets_expert(part.module(e)) ? named : other) = e;
+    (choice.targets_by_name(part.module(e)) ? named : other) = e;
   if (named == part.tensors.size()) return false;
   if (other < part.tensors.size()) {
     throw UsageError(format(

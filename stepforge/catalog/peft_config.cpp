@@ -17,8 +17,6 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::string_view kA = ".lora_A.weight";
-
 std::string last_part(const std::string& module) {
   return module.substr(module.rfind('.') + 1);
 }
@@ -37,9 +35,10 @@ Modules modules_of(const ModelSpec& model) {
       for (const SubTensor& tensor : parameter.sub_tensors) {
         const std::string& name = tensor.hf_name;
         if (is_adapter_tensor(name)) {
-          if (name.ends_with(kA))
-            found.adapted.push_back(
-                name.substr(kAdapterPrefix.size(), name.size() - kAdapterPrefix.size() - kA.size()));
+          for (const std::string_view end : {kSuffixA, kEmbeddingSuffixA})
+            if (name.ends_with(end))
+              found.adapted.push_back(
+                  name.substr(kAdapterPrefix.size(), name.size() - kAdapterPrefix.size() - end.size()));
         } else {
           found.others.emplace(module_of(name));
           if (unit.trainable) found.also_trained.emplace_back(module_of(name));
@@ -75,7 +74,6 @@ constexpr std::string_view kIgnored[] = {
     "auto_mapping",
     "base_model_name_or_path",
     "corda_config",
-    "ensure_weight_tying",
     "eva_config",
     "fan_in_fan_out",
     "inference_mode",
@@ -127,10 +125,27 @@ void add_patterns(const JsonReader& reader, AdapterConfig& adapter) {
   }
 }
 
+/// Whether a target may be the embedding or the head.
+bool names_vocabulary(const std::vector<std::string>& targets) {
+  return std::ranges::any_of(targets, [](const std::string& target) {
+    return target.ends_with("embed_tokens") || target.ends_with("lm_head");
+  });
+}
+
 void check_fields(const JsonReader& reader) {
-  constexpr std::string_view kRead[] = {
-      "peft_type",     "r",          "lora_alpha", "lora_dropout",    "target_modules",      "rank_pattern",
-      "alpha_pattern", "use_rslora", "use_dora",   "modules_to_save", "layers_to_transform", "bias"};
+  constexpr std::string_view kRead[] = {"peft_type",
+                                        "r",
+                                        "lora_alpha",
+                                        "lora_dropout",
+                                        "target_modules",
+                                        "rank_pattern",
+                                        "alpha_pattern",
+                                        "use_rslora",
+                                        "use_dora",
+                                        "modules_to_save",
+                                        "layers_to_transform",
+                                        "bias",
+                                        "ensure_weight_tying"};
   for (const auto& [key, value] : reader.object().json().items()) {
     if (std::ranges::count(kRead, key) > 0 || std::ranges::count(kIgnored, key) > 0 || is_unset(value))
       continue;
@@ -138,6 +153,11 @@ void check_fields(const JsonReader& reader) {
       reader.refuse(key, "is not supported; merge the adapter with peft");
     reader.refuse(key, "is a field that we do not know, so that the adapter may compute something else");
   }
+  // What is trained whole is tied in any case.
+  if (reader.boolean_or("ensure_weight_tying", false) && names_vocabulary(texts(reader["target_modules"])))
+    reader.refuse(
+        "ensure_weight_tying",
+        "gives embedding and head one adapter, and here each has its own; merge the adapter with peft");
   if (reader["peft_type"].text() != "LORA") reader.refuse("peft_type", "only LORA is read");
   if (reader.text_or("bias", "none") != "none") reader.refuse("bias", "trained biases are not read");
 }

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <tuple>
 #include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
 
@@ -27,9 +30,6 @@ namespace stepforge {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::string_view kA = ".lora_A.weight";
-constexpr std::string_view kB = ".lora_B.weight";
 
 /// A whole tensor in fp32.
 at::Tensor read_whole(const TensorFolder& folder, const std::string& name) {
@@ -58,6 +58,17 @@ std::string replaced_name(const std::string& name) {
   return name.substr(kAdapterPrefix.size());
 }
 
+/// "model.embed_tokens" of "base_model.model.model.embed_tokens.lora_embedding_A".
+std::string module_before(const std::string& name, std::string_view end) {
+  return name.substr(kAdapterPrefix.size(), name.size() - kAdapterPrefix.size() - end.size());
+}
+
+bool is_known_suffix(const std::string& name) {
+  constexpr std::string_view kKnown[] = {kSuffixA,          kSuffixB,         kEmbeddingSuffixA,
+                                         kEmbeddingSuffixB, kMagnitudeSuffix, kBaseCopySuffix};
+  return std::ranges::any_of(kKnown, [&](std::string_view end) { return name.ends_with(end); });
+}
+
 }  // namespace
 
 AdapterFiles open_peft_folder(const fs::path& folder) {
@@ -76,14 +87,17 @@ AdapterFiles open_peft_folder(const fs::path& folder) {
   TensorFolder weights({file});
   std::vector<std::string> names = weights.names();
   for (std::string& name : names) {
-    if (name.ends_with(kA) || name.ends_with(kB) || name.ends_with(kMagnitudeSuffix)) continue;
+    if (is_adapter_tensor(name) && is_known_suffix(name)) continue;
     if (!is_adapter_tensor(name) || name.find(".lora_") != std::string::npos)
       throw FormatError(
-          format("{}: {} is no tensor of a LoRA or DoRA adapter of matrices; merge the adapter with peft",
+          format("{}: {} is no tensor of a LoRA or DoRA adapter of matrices or embeddings; merge the adapter "
+                 "with peft",
                  file.string(), name));
     name = replaced_name(name);
   }
   weights.rename(names, "");
+  for (const std::string& name : weights.names())
+    if (name.ends_with(kEmbeddingSuffixA)) weights.transpose(name);
   return {std::move(adapter), std::move(weights)};
 }
 
@@ -100,19 +114,28 @@ void AdapterDeltas::add(const AdapterConfig& config, const TensorFolder& weights
       replacements_.insert_or_assign(name, read_whole(weights, name));
       continue;
     }
-    if (!name.ends_with(kA)) continue;
-    const std::string prefix = name.substr(0, name.size() - kA.size());
-    const std::string module = prefix.substr(kAdapterPrefix.size());
-    const std::string b_name = prefix + std::string(kB);
+    if (name.ends_with(kBaseCopySuffix) && replaces)
+      replacements_.insert_or_assign(module_before(name, kBaseCopySuffix) + ".weight",
+                                     read_whole(weights, name));
+    const bool embeds = name.ends_with(kEmbeddingSuffixA);
+    if (!embeds && !name.ends_with(kSuffixA)) continue;
+    const std::string module = module_before(name, embeds ? kEmbeddingSuffixA : kSuffixA);
+    if (embeds && config.type == AdapterType::dora)
+      throw FormatError(
+          format("{}: magnitudes of an embedding are not read; merge the adapter with peft", name));
+    const std::string prefix = format("{}{}", kAdapterPrefix, module);
+    const std::string b_name = format("{}{}", prefix, embeds ? kEmbeddingSuffixB : kSuffixB);
     if (weights.find(b_name) == nullptr)
       throw FormatError(format("the adapter has {} but not {}", name, b_name));
-    const at::Tensor a = read_whole(weights, name);
-    const at::Tensor b = read_whole(weights, b_name);
+    at::Tensor a = read_whole(weights, name);
+    at::Tensor b = read_whole(weights, b_name);
     const int64_t rank = ranks.rank(module);
-    if (a.dim() != 2 || b.dim() != 2 || a.size(0) != rank || b.size(1) != rank)
+    if (a.dim() != 2 || b.dim() != 2 || a.size(embeds ? 1 : 0) != rank || b.size(1) != rank)
       throw FormatError(format("{} is {} and {} is {}, but the rank of {} is {}", name,
                                shape_text(a.sizes().vec()), b_name, shape_text(b.sizes().vec()), module,
                                rank));
+    // The table of an embedding is W^T: the transpose of B A is added to it.
+    if (embeds) std::tie(a, b) = std::pair(b.t().contiguous(), a);
     Product product{a, b * ranks.scale(module), {}, weight};
     if (config.type == AdapterType::dora)
       product.magnitudes = magnitudes_of(weights, prefix, b.size(0));
@@ -134,9 +157,18 @@ bool AdapterDeltas::changes(const std::string& tensor) const {
   return products_.contains(tensor) || replacements_.contains(tensor);
 }
 
+bool AdapterDeltas::unties(const ModelSpec& model) const {
+  return std::ranges::any_of(model.ties, [&](const TieSpec& tie) {
+    const std::string& original = model.find_parameter(tie.parameter)->sub_tensors.front().hf_name;
+    return products_.contains(original) || products_.contains(tie.hf_alias);
+  });
+}
+
 void AdapterDeltas::require_fit(const ModelSpec& model) const {
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const NamedTensor& tensor : named_tensors(model)) shapes[tensor.name] = tensor.shape;
+  for (const TieSpec& tie : model.ties)
+    shapes[tie.hf_alias] = model.find_parameter(tie.parameter)->tensor_shape(0);
   const auto require = [&](const std::string& name, const std::vector<int64_t>& shape) {
     const auto found = shapes.find(name);
     if (found == shapes.end())
@@ -197,6 +229,56 @@ void AdapterDeltas::merge_into(ModelStore& store) const {
   }
 }
 
+void untie(ModelConfig& config, const ModelSpec& model, TensorFolder& weights) {
+  config.tie_embeddings = false;
+  for (const TieSpec& tie : model.ties)
+    weights.add_name(model.find_parameter(tie.parameter)->sub_tensors.front().hf_name, tie.hf_alias);
+}
+
+namespace {
+
+/// The tensor of the base whose copy this is: a tied head is the embedding.
+std::string copied_tensor(const std::string& name, const ModelSpec& model) {
+  const std::string original = module_before(name, kBaseCopySuffix) + ".weight";
+  const auto tie = std::ranges::find(model.ties, original, &TieSpec::hf_alias);
+  return tie == model.ties.end() ? original
+                                 : model.find_parameter(tie->parameter)->sub_tensors.front().hf_name;
+}
+
+bool is_copy(const TensorFolder& folder, const std::string& name, const TensorFolder& base,
+             const std::string& original) {
+  if (base.find(original) == nullptr) return false;
+  WeightReader copy(folder, name);
+  WeightReader values(base, original);
+  if (copy.shape() != values.shape()) return false;
+  const TensorSlice whole = whole_slice(copy.shape());
+  const auto options = at::device(at::kCPU).dtype(scalar_type(folder.find(name)->dtype));
+  for (int64_t begin = 0; begin < whole.elements(); begin += kWeightChunk) {
+    const at::Tensor left = at::empty({std::min(kWeightChunk, whole.elements() - begin)}, options);
+    const at::Tensor right = at::empty_like(left);
+    copy.read(whole, begin, left);
+    values.read(whole, begin, right);
+    if (!at::equal(left, right)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void require_base_copies(const AdapterFiles& adapter, const ModelSpec& model, const TensorFolder& base) {
+  const at::NoGradGuard no_grad;
+  for (const std::string& name : adapter.weights.names()) {
+    if (!name.ends_with(kBaseCopySuffix)) continue;
+    const std::string original = copied_tensor(name, model);
+    if (is_copy(adapter.weights, name, base, original)) continue;
+    throw UsageError(
+        format("the adapter has a copy of the weights beside it, {}, which differs from {} of the model: it "
+               "belongs to another model, or to one with more tokens; start from that model, or merge the "
+               "adapter into it (stepforge export MODEL NEW_FOLDER --adapter FOLDER --merge)",
+               name, original));
+  }
+}
+
 AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model) {
   AdapterDeltas deltas;
   for (const std::string& argument : arguments) {
@@ -230,11 +312,15 @@ void export_adapter(const fs::path& folder, const AdapterConfig& config, const M
     return is_adapter_tensor(tensor.name) ? tensor.name : std::string(kAdapterPrefix) + tensor.name;
   };
   std::vector<TensorSpec> specs;
-  for (const NamedTensor& tensor : tensors) specs.push_back({saved_name(tensor), dtype, tensor.shape});
+  for (const NamedTensor& tensor : tensors) {
+    specs.push_back({saved_name(tensor), dtype, tensor.shape});
+    if (tensor.name.ends_with(kEmbeddingSuffixA)) std::ranges::reverse(specs.back().shape);
+  }
   StagedFolder staged(folder);
   SafetensorsWriter writer(staged.staging() / kPeftWeightsFile, specs, {{"format", "pt"}});
   for (const NamedTensor& tensor : tensors) {
-    const at::Tensor values = read_whole(weights, tensor.name).to(scalar_type(dtype));
+    at::Tensor values = read_whole(weights, tensor.name).to(scalar_type(dtype));
+    if (tensor.name.ends_with(kEmbeddingSuffixA)) values = values.t().contiguous();
     writer.write(saved_name(tensor),
                  {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   }

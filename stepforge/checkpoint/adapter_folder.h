@@ -19,6 +19,9 @@
 
 namespace stepforge {
 
+/// The end of the name of a copy of W, which PEFT saves beside the adapter of an embedding or a head: W.lora_A and W.base_layer.
+inline constexpr std::string_view kBaseCopySuffix = ".base_layer.weight";
+
 /// An adapter on disk.
 struct AdapterFiles {
   AdapterConfig config;
@@ -30,7 +33,7 @@ struct AdapterFiles {
 AdapterFiles open_peft_folder(const std::filesystem::path& folder);
 
 /// What adapters add to the weights W of a model, and the tensors that they replace. An adapter adds its weight * (V - W), where
-/// V = W + scale * B A; with magnitudes m of DoRA, the rows of V are scaled to these norms.
+/// V = W + scale * B A, or W + scale * (B A)^T of an embedding; with magnitudes m of DoRA, the rows of V are scaled to these norms.
 class AdapterDeltas {
  public:
   /// Throws FormatError if the tensors of a module do not fit together, or one of them is missing.
@@ -41,6 +44,9 @@ class AdapterDeltas {
   /// The names of the tensors of a model that change.
   std::vector<std::string> names() const;
   bool changes(const std::string& tensor) const;
+  /// Whether it adds to an embedding or to the head that the model ties to it: each has an adapter of its own, so that the merged
+  /// model has two tensors (untie()).
+  bool unties(const ModelSpec& model) const;
   /// Throws UsageError naming a tensor that the model does not have, or has with another shape.
   void require_fit(const ModelSpec& model) const;
   /// Adds to `values`, fp32, elements [begin, begin + size) of the tensor in row-major order; whole rows of tensors with
@@ -60,8 +66,15 @@ class AdapterDeltas {
   std::map<std::string, at::Tensor, std::less<>> replacements_;  ///< fp32
 };
 
+/// Makes an untied model of a tied one: the head has the values of the embedding under its own name. `model` is that of `config`.
+void untie(ModelConfig& config, const ModelSpec& model, TensorFolder& weights);
+
 /// The adapters that a command line names: "FOLDER" or "FOLDER=0.5", a folder of PEFT with its weight. Throws as the functions above.
 AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model);
+
+/// Throws UsageError if the copies of W in an adapter (kBaseCopySuffix), which a run does not read, differ from those of the
+/// model that it belongs to, by more than the rounding to the type of the copy.
+void require_base_copies(const AdapterFiles& adapter, const ModelSpec& model, const TensorFolder& base);
 
 /// Writes the adapter of a run as a folder of PEFT, in fp32 or `dtype`. `model` has the adapters of `config`, `weights` the
 /// tensors of a checkpoint; `base`: the model that they belong to. The folder appears when it is complete. Throws UsageError if it

@@ -163,6 +163,7 @@ TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
       [&](std::string_view name) {
         return is_beside_weights(name) || is_of_further_layer(name, model) ||
                ((merges || options.tensors == ImportedTensors::base) && is_adapter_tensor(name)) ||
+               (options.tensors == ImportedTensors::trained && name.ends_with(kBaseCopySuffix)) ||
                (options.new_score && name == kVocabularyHead);
       },
       options.accepted);

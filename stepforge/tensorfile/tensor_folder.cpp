@@ -199,6 +199,20 @@ void TensorFolder::rename(const std::vector<std::string>& new_names, std::string
   note_ = std::move(note);
 }
 
+void TensorFolder::add_name(const std::string& name, const std::string& new_name) {
+  StoredTensor tensor = at(name);
+  tensor.name = new_name;
+  tensors_.emplace(new_name, std::move(tensor));
+}
+
+void TensorFolder::transpose(const std::string& name) {
+  StoredTensor& tensor = tensors_.at(name);
+  if (tensor.shape.size() != 2)
+    throw FormatError(format("{} is {}, no matrix", quoted_for_message(name), shape_text(tensor.shape)));
+  std::swap(tensor.shape[0], tensor.shape[1]);
+  tensor.transposed = !tensor.transposed;
+}
+
 const StoredTensor* TensorFolder::find(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;
@@ -225,8 +239,28 @@ void TensorFolder::read(std::string_view name, const TensorSlice& slice, int64_t
   }
   for (const TensorSlice& part : slices_of_range(slice, begin, end)) {
     const size_t bytes = static_cast<size_t>(part.elements()) * size;
-    read_slice(tensor, part, target.first(bytes));
+    if (tensor.transposed)
+      read_transposed(tensor, part, target.first(bytes));
+    else
+      read_slice(tensor, part, target.first(bytes));
     target = target.subspan(bytes);
+  }
+}
+
+/// Column by column, which the files have as rows.
+void TensorFolder::read_transposed(const StoredTensor& tensor, const TensorSlice& wanted,
+                                   std::span<std::byte> target) const {
+  StoredTensor stored = tensor;
+  std::swap(stored.shape[0], stored.shape[1]);
+  const int64_t rows = wanted.sizes[0];
+  const int64_t columns = wanted.sizes[1];
+  const auto size = static_cast<size_t>(dtype_bytes(tensor.dtype));
+  std::vector<std::byte> column(static_cast<size_t>(rows) * size);
+  for (int64_t c = 0; c < columns; ++c) {
+    read_slice(stored, {{wanted.offsets[1] + c, wanted.offsets[0]}, {1, rows}}, column);
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(target.data() + static_cast<size_t>(r * columns + c) * size,
+                  column.data() + static_cast<size_t>(r) * size, size);
   }
 }
 

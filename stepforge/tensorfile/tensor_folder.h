@@ -30,6 +30,7 @@ struct StoredTensor {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
   std::vector<StoredPart> parts;  ///< sorted by the position of their first element
+  bool transposed = false;        ///< `shape` is that of a matrix, and the files have its transpose
 };
 
 class TensorFolder {
@@ -45,6 +46,10 @@ class TensorFolder {
 
   /// Gives the tensors, in the order of names(), other names, all different. `note`: one line that says so.
   void rename(const std::vector<std::string>& new_names, std::string note);
+  /// Gives a tensor a second name, unless there is one of that name.
+  void add_name(const std::string& name, const std::string& new_name);
+  /// From now on the tensor is the transpose of the matrix in the files. Throws FormatError if it is no matrix.
+  void transpose(const std::string& name);
   /// What a user should know about how the files were read, or "".
   const std::string& note() const { return note_; }
 
@@ -65,6 +70,8 @@ class TensorFolder {
 
  private:
   void read_slice(const StoredTensor& tensor, const TensorSlice& wanted, std::span<std::byte> target) const;
+  void read_transposed(const StoredTensor& tensor, const TensorSlice& wanted,
+                       std::span<std::byte> target) const;
   const StoredTensor& at(std::string_view name) const;
 
   std::vector<SafetensorsFile> files_;

@@ -190,13 +190,13 @@ AdapterDeltas adapters_to_merge(const ExportOptions& options, const ModelFiles& 
 }  // namespace
 
 int run(const ExportOptions& options, const CommandContext& context) {
-  const ModelFiles model = open_model(options.model, context);
+  ModelFiles model = open_model(options.model, context);
   if (!options.merge && !options.adapters.empty())
     throw UsageError("--adapter: an export has adapters only merged into its weights; add --merge");
   if (model.config().adapter.enabled() && !options.merge) return write_adapter(options, model, context);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
   const auto tokenizer = model.known.load_tokenizer();
-  const ModelSpec plain = model_spec(model.config().model);
+  ModelSpec plain = model_spec(model.config().model);
   HfExportOptions exported{.dtype = options.dtype.value_or(model.config().checkpoint.export_dtype),
                            .max_shard_bytes = shard,
                            .generation = model.generation,
@@ -205,6 +205,13 @@ int run(const ExportOptions& options, const CommandContext& context) {
   if (options.merge) {
     deltas = adapters_to_merge(options, model, plain);
     exported.adapters = &deltas;
+    if (deltas.unties(plain)) {
+      untie(model.known.config.model, plain, model.weights);
+      plain = model_spec(model.config().model);
+      context.log.info(
+          "the model ties its head to the embedding, and an adapter changes one of them: the export has both "
+          "(tie_word_embeddings = false)");
+    }
   }
   const MergeError error =
       export_hf(options.output, model.config().model, plain, model.weights, tokenizer.get(), exported);

@@ -18,9 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// With its own adapters.
+ModelSpec spec_of(const Config& config) {
+  ModelSpec spec = model_spec(config.model, config.training.loss_chunk);
+  add_adapters(spec, config.adapter, storage_of(config.model.frozen_dtype));
+  return spec;
+}
+
 ModelFiles open_files(KnownModel known, TensorFolder weights) {
-  ModelSpec spec = model_spec(known.config.model, known.config.training.loss_chunk);
-  add_adapters(spec, known.config.adapter, storage_of(known.config.model.frozen_dtype));
+  ModelSpec spec = spec_of(known.config);
   Json generation = read_generation_config(known.folder);
   return {std::move(known), std::move(spec), std::move(weights), std::move(generation)};
 }
@@ -80,6 +86,11 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
   AdapterDeltas merged;
   if (!options.adapters.empty()) merged = read_adapters(options.adapters, files.spec);
   if (merges_own) merged.add(files.config().adapter, files.weights, 1.0, /*replaces=*/false);
+  if (merged.unties(files.spec)) {
+    untie(files.known.config.model, files.spec, files.weights);
+    files.spec = merges_own ? model_spec(files.config().model, files.config().training.loss_chunk)
+                            : spec_of(files.config());
+  }
   // Without updates, weights are only read: stored as they are used, no step converts them again. Nothing is merged into codes.
   for (UnitSpec& unit : files.spec.units) {
     if (unit.state || (options.with_gradient && (unit.code == WeightCode::none || merged.empty()))) continue;
