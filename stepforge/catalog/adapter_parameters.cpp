@@ -23,6 +23,15 @@ SubTensor adapter_tensor(const std::string& name, const std::string& hf_name, in
   return made;
 }
 
+/// Norms would be those of the whole vocabulary.
+void refuse_dora(const std::string& module, const AdapterConfig& adapter) {
+  if (adapter.type != AdapterType::dora) return;
+  throw UsageError(
+      format("adapter.targets names {}, which dora has no norms for; set adapter.type = \"lora\", or name "
+             "other modules",
+             module));
+}
+
 }  // namespace
 
 Initializer initial_a(AdapterInit init, int64_t rank, int64_t columns) {
@@ -30,17 +39,23 @@ Initializer initial_a(AdapterInit init, int64_t rank, int64_t columns) {
   return {Initializer::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(columns))};
 }
 
+std::optional<Adapter> head_adapter_of(const ParameterSpec& weight, const UnitSpec& unit,
+                                       AdapterChoice& choice, const AdapterConfig& adapter) {
+  ParameterSpec head = weight;
+  head.name = kAdaptedHead;
+  head.tag = ParameterTag::head;
+  head.sub_tensors.front().hf_name = "lm_head.weight";
+  auto made = adapter_of(head, unit, choice, adapter);
+  if (made) refuse_dora(std::string(module_of(head.sub_tensors.front().hf_name)), adapter);
+  return made;
+}
+
 std::optional<Adapter> embedding_adapter_of(const ParameterSpec& table, const UnitSpec& unit,
                                             AdapterChoice& choice, const AdapterConfig& adapter) {
   const SubTensor& tensor = table.sub_tensors.front();
   const std::string module(module_of(tensor.hf_name));
   if (!choice.targets_by_name(module)) return std::nullopt;
-  if (adapter.type == AdapterType::dora) {
-    throw UsageError(
-        format("adapter.targets names {}, an embedding, which dora has no norms for; set adapter.type = "
-               "\"lora\", or name other modules",
-               module));
-  }
+  refuse_dora(module, adapter);
   const int64_t rank = choice.ranks.rank(module);
   const std::string hf_name = format("{}{}", kAdapterPrefix, module);
   SubTensor a = adapter_tensor(
@@ -51,7 +66,7 @@ std::optional<Adapter> embedding_adapter_of(const ParameterSpec& table, const Un
               table.shape.at(1),
               {Initializer::Kind::normal, 1.0}};
   return Adapter{.a = {table.name + ".lora_A", {tensor.rows, rank}, {std::move(a)}, ParameterTag::embedding},
-                 .b = {{table.name + ".lora_B", {table.shape[1], rank}, {std::move(b)}}},
+                 .b = {{table.name + ".lora_B.weight", {table.shape[1], rank}, {std::move(b)}}},
                  .magnitudes = {},
                  .low_rank = {.parts = {{0, 0, choice.ranks.scale(module)}}},
                  .division = table.division(),
@@ -71,7 +86,8 @@ std::optional<Adapter> adapter_of(const ParameterSpec& base, const UnitSpec& uni
     const SubTensor& tensor = base.sub_tensors[i];
     const int64_t begin = std::exchange(row, row + tensor.rows);
     const std::string module(module_of(tensor.hf_name));
-    if (!choice.targets(module)) continue;
+    if (!(base.tag == ParameterTag::matrix ? choice.targets(module) : choice.targets_by_name(module)))
+      continue;
     const int64_t rank = choice.ranks.rank(module);
     const std::vector<int64_t> whole = base.tensor_shape(i);
     const std::string hf_name = format("{}{}", kAdapterPrefix, module);

@@ -25,7 +25,11 @@ struct Adapter {
   bool sums = true;  ///< whether blocks sum gradients of weights that are whole on every rank
 };
 
-using Adapters = std::map<std::string, Adapter>;  // by the name of the parameter
+/// By the name of the parameter, or kAdaptedHead.
+using Adapters = std::map<std::string, Adapter>;
+
+/// The output projection, also if it is tied to an embedding.
+inline constexpr const char* kAdaptedHead = "head.weight";
 
 /// The initial values of A: those of PEFT. `columns`: of the whole matrix.
 Initializer initial_a(AdapterInit init, int64_t rank, int64_t columns);
@@ -38,6 +42,11 @@ std::optional<Adapter> adapter_of(const ParameterSpec& base, const UnitSpec& uni
 /// an embedding would, as in PEFT. Throws UsageError for an adapter that it cannot have.
 std::optional<Adapter> embedding_adapter_of(const ParameterSpec& table, const UnitSpec& unit,
                                             AdapterChoice& choice, const AdapterConfig& adapter);
+
+/// The same of the output projection, the module lm_head, which may be tied to an embedding: `weight` is then the table, and has
+/// one adapter as such and another one as the head.
+std::optional<Adapter> head_adapter_of(const ParameterSpec& weight, const UnitSpec& unit,
+                                       AdapterChoice& choice, const AdapterConfig& adapter);
 
 /// The same of the matrices of experts, which a call with these attributes multiplies by. Each expert has an adapter of its own,
 /// which is where the expert is. Throws UsageError naming a module that is chosen but cannot have one, or if only some experts are

@@ -9,6 +9,7 @@
 #include "stepforge/modelspec/calls/exchange.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/lookup.h"
+#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/magnitude.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/list_rewriter.h"
@@ -41,6 +42,8 @@ class AdapterWriter {
           add_expert_out(call, *found);
         else if (call.is(kLookup))
           add_lookup(call, *found);
+        else if (call.is(kLoss))
+          add_loss(call, *found);
         else
           add_product(call, *found);
       } else if (call.is(kExchange) && leaving_ != nullptr && call.operands.front() == left_) {
@@ -54,8 +57,7 @@ class AdapterWriter {
 
  private:
   const Adapter* adapter_of(const Call& call) const {
-    if (!multiplies(call) && !call.is(kLookup)) return nullptr;
-    const auto found = adapters_.find(call.weights.front().name);
+    const auto found = adapters_.find(adapted_name(call));
     return found == adapters_.end() ? nullptr : &found->second;
   }
 
@@ -68,6 +70,26 @@ class AdapterWriter {
     return rewriter_.add(std::move(call));
   }
 
+  /// h = A x.
+  int add_a(const Call& call, const Adapter& adapter, int x) {
+    if (dropout_)
+      x = add(call, kDropout, ".dropout", {x},
+              {.attributes = DropoutAttributes{stream_key(0, adapter.a.name), first_channel(adapter)},
+               .recompute = true});
+    return add(call, kLinear, ".A", {x},
+               {.weights = {call_weight(adapter.a)},
+                .sums_weight_gradients = adapter.sums && adapter.division == Division::rows});
+  }
+
+  /// h = A x, from which the loss makes the second term of its logits.
+  void add_loss(const Call& call, const Adapter& adapter) {
+    Call moved = rewriter_.moved(call);
+    moved.operands.push_back(add_a(call, adapter, moved.operands.front()));
+    moved.weights.push_back(call_weight(adapter.b.front()));
+    std::any_cast<LossAttributes&>(moved.attributes).adapter_scale = adapter.low_rank.parts.front().scale;
+    rewriter_.replace(call, std::move(moved));
+  }
+
   /// h = A x, then the product itself, then what B adds to it.
   void add_product(const Call& call, const Adapter& adapter) {
     Call moved = rewriter_.moved(call);
@@ -77,13 +99,7 @@ class AdapterWriter {
       x = add(call, kExchange, ".enter", {x},
               {.attributes = ExchangeAttributes{ExchangeKind::gather, ExchangeKind::sum_slice},
                .recompute = true});
-    if (dropout_)
-      x = add(call, kDropout, ".dropout", {x},
-              {.attributes = DropoutAttributes{stream_key(0, adapter.a.name), first_channel(adapter)},
-               .recompute = true});
-    int h = add(call, kLinear, ".A", {x},
-                {.weights = {call_weight(adapter.a)},
-                 .sums_weight_gradients = adapter.sums && adapter.division == Division::rows});
+    int h = add_a(call, adapter, x);
     rewriter_.replace(call, std::move(moved));
     if (beside.scatters_result)
       h = add(call, kExchange, ".leave", {h},
@@ -180,6 +196,11 @@ class AdapterWriter {
 };
 
 }  // namespace
+
+std::string adapted_name(const Call& call) {
+  if (call.is(kLoss)) return kAdaptedHead;
+  return multiplies(call) || call.is(kLookup) ? call.weights.front().name : "";
+}
 
 bool multiplies(const Call& call) {
   return call.is(kLinear) || call.is(kExpertIn) || call.is(kExpertOut);

@@ -14,6 +14,7 @@
 #include "stepforge/catalog/module_names.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/lookup.h"
+#include "stepforge/modelspec/calls/loss.h"
 
 namespace stepforge {
 
@@ -21,7 +22,7 @@ namespace {
 
 bool may_have_adapters(const BlockSpec& block, const AdapterChoice& choice) {
   if (block.kind == BlockKind::layer) return choice.has_layer(block.layer);
-  return block.kind == BlockKind::embedding && choice.has_others();
+  return (block.kind == BlockKind::embedding || block.kind == BlockKind::head) && choice.has_others();
 }
 
 /// That of a parameter, by which `call` multiplies or in which it looks up.
@@ -29,10 +30,11 @@ std::optional<Adapter> adapter_beside(const Call& call, const ParameterSpec& par
                                       AdapterChoice& choice, const AdapterConfig& adapter) {
   if (call.is(kLinear)) return adapter_of(parameter, unit, choice, adapter);
   if (call.is(kLookup)) return embedding_adapter_of(parameter, unit, choice, adapter);
+  if (call.is(kLoss)) return head_adapter_of(parameter, unit, choice, adapter);
   return expert_adapter_of(parameter, attributes_of<ExpertsAttributes>(call), choice, adapter);
 }
 
-/// The adapters of the matrices that the layers multiply by, and of the embedding.
+/// The adapters of the matrices that the layers multiply by, of the embedding and of the head.
 Adapters choose_adapters(const ModelSpec& model, AdapterChoice& choice, const AdapterConfig& adapter) {
   Adapters adapters;
   for (const BlockSpec& block : model.blocks) {
@@ -41,24 +43,35 @@ Adapters choose_adapters(const ModelSpec& model, AdapterChoice& choice, const Ad
       const UnitSpec& unit = model.units.at(static_cast<size_t>(index));
       for (const ParameterSpec& parameter : unit.parameters) {
         const auto found = std::ranges::find_if(block.list.calls, [&](const Call& call) {
-          return (multiplies(call) || call.is(kLookup)) && call.weights.front().name == parameter.name;
+          return !adapted_name(call).empty() && call.weights.front().name == parameter.name;
         });
         if (found == block.list.calls.end()) continue;
         if (auto made = adapter_beside(*found, parameter, unit, choice, adapter))
-          adapters.emplace(parameter.name, std::move(*made));
+          adapters.emplace(adapted_name(*found), std::move(*made));
       }
     }
   }
   return adapters;
 }
 
+/// Those of the head are a unit of its blocks: W may be in that of the embedding, which other ranks may have.
+void add_head_parameters(ModelSpec& model, const Adapter& adapter) {
+  const int index = static_cast<int>(model.units.size());
+  model.units.push_back({.name = "head.adapter", .parameters = {adapter.a, adapter.b.front()}});
+  for (BlockSpec& block : model.blocks)
+    if (std::ranges::any_of(block.list.calls, [](const Call& call) { return call.is(kLoss); }))
+      block.units.push_back(index);
+}
+
 /// Puts A and B behind the parameters of the unit that has W.
 void add_parameters(ModelSpec& model, const Adapters& adapters) {
+  if (const auto head = adapters.find(kAdaptedHead); head != adapters.end())
+    add_head_parameters(model, head->second);
   for (UnitSpec& unit : model.units) {
     const std::vector<ParameterSpec> base = unit.parameters;
     for (const ParameterSpec& parameter : base) {
       const auto found = adapters.find(parameter.name);
-      if (found == adapters.end()) continue;
+      if (found == adapters.end() || parameter.name == kAdaptedHead) continue;
       unit.parameters.push_back(found->second.a);
       std::ranges::copy(found->second.b, std::back_inserter(unit.parameters));
       std::ranges::copy(found->second.magnitudes, std::back_inserter(unit.parameters));
@@ -81,6 +94,15 @@ bool is_also_trained(const ParameterSpec& parameter, ModuleNames& names) {
   return trained != nullptr;
 }
 
+/// Whether a call by this weight has an adapter beside it: one of lookup and head, if they are tied.
+bool has_adapter(const ModelSpec& model, const ParameterSpec& weight, const Adapters& adapters) {
+  return std::ranges::any_of(model.blocks, [&](const BlockSpec& block) {
+    return std::ranges::any_of(block.list.calls, [&](const Call& call) {
+      return adapters.contains(adapted_name(call)) && call.weights.front().name == weight.name;
+    });
+  });
+}
+
 void freeze_base(ModelSpec& model, const Adapters& adapters, const AdapterConfig& adapter,
                  const WeightStorage& frozen) {
   ModuleNames also_train("adapter.also_train", adapter.also_train);
@@ -92,7 +114,7 @@ void freeze_base(ModelSpec& model, const Adapters& adapters, const AdapterConfig
         if (is_adapter_tensor(tensor)) return false;
         modules.emplace_back(module_of(tensor));
         const bool named = is_also_trained(parameter, also_train);
-        if (named && adapters.contains(parameter.name))
+        if (named && has_adapter(model, parameter, adapters))
           throw UsageError(format(
               "adapter.also_train names {}, which has an adapter: leave it out there, or in adapter.targets",
               module_of(tensor)));

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
@@ -70,12 +71,28 @@ void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, c
   pick(&KernelTable::part_losses, logits)(logits, wide_labels, part, largest, terms, gradient, token_loss);
 }
 
+bool has_gradients(const LinearCrossEntropyOutputs& outputs, const LowRankLogits& term) {
+  return outputs.grad_hidden.defined() || outputs.grad_weight.defined() || term.grad_values.defined() ||
+         term.grad_weight.defined();
+}
+
+void check_term(const LowRankLogits& term, const at::Tensor& hidden, const at::Tensor& weight) {
+  if (!term.values.defined()) return;
+  const int64_t rank = term.values.size(1);
+  check_tensor(term.values, "low-rank logits: values", {hidden.size(0), rank}, hidden.scalar_type());
+  check_tensor(term.weight, "low-rank logits: weight", {weight.size(0), rank}, hidden.scalar_type());
+  if (term.grad_values.defined())
+    check_tensor(term.grad_values, "low-rank logits: grad_values", term.values.sizes(), hidden.scalar_type());
+  if (term.grad_weight.defined())
+    check_tensor(term.grad_weight, "low-rank logits: grad_weight", term.weight.sizes(), compute_type(hidden));
+}
+
 /// Computes the chunks one after the other; owns the workspace they share.
 class ChunkedHead {
  public:
   ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, const LossGradient& gradient, int64_t chunk,
               const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part,
-              const TensorExchange& ranks)
+              const TensorExchange& ranks, const LowRankLogits& term)
       : hidden_(hidden),
         weight_(weight),
         gradient_(gradient),
@@ -83,6 +100,7 @@ class ChunkedHead {
         outputs_(outputs),
         part_(part),
         ranks_(ranks),
+        term_(term),
         weight_written_(outputs.accumulate_weight) {
     logits_ = at::empty({std::min(chunk, hidden.size(0)), weight.size(0)}, hidden.options());
   }
@@ -95,27 +113,36 @@ class ChunkedHead {
     if (labels.is_cpu() && !outputs_.logits.defined() && !has_valid_label(labels)) {
       token_loss.zero_();
       if (chunk_gradient_.soft.any()) chunk_gradient_.soft.divergence.zero_();
-      if (outputs_.grad_hidden.defined()) outputs_.grad_hidden.slice(0, begin, end).zero_();
+      for (const at::Tensor& gradient : {outputs_.grad_hidden, term_.grad_values})
+        if (gradient.defined()) gradient.slice(0, begin, end).zero_();
       return;
     }
     const at::Tensor hidden = hidden_.slice(0, begin, end);
     const at::Tensor logits = logits_.slice(0, 0, end - begin);
     linear_product(hidden, weight_, logits);
+    const LowRankLogits term = term_of(begin, end);
+    if (term.values.defined()) add_low_rank(logits, term);
     if (gradient_.cap > 0) cap_logits(logits, gradient_.cap);
     if (outputs_.logits.defined()) outputs_.logits.slice(0, begin, end).copy_(logits);
     if (outputs_.top_ids.defined()) find_top(logits, begin, end);
-    const bool with_gradients = outputs_.grad_hidden.defined() || outputs_.grad_weight.defined();
+    const bool with_gradients = has_gradients(outputs_, term_);
     losses(logits, labels, token_loss, with_gradients);
     if (!with_gradients) return;
     if (outputs_.grad_hidden.defined()) {
       linear_input_gradient(logits, weight_, at::Tensor(), outputs_.grad_hidden.slice(0, begin, end));
     }
     if (outputs_.grad_weight.defined()) add_weight_gradient(logits, hidden);
+    add_gradients_of(term, logits);
   }
 
   /// Call it after all chunks: a gradient that no chunk wrote becomes zero.
   void finish() {
     if (outputs_.grad_weight.defined() && !weight_written_) outputs_.grad_weight.zero_();
+    if (!term_.grad_weight.defined()) return;
+    if (term_written_)
+      term_.grad_weight.mul_(term_.factor);
+    else
+      term_.grad_weight.zero_();
   }
 
  private:
@@ -159,6 +186,22 @@ class ChunkedHead {
     }
   }
 
+  /// That of some tokens; the gradient of its weight is that of all.
+  LowRankLogits term_of(int64_t begin, int64_t end) const {
+    LowRankLogits term = term_;
+    for (at::Tensor* rows : {&term.values, &term.grad_values})
+      if (rows->defined()) *rows = rows->slice(0, begin, end);
+    return term;
+  }
+
+  void add_gradients_of(const LowRankLogits& term, const at::Tensor& grad_logits) {
+    if (at::Tensor values = term.grad_values; values.defined())
+      at::addmm_out(values, values, grad_logits, term.weight, 0, term.factor);
+    if (!term.grad_weight.defined()) return;
+    linear_weight_gradient(grad_logits, term.values, term.grad_weight, term_written_);
+    term_written_ = true;
+  }
+
   void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& hidden) {
     linear_weight_gradient(grad_logits, hidden, outputs_.grad_weight, weight_written_);
     weight_written_ = true;
@@ -171,7 +214,9 @@ class ChunkedHead {
   const LinearCrossEntropyOutputs& outputs_;
   const VocabularyPart& part_;
   const TensorExchange& ranks_;
+  const LowRankLogits& term_;
   bool weight_written_;
+  bool term_written_ = false;
   at::Tensor logits_;  ///< of one chunk, then their gradient
 };
 
@@ -200,7 +245,7 @@ void check_top(const at::Tensor& weight, const at::Tensor& hidden, const LinearC
 
 void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                            const LossGradient& gradient, const LinearCrossEntropyOutputs& outputs,
-                           const TensorExchange& ranks) {
+                           const TensorExchange& ranks, const LowRankLogits& term) {
   check_shape(hidden, "linear_cross_entropy hidden", {hidden.size(0), hidden.size(1)});
   check_tensor(weight, "linear_cross_entropy weight", {weight.size(0), hidden.size(1)}, hidden.scalar_type());
   check_shape(labels, "linear_cross_entropy labels", {hidden.size(0)});
@@ -213,14 +258,14 @@ void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, c
     check_tensor(outputs.grad_weight, "linear_cross_entropy grad_weight", weight.sizes(),
                  compute_type(hidden));
   }
-  if (outputs.grad_hidden.defined() || outputs.grad_weight.defined())
-    check_gradient(gradient, labels, "linear_cross_entropy");
+  check_term(term, hidden, weight);
+  if (has_gradients(outputs, term)) check_gradient(gradient, labels, "linear_cross_entropy");
   check_soft(gradient, labels);
   if (outputs.top_ids.defined()) check_top(weight, hidden, outputs, ranks);
   if (outputs.logits.defined()) {
     check_tensor(outputs.logits, "linear_cross_entropy logits", {hidden.size(0), weight.size(0)},
                  compute_type(hidden));
-    if (outputs.grad_hidden.defined() || outputs.grad_weight.defined()) {
+    if (has_gradients(outputs, term)) {
       throw Error(
           "linear_cross_entropy: logits are returned only without gradients; "
           "request either logits or gradients");
@@ -257,6 +302,11 @@ at::Tensor of_all_parts(const at::Tensor& logits, const VocabularyPart& part, co
   return all;
 }
 
+void add_low_rank(const at::Tensor& logits, const LowRankLogits& term) {
+  at::Tensor sum = logits;
+  at::addmm_out(sum, sum, term.values, term.weight.t(), 1, term.factor);
+}
+
 void cap_logits(const at::Tensor& logits, double cap) {
   pick(&KernelTable::cap_logits, logits)(logits, cap);
 }
@@ -276,10 +326,10 @@ void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& 
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                           const LossGradient& gradient, int64_t chunk,
                           const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part,
-                          const TensorExchange& ranks) {
-  check_linear_operands(hidden, weight, labels, gradient, outputs, ranks);
+                          const TensorExchange& ranks, const LowRankLogits& term) {
+  check_linear_operands(hidden, weight, labels, gradient, outputs, ranks, term);
   if (chunk < 1) throw Error(format("linear_cross_entropy: chunk = {} tokens: must be at least 1", chunk));
-  ChunkedHead head(hidden, weight, gradient, chunk, outputs, part, ranks);
+  ChunkedHead head(hidden, weight, gradient, chunk, outputs, part, ranks, term);
   const int64_t tokens = hidden.size(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
     const int64_t end = std::min(begin + chunk, tokens);

@@ -50,6 +50,18 @@ void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& 
 /// logits = cap * tanh(logits / cap), in place. fp32, bf16 or fp64.
 void cap_logits(const at::Tensor& logits, double cap);
 
+/// A low-rank term of the logits: factor values weight^T, added before they are capped.
+struct LowRankLogits {
+  at::Tensor values = {};  ///< [N, r] of hidden's type; undefined if there is no such term
+  at::Tensor weight = {};  ///< [V, r] likewise
+  double factor = 1.0;
+  at::Tensor grad_values = {};  ///< [N, r] of hidden's type, written; undefined: not computed
+  at::Tensor grad_weight = {};  ///< fp32 [V, r], likewise
+};
+
+/// logits += the term.
+void add_low_rank(const at::Tensor& logits, const LowRankLogits& term);
+
 /// The outputs of linear_cross_entropy. Undefined tensors are not computed.
 struct LinearCrossEntropyOutputs {
   at::Tensor token_loss = {};      ///< fp32 [N], required
@@ -73,10 +85,11 @@ struct LinearCrossEntropyOutputs {
 /// If weight holds a part of the vocabulary, each rank calls it with its own part and the same other
 /// arguments. Losses are those of the whole vocabulary, the same on all ranks; grad_weight and logits are this
 /// rank's, and grad_hidden is its share, of which the caller forms the sum. The ranks exchange three numbers per
-/// token, or the logits if ranks.parallel.whole_logits, which gradient.loss needs.
+/// token, or the logits if ranks.parallel.whole_logits, which gradient.loss needs. Of `term` they have the same part: weight and
+/// its gradient are this rank's, and grad_values is a share.
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                           const LossGradient& gradient, int64_t chunk,
                           const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part = {},
-                          const TensorExchange& ranks = {});
+                          const TensorExchange& ranks = {}, const LowRankLogits& term = {});
 
 }  // namespace stepforge

@@ -59,10 +59,8 @@ ValueType elementwise_weight(const TypePlace& place, const std::string& weight, 
 
 ValueType loss_gradient(const TypePlace& place, ValueType x, WeightTypes& weights) {
   const bool divided = place.division() != Division::whole;
-  add_weight(place, weights, place.weights().front().name,
-             divided              ? channels
-             : of_other_tokens(x) ? partial
-                                  : replicated);
+  for (const CallWeight& weight : place.weights())
+    add_weight(place, weights, weight.name, divided ? channels : of_other_tokens(x) ? partial : replicated);
   return divided ? partial : x;
 }
 

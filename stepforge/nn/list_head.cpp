@@ -36,8 +36,8 @@ CallList before_loss(CallList list) {
   return list;
 }
 
-at::Tensor result_of(ListBlock& block, const at::Tensor& input, const Context& context) {
-  return block.forward({input}, context, /*trains=*/false).outputs.front();
+Bundle results_of(ListBlock& block, const at::Tensor& input, const Context& context) {
+  return block.forward({input}, context, /*trains=*/false).outputs;
 }
 
 }  // namespace
@@ -46,6 +46,7 @@ ListHead::ListHead(const CallList& training, const CallList& generation, const P
                    std::shared_ptr<const LayerResources> resources)
     : call_(loss_of(training)),
       weight_(parameters(call_.weights.front().name)),
+      adapter_(call_.weights.size() > 1 ? &parameters(call_.weights[1].name) : nullptr),
       resources_(resources),
       block_(training, generation, parameters, resources),
       states_(before_loss(training), before_loss(generation), parameters, std::move(resources)) {}
@@ -62,12 +63,13 @@ LossResult ListHead::loss(const Bundle& inputs, const Context& context, bool wit
   const TopLogits& top = context.top;
   LossResult result;
   if (!with_logits && top.count == 0) {
-    result.token_loss = result_of(block_, inputs.at(0), context).view({-1});
+    result.token_loss = results_of(block_, inputs.at(0), context).front().view({-1});
     return result;
   }
   require_logits(call_);
   const auto& attributes = attributes_of<LossAttributes>(call_);
-  const at::Tensor hidden = result_of(states_, inputs.at(0), context);
+  const Bundle states = results_of(states_, inputs.at(0), context);
+  const at::Tensor& hidden = states.front();
   const at::Tensor weight = weight_.value().detach();
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(compute_type(hidden)));
@@ -80,7 +82,7 @@ LossResult ListHead::loss(const Bundle& inputs, const Context& context, bool wit
   }
   linear_cross_entropy(hidden, weight, context.batch->labels, {.cap = attributes.logit_cap}, attributes.chunk,
                        outputs, vocabulary_part(weight_.spec()),
-                       attributes.parts > 1 ? resources_->tensor : TensorExchange());
+                       attributes.parts > 1 ? resources_->tensor : TensorExchange(), term_of(states));
   result.token_loss = outputs.token_loss;
   if (with_logits) result.logits = of_all(outputs.logits);
   result.top_logits = outputs.top_logits;
@@ -95,13 +97,21 @@ at::Tensor ListHead::last_logits(const Bundle& inputs, const Context& context) {
   const int64_t rows = context.batch->host.rows;
   const int64_t count = hidden.size(0) / rows;
   const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
-  const at::Tensor states = result_of(states_, last, context);
+  const Bundle states = results_of(states_, last, context);
   const at::Tensor weight = weight_.value().detach();
-  const at::Tensor logits = at::empty({rows, weight.size(0)}, states.options());
-  linear_product(states, weight, logits);
+  const at::Tensor logits = at::empty({rows, weight.size(0)}, states.front().options());
+  linear_product(states.front(), weight, logits);
+  if (adapter_ != nullptr) add_low_rank(logits, term_of(states));
   const double cap = attributes_of<LossAttributes>(call_).logit_cap;
   if (cap > 0) cap_logits(logits, cap);
   return of_all(logits.to(at::kFloat));
+}
+
+LowRankLogits ListHead::term_of(const Bundle& states) const {
+  if (adapter_ == nullptr) return {};
+  return {.values = states.at(1),
+          .weight = adapter_->value().detach(),
+          .factor = attributes_of<LossAttributes>(call_).adapter_scale};
 }
 
 at::Tensor ListHead::of_all(const at::Tensor& logits) const {

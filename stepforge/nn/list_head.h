@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/nn/list_block.h"
 
 namespace stepforge {
@@ -24,8 +25,12 @@ class ListHead : public Head {
   /// Logits of the whole vocabulary, from those of this part.
   at::Tensor of_all(const at::Tensor& logits) const;
 
+  /// The low-rank term of the logits, if the loss has one. `states`: what states_ makes.
+  LowRankLogits term_of(const Bundle& states) const;
+
   Call call_;  ///< the loss
   Parameter& weight_;
+  Parameter* adapter_;  ///< B; null without an adapter of the head
   std::shared_ptr<const LayerResources> resources_;
   ListBlock block_;
   ListBlock states_;  ///< the calls before the loss

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// loss(x; weight) -> token_loss: the output projection and the cross-entropy, in chunks of tokens (kernels/cross_entropy.h). In
-// training backward computes the losses too, so that the logits of a chunk are made once.
+// loss(x[, t]; weight[, B]) -> token_loss: the output projection and the cross-entropy, in chunks of tokens
+// (kernels/cross_entropy.h). In training backward computes the losses too, so that the logits of a chunk are made once. With a
+// low-rank adapter of the projection, t = A x is an ordinary linear(), and scale t B^T is added to the logits.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,7 @@ struct LossAttributes {
   int64_t soft_targets =
       0;  ///< in training: tokens of a teacher that each label has (kernels/soft_targets.h)
   int64_t numbers_per_logit = 0;  ///< fp32 numbers that a loss of a plug-in allocates, with its gradient
+  double adapter_scale = 0.0;     ///< of t B^T
 };
 
 /// What soft targets need: of all tokens ids, log-probabilities and the divergence; of a chunk, for each target, an int64 column, three fp32
@@ -32,35 +34,54 @@ inline void add_soft_targets(const LossAttributes& loss, CallWorkspace& workspac
   if (loss.parts > 1 && !loss.whole_logits) workspace.backward.chunk_token.fp32 += count / 4;
 }
 
+namespace loss_row {
+
+inline CallWorkspace workspace(const CallView& view) {
+  const auto& loss = view.attributes<LossAttributes>();
+  const CallWeight& weight = view.call.weights[0];
+  CallWorkspace made;
+  made.forward.chunk = made.backward.chunk = loss.chunk;
+  made.forward.chunk_token.compute = weight.shape[0];
+  if (loss.parts > 1 && loss.whole_logits) made.forward.chunk_token.compute += loss.vocabulary;
+  if (loss.parts > 1 && !loss.whole_logits) made.forward.chunk_token.fp32 = 4 + loss.parts;
+  made.backward.token.fp32 = loss.pairs ? 1 : 0;
+  made.backward.chunk_token.fp32 = loss.numbers_per_logit * loss.vocabulary;
+  add_soft_targets(loss, made);
+  made.forward.narrow = bf16_product(weight.shape[1], weight.shape[0]);
+  made.backward.narrow = std::max(made.forward.narrow, bf16_product(weight.shape[0], weight.shape[1]));
+  for (const CallWeight& trained : view.call.weights)
+    if (trained.trained)
+      made.backward.narrow_token = std::max(made.backward.narrow_token, bf16_product(1, trained.shape[1]));
+  // The gradient of B is summed over chunks before it is scaled.
+  if (view.call.weights.size() > 1 && view.call.weights[1].trained)
+    made.backward.fixed_fp32 = view.call.weights[1].elements();
+  return made;
+}
+
+}  // namespace loss_row
+
 inline constexpr CallKind kLoss = {
     .name = "loss",
     .rule = TypeRule::loss,
     .results =
         [](const CallView& view) {
-          require_width(view, 0, view.call.weights.at(0).shape.at(1));
+          for (std::size_t i = 0; i < view.operands.size(); ++i)
+            require_width(view, i, view.call.weights.at(i).shape.at(1));
           return std::vector<LayerValue>{
               {.name = "", .width = 1, .rows = view.operands[0].rows, .type = ElementType::fp32}};
         },
-    .derivative_reads = [](const CallView&) { return CallValues{.operands = 1, .results = 1}; },
-    .flops = [](const CallView& view) { return 2.0 * static_cast<double>(view.call.weights[0].elements()); },
-    .workspace =
+    .derivative_reads =
         [](const CallView& view) {
-          const auto& loss = view.attributes<LossAttributes>();
-          const CallWeight& weight = view.call.weights[0];
-          CallWorkspace made;
-          made.forward.chunk = made.backward.chunk = loss.chunk;
-          made.forward.chunk_token.compute = weight.shape[0];
-          if (loss.parts > 1 && loss.whole_logits) made.forward.chunk_token.compute += loss.vocabulary;
-          if (loss.parts > 1 && !loss.whole_logits) made.forward.chunk_token.fp32 = 4 + loss.parts;
-          made.backward.token.fp32 = loss.pairs ? 1 : 0;
-          made.backward.chunk_token.fp32 = loss.numbers_per_logit * loss.vocabulary;
-          add_soft_targets(loss, made);
-          made.forward.narrow = bf16_product(weight.shape[1], weight.shape[0]);
-          made.backward.narrow =
-              std::max(made.forward.narrow, bf16_product(weight.shape[0], weight.shape[1]));
-          if (weight.trained) made.backward.narrow_token = bf16_product(1, weight.shape[1]);
-          return made;
+          return CallValues{.operands = view.operands.size() > 1 ? 0b11U : 1U, .results = 1};
         },
+    .flops =
+        [](const CallView& view) {
+          double flops = 0;
+          for (const CallWeight& weight : view.call.weights)
+            flops += 2.0 * static_cast<double>(weight.elements());
+          return flops;
+        },
+    .workspace = loss_row::workspace,
     .exchanges =
         [](const CallView& view) {
           const auto& loss = view.attributes<LossAttributes>();
@@ -78,11 +99,13 @@ inline constexpr CallKind kLoss = {
     .text =
         [](const CallView& view) {
           const auto& loss = view.attributes<LossAttributes>();
-          return format("{} tokens at once{}{}", loss.chunk,
+          const auto& weights = view.call.weights;
+          return format("{} tokens at once{}{}{}", loss.chunk,
                         loss.logit_cap > 0 ? format(", cap {}", loss.logit_cap) : "",
                         loss.pairs              ? ", weighed by pairs"
                         : loss.soft_targets > 0 ? format(", {} tokens of a teacher", loss.soft_targets)
-                                                : "");
+                                                : "",
+                        weights.size() > 1 ? format(", rank {}", weights[1].shape[1]) : "");
         },
 };
 
