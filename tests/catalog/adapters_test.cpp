@@ -9,6 +9,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/modelspec/call_kind.h"
+#include "stepforge/modelspec/calls/lookup.h"
+#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/low_rank.h"
 #include "stepforge/modelspec/calls/magnitude.h"
 #include "stepforge/modelspec/value_types.h"
@@ -175,6 +177,107 @@ TEST(Adapters, AreDividedLikeTheRowsOrColumnsOfTheirMatrix) {
   EXPECT_TRUE(find_call(model, "qkv.A")->sums_weight_gradients);
   EXPECT_FALSE(find_call(model, "qkv.B")->sums_weight_gradients);
   EXPECT_TRUE(find_call(model, "out.B")->sums_weight_gradients) << "each rank has other tokens";
+}
+
+const std::string kEmbedding = "base_model.model.model.embed_tokens.lora_embedding_";
+const std::string kHead = "base_model.model.lm_head.lora_";
+
+TEST(Adapters, OfEmbeddingAndHeadAreThereIfTheyAreNamed) {
+  for (const bool tied : {false, true}) {
+    const auto names = [&](const Strings& targets) {
+      return trained(adapted(small_lora(targets), "llama", tied));
+    };
+    const std::set<std::string> of_embedding{kEmbedding + "A", kEmbedding + "B"};
+    const std::set<std::string> of_head{kHead + "A.weight", kHead + "B.weight"};
+    EXPECT_EQ(names({"embed_tokens"}), of_embedding) << tied;
+    EXPECT_EQ(names({"lm_head"}), of_head) << tied;
+    EXPECT_EQ(names({"all-linear", "embed_tokens", "lm_head"}),
+              of_modules(0, kAll) + of_modules(1, kAll) + of_embedding + of_head)
+        << tied;
+  }
+}
+
+TEST(Adapters, OfTheEmbeddingAreARowOfAForEachTokenTimesB) {
+  const ModelSpec model = adapted(small_lora({"embed_tokens"}), "gemma2");
+  const Call* rows = find_call(model, "embedding.A", 0);
+  const Call* sum = find_call(model, "embedding.B", 0);
+  ASSERT_TRUE(rows != nullptr && sum != nullptr);
+  EXPECT_EQ(std::any_cast<const LookupAttributes&>(rows->attributes).factor,
+            std::any_cast<const LookupAttributes&>(find_call(model, "embedding", 0)->attributes).factor)
+      << "what a family multiplies rows by";
+  EXPECT_EQ(std::any_cast<const LowRankAttributes&>(sum->attributes).parts.at(0).scale, 2.0);
+  const ParameterSpec& a = parameter(model, "embedding.weight.lora_A");
+  const ParameterSpec& b = parameter(model, "embedding.weight.lora_B.weight");
+  EXPECT_EQ(a.shape, (std::vector<int64_t>{model.vocab_size, 4}));
+  EXPECT_EQ(b.shape, (std::vector<int64_t>{model.width, 4}));
+  EXPECT_EQ(a.sub_tensors[0].init.kind, Initializer::Kind::zeros);
+  EXPECT_EQ(b.sub_tensors[0].init.kind, Initializer::Kind::normal) << "as PEFT begins";
+  EXPECT_EQ(b.sub_tensors[0].init.std, 1.0);
+}
+
+TEST(Adapters, OfTheHeadAreASecondTermOfItsLogits) {
+  const ModelSpec model = adapted(small_lora({"lm_head"}), "llama", /*tied=*/true);
+  const Call& loss = model.blocks.back().list.calls.back();
+  ASSERT_TRUE(loss.is(kLoss));
+  ASSERT_EQ(loss.weights.size(), 2U);
+  EXPECT_EQ(loss.weights[0].name, "embedding.weight");
+  EXPECT_FALSE(loss.weights[0].trained);
+  EXPECT_EQ(loss.weights[1].name, "head.weight.lora_B.weight");
+  EXPECT_EQ(loss.weights[1].shape, (std::vector<int64_t>{model.vocab_size, 4}));
+  EXPECT_EQ(std::any_cast<const LossAttributes&>(loss.attributes).adapter_scale, 2.0);
+  EXPECT_EQ(find_call(model, "embedding.A", 0), nullptr) << "the embedding is as it was";
+}
+
+TEST(Adapters, OfEmbeddingAndHeadAreDividedLikeTheVocabulary) {
+  for (const bool tied : {false, true}) {
+    for (const TensorParallel& tensor : {TensorParallel{1, 2, true}, TensorParallel{1, 2, false}}) {
+      const ModelSpec model =
+          adapted(small_lora({"all-linear", "embed_tokens", "lm_head"}), "llama", tied, tensor);
+      check_value_types(model);
+      const ParameterSpec& table = parameter(model, "embedding.weight");
+      for (const char* name : {"embedding.weight.lora_A", "head.weight.lora_B.weight"}) {
+        const ParameterSpec& divided = parameter(model, name);
+        EXPECT_EQ(divided.division(), Division::rows) << name;
+        EXPECT_EQ(divided.slice_of(0).offsets, (std::vector<int64_t>{table.slice_of(0).offsets[0], 0}));
+        EXPECT_EQ(divided.tensor_shape(0), (std::vector<int64_t>{model.vocab_size, 4}));
+      }
+      EXPECT_EQ(parameter(model, "embedding.weight.lora_B.weight").division(), Division::whole);
+      EXPECT_EQ(parameter(model, "head.weight.lora_A").division(), Division::whole);
+      EXPECT_NE(find_call(model, "leave.A", 0), nullptr) << "rows of A are summed before B";
+      EXPECT_EQ(find_call(model, "embedding.B", 0)->sums_weight_gradients, tensor.sequence);
+      EXPECT_TRUE(find_call(model, "loss.A", model.blocks.size() - 1)->sums_weight_gradients);
+    }
+  }
+}
+
+TEST(Adapters, OfEmbeddingAndHeadAreRefusedWhereTheyWouldMeanSomethingElse) {
+  const auto refusal = [](AdapterConfig adapter, bool tied = false) {
+    return message_of<UsageError>([&] { adapted(adapter, "llama", tied); });
+  };
+  for (const char* module : {"embed_tokens", "lm_head"}) {
+    AdapterConfig adapter = small_lora({module});
+    adapter.type = AdapterType::dora;
+    EXPECT_CONTAINS(refusal(adapter), module, "dora", "adapter.type");
+    adapter = small_lora({"q_proj", module});
+    adapter.also_train = {module};
+    EXPECT_CONTAINS(refusal(adapter), "adapter.also_train names", module);
+    adapter.also_train = {"embed_tokens"};
+    EXPECT_CONTAINS(refusal(adapter, /*tied=*/true), "adapter.also_train names", "embed_tokens");
+    adapter = small_lora({"q_proj", module});
+    adapter.layers = {1};
+    EXPECT_CONTAINS(refusal(adapter), "matches none", module);
+  }
+}
+
+TEST(Adapters, OfTheHeadHaveDropoutAndThoseOfTheEmbeddingNone) {
+  AdapterConfig adapter = small_lora({"embed_tokens", "lm_head"});
+  adapter.dropout = 0.5;
+  const ModelSpec model = adapted(adapter);
+  const auto dropouts = [](const BlockSpec& block) {
+    return std::ranges::count_if(block.list.calls, [](const Call& call) { return call.is(kDropout); });
+  };
+  EXPECT_EQ(dropouts(model.blocks.front()), 0) << "as in PEFT";
+  EXPECT_EQ(dropouts(model.blocks.back()), 1);
 }
 
 TEST(Adapters, MayTrainModulesOfTheModelToo) {

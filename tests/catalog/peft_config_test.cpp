@@ -31,6 +31,11 @@ TEST(PeftConfig, NamesModulesByTheirLastPartWhereThatNamesNoOthers) {
             Json({"model.layers.0.mlp.up_proj"}));
 }
 
+TEST(PeftConfig, NamesEmbeddingAndHeadAsOtherModules) {
+  EXPECT_EQ(written(small_lora({"q_proj", "embed_tokens", "lm_head"}))["target_modules"],
+            Json({"embed_tokens", "lm_head", "q_proj"}));
+}
+
 TEST(PeftConfig, WhatIsWrittenIsReadAsTheSameAdapters) {
   AdapterConfig adapter = small_lora({"q_proj", "v_proj", "model.layers.1.mlp.up_proj"});
   adapter.patterns = {{.pattern = "v_proj", .rank = 2}, {.pattern = ".*up_proj", .alpha = 3}};
@@ -113,6 +118,10 @@ TEST(PeftConfig, RefusesWhatItCannotCompute) {
   EXPECT_CONTAINS(refusal("exclude_modules", {"k_proj"}), "exclude_modules");
   EXPECT_CONTAINS(refusal("use_new_method", true), "use_new_method");
   EXPECT_CONTAINS(refusal("r", 0), "adapter_config.json");
+  Json tied = of_peft("ensure_weight_tying", true);
+  EXPECT_NO_THROW(read_peft_config(tied, "config")) << "no module is tied";
+  tied["target_modules"] = {"embed_tokens", "lm_head"};
+  EXPECT_CONTAINS(message_of<FormatError>([&] { read_peft_config(tied, "config"); }), "ensure_weight_tying");
   EXPECT_NO_THROW(read_peft_config(of_peft("inference_mode", true), "config"));
 }
 

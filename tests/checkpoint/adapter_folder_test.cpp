@@ -98,6 +98,55 @@ TEST(AdapterFolder, WithMagnitudesTheRowsOfTheSumHaveTheseNorms) {
                   "lora_magnitude_vector");
 }
 
+constexpr const char* kTablePrefix = "base_model.model.model.embed_tokens.";
+constexpr const char* kHeadPrefix = "base_model.model.lm_head.";
+
+/// As PEFT writes them: A and B of both, and copies of the weights beside them.
+std::vector<Named> vocabulary_adapters(const at::Tensor& table, const at::Tensor& head) {
+  return {{std::string(kTablePrefix) + "lora_embedding_A", random_tensor({3, kModel.vocab_size}, 1)},
+          {std::string(kTablePrefix) + "lora_embedding_B", random_tensor({kModel.dim, 3}, 2)},
+          {std::string(kTablePrefix) + "base_layer.weight", table},
+          {std::string(kHeadPrefix) + "lora_A.weight", random_tensor({3, kModel.dim}, 3)},
+          {std::string(kHeadPrefix) + "lora_B.weight", random_tensor({kModel.vocab_size, 3}, 4)},
+          {std::string(kHeadPrefix) + "base_layer.weight", head}};
+}
+
+at::Tensor value_of(TinyModel& tiny, const char* parameter) {
+  return tiny.parameter(parameter).value().detach().clone();
+}
+
+TEST(AdapterFolder, OfAnEmbeddingIsMergedAsTheTransposeOfBTimesA) {
+  const TempFolder folder;
+  TinyModel tiny(kModel);
+  const at::Tensor table = value_of(tiny, "embedding.weight");
+  const at::Tensor head = value_of(tiny, "head.weight");
+  const std::vector<Named> tensors = vocabulary_adapters(table, head);
+  const std::string path = peft_folder(folder / "adapter", tensors).string();
+  const AdapterDeltas deltas = read_adapters({path, path + "=-0.5"}, tiny.spec);
+  EXPECT_FALSE(deltas.unties(tiny.spec)) << "it is not tied";
+  deltas.merge_into(tiny.store);
+  const at::Tensor of_table = table + at::mm(tensors[1].values, tensors[0].values).t();
+  const at::Tensor of_head = head + at::mm(tensors[4].values, tensors[3].values);
+  EXPECT_LT((value_of(tiny, "embedding.weight") - of_table).abs().max().item<double>(), 1e-6);
+  EXPECT_LT((value_of(tiny, "head.weight") - of_head).abs().max().item<double>(), 1e-6);
+}
+
+TEST(AdapterFolder, OfATiedEmbeddingOrHeadNeedsBoth) {
+  const TempFolder folder;
+  ModelConfig config = kModel;
+  config.tie_embeddings = true;
+  TinyModel tied(config);
+  const at::Tensor table = value_of(tied, "embedding.weight");
+  const std::vector<Named> all = vocabulary_adapters(table, table);
+  const auto unties = [&](const char* name, const std::vector<Named>& tensors) {
+    return read_adapters({peft_folder(folder / name, tensors).string()}, tied.spec).unties(tied.spec);
+  };
+  EXPECT_TRUE(unties("embedding", {all[0], all[1], all[2]}));
+  EXPECT_TRUE(unties("head", {all[3], all[4], all[5]}));
+  EXPECT_FALSE(
+      unties("up", up_adapter(random_tensor({3, kModel.dim}, 1), random_tensor({kModel.ffn_dim, 3}, 2))));
+}
+
 TEST(AdapterFolder, PartsOfATensorAreThoseOfTheWhole) {
   const TempFolder folder;
   const at::Tensor a = random_tensor({3, kModel.dim}, 1);

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
@@ -176,6 +177,42 @@ TEST(LinearCrossEntropy, ChunksAgreeWithTheWholeInFp64) {
       expect_close(actual.grad_weight, expected.grad_weight, tolerance, "grad_weight");
     }
   }
+}
+
+/// The gradients of values and weight are those of the term by the chain rule from the sum's.
+TEST(LinearCrossEntropy, ALowRankTermIsThatOfTheSumOfTheWeights) {
+  const Head head;
+  const at::Tensor a = random_tensor({4, head.hidden.size(1)}, 11);
+  const at::Tensor values = head.hidden.matmul(a.t());
+  const at::Tensor weight = random_tensor({head.weight.size(0), 4}, 12);
+  const at::Tensor sum = head.weight.to(at::kDouble) + 0.5 * weight.to(at::kDouble).matmul(a.to(at::kDouble));
+  const LinearCrossEntropyOutputs expected = head.outputs(at::kDouble, at::kDouble);
+  whole_head(head.hidden.to(at::kDouble), sum, head.labels, {.scale = scalar(0.25), .cap = 3.0}, expected);
+  for (const int64_t chunk : {1, 8, 100}) {
+    const LinearCrossEntropyOutputs actual = head.outputs(at::kFloat, at::kFloat);
+    const LowRankLogits term{.values = values,
+                             .weight = weight,
+                             .factor = 0.5,
+                             .grad_values = at::empty_like(values),
+                             .grad_weight = at::full(weight.sizes(), 7)};
+    linear_cross_entropy(head.hidden, head.weight, head.labels, {.scale = scalar(0.25), .cap = 3.0}, chunk,
+                         actual, {}, {}, term);
+    expect_close(actual.token_loss, expected.token_loss, 256 * kEps32, "loss");
+    const at::Tensor all = actual.grad_hidden + term.grad_values.matmul(a);
+    expect_close(all, expected.grad_hidden, 256 * kEps32, "gradient of hidden");
+    expect_close(actual.grad_weight, expected.grad_weight, 256 * kEps32, "gradient of the weight");
+    expect_close(term.grad_weight, 0.5 * expected.grad_weight.matmul(a.to(at::kDouble).t()), 256 * kEps32,
+                 "gradient of B");
+  }
+  LowRankLogits unused{.values = values,
+                       .weight = weight,
+                       .grad_values = at::full(values.sizes(), 7),
+                       .grad_weight = at::full(weight.sizes(), 7)};
+  const at::Tensor ignored = at::empty({29}, at::kInt).fill_(-100);
+  linear_cross_entropy(head.hidden, head.weight, ignored, {scalar(1)}, 10,
+                       head.outputs(at::kFloat, at::kFloat), {}, {}, unused);
+  EXPECT_TRUE(unused.grad_values.eq(0).all().item<bool>());
+  EXPECT_TRUE(unused.grad_weight.eq(0).all().item<bool>());
 }
 
 TEST(LinearCrossEntropy, AddsToTheWeightGradientWhenAsked) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -347,13 +348,24 @@ TEST(ListBlock, EveryKindOfCallHasADerivativeThatIsTried) {
   EXPECT_EQ(tried, known);
 }
 
-TEST(ListHead, TheDerivativeOfALossIsThatOfItsSum) {
-  Weights weights;
+/// A norm and a loss, perhaps with an adapter of rank 3 and scale 0.75.
+CallList head_list(Weights& weights, bool adapted, double cap = 0.0) {
   ListWriter writer("head");
   const int x = writer.input({"hidden", 12});
   const int y = writer.call(kRmsNorm, "norm", {x}, {weights.add("norm", {12})}, NormAttributes{1e-5});
-  const CallList list = writer.finish({writer.call(kLoss, "loss", {y}, {weights.add("out", {50, 12})},
-                                                   LossAttributes{.chunk = 4, .vocabulary = 50})});
+  std::vector<int> operands = {y};
+  std::vector<const ParameterSpec*> matrices = {weights.add("out", {50, 12})};
+  if (adapted) {
+    operands.push_back(writer.call(kLinear, "loss.A", {y}, {weights.add("a", {3, 12})}));
+    matrices.push_back(weights.add("b", {50, 3}));
+  }
+  const LossAttributes loss{.chunk = 4, .vocabulary = 50, .logit_cap = cap, .adapter_scale = 0.75};
+  return writer.finish({writer.call(kLoss, "loss", std::move(operands), matrices, loss)});
+}
+
+void expect_derivative_of_loss(bool adapted, double cap) {
+  Weights weights;
+  const CallList list = head_list(weights, adapted, cap);
   ListHead head(list, list, weights.lookup(), std::make_shared<const LayerResources>());
   const BatchTensors batch(made_up_batch(kRowsOfBatch, kLength, 50));
   Context context;
@@ -377,6 +389,34 @@ TEST(ListHead, TheDerivativeOfALossIsThatOfItsSum) {
   const double above = loss_at(1e-5);
   const double below = loss_at(-2e-5);
   EXPECT_NEAR((above - below) / 2e-5, expected, 1e-6 * std::max(1.0, std::abs(expected)));
+}
+
+TEST(ListHead, TheDerivativeOfALossIsThatOfItsSum) {
+  for (const bool adapted : {false, true})
+    for (const double cap : {0.0, 2.0}) expect_derivative_of_loss(adapted, cap);
+}
+
+TEST(ListHead, AnAdapterGivesTheLossAndTheLogitsOfTheSumOfItsMatrices) {
+  Weights weights;
+  const CallList list = head_list(weights, /*adapted=*/true);
+  Weights merged;
+  const CallList plain = head_list(merged, /*adapted=*/false);
+  const auto resources = std::make_shared<const LayerResources>();
+  ListHead head(list, list, weights.lookup(), resources);
+  ListHead of_merged(plain, plain, merged.lookup(), resources);
+  const at::NoGradGuard no_grad;
+  const auto value = [&](const char* name) { return weights.lookup()(name).value(); };
+  merged.lookup()("norm").value().copy_(value("norm"));
+  merged.lookup()("out").value().copy_(value("out") + 0.75 * value("b").matmul(value("a")));
+  const BatchTensors batch(made_up_batch(kRowsOfBatch, kLength, 50));
+  Context context;
+  context.batch = &batch;
+  const Bundle hidden = {random_double({kTokens, 12}, 1)};
+  const auto largest = [](const at::Tensor& difference) { return difference.abs().max().item<double>(); };
+  EXPECT_LT(largest(head.loss(hidden, context, false).token_loss -
+                    of_merged.loss(hidden, context, false).token_loss),
+            1e-12);
+  EXPECT_LT(largest(head.last_logits(hidden, context) - of_merged.last_logits(hidden, context)), 1e-5);
 }
 
 /// Numbers that depend on the seed only.

@@ -67,6 +67,34 @@ std::vector<Part> random_cut(const Shape& shape, uint64_t seed) {
   return parts;
 }
 
+TEST(TensorFolder, ATransposedMatrixIsReadAsIfTheFilesHadItsTranspose) {
+  const TempFolder folder;
+  const Shape shape{3, 5};
+  TensorFolder tensors(write_parts(folder, shape, random_cut(shape, 7)));
+  tensors.transpose("t");
+  EXPECT_EQ(tensors.find("t")->shape, (Shape{5, 3}));
+  const TensorSlice slice{{1, 1}, {4, 2}};
+  std::vector<int32_t> values(7);
+  tensors.read("t", slice, 1, 8, std::as_writable_bytes(std::span(values)));
+  EXPECT_EQ(values, (std::vector<int32_t>{11, 7, 12, 8, 13, 9, 14})) << "element (i, j) is 5 j + i";
+  tensors.transpose("t");
+  std::vector<int32_t> first(2);
+  tensors.read("t", {{0, 0}, {1, 2}}, std::as_writable_bytes(std::span(first)));
+  EXPECT_EQ(first, (std::vector<int32_t>{0, 1}));
+}
+
+TEST(TensorFolder, ASecondNameIsOfTheSameTensorUnlessThereIsOne) {
+  const TempFolder folder;
+  TensorFolder tensors(write_parts(folder, {4}, {{whole_slice({4})}}));
+  tensors.add_name("t", "again");
+  std::vector<int32_t> values(4);
+  tensors.read("again", whole_slice({4}), std::as_writable_bytes(std::span(values)));
+  EXPECT_EQ(values, (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(tensors.find("again")->name, "again");
+  tensors.add_name("again", "t");
+  EXPECT_EQ(tensors.find("t")->name, "t");
+}
+
 void expect_all_ranges(const TensorFolder& folder, const Shape& shape) {
   const TensorSlice whole = whole_slice(shape);
   for (int64_t begin = 0; begin <= whole.elements(); ++begin) {
