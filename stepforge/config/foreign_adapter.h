@@ -49,6 +49,9 @@ inline constexpr std::string_view kNoDoubleQuantization =
 inline constexpr std::string_view kOtherEightBits =
     "LLM.int8 has factors of whole rows, and rounds inputs; here each 64 weights have a factor";
 inline constexpr std::string_view kFrozenBits = "\"nf4\" for 4 bits, \"int8\" for 8";
+inline constexpr std::string_view kEmbeddingRate =
+    "adapter.b_lr_ratio leaves out adapters of embeddings; a group with the pattern embedding.weight.lora "
+    "gives them a rate";
 inline constexpr std::string_view kOnlyInitOfLora =
     "A starts with random values (adapter.init), and B at zero";
 

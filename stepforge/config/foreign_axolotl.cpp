@@ -171,7 +171,7 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"peft_use_dora", "adapter.type", "\"dora\"", read},
     {"peft_use_rslora", "adapter.rslora", "", read},
     {"loraplus_lr_ratio", "adapter.b_lr_ratio", "", read},
-    {"loraplus_lr_embedding", "", "embeddings have no adapters", needless},
+    {"loraplus_lr_embedding", "optimizer.param_groups", kEmbeddingRate, lost},
     {"relora", "", "adapters are not merged in training", refused},
     {"rl", "preference.loss", "dpo, ipo, simpo, orpo or kto", read},
     {"rl_beta", "preference.beta", "", read},

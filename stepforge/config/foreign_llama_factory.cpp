@@ -61,7 +61,7 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"lora_alpha", "adapter.alpha", "", read},
     {"lora_dropout", "adapter.dropout", "", read},
     {"loraplus_lr_ratio", "adapter.b_lr_ratio", "", read},
-    {"loraplus_lr_embedding", "", "embeddings have no adapters", needless},
+    {"loraplus_lr_embedding", "optimizer.param_groups", kEmbeddingRate, lost},
     {"use_rslora", "adapter.rslora", "", read},
     {"use_dora", "adapter.type", "\"dora\"", read},
     {"additional_target", "adapter.also_train", "names of modules", read},

@@ -37,7 +37,7 @@ SchemaOf<AdapterConfig> adapter_section() {
       .field("targets", &AdapterConfig::targets,
              "Modules that get an adapter: names as in Hugging Face models, whole or the last part (q_proj), "
              "regular expressions of whole names, or all-linear, which means all matrices of layers but "
-             "those of experts and routers.",
+             "those of experts and routers. embed_tokens and lm_head get one only if they are named.",
              {.non_empty = true})
       .field("layers", &AdapterConfig::layers, "Indices of the layers that get adapters; empty means all.",
              {.min = 0, .max = 1e6})
@@ -46,11 +46,14 @@ SchemaOf<AdapterConfig> adapter_section() {
               "that matches counts.")
       .field("rslora", &AdapterConfig::rslora,
              "Whether alpha is divided by the square root of the rank instead (arXiv:2312.03732).")
-      .field("init", &AdapterConfig::init,
-             "Initial values of A: kaiming is uniform within 1 / sqrt(columns), gaussian is normal with "
-             "standard deviation 1 / rank; B starts at zero.")
+      .field(
+          "init", &AdapterConfig::init,
+          "Initial values of A: kaiming is uniform within 1 / sqrt(columns), gaussian is normal with "
+          "standard deviation 1 / rank; B starts at zero. Of an embedding A starts at zero and B is normal "
+          "with standard deviation 1.")
       .field("b_lr_ratio", &AdapterConfig::b_lr_ratio,
-             "Learning rate of B divided by that of A (LoRA+, arXiv:2402.12354).", {.max = 1e6, .above = 0})
+             "Learning rate of B divided by that of A (LoRA+, arXiv:2402.12354); not of embeddings.",
+             {.max = 1e6, .above = 0})
       .field("also_train", &AdapterConfig::also_train,
              "Modules of the model that are trained too, named as in targets (modules_to_save in PEFT): "
              "embed_tokens, lm_head, norm.",

@@ -98,6 +98,9 @@ const Strings kExperts = {"model.family=qwen3_moe", "model.n_experts=4", "model.
 const Strings kExpertAdapters = {"adapter.type=lora", "adapter.rank=4",
                                  R"(adapter.targets=all-linear,.*\.experts\..*)"};
 
+const Strings kVocabularyAdapters = {"adapter.type=lora", "adapter.rank=4",
+                                     "adapter.targets=all-linear,embed_tokens,lm_head"};
+
 const Strings kFrozen = {"model.freeze=embedding,layers.0,layers.1", "model.frozen_dtype=bf16"};
 
 /// Adapters of matrices whose rows are whole blocks of codes, also on two tensor-parallel ranks.
@@ -154,6 +157,12 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"experts_with_adapters", 2, kExperts + kExpertAdapters + Strings{kSpread}},
         MemoryLayout{"experts_with_adapters_recomputed", 2,
                      kExperts + kExpertAdapters + Strings{"activation_checkpoint.mode=full"}},
+        MemoryLayout{"vocabulary_adapters", 2, kVocabularyAdapters},
+        MemoryLayout{"vocabulary_adapters_in_bf16", 1,
+                     kVocabularyAdapters + Strings{"precision.compute=bf16", "model.frozen_dtype=bf16"}},
+        MemoryLayout{"vocabulary_adapters_of_tensor_parts", 2, kVocabularyAdapters + Strings{kTensor}},
+        MemoryLayout{"vocabulary_adapters_of_a_tied_pipeline", 2,
+                     kVocabularyAdapters + Strings{kPipeline, "model.tie_embeddings=true"}},
         MemoryLayout{"experts_gathered", 2, kExperts + Strings{kSpread, kGathered}},
         MemoryLayout{"divided_experts_gathered", 4,
                      kExperts + Strings{kTensor, kGathered, "parallelism.expert_tensor_parallel_degree=2",
