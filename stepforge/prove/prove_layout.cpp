@@ -19,6 +19,7 @@
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/modelspec/call_budget.h"
 #include "stepforge/modelspec/calls/experts.h"
+#include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/low_rank.h"
 #include "stepforge/plan/job.h"
 #include "stepforge/plan/job_mesh.h"
@@ -286,9 +287,16 @@ bool adapts_experts(const ModelSpec& model) {
   });
 }
 
-/// Whether their last matrices have adapters.
-bool adapts_results(const ModelSpec& model) {
-  return has_call(model, [](const Call& call) { return call.is(kExpertRows); });
+/// Whether matrices have adapters that those of the exact models have not: the last ones of experts, embedding and head.
+bool adapts_others(const ModelSpec& model) {
+  return has_call(model,
+                  [](const Call& call) {
+                    return call.is(kExpertRows) || (call.is(kLoss) && call.weights.size() > 1);
+                  }) ||
+         std::ranges::any_of(model.blocks, [](const BlockSpec& block) {
+           return block.kind == BlockKind::embedding &&
+                  std::ranges::any_of(block.list.calls, [](const Call& call) { return call.is(kLowRank); });
+         });
 }
 
 /// Options of `job` that the small job does not have.
@@ -300,7 +308,7 @@ std::vector<std::string> options_left_out(const Job& job) {
   };
   add(config.adapter.type == AdapterType::dora || (config.adapter.enabled() && config.model.n_mtp_layers > 0),
       "adapter.type", choice_name(config.adapter.type));
-  add(adapts_results(job.whole), "adapter.targets", join(config.adapter.targets, ", "));
+  add(adapts_others(job.whole), "adapter.targets", join(config.adapter.targets, ", "));
   add(config.preference.unpaired(), "preference.loss", choice_name(config.preference.loss));
   add(config.distillation.enabled(), "distillation.teacher", config.distillation.teacher);
   add(config.training.reduction != ReductionMode::fast, "training.reduction",

@@ -43,6 +43,8 @@ TEST(ConvertAdapter, OfLlamaFactoryHasItsNumbersAndNames) {
           "finetuning_type: lora\nlora_rank: 32\nlora_alpha: 48\nlora_dropout: 0.1\nlora_target: q_proj, v_proj\n"
           "use_rslora: true\nloraplus_lr_ratio: 16.0\nadditional_target: embed_tokens,lm_head\n"),
       "rank 32 alpha 48 dropout 0.1 targets q_proj v_proj rslora ratio 16 also embed_tokens lm_head");
+  EXPECT_EQ(factory("finetuning_type: lora\nlora_target: q_proj,embed_tokens,lm_head\n"),
+            "rank 8 alpha 16 dropout 0 targets q_proj embed_tokens lm_head");
   EXPECT_EQ(factory("finetuning_type: lora\nlora_target: all\n"),
             "rank 8 alpha 16 dropout 0 targets all-linear");
   EXPECT_EQ(factory("lora_rank: 64\n"), "rank 64 alpha 128 dropout 0 targets all-linear")

@@ -194,7 +194,7 @@ TEST(LinearCrossEntropy, ALowRankTermIsThatOfTheSumOfTheWeights) {
                              .weight = weight,
                              .factor = 0.5,
                              .grad_values = at::empty_like(values),
-                             .grad_weight = at::full(weight.sizes(), 7)};
+                             .grad_weight = at::full(weight.sizes(), 7.0)};
     linear_cross_entropy(head.hidden, head.weight, head.labels, {.scale = scalar(0.25), .cap = 3.0}, chunk,
                          actual, {}, {}, term);
     expect_close(actual.token_loss, expected.token_loss, 256 * kEps32, "loss");
@@ -206,8 +206,8 @@ TEST(LinearCrossEntropy, ALowRankTermIsThatOfTheSumOfTheWeights) {
   }
   LowRankLogits unused{.values = values,
                        .weight = weight,
-                       .grad_values = at::full(values.sizes(), 7),
-                       .grad_weight = at::full(weight.sizes(), 7)};
+                       .grad_values = at::full(values.sizes(), 7.0),
+                       .grad_weight = at::full(weight.sizes(), 7.0)};
   const at::Tensor ignored = at::empty({29}, at::kInt).fill_(-100);
   linear_cross_entropy(head.hidden, head.weight, ignored, {scalar(1)}, 10,
                        head.outputs(at::kFloat, at::kFloat), {}, {}, unused);

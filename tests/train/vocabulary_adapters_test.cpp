@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that train adapters of the embedding and of the head: where they start, in which layouts they have the same curve, what
 // they leave, and what a tie of both means.
-#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
@@ -81,33 +81,39 @@ void expect_curve(const Records& found, const Records& expected, const std::stri
   }
 }
 
-TEST(VocabularyAdapterRun, HasTheCurveOfOneRankInEveryLayout) {
-  const std::string tensor = "parallelism.tensor_parallel_degree=2";
-  const std::vector<Strings> layouts = {
-      {},
-      {tensor},
-      {tensor, "parallelism.enable_sequence_parallel=false"},
-      {tensor, "parallelism.enable_async_tensor_parallel=true"},
-      {tensor, "parallelism.disable_loss_parallel=true"},
-      {"parallelism.context_parallel_degree=2"},
-      {"parallelism.pipeline_parallel_degree=2"},
-      {"parallelism.fsdp_cpu_offload=true", "activation_checkpoint.mode=full"}};
-  for (const std::string& tie : {kUntied, kTied}) {
-    const TempFolder folder;
-    const fs::path base = vocabulary_base(folder, tie);
-    const Strings all = kEverything + Strings{tie};
-    const Records one = TestRun(vocabulary_run(folder, "one", base, all)).run();
-    EXPECT_NE(one.at(3).loss, one.at(0).loss);
-    for (size_t i = 0; i < layouts.size(); ++i) {
-      const auto records =
-          RankThreads(2).run(vocabulary_run(folder, format("two{}", i), base, all + layouts[i]));
-      expect_curve(records.at(0), one, tie + " " + join(layouts[i], " "));
-    }
-    // What two tensor-parallel ranks have stored one rank continues.
-    const Records continued =
-        TestRun(vocabulary_run(folder, "two1", base, all + Strings{"checkpoint.load_step=2"})).run();
-    expect_curve(continued, {one.at(2), one.at(3)}, "continued by one rank");
+/// `layouts`: each of two ranks.
+void expect_curve_of_one_rank(const std::string& tie, const std::vector<Strings>& layouts) {
+  const TempFolder folder;
+  const fs::path base = vocabulary_base(folder, tie);
+  const Strings all = kEverything + Strings{tie};
+  const Records one = TestRun(vocabulary_run(folder, "one", base, all)).run();
+  EXPECT_NE(one.at(3).loss, one.at(0).loss);
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const auto records =
+        RankThreads(2).run(vocabulary_run(folder, format("two{}", i), base, all + layouts[i]));
+    expect_curve(records.at(0), one, tie + " " + join(layouts[i], " "));
   }
+  const Records continued =
+      TestRun(vocabulary_run(folder, "two0", base, all + Strings{"checkpoint.load_step=2"})).run();
+  expect_curve(continued, {one.at(2), one.at(3)}, "what two ranks have stored, continued by one");
+}
+
+const std::string kTensor2 = "parallelism.tensor_parallel_degree=2";
+const std::string kPipeline2 = "parallelism.pipeline_parallel_degree=2";
+
+TEST(VocabularyAdapterRun, HasTheCurveOfOneRankInEveryLayout) {
+  expect_curve_of_one_rank(kUntied,
+                           {{kTensor2},
+                            {kTensor2, "parallelism.enable_sequence_parallel=false"},
+                            {kTensor2, "parallelism.enable_async_tensor_parallel=true"},
+                            {kTensor2, "parallelism.disable_loss_parallel=true"},
+                            {"parallelism.context_parallel_degree=2"},
+                            {kPipeline2},
+                            {"parallelism.fsdp_cpu_offload=true", "activation_checkpoint.mode=full"}});
+}
+
+TEST(VocabularyAdapterRun, OfATiedModelHasTheCurveOfOneRankWhereverItsEndsAre) {
+  expect_curve_of_one_rank(kTied, {{kTensor2}, {}, {kPipeline2}});
 }
 
 TEST(VocabularyAdapterRun, ContinuesOnAnyNumberOfRanksWithTheSameBits) {
@@ -116,8 +122,8 @@ TEST(VocabularyAdapterRun, ContinuesOnAnyNumberOfRanksWithTheSameBits) {
   const Strings ordered = kEverything + Strings{kTied, "training.reduction=ordered"};
   const Records whole = TestRun(vocabulary_run(folder, "whole", base, ordered)).run();
   int number = 0;
-  for (const auto& [ranks, layout] : std::vector<std::pair<int, Strings>>{
-           {1, {}}, {2, {}}, {2, {"parallelism.pipeline_parallel_degree=2"}}}) {
+  for (const auto& [ranks, layout] :
+       std::vector<std::pair<int, Strings>>{{1, {}}, {2, {}}, {2, {kPipeline2}}}) {
     const std::string name = format("again{}", ++number);
     fs::create_directories(folder / name);
     fs::copy(folder / "whole", folder / name, fs::copy_options::recursive);
@@ -202,30 +208,36 @@ TEST(VocabularyAdapterRun, StartsFromAFolderWithACopyOfTheEmbeddingIfItIsOne) {
   EXPECT_CONTAINS(message_of<UsageError>([&] { first_loss(other); }), "model.embed_tokens.weight", "--merge");
 }
 
+void expect_same_when_merged(const TempFolder& folder, const fs::path& base, const std::string& tie,
+                             const char* targets) {
+  const std::string name = format("{}-{}", tie == kTied ? "tied" : "untied", std::strlen(targets));
+  TestRun run(
+      vocabulary_run(folder, name, base, lora_of(targets) + Strings{tie, "checkpoint.last_save_in_hf=true"}));
+  run.run();
+  const fs::path adapter = folder / name / "hf" / "step-4";
+  ModelConfig config = run.trainer().config.model;
+  const ModelSpec plain = model_spec(config);
+  const AdapterDeltas deltas = read_adapters({adapter.string()}, plain);
+  TensorFolder weights = open_hf_weights(base);
+  EXPECT_EQ(deltas.unties(plain), tie == kTied);
+  if (deltas.unties(plain)) untie(config, plain, weights);
+  const fs::path merged = folder / (name + "-merged");
+  export_hf(merged, config, model_spec(config), weights, nullptr, {.adapters = &deltas});
+  const auto first_loss = [&](const char* run_name, const fs::path& from, const Strings& more) {
+    return loss_of_first_step(vocabulary_run(folder, name + run_name, from, more));
+  };
+  const double adapted = first_loss("-adapted", base, {tie, "adapter.from=" + adapter.string()});
+  EXPECT_GT(std::abs(adapted - first_loss("-plain", base, {tie})), 1e-3) << name;
+  EXPECT_NEAR(first_loss("-of-merged", merged, {kUntied}), adapted, 2e-5 * adapted) << name;
+}
+
 TEST(VocabularyAdapterRun, IsMergedIntoAModelThatComputesTheSame) {
-  for (const std::string& tie : {kUntied, kTied}) {
-    for (const char* targets : {"embed_tokens", "lm_head", "embed_tokens,lm_head"}) {
-      const TempFolder folder;
-      const fs::path base = vocabulary_base(folder, tie);
-      TestRun run(vocabulary_run(folder, "run", base,
-                                 lora_of(targets) + Strings{tie, "checkpoint.last_save_in_hf=true"}));
-      run.run();
-      const fs::path adapter = folder / "run" / "hf" / "step-4";
-      ModelConfig config = run.trainer().config.model;
-      ModelSpec plain = model_spec(config);
-      const AdapterDeltas deltas = read_adapters({adapter.string()}, plain);
-      TensorFolder weights = open_hf_weights(base);
-      EXPECT_EQ(deltas.unties(plain), tie == kTied);
-      if (deltas.unties(plain)) untie(config, plain, weights);
-      export_hf(folder / "merged", config, model_spec(config), weights, nullptr, {.adapters = &deltas});
-      const double before = loss_of_first_step(vocabulary_run(folder, "before", base, {tie}));
-      const double adapted = loss_of_first_step(
-          vocabulary_run(folder, "adapted", base, {tie, "adapter.from=" + adapter.string()}));
-      const double merged = loss_of_first_step(vocabulary_run(folder, "after", folder / "merged", {kUntied}));
-      EXPECT_GT(std::abs(adapted - before), 1e-3) << targets;
-      EXPECT_NEAR(merged, adapted, 2e-5 * adapted) << tie << " " << targets;
-    }
-  }
+  const TempFolder untied;
+  expect_same_when_merged(untied, vocabulary_base(untied, kUntied), kUntied, "embed_tokens,lm_head");
+  const TempFolder tied;
+  const fs::path base = vocabulary_base(tied, kTied);
+  for (const char* targets : {"embed_tokens", "lm_head", "embed_tokens,lm_head"})
+    expect_same_when_merged(tied, base, kTied, targets);
 }
 
 }  // namespace
