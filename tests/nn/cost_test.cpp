@@ -12,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/data/context_part.h"
 #include "stepforge/data/tokens_ahead.h"
+#include "stepforge/kernels/scalars.h"
 #include "stepforge/modelspec/call_budget.h"
 #include "stepforge/modelspec/call_cost.h"
 #include "stepforge/nn/list_block.h"
@@ -375,6 +376,72 @@ TEST(EmbeddingCost, QueuedBytesAreTheTokensAndTheGradientOfTheirRows) {
     EXPECT_EQ(cpu_memory().live_bytes - before, cost.queued_bytes);
     EXPECT_EQ(cost.queued_bytes, (1 + ahead) * kTokens * (4 + tiny.config.dim * 4));
   }
+}
+
+AdapterConfig adapter_of_module(const char* module, double dropout = 0.0) {
+  AdapterConfig adapter;
+  adapter.type = AdapterType::lora;
+  adapter.rank = 5;
+  adapter.targets = {module};
+  adapter.dropout = dropout;
+  return adapter;
+}
+
+TEST(EmbeddingCost, OfAnAdapterIsWhatTheAllocatorCounts) {
+  install_cpu_allocator();
+  TinyModel tiny(tiny_config(), DType::f32, 7, 0, {}, {}, {}, adapter_of_module("embed_tokens"));
+  const BatchTensors batch(made_up_batch(8, 128, tiny.config.vocab_size));
+  Context context;
+  context.batch = &batch;
+  const BlockCost cost = block_cost(tiny.spec.blocks.front(), {.tokens = 8 * 128, .document_length = 128});
+  for (int time = 0; time < 2; ++time) {  // libtorch allocates more in its first call
+    at::Tensor gradient = random_tensor({8 * 128, tiny.config.dim}, 4);
+    reset_cpu_peak();
+    const int64_t before = cpu_memory().live_bytes;
+    const Bundle made = forward_in_graph(*tiny.model.blocks.front(), {}, context);
+    const int64_t forward_peak = cpu_memory().peak_bytes - before;
+    const int64_t between = cpu_memory().live_bytes;
+    reset_cpu_peak();
+    torch::autograd::backward(made, {gradient});
+    const int64_t backward_peak = cpu_memory().peak_bytes - between;
+    if (time == 0) continue;
+    EXPECT_EQ(cost.output_bytes, static_cast<int64_t>(made.front().nbytes()));
+    EXPECT_EQ(cost.saved_bytes, between - before - cost.output_bytes);
+    EXPECT_EQ(cost.forward_peak_bytes, forward_peak);
+    EXPECT_EQ(cost.backward_peak_bytes, backward_peak);
+  }
+}
+
+struct HeadPeak {
+  int64_t measured = 0;
+  int64_t predicted = 0;
+};
+
+/// Of the loss with its gradients, beside an adapter of `module`.
+HeadPeak head_peak(const char* module) {
+  TinyModel tiny(tiny_config(), DType::f32, 7, 64, {}, {}, {}, adapter_of_module(module));
+  const BatchTensors batch(made_up_batch(8, 128, tiny.config.vocab_size));
+  Context context;
+  context.batch = &batch;
+  const at::Tensor hidden = random_tensor({8 * 128, tiny.config.dim}, 3);
+  const at::Tensor scale = scalar(0.125);
+  const BlockCost cost = block_cost(tiny.spec.blocks.back(), {.tokens = 8 * 128, .document_length = 128});
+  HeadPeak peak{.predicted = cost.forward_peak_bytes + cost.backward_peak_bytes};
+  for (int time = 0; time < 2; ++time) {  // libtorch allocates more in its first call
+    reset_cpu_peak();
+    const int64_t before = cpu_memory().live_bytes;
+    tiny.model.heads.front()->loss_with_gradients({hidden}, context, scale);
+    peak.measured = cpu_memory().peak_bytes - before;
+  }
+  return peak;
+}
+
+TEST(HeadCost, OfAnAdapterIsWhatTheAllocatorCountsMore) {
+  install_cpu_allocator();
+  const HeadPeak plain = head_peak("q_proj");
+  const HeadPeak adapted = head_peak("lm_head");
+  EXPECT_GT(adapted.measured, plain.measured);
+  EXPECT_EQ(adapted.predicted - plain.predicted, adapted.measured - plain.measured);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, BlockCostTest, ::testing::ValuesIn(cost_cases()),
