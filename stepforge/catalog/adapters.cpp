@@ -54,6 +54,22 @@ Adapters choose_adapters(const ModelSpec& model, AdapterChoice& choice, const Ad
   return adapters;
 }
 
+/// Throws UsageError for options that an adapter of the embedding does not read, if there is no other one.
+void refuse_of_embedding_only(const Adapters& adapters, const AdapterConfig& adapter) {
+  const auto of_embedding = [](const auto& named) { return named.second.a.tag == ParameterTag::embedding; };
+  if (!std::ranges::all_of(adapters, of_embedding)) return;
+  const auto refuse = [](bool set, const char* option) {
+    if (!set) return;
+    throw UsageError(format(
+        "adapter.{} is set, but only the embedding has an adapter, which does not use it; remove it, or "
+        "name other modules in adapter.targets too",
+        option));
+  };
+  refuse(adapter.dropout > 0, "dropout");
+  refuse(adapter.b_lr_ratio != 1, "b_lr_ratio");
+  refuse(adapter.init != AdapterInit::kaiming, "init");
+}
+
 /// Those of the head are a unit of its blocks: W may be in that of the embedding, which other ranks may have.
 void add_head_parameters(ModelSpec& model, const Adapter& adapter) {
   const int index = static_cast<int>(model.units.size());
@@ -131,6 +147,7 @@ void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightSt
   AdapterChoice choice(adapter);
   const Adapters adapters = choose_adapters(model, choice, adapter);
   choice.require_found(model.layers);
+  refuse_of_embedding_only(adapters, adapter);
   for (BlockSpec& block : model.blocks)
     for (CallList* list : {&block.list, &block.generation})
       *list = write_adapters(*list, adapters, adapter.dropout > 0);

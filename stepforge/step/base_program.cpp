@@ -6,6 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/modelspec/call_kind.h"
 #include "stepforge/step/lowering.h"
 #include "stepforge/step/passes.h"
 
@@ -257,6 +258,14 @@ class ValueWriter {
   std::set<std::ptrdiff_t> sent_;
 };
 
+/// An embedding reads only the weights that it multiplies by: those of an adapter.
+bool reads_weights_in_backward(const BlockSpec& block) {
+  if (block.kind != BlockKind::embedding) return true;
+  return !block.uses_autograd() && std::ranges::any_of(block.list.calls, [](const Call& call) {
+    return call.kind->rule != TypeRule::lookup && !call.weights.empty();
+  });
+}
+
 }  // namespace
 
 StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout, const StepOptions& options) {
@@ -279,7 +288,7 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.stage = block.stage;
     added.loss_weight = block.loss_weight;
     added.ahead = block.ahead;
-    added.weights_in_backward = block.kind != BlockKind::embedding;
+    added.weights_in_backward = reads_weights_in_backward(block);
     const auto exchanged = block.exchanged_axes();
     const auto set_group = [&](BlockAxis axis, int group) {
       if (exchanged.at(static_cast<std::size_t>(axis))) added.group(axis) = group;

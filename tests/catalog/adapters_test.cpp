@@ -267,6 +267,12 @@ TEST(Adapters, OfEmbeddingAndHeadAreRefusedWhereTheyWouldMeanSomethingElse) {
     adapter.layers = {1};
     EXPECT_CONTAINS(refusal(adapter), "matches none", module);
   }
+  AdapterConfig unread = small_lora({"embed_tokens"});
+  unread.dropout = 0.5;
+  EXPECT_CONTAINS(refusal(unread), "adapter.dropout", "embedding");
+  unread = small_lora({"embed_tokens"});
+  unread.b_lr_ratio = 4;
+  EXPECT_CONTAINS(refusal(unread), "adapter.b_lr_ratio");
 }
 
 TEST(Adapters, OfTheHeadHaveDropoutAndThoseOfTheEmbeddingNone) {

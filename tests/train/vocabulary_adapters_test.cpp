@@ -21,7 +21,8 @@ const std::string kUntied = "model.tie_embeddings=false";
 
 /// A Hugging Face folder of a model that was trained for two steps.
 fs::path vocabulary_base(const TempFolder& folder, const std::string& tie) {
-  TestRun(trainer_run(folder / "base") + Strings{"training.steps=2", "checkpoint.last_save_in_hf=true", tie})
+  TestRun(trainer_run(folder / "base") +
+          Strings{"model.n_kv_heads=2", "training.steps=2", "checkpoint.last_save_in_hf=true", tie})
       .run();
   return folder / "base" / "hf" / "step-2";
 }
@@ -31,6 +32,7 @@ Strings vocabulary_run(const TempFolder& folder, const std::string& name, const 
                        const Strings& more) {
   return trainer_run(folder / name) +
          Strings{format("checkpoint.initial_load_path={}", base.string()),
+                 "model.n_kv_heads=2",
                  "training.steps=4",
                  "training.global_batch_size=4",
                  "training.local_batch_size=1",
