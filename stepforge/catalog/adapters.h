@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Low-rank adapters as a pass over a model: beside the product of a frozen matrix W there are linear(x; A) and low_rank(h, y; B),
 // and with DoRA magnitude(y; m, W, A, B). Beside the products of experts these are expert_in(x; A) and low_rank(h, y, experts; B),
-// or expert_rows(h; A) and expert_out(h; B). Beside the lookup of an embedding there are lookup(; A) and low_rank(h, y; B), and the loss of the head takes linear(x; A) and B. A, B and m are ordinary parameters in trained units; everything else (sharding,
-// tensor and expert parallelism, optimizers, checkpoints, memory) follows from the specification.
+// or expert_rows(h; A) and expert_out(h; B). Beside the lookup of an embedding there are lookup(; A) and low_rank(h, y; B), and the
+// loss of the head takes linear(x; A) and B. A, B and m are ordinary parameters in trained units; everything else (sharding, tensor
+// and expert parallelism, optimizers, checkpoints, memory) follows from the specification.
 #pragma once
 
 #include <string_view>
@@ -33,10 +34,10 @@ inline bool is_adapter_tensor(std::string_view name) {
 
 /// Adds the adapters that `adapter` describes to a model or a rank's part of it, and freezes all other weights but those of
 /// also_train and the score of a reward model, which are stored as `frozen`. Of a packed matrix, each tensor has an adapter of its
-/// own, and so has each expert. Embedding and head have one
-/// if a target names them, each its own if they are tied. With tensor parallelism A is divided like the columns of W and B like its rows; the other one is
-/// whole, and its gradient summed by the block. With expert parallelism both are where the expert is. Does nothing without
-/// adapters. Throws UsageError if a name matches nothing that can have an adapter.
+/// own, and so has each expert. Embedding and head have one if a target names them, each its own if they are tied. With tensor
+/// parallelism A is divided like the columns of W and B like its rows, or A like the rows of an embedding; the other one is whole,
+/// and its gradient summed by the block. With expert parallelism both are where the expert is. Does nothing without adapters.
+/// Throws UsageError if a name matches nothing that can have an adapter, or something that cannot have the one described.
 void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightStorage& frozen);
 
 }  // namespace stepforge
