@@ -23,13 +23,19 @@ SubTensor adapter_tensor(const std::string& name, const std::string& hf_name, in
   return made;
 }
 
-/// Norms would be those of the whole vocabulary.
-void refuse_dora(const std::string& module, const AdapterConfig& adapter) {
-  if (adapter.type != AdapterType::dora) return;
-  throw UsageError(
-      format("adapter.targets names {}, which dora has no norms for; set adapter.type = \"lora\", or name "
-             "other modules",
-             module));
+/// Of the embedding and the head, which have all tokens. Norms would be those of the whole vocabulary, and a part that is taken
+/// from one of two tied weights would be taken from both.
+void refuse_others(const std::string& module, const AdapterConfig& adapter) {
+  if (adapter.type == AdapterType::dora)
+    throw UsageError(
+        format("adapter.targets names {}, which dora has no norms for; set adapter.type = \"lora\", or name "
+               "other modules",
+               module));
+  if (adapter.takes_parts())
+    throw UsageError(format(
+        "adapter.targets names {}, which adapter.init = \"pissa\" takes no parts of; set another init, or "
+        "name other modules",
+        module));
 }
 
 }  // namespace
@@ -46,7 +52,7 @@ std::optional<Adapter> head_adapter_of(const ParameterSpec& weight, const UnitSp
   head.tag = ParameterTag::head;
   head.sub_tensors.front().hf_name = "lm_head.weight";
   auto made = adapter_of(head, unit, choice, adapter);
-  if (made) refuse_dora(std::string(module_of(head.sub_tensors.front().hf_name)), adapter);
+  if (made) refuse_others(std::string(module_of(head.sub_tensors.front().hf_name)), adapter);
   return made;
 }
 
@@ -55,7 +61,7 @@ std::optional<Adapter> embedding_adapter_of(const ParameterSpec& table, const Un
   const SubTensor& tensor = table.sub_tensors.front();
   const std::string module(module_of(tensor.hf_name));
   if (!choice.targets_by_name(module)) return std::nullopt;
-  refuse_dora(module, adapter);
+  refuse_others(module, adapter);
   const int64_t rank = choice.ranks.rank(module);
   const std::string hf_name = format("{}{}", kAdapterPrefix, module);
   SubTensor a = adapter_tensor(

@@ -31,7 +31,7 @@ using Adapters = std::map<std::string, Adapter>;
 /// The output projection, also if it is tied to an embedding.
 inline constexpr const char* kAdaptedHead = "head.weight";
 
-/// The initial values of A: those of PEFT. `columns`: of the whole matrix.
+/// The initial values of A: those of PEFT. `columns`: of the whole matrix. Those of pissa are loaded.
 Initializer initial_a(AdapterInit init, int64_t rank, int64_t columns);
 
 /// Of the tensors of `base`, a parameter of `unit`, that are chosen; nothing if none is.

@@ -15,6 +15,17 @@ std::vector<std::string> texts_of(const std::vector<AdapterPatternConfig>& patte
 
 }  // namespace
 
+AdapterConfig with_doubled_ranks(AdapterConfig adapter) {
+  const double factor = adapter.rslora ? std::sqrt(2.0) : 2.0;
+  adapter.rank *= 2;
+  adapter.alpha *= factor;
+  for (AdapterPatternConfig& pattern : adapter.patterns) {
+    pattern.rank *= 2;
+    pattern.alpha *= factor;
+  }
+  return adapter;
+}
+
 AdapterRanks::AdapterRanks(const AdapterConfig& adapter)
     : adapter_(adapter), patterns_("adapter.patterns", texts_of(adapter.patterns)) {}
 

@@ -10,6 +10,9 @@
 
 namespace stepforge {
 
+/// Of adapters with twice the ranks and the same scales.
+AdapterConfig with_doubled_ranks(AdapterConfig adapter);
+
 class AdapterRanks {
  public:
   /// `adapter` must outlive it. Throws UsageError if a pattern is no regular expression.

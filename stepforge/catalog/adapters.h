@@ -25,11 +25,33 @@ inline constexpr std::string_view kSuffixB = ".lora_B.weight";
 inline constexpr std::string_view kEmbeddingSuffixA = ".lora_embedding_A";
 inline constexpr std::string_view kEmbeddingSuffixB = ".lora_embedding_B";
 
-/// The end of the name of a magnitude of DoRA there.
+/// The end of the name of a magnitude of DoRA there, and of the copy of W that PEFT saves beside an adapter of embedding or head.
 inline constexpr std::string_view kMagnitudeSuffix = ".lora_magnitude_vector";
+inline constexpr std::string_view kBaseCopySuffix = ".base_layer.weight";
 
 inline bool is_adapter_tensor(std::string_view name) {
   return name.starts_with(kAdapterPrefix);
+}
+
+/// Which of the ends above the name of a tensor has; empty if none.
+inline std::string_view adapter_suffix(std::string_view name) {
+  for (const std::string_view end :
+       {kSuffixA, kSuffixB, kEmbeddingSuffixA, kEmbeddingSuffixB, kMagnitudeSuffix, kBaseCopySuffix})
+    if (is_adapter_tensor(name) && name.ends_with(end)) return end;
+  return {};
+}
+
+/// Whether the tensor is an A or a B.
+inline bool is_adapter_factor(std::string_view name) {
+  const std::string_view end = adapter_suffix(name);
+  return !end.empty() && end != kMagnitudeSuffix && end != kBaseCopySuffix;
+}
+
+/// "model.layers.0.self_attn.q_proj" of "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", the name of a tensor that
+/// has one of the ends above.
+inline std::string_view adapted_module(std::string_view tensor) {
+  tensor.remove_suffix(adapter_suffix(tensor).size());
+  return tensor.substr(kAdapterPrefix.size());
 }
 
 /// Adds the adapters that `adapter` describes to a model or a rank's part of it, and freezes all other weights but those of

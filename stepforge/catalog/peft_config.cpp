@@ -2,6 +2,7 @@
 #include "stepforge/catalog/peft_config.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <set>
 #include <string_view>
@@ -35,10 +36,8 @@ Modules modules_of(const ModelSpec& model) {
       for (const SubTensor& tensor : parameter.sub_tensors) {
         const std::string& name = tensor.hf_name;
         if (is_adapter_tensor(name)) {
-          for (const std::string_view end : {kSuffixA, kEmbeddingSuffixA})
-            if (name.ends_with(end))
-              found.adapted.push_back(
-                  name.substr(kAdapterPrefix.size(), name.size() - kAdapterPrefix.size() - end.size()));
+          if (name.ends_with(kSuffixA) || name.ends_with(kEmbeddingSuffixA))
+            found.adapted.emplace_back(adapted_module(name));
         } else {
           found.others.emplace(module_of(name));
           if (unit.trainable) found.also_trained.emplace_back(module_of(name));
@@ -77,7 +76,6 @@ constexpr std::string_view kIgnored[] = {
     "eva_config",
     "fan_in_fan_out",
     "inference_mode",
-    "init_lora_weights",
     "layers_pattern",
     "loftq_config",
     "lora_ga_config",
@@ -95,6 +93,24 @@ constexpr std::string_view kUnused[] = {
     "exclude_modules",         "layer_replication", "lora_bias",  "monteclora_config", "target_parameters",
     "trainable_token_indices", "use_bdlora",        "use_qalora", "velora_config",
 };
+
+/// Initializations that change the weights beside the adapter. All but the last can be undone when PEFT saves it.
+constexpr std::string_view kChangingInits[] = {"pissa", "olora", "corda", "lora_ga", "loftq"};
+
+/// Throws FormatError if the adapter belongs to other weights than those of its model.
+void check_init(const JsonReader& reader) {
+  constexpr const char* kField = "init_lora_weights";
+  if (!reader.has(kField) || !reader[kField].json().is_string()) return;
+  std::string init = reader[kField].text();
+  std::ranges::transform(init, init.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const std::string_view changing : kChangingInits) {
+    if (!init.starts_with(changing)) continue;
+    reader.refuse(kField, changing == "loftq"
+                              ? "the adapter belongs to changed weights of its model; merge it with peft"
+                              : "the adapter belongs to changed weights of its model; save it with "
+                                "path_initial_model_for_weight_conversion in save_pretrained");
+  }
+}
 
 bool is_unset(const Json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty());
@@ -145,7 +161,8 @@ void check_fields(const JsonReader& reader) {
                                         "modules_to_save",
                                         "layers_to_transform",
                                         "bias",
-                                        "ensure_weight_tying"};
+                                        "ensure_weight_tying",
+                                        "init_lora_weights"};
   for (const auto& [key, value] : reader.object().json().items()) {
     if (std::ranges::count(kRead, key) > 0 || std::ranges::count(kIgnored, key) > 0 || is_unset(value))
       continue;
@@ -160,6 +177,7 @@ void check_fields(const JsonReader& reader) {
         "gives embedding and head one adapter, and here each has its own; merge the adapter with peft");
   if (reader["peft_type"].text() != "LORA") reader.refuse("peft_type", "only LORA is read");
   if (reader.text_or("bias", "none") != "none") reader.refuse("bias", "trained biases are not read");
+  check_init(reader);
 }
 
 }  // namespace

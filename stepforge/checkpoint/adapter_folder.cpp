@@ -8,6 +8,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
@@ -31,16 +32,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A whole tensor in fp32.
-at::Tensor read_whole(const TensorFolder& folder, const std::string& name) {
-  WeightReader reader(folder, name);
-  const TensorSlice whole = whole_slice(reader.shape());
-  const at::Tensor values = at::empty({whole.elements()}, at::device(at::kCPU).dtype(at::kFloat));
-  for (int64_t begin = 0; begin < values.numel(); begin += kWeightChunk)
-    reader.read(whole, begin, values.narrow(0, begin, std::min(kWeightChunk, values.numel() - begin)));
-  return values.view(reader.shape());
-}
-
 /// Of a module with `rows` rows, whose tensors begin with `prefix`.
 at::Tensor magnitudes_of(const TensorFolder& weights, const std::string& prefix, int64_t rows) {
   const std::string name = format("{}{}", prefix, kMagnitudeSuffix);
@@ -58,15 +49,10 @@ std::string replaced_name(const std::string& name) {
   return name.substr(kAdapterPrefix.size());
 }
 
-/// "model.embed_tokens" of "base_model.model.model.embed_tokens.lora_embedding_A".
-std::string module_before(const std::string& name, std::string_view end) {
-  return name.substr(kAdapterPrefix.size(), name.size() - kAdapterPrefix.size() - end.size());
-}
-
-bool is_known_suffix(const std::string& name) {
-  constexpr std::string_view kKnown[] = {kSuffixA,          kSuffixB,         kEmbeddingSuffixA,
-                                         kEmbeddingSuffixB, kMagnitudeSuffix, kBaseCopySuffix};
-  return std::ranges::any_of(kKnown, [&](std::string_view end) { return name.ends_with(end); });
+/// A or B of an adapter that adds the same to whole weights: [A; A0] or [B, -B0].
+at::Tensor beside_whole(const std::string& name, const at::Tensor& values, const InitialAdapter& taken) {
+  const at::Tensor initial = read_whole(taken.factors(), name);
+  return name.ends_with(kSuffixA) ? at::cat({values, initial}, 0) : at::cat({values, -initial}, 1);
 }
 
 }  // namespace
@@ -87,7 +73,7 @@ AdapterFiles open_peft_folder(const fs::path& folder) {
   TensorFolder weights({file});
   std::vector<std::string> names = weights.names();
   for (std::string& name : names) {
-    if (is_adapter_tensor(name) && is_known_suffix(name)) continue;
+    if (!adapter_suffix(name).empty()) continue;
     if (!is_adapter_tensor(name) || name.find(".lora_") != std::string::npos)
       throw FormatError(
           format("{}: {} is no tensor of a LoRA or DoRA adapter of matrices or embeddings; merge the adapter "
@@ -102,7 +88,7 @@ AdapterFiles open_peft_folder(const fs::path& folder) {
 }
 
 void AdapterDeltas::add(const AdapterConfig& config, const TensorFolder& weights, double weight,
-                        bool replaces) {
+                        bool replaces, const InitialAdapter* taken) {
   const at::NoGradGuard no_grad;
   AdapterRanks ranks(config);
   for (const std::string& name : weights.names()) {
@@ -115,11 +101,10 @@ void AdapterDeltas::add(const AdapterConfig& config, const TensorFolder& weights
       continue;
     }
     if (name.ends_with(kBaseCopySuffix) && replaces)
-      replacements_.insert_or_assign(module_before(name, kBaseCopySuffix) + ".weight",
-                                     read_whole(weights, name));
+      replacements_.insert_or_assign(format("{}.weight", adapted_module(name)), read_whole(weights, name));
     const bool embeds = name.ends_with(kEmbeddingSuffixA);
     if (!embeds && !name.ends_with(kSuffixA)) continue;
-    const std::string module = module_before(name, embeds ? kEmbeddingSuffixA : kSuffixA);
+    const std::string module(adapted_module(name));
     if (embeds && config.type == AdapterType::dora)
       throw FormatError(
           format("{}: magnitudes of an embedding are not read; merge the adapter with peft", name));
@@ -137,6 +122,10 @@ void AdapterDeltas::add(const AdapterConfig& config, const TensorFolder& weights
     // The table of an embedding is W^T: the transpose of B A is added to it.
     if (embeds) std::tie(a, b) = std::pair(b.t().contiguous(), a);
     Product product{a, b * ranks.scale(module), {}, weight};
+    if (const auto part = taken == nullptr ? std::nullopt : taken->part_of(module + ".weight")) {
+      product.a = at::cat({product.a, part->a}, 0);
+      product.b = at::cat({product.b, -part->b}, 1);
+    }
     if (config.type == AdapterType::dora)
       product.magnitudes = magnitudes_of(weights, prefix, b.size(0));
     else if (weights.find(format("{}{}", prefix, kMagnitudeSuffix)) != nullptr)
@@ -239,7 +228,7 @@ namespace {
 
 /// The tensor of the base whose copy this is: a tied head is the embedding.
 std::string copied_tensor(const std::string& name, const ModelSpec& model) {
-  const std::string original = module_before(name, kBaseCopySuffix) + ".weight";
+  const std::string original = format("{}.weight", adapted_module(name));
   const auto tie = std::ranges::find(model.ties, original, &TieSpec::hf_alias);
   return tie == model.ties.end() ? original
                                  : model.find_parameter(tie->parameter)->sub_tensors.front().hf_name;
@@ -301,8 +290,13 @@ AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const Mod
 
 void export_adapter(const fs::path& folder, const AdapterConfig& config, const ModelSpec& model,
                     const TensorFolder& weights, const std::string& base, const Tokenizer* tokenizer,
-                    DType dtype) {
+                    DType dtype, const InitialAdapter* taken) {
   const at::NoGradGuard no_grad;
+  if (taken != nullptr && dtype != DType::f32)
+    throw UsageError(format(
+        "--dtype {}: an adapter of adapter.init = \"pissa\" is the difference of two large products, of which "
+        "rounded factors leave little; export it as fp32, or the model with --merge",
+        dtype_name(dtype)));
   if (fs::exists(fs::symlink_status(folder)))
     throw UsageError(
         format("{} exists already and is not overwritten; choose a different folder", folder.string()));
@@ -315,17 +309,24 @@ void export_adapter(const fs::path& folder, const AdapterConfig& config, const M
   for (const NamedTensor& tensor : tensors) {
     specs.push_back({saved_name(tensor), dtype, tensor.shape});
     if (tensor.name.ends_with(kEmbeddingSuffixA)) std::ranges::reverse(specs.back().shape);
+    if (taken == nullptr || !is_adapter_factor(tensor.name)) continue;
+    specs.back().shape.at(tensor.name.ends_with(kSuffixA) ? 0 : 1) *= 2;
   }
   StagedFolder staged(folder);
   SafetensorsWriter writer(staged.staging() / kPeftWeightsFile, specs, {{"format", "pt"}});
   for (const NamedTensor& tensor : tensors) {
-    at::Tensor values = read_whole(weights, tensor.name).to(scalar_type(dtype));
+    at::Tensor values = read_whole(weights, tensor.name);
+    if (taken != nullptr && is_adapter_factor(tensor.name))
+      values = beside_whole(tensor.name, values, *taken);
+    values = values.to(scalar_type(dtype));
     if (tensor.name.ends_with(kEmbeddingSuffixA)) values = values.t().contiguous();
     writer.write(saved_name(tensor),
                  {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   }
   writer.finish();
-  write_file_atomic(staged.staging() / kPeftConfigFile, peft_config(config, model, base).dump(2) + "\n");
+  write_file_atomic(
+      staged.staging() / kPeftConfigFile,
+      peft_config(taken == nullptr ? config : with_doubled_ranks(config), model, base).dump(2) + "\n");
   if (tokenizer != nullptr) tokenizer->save_pretrained(staged.staging());
   staged.publish();
 }

@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/checkpoint/initial_adapter.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/storage/unit_store.h"
@@ -18,9 +19,6 @@
 #include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
-
-/// The end of the name of a copy of W, which PEFT saves beside the adapter of an embedding or a head: W.lora_A and W.base_layer.
-inline constexpr std::string_view kBaseCopySuffix = ".base_layer.weight";
 
 /// An adapter on disk.
 struct AdapterFiles {
@@ -37,8 +35,10 @@ AdapterFiles open_peft_folder(const std::filesystem::path& folder);
 class AdapterDeltas {
  public:
   /// Throws FormatError if the tensors of a module do not fit together, or one of them is missing.
-  /// `replaces`: whether tensors that are none of an adapter replace those of the model.
-  void add(const AdapterConfig& config, const TensorFolder& weights, double weight, bool replaces = true);
+  /// `replaces`: whether tensors that are none of an adapter replace those of the model. `taken`: what the adapter took from W when
+  /// it started, or null; it then adds the difference.
+  void add(const AdapterConfig& config, const TensorFolder& weights, double weight, bool replaces = true,
+           const InitialAdapter* taken = nullptr);
 
   bool empty() const { return products_.empty() && replacements_.empty(); }
   /// The names of the tensors of a model that change.
@@ -77,10 +77,11 @@ AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const Mod
 void require_base_copies(const AdapterFiles& adapter, const ModelSpec& model, const TensorFolder& base);
 
 /// Writes the adapter of a run as a folder of PEFT, in fp32 or `dtype`. `model` has the adapters of `config`, `weights` the
-/// tensors of a checkpoint; `base`: the model that they belong to. The folder appears when it is complete. Throws UsageError if it
-/// exists.
+/// tensors of a checkpoint; `base`: the model that they belong to; `taken`: what the adapter took from it, or null. With that the
+/// folder has adapters [A; A0] and [B, -B0] of twice the rank, as PEFT converts them, which belong to the whole weights. The folder
+/// appears when it is complete. Throws UsageError if it exists, or if such a difference would be rounded.
 void export_adapter(const std::filesystem::path& folder, const AdapterConfig& config, const ModelSpec& model,
                     const TensorFolder& weights, const std::string& base, const Tokenizer* tokenizer,
-                    DType dtype = DType::f32);
+                    DType dtype = DType::f32, const InitialAdapter* taken = nullptr);
 
 }  // namespace stepforge

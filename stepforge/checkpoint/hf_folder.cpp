@@ -142,6 +142,7 @@ TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
   };
   std::erase_if(tensors, [&](const NamedTensor& tensor) {
     if (options.new_score && parameter_of(tensor).tag == ParameterTag::score) return true;
+    if (options.tensors == ImportedTensors::factors) return !is_adapter_factor(tensor.name);
     if (options.tensors == ImportedTensors::trained) return !model.units.at(tensor.unit).trainable;
     return options.tensors == ImportedTensors::base && is_adapter_tensor(tensor.name);
   });
@@ -280,7 +281,7 @@ void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelSt
                     const HfImportOptions& options) {
   const at::NoGradGuard no_grad;
   const TensorComparison comparison = require_fit(weights, model, options);
-  load_masters(weights, comparison, store);
+  load_masters(weights, comparison, store, options.taken);
   if (options.stored_vocabulary > 0) fill_new_tokens(weights, comparison, store);
 }
 

@@ -21,8 +21,9 @@ namespace stepforge {
 
 enum class ImportedTensors : uint8_t {
   all,
-  base,    ///< without those of adapters (catalog/adapters.h)
-  trained  ///< those of trained units: adapters, and what is trained with them
+  base,     ///< without those of adapters (catalog/adapters.h)
+  factors,  ///< A and B of adapters
+  trained   ///< those of trained units: adapters, and what is trained with them
 };
 
 struct HfImportOptions {
@@ -37,6 +38,8 @@ struct HfImportOptions {
   /// The weights are those of a model with a vocabulary, or of an adapter of one, and the model is a reward model: its score
   /// keeps its values, and the head of the vocabulary is not read.
   bool new_score = false;
+  /// What an adapter of the model took from the weights, which masters are then loaded without; null: nothing.
+  const InitialAdapter* taken = nullptr;
 };
 
 /// Loads what `store` holds, this rank's part of the fp32 masters, from tensors with Hugging Face names, whole

@@ -23,6 +23,7 @@
 #include "stepforge/base/log.h"
 #include "stepforge/checkpoint/checkpoint_ranks.h"
 #include "stepforge/checkpoint/frozen_weights.h"
+#include "stepforge/checkpoint/initial_adapter.h"
 #include "stepforge/checkpoint/staged_checkpoint.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/modelspec/model_spec.h"
@@ -91,9 +92,10 @@ TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint);
 /// in what other ranks hold. Units must not be gathered in another dtype. Throws Error listing every tensor
 /// that is missing, unexpected, or of a different shape or type, the same on all ranks, and then changes
 /// nothing. With `accepted` differences are stored there and what fits is loaded, as by import_weights(); a checkpoint of
-/// another optimizer is refused all the same.
+/// another optimizer is refused all the same. `taken`: as in HfImportOptions.
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
-                     Optimizer* optimizer, TensorDifferences* accepted = nullptr);
+                     Optimizer* optimizer, TensorDifferences* accepted = nullptr,
+                     const InitialAdapter* taken = nullptr);
 
 /// The same after verify_checkpoint(step_folder), without differences.
 Json load_checkpoint(const std::filesystem::path& step_folder, const ModelSpec& model, ModelStore& store,

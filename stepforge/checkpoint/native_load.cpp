@@ -324,13 +324,13 @@ TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint) {
 }
 
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
-                     Optimizer* optimizer, TensorDifferences* accepted) {
+                     Optimizer* optimizer, TensorDifferences* accepted, const InitialAdapter* taken) {
   Json state = read_checkpoint_state(checkpoint);
   const TensorFolder folder = checkpoint_tensors(checkpoint);
   const TensorComparison comparison = require_fit(checkpoint, folder, model, optimizer, accepted);
   const int64_t steps = optimizer == nullptr ? 0 : optimizer_steps(state, checkpoint);
 
-  load_masters(folder, comparison, store);
+  load_masters(folder, comparison, store, taken);
   for (const NamedTensor& tensor : named_tensors(store)) {
     const UnitStore& unit = store.unit(tensor.unit);
     if (optimizer == nullptr || !unit.trained()) continue;

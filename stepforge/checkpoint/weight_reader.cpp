@@ -51,32 +51,45 @@ void WeightReader::read(const TensorSlice& slice, int64_t begin, const at::Tenso
 namespace {
 
 /// A chunk at a time: what the codes stand for is never in memory as a whole.
-void store_codes(WeightReader& reader, const TensorSlice& slice, int64_t local, UnitStore& unit) {
+void store_chunks(WeightReader& reader, const TensorSlice& slice, const std::optional<TakenPart>& taken,
+                  int64_t local, UnitStore& unit) {
   const int64_t elements = slice.elements();
   const at::Tensor chunk =
       at::empty({std::min(kWeightChunk, elements)}, at::device(at::kCPU).dtype(at::kFloat));
   for (int64_t begin = 0; begin < elements; begin += kWeightChunk) {
     const at::Tensor values = chunk.narrow(0, 0, std::min(kWeightChunk, elements - begin));
     reader.read(slice, begin, values);
+    if (taken) taken->take_from(slice, begin, values);
     unit.store(local + begin, values);
   }
 }
 
 }  // namespace
 
-void load_masters(const TensorFolder& folder, const TensorComparison& comparison, ModelStore& store) {
+at::Tensor read_whole(const TensorFolder& folder, const std::string& name) {
+  WeightReader reader(folder, name);
+  const TensorSlice whole = whole_slice(reader.shape());
+  const at::Tensor values = at::empty({whole.elements()}, at::device(at::kCPU).dtype(at::kFloat));
+  for (int64_t begin = 0; begin < values.numel(); begin += kWeightChunk)
+    reader.read(whole, begin, values.narrow(0, begin, std::min(kWeightChunk, values.numel() - begin)));
+  return values.view(reader.shape());
+}
+
+void load_masters(const TensorFolder& folder, const TensorComparison& comparison, ModelStore& store,
+                  const InitialAdapter* taken) {
   const at::NoGradGuard no_grad;
   for (const NamedTensor& tensor : named_tensors(store)) {
     const auto usable = comparison.usable(tensor.name);
     if (!usable) continue;
     const UnitStore& unit = store.unit(tensor.unit);
     WeightReader reader(folder, tensor.name);
+    const std::optional<TakenPart> part = taken == nullptr ? std::nullopt : taken->part_of(tensor.name);
     for (const auto& [slice, local] : shard_slices(unit, tensor)) {
       // What is left of a slice are its first elements: only rows may be missing.
       const auto known = intersection(slice, *usable);
       if (!known) continue;
-      if (unit.coded())
-        store_codes(reader, *known, local, store.unit(tensor.unit));
+      if (unit.coded() || part)
+        store_chunks(reader, *known, part, local, store.unit(tensor.unit));
       else
         reader.read(*known, 0, unit.master().narrow(0, local, known->elements()));
     }

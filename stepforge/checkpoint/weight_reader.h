@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/base/tensor_slice.h"
+#include "stepforge/checkpoint/initial_adapter.h"
 #include "stepforge/checkpoint/mxfp4.h"
 #include "stepforge/checkpoint/stored_weight.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
@@ -46,7 +47,11 @@ class WeightReader {
   at::Tensor chunk_;  ///< of the stored type
 };
 
-/// Loads this rank's part of the masters, as far as the files have them.
-void load_masters(const TensorFolder& folder, const TensorComparison& comparison, ModelStore& store);
+/// A whole weight in fp32, which must be there.
+at::Tensor read_whole(const TensorFolder& folder, const std::string& name);
+
+/// Loads this rank's part of the masters, as far as the files have them; without the parts that are `taken` from them, unless null.
+void load_masters(const TensorFolder& folder, const TensorComparison& comparison, ModelStore& store,
+                  const InitialAdapter* taken = nullptr);
 
 }  // namespace stepforge

@@ -328,9 +328,9 @@ constexpr ChoiceNames<10> choice_names(PreferenceLoss) {
   return {"none", "dpo", "hinge", "ipo", "cpo", "simpo", "orpo", "reward", "kto", "apo_zero_unpaired"};
 }
 
-enum class AdapterInit : uint8_t { kaiming, gaussian };
-constexpr ChoiceNames<2> choice_names(AdapterInit) {
-  return {"kaiming", "gaussian"};
+enum class AdapterInit : uint8_t { kaiming, gaussian, pissa };
+constexpr ChoiceNames<3> choice_names(AdapterInit) {
+  return {"kaiming", "gaussian", "pissa"};
 }
 
 struct AdapterPatternConfig {
@@ -356,6 +356,8 @@ struct AdapterConfig {
   std::vector<std::string> also_train;
 
   bool enabled() const { return type != AdapterType::none; }
+  /// Whether it starts with parts of the weights, which the frozen ones then lack.
+  bool takes_parts() const { return enabled() && init == AdapterInit::pissa; }
   bool operator==(const AdapterConfig&) const = default;
 };
 

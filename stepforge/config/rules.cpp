@@ -94,6 +94,13 @@ void check_adapter(const RuleCheck& check) {
                 {"adapter.type", "checkpoint.initial_load_path"},
                 "checkpoints hold the adapter but not the model, which must be found elsewhere; start from a "
                 "model with model.from, or set checkpoint.enable = false");
+  const bool takes_parts = config.adapter.takes_parts();
+  check.require(!takes_parts || !config.checkpoint.initial_load_path.empty(),
+                {"adapter.init", "checkpoint.initial_load_path"},
+                "pissa takes parts of the weights of a model on disk; name it with model.from");
+  check.require(
+      !takes_parts || config.adapter.from.empty(), {"adapter.init", "adapter.from"},
+      "an adapter from a folder starts with its own values, beside whole weights; remove one of the two");
 }
 
 void check_model(const RuleCheck& check) {

@@ -48,9 +48,10 @@ SchemaOf<AdapterConfig> adapter_section() {
              "Whether alpha is divided by the square root of the rank instead (arXiv:2312.03732).")
       .field(
           "init", &AdapterConfig::init,
-          "Initial values of A: kaiming is uniform within 1 / sqrt(columns), gaussian is normal with "
-          "standard deviation 1 / rank; B starts at zero. Of an embedding A starts at zero and B is normal "
-          "with standard deviation 1.")
+          "Initial values: with kaiming A is uniform within 1 / sqrt(columns), with gaussian normal with "
+          "standard deviation 1 / rank, and B is zero; of an embedding A is zero and B normal with standard "
+          "deviation 1. With pissa A and B are the largest singular parts of each matrix, which the frozen one "
+          "is then without (arXiv:2404.02948).")
       .field("b_lr_ratio", &AdapterConfig::b_lr_ratio,
              "Learning rate of B divided by that of A (LoRA+, arXiv:2402.12354); not of embeddings.",
              {.max = 1e6, .above = 0})

@@ -309,6 +309,7 @@ std::vector<std::string> options_left_out(const Job& job) {
   add(config.adapter.type == AdapterType::dora || (config.adapter.enabled() && config.model.n_mtp_layers > 0),
       "adapter.type", choice_name(config.adapter.type));
   add(adapts_others(job.whole), "adapter.targets", join(config.adapter.targets, ", "));
+  add(config.adapter.takes_parts(), "adapter.init", choice_name(config.adapter.init));
   add(config.preference.unpaired(), "preference.loss", choice_name(config.preference.loss));
   add(config.distillation.enabled(), "distillation.teacher", config.distillation.teacher);
   add(config.training.reduction != ReductionMode::fast, "training.reduction",

@@ -9,6 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/train/taken_parts.h"
 
 namespace stepforge {
 
@@ -133,9 +134,10 @@ void restore_checkpoint(Trainer& trainer, const FoundCheckpoint& found, bool own
   const ConfigChanges changes = check_changes(trainer, json, folder, own);
   const CheckpointLoadConfig& load = changes.load;
   const TrainerState saved = state_from_json(json, (folder / "state.json").string());
+  const auto taken = continued_parts(trainer, known_checkpoint(folder, trainer.config.model.plugins));
   load_weights_as_asked(trainer, folder, [&](TensorDifferences* accepted) {
     load_checkpoint(found, trainer.job.model(), *trainer.store,
-                    load.optimizer ? trainer.optimizer.get() : nullptr, accepted);
+                    load.optimizer ? trainer.optimizer.get() : nullptr, accepted, taken ? &*taken : nullptr);
   });
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();

@@ -2,6 +2,7 @@
 // Where a run continues: its own newest checkpoint, a given step, or another model's weights.
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "stepforge/storage/tensor_collectives.h"
 #include "stepforge/train/initial_magnitudes.h"
 #include "stepforge/train/restore.h"
+#include "stepforge/train/taken_parts.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
@@ -93,7 +95,9 @@ void announce_score(const Trainer& trainer, const std::filesystem::path& source)
       source.string(), kScoreTensor, trainer.config.model.score_init_std);
 }
 
-void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder& weights) {
+void load_weights(Trainer& trainer, const KnownModel& known, const std::function<TensorFolder()>& open) {
+  const TensorFolder weights = open();
+  const bool adapted = has_adapters(weights);
   require_adapter(trainer, known, weights);
   require_same_model(trainer, known.weights, known.config.model);
   const int64_t stored = known.config.model.vocab_size;
@@ -105,13 +109,18 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
   }
   const bool new_score = trainer.config.model.scores() && !known.config.model.scores();
   if (new_score) announce_score(trainer, known.weights);
+  const auto taken = adapted ? continued_parts(trainer, known) : new_parts(trainer, open);
   load_weights_as_asked(trainer, known.weights, [&](TensorDifferences* accepted) {
     import_weights(weights, trainer.job.model(), *trainer.store,
                    {.stored_vocabulary = grown > 0 ? stored : 0,
                     .accepted = accepted,
-                    .tensors = has_adapters(weights) ? ImportedTensors::all : ImportedTensors::base,
-                    .new_score = new_score});
+                    .tensors = adapted ? ImportedTensors::all : ImportedTensors::base,
+                    .new_score = new_score,
+                    .taken = taken ? &*taken : nullptr});
   });
+  if (taken && !adapted)
+    import_weights(taken->factors(), trainer.job.model(), *trainer.store,
+                   {.tensors = ImportedTensors::factors});
   trainer.log.info("weights loaded from {}", known.weights.string());
   if (!weights.note().empty()) trainer.log.info("{}", weights.note());
   if (const std::string note = left_out(weights, trainer.job.model()); !note.empty())
@@ -120,7 +129,7 @@ void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder&
 
 void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
   load_weights(trainer, known_checkpoint(found.path, trainer.config.model.plugins),
-               checkpoint_tensors(found));
+               [found] { return checkpoint_tensors(found); });
 }
 
 /// Decides which frozen weights checkpoints of this run leave out, and where these are. `own`: the checkpoint from which the
@@ -174,7 +183,8 @@ void initial_load(Trainer& trainer) {
     load_weights(trainer, found);
     return keep_generation_config(trainer, known_checkpoint(path).folder);
   }
-  load_weights(trainer, known_hf_folder(path, trainer.config.model.plugins), open_hf_weights(path));
+  load_weights(trainer, known_hf_folder(path, trainer.config.model.plugins),
+               [path] { return open_hf_weights(path); });
   keep_generation_config(trainer, path);
 }
 

@@ -168,7 +168,7 @@ int write_adapter(const ExportOptions& options, const ModelFiles& model, const C
   const std::string base = home_of_frozen_weights(model.config().checkpoint.initial_load_path).string();
   const auto tokenizer = model.known.load_tokenizer();
   export_adapter(options.output, model.config().adapter, model.spec, model.weights, base, tokenizer.get(),
-                 options.dtype.value_or(DType::f32));
+                 options.dtype.value_or(DType::f32), model.taken());
   context.log.info("exported the adapter of {} to {}, which belongs to {}; --merge writes a plain model",
                    model.known.weights.string(), options.output.string(), base);
   return 0;
@@ -179,7 +179,7 @@ AdapterDeltas adapters_to_merge(const ExportOptions& options, const ModelFiles& 
                                 const ModelSpec& plain) {
   AdapterDeltas deltas = read_adapters(options.adapters, plain);
   const AdapterConfig& own = model.config().adapter;
-  if (own.enabled()) deltas.add(own, model.weights, 1.0, /*replaces=*/false);
+  if (own.enabled()) deltas.add(own, model.weights, 1.0, /*replaces=*/false, model.taken());
   if (deltas.empty())
     throw UsageError(
         format("--merge: {} has no adapter, and none is given; name one with --adapter, or leave --merge out",

@@ -28,7 +28,8 @@ ModelSpec spec_of(const Config& config) {
 ModelFiles open_files(KnownModel known, TensorFolder weights) {
   ModelSpec spec = spec_of(known.config);
   Json generation = read_generation_config(known.folder);
-  return {std::move(known), std::move(spec), std::move(weights), std::move(generation)};
+  auto initial = initial_adapter_of(known.folder, known.config.adapter, spec);
+  return {std::move(known), std::move(spec), std::move(weights), std::move(generation), std::move(initial)};
 }
 
 ModelFiles open_checkpoint(const FoundCheckpoint& found, const CommandContext& context) {
@@ -85,7 +86,7 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
   if (merges_own) files.spec = model_spec(files.config().model, files.config().training.loss_chunk);
   AdapterDeltas merged;
   if (!options.adapters.empty()) merged = read_adapters(options.adapters, files.spec);
-  if (merges_own) merged.add(files.config().adapter, files.weights, 1.0, /*replaces=*/false);
+  if (merges_own) merged.add(files.config().adapter, files.weights, 1.0, /*replaces=*/false, files.taken());
   if (merged.unties(files.spec)) {
     untie(files.known.config.model, files.spec, files.weights);
     files.spec = merges_own ? model_spec(files.config().model, files.config().training.loss_chunk)
@@ -101,7 +102,8 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
       files.spec.units, rank_layout(files.spec.units, {.gather = options.compute}),
       StoreOptions{.with_gradient = options.with_gradient, .compute = device});
   import_weights(files.weights, files.spec, *store,
-                 {.tensors = merges_own ? ImportedTensors::base : ImportedTensors::all});
+                 {.tensors = merges_own ? ImportedTensors::base : ImportedTensors::all,
+                  .taken = merges_own ? nullptr : files.taken()});
   merged.merge_into(*store);
   if (const std::string note = left_out(files.weights, files.spec); !note.empty())
     context.log.warning("{}", note);

@@ -4,10 +4,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "stepforge/app/torch_library.h"
 #include "stepforge/base/json.h"
+#include "stepforge/checkpoint/initial_adapter.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/plan/known_model.h"
@@ -22,6 +24,10 @@ struct ModelFiles {
   ModelSpec spec;
   TensorFolder weights;
   Json generation;  ///< read_generation_config() of the folder or run; null if there is none
+  std::optional<InitialAdapter> initial = {};  ///< what the run's adapter took from the weights
+
+  /// Null if it took nothing.
+  const InitialAdapter* taken() const { return initial ? &*initial : nullptr; }
 
   const Config& config() const { return known.config; }
 };
