@@ -52,6 +52,20 @@ void convert_targets(ForeignConversion& conversion, const ForeignAdapter& adapte
   conversion.set(from, "adapter.targets", texts(names), all ? "without experts and routers" : "");
 }
 
+/// "pissa_niter_16" is computed in another way, but is the same.
+void convert_init(ForeignConversion& conversion, const ForeignAdapter& adapter) {
+  if (!adapter.pissa.empty() && conversion.is_true(adapter.pissa))
+    conversion.set(adapter.pissa, "adapter.init", "\"pissa\"");
+  if (adapter.init.empty() || !conversion.has(adapter.init)) return;
+  const ConfigValue& value = *conversion.find(adapter.init);
+  const std::string init = lower_text(value);
+  if (init == "gaussian") return conversion.set(adapter.init, "adapter.init", "\"gaussian\"");
+  if (init == "pissa") return conversion.set(adapter.init, "adapter.init", "\"pissa\"");
+  if (init.starts_with("pissa_niter_"))
+    return conversion.set(adapter.init, "adapter.init", "\"pissa\"", kExactParts);
+  if (!is_off(value, "true")) conversion.lose(adapter.init, kOnlyInitOfLora);
+}
+
 }  // namespace
 
 void convert_lora(ForeignConversion& conversion, std::string_view key, const ForeignAdapter& adapter) {
@@ -61,8 +75,9 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
   const std::string from = adapter.from.empty() ? "" : conversion.text(adapter.from);
   if (!from.empty()) {
     conversion.set(adapter.from, "adapter.from", toml_string(from), "a folder of PEFT on this machine");
-    for (const std::string_view of_folder : {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets,
-                                             adapter.all_linear, adapter.also_train, adapter.rslora})
+    for (const std::string_view of_folder :
+         {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets, adapter.all_linear,
+          adapter.also_train, adapter.rslora, adapter.pissa, adapter.init})
       if (!of_folder.empty() && conversion.has(of_folder))
         conversion.need_nothing(of_folder, "the folder of the adapter says it");
   } else {
@@ -79,6 +94,7 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
                      texts(modules_in(*conversion.find(adapter.also_train))));
     if (!adapter.rslora.empty() && conversion.is_true(adapter.rslora))
       conversion.set(adapter.rslora, "adapter.rslora", "true");
+    convert_init(conversion, adapter);
   }
   if (!adapter.layers.empty() && conversion.has(adapter.layers))
     conversion.set(adapter.layers, "adapter.layers", toml_value(*conversion.find(adapter.layers)));
@@ -90,7 +106,7 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
 void need_no_lora(ForeignConversion& conversion, const ForeignAdapter& adapter, std::string_view why) {
   for (const std::string_view key :
        {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets, adapter.all_linear, adapter.also_train,
-        adapter.layers, adapter.rslora, adapter.dora, adapter.b_lr_ratio})
+        adapter.layers, adapter.rslora, adapter.dora, adapter.pissa, adapter.init, adapter.b_lr_ratio})
     if (!key.empty() && conversion.has(key)) conversion.need_nothing(key, why);
 }
 

@@ -21,6 +21,8 @@ struct ForeignAdapter {
   std::string_view layers = {};
   std::string_view rslora = {};
   std::string_view dora = {};
+  std::string_view pissa = {};  ///< a switch
+  std::string_view init = {};   ///< init_lora_weights of PEFT
   std::string_view b_lr_ratio = {};
   std::string_view from = {};  ///< folder of an adapter that goes on; it says rank, alpha and targets
   int64_t default_rank = 8;
@@ -52,7 +54,7 @@ inline constexpr std::string_view kFrozenBits = "\"nf4\" for 4 bits, \"int8\" fo
 inline constexpr std::string_view kEmbeddingRate =
     "adapter.b_lr_ratio leaves out adapters of embeddings; a group with the pattern embedding.weight.lora "
     "gives them a rate";
-inline constexpr std::string_view kOnlyInitOfLora =
-    "A starts with random values (adapter.init), and B at zero";
+inline constexpr std::string_view kOnlyInitOfLora = "adapter.init is kaiming, gaussian or pissa";
+inline constexpr std::string_view kExactParts = "the singular parts are computed exactly";
 
 }  // namespace stepforge

@@ -153,7 +153,7 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"adapter", "adapter.type", "\"lora\"", read},
     {"lora_model_dir", "adapter.from", "a folder of PEFT on this machine", read},
     {"peft.*", "adapter.init", kOnlyInitOfLora, lost},
-    {"peft_init_lora_weights", "adapter.init", kOnlyInitOfLora, lost, "true"},
+    {"peft_init_lora_weights", "adapter.init", "\"pissa\" or \"gaussian\"", read},
     {"peft_layers_to_transform", "adapter.layers", "indices", read},
     {"peft_layers_pattern", "", "layers are named as in Hugging Face models", needless},
     {"peft_autocast_adapter_dtype", "", "adapters are kept in fp32", needless},
@@ -453,6 +453,7 @@ void convert_axolotl_adapter(ForeignConversion& conversion) {
                                    .layers = "peft_layers_to_transform",
                                    .rslora = "peft_use_rslora",
                                    .dora = "peft_use_dora",
+                                   .init = "peft_init_lora_weights",
                                    .b_lr_ratio = "loraplus_lr_ratio",
                                    .from = "lora_model_dir",
                                    .default_targets = R"(["q_proj", "v_proj"])"};

@@ -67,6 +67,24 @@ TEST(ConvertAdapter, DoraIsAKindOfAdapter) {
             "rank 16 alpha 32 dropout 0 targets q_proj v_proj dora");
 }
 
+TEST(ConvertAdapter, ThatStartsWithPartsOfTheWeightsKeepsItsStart) {
+  const auto init_of = [](const std::string& text, const char* trainer) {
+    return choice_name(converted(text, "a.yaml", trainer).adapter.init);
+  };
+  const std::string ours = kFactory;
+  EXPECT_EQ(init_of(ours + "pissa_init: true\npissa_iter: 16\npissa_convert: true\n", "LLaMA-Factory"),
+            "pissa");
+  EXPECT_EQ(init_of(ours + "pissa_init: false\n", "LLaMA-Factory"), "kaiming");
+  EXPECT_EQ(init_of(ours + "finetuning_type: full\npissa_init: true\n", "LLaMA-Factory"), "kaiming");
+  EXPECT_EQ(init_of(ours + "pissa_init: true\nadapter_name_or_path: saves/a\n", "LLaMA-Factory"), "kaiming")
+      << "the folder has its values";
+  const std::string other = "base_model: m\nadapter: lora\nlora_r: 8\npeft_init_lora_weights: ";
+  EXPECT_EQ(init_of(other + "pissa\n", "Axolotl"), "pissa");
+  EXPECT_EQ(init_of(other + "pissa_niter_16\n", "Axolotl"), "pissa");
+  EXPECT_EQ(init_of(other + "gaussian\n", "Axolotl"), "gaussian");
+  EXPECT_EQ(init_of(other + "true\n", "Axolotl"), "kaiming");
+}
+
 TEST(ConvertAdapter, OfLlamaFactorysSecondFilesIsASection) {
   const std::string file =
       "model: m\nmodel_class: llm\ntemplate: qwen3_nothink\ntrain_dataset: data.yaml\nmicro_batch_size: 1\n";
@@ -158,8 +176,9 @@ TEST(ConvertAdapter, WhatTrainsSomethingElseIsRefused) {
   EXPECT_EQ(refused(ours + "finetuning_type: lora\nadapter_name_or_path: a,b\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused("base_model: m\nadapter: llama-adapter\n", "a.yaml").size(), 1U);
   EXPECT_EQ(refused("base_model: m\nadapter: qlora\nlora_r: 8\n", "a.yaml").size(), 1U);
-  EXPECT_CONTAINS(join(lost(ours + "finetuning_type: lora\npissa_init: true\n", "a.yaml"), "; "),
-                  "pissa_init");
+  EXPECT_CONTAINS(
+      join(lost("base_model: m\nadapter: lora\nlora_r: 8\npeft_init_lora_weights: loftq\n", "a.yaml"), "; "),
+      "peft_init_lora_weights", "pissa");
 }
 
 TEST(ConvertBest, EarlyStoppingAndTheBestCheckpointNeedValidation) {
