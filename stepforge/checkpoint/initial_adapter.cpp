@@ -68,20 +68,21 @@ std::vector<AdaptedMatrix> adapted_matrices(const ModelSpec& model, const Adapte
   return matrices;
 }
 
-/// Throws UsageError if the weights have no such matrix, or it has too few singular values.
-at::Tensor read_matrix(const TensorFolder& weights, const AdaptedMatrix& matrix) {
-  const std::string name = matrix.module + std::string(kWeight);
-  if (!holds_weight(weights, name))
-    throw UsageError(format("adapter.init = \"pissa\": the weights have no {} to take a part of", name));
-  const at::Tensor values = read_whole(weights, name);
-  if (values.sizes() != at::IntArrayRef{matrix.rows, matrix.columns})
-    throw UsageError(format("adapter.init = \"pissa\": {} is {}, but {} in the model", name,
-                            shape_text(values.sizes().vec()), shape_text({matrix.rows, matrix.columns})));
-  if (matrix.rank > std::min(matrix.rows, matrix.columns))
-    throw UsageError(
-        format("adapter.init = \"pissa\": the rank of {} is {}, but the matrix is {}; use a lower rank",
-               matrix.module, matrix.rank, shape_text(values.sizes().vec())));
-  return values;
+/// Throws UsageError if the weights lack a matrix, or it has too few singular values.
+void require_matrices(const TensorFolder& weights, const std::vector<AdaptedMatrix>& matrices) {
+  for (const AdaptedMatrix& matrix : matrices) {
+    const std::string name = matrix.module + std::string(kWeight);
+    if (!holds_weight(weights, name))
+      throw UsageError(format("adapter.init = \"pissa\": the weights have no {} to take a part of", name));
+    const std::vector<int64_t> shape = WeightReader(weights, name).shape();
+    if (shape != std::vector{matrix.rows, matrix.columns})
+      throw UsageError(format("adapter.init = \"pissa\": {} is {}, but {} in the model", name,
+                              shape_text(shape), shape_text({matrix.rows, matrix.columns})));
+    if (matrix.rank > std::min(matrix.rows, matrix.columns))
+      throw UsageError(
+          format("adapter.init = \"pissa\": the rank of {} is {}, but the matrix is {}; use a lower rank",
+                 matrix.module, matrix.rank, shape_text(shape)));
+  }
 }
 
 /// What one rank writes, one matrix after the other.
@@ -96,7 +97,8 @@ class FactorFile {
     if (next_ == matrices_.size()) return;
     const at::NoGradGuard no_grad;
     const AdaptedMatrix& matrix = matrices_[next_++];
-    const Factors factors = principal_factors(read_matrix(weights_, matrix), matrix.rank, matrix.scale);
+    const Factors factors = principal_factors(read_whole(weights_, matrix.module + std::string(kWeight)),
+                                              matrix.rank, matrix.scale);
     writer_.write(factor_name(matrix.module, kSuffixA), bytes_of(factors.a));
     writer_.write(factor_name(matrix.module, kSuffixB), bytes_of(factors.b));
     if (next_ == matrices_.size()) writer_.finish();
@@ -216,6 +218,7 @@ Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale) 
 void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& config, const ModelSpec& model,
                            const std::function<TensorFolder()>& open, const CheckpointRanks& ranks) {
   const std::vector<AdaptedMatrix> matrices = adapted_matrices(model, config);
+  require_matrices(open(), matrices);
   const fs::path folder = run_folder / kInitialAdapterFolder;
   const auto rank = static_cast<size_t>(ranks.rank());
   const auto size = static_cast<size_t>(ranks.size());
@@ -248,11 +251,10 @@ void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& conf
 
 void copy_initial_adapter(const fs::path& from_run, const fs::path& run_folder,
                           const CheckpointRanks& ranks) {
-  ranks.run([=, leads = ranks.rank() == 0]() -> std::string {
+  ranks.run([=, leads = ranks.rank() == 0, files = files_of_run(from_run)]() -> std::string {
     if (!leads) return "";
     StagedFolder staged(run_folder / kInitialAdapterFolder);
-    for (const fs::path& file : files_of_run(from_run))
-      fs::copy_file(file, staged.staging() / file.filename());
+    for (const fs::path& file : files) fs::copy_file(file, staged.staging() / file.filename());
     publish_in_place(staged, run_folder / kInitialAdapterFolder);
     return "";
   });

@@ -9,77 +9,16 @@
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "tests/checkpoint/stacked_files.h"
-#include "tests/train/ranks.h"
+#include "tests/train/adapter_runs.h"
 
 namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A Hugging Face folder of a model that was trained for two steps.
-fs::path base_model(const TempFolder& folder, const Strings& more = {}) {
-  TestRun(trainer_run(folder / "base") + Strings{"training.steps=2", "checkpoint.last_save_in_hf=true"} +
-          more)
-      .run();
-  return folder / "base" / "hf" / "step-2";
-}
-
-Strings lora_run(const TempFolder& folder, const std::string& name, const fs::path& base,
-                 const Strings& more = {}) {
-  return trainer_run(folder / name) +
-         Strings{format("checkpoint.initial_load_path={}", base.string()),
-                 "adapter.type=lora",
-                 "adapter.rank=4",
-                 "training.steps=4",
-                 "checkpoint.interval=2",
-                 "lr_scheduler.warmup_steps=0",
-                 "optimizer.lr=0.01"} +
-         more;
-}
-
-Strings of_type(const char* type) {
-  return {format("adapter.type={}", type)};
-}
-
-fs::path step_folder(const TempFolder& folder, const std::string& name, int64_t step) {
-  return folder / name / "checkpoint" / format("step-{}", step);
-}
-
-/// All matrices have rows of whole blocks, also on two tensor-parallel ranks.
-const Strings kBlocks{"model.dim=128", "model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=32",
-                      "model.ffn_dim=128"};
-const Strings kOrdered{"training.reduction=ordered", "training.global_batch_size=4",
-                       "training.local_batch_size=1"};
-
-Strings frozen_as(std::string_view dtype) {
-  return {format("model.frozen_dtype={}", dtype)};
-}
-
-/// The bits of the frozen masters of a run.
-std::string frozen_bits(Trainer& trainer) {
-  std::string bits;
-  for (size_t u = 0; u < trainer.store->size(); ++u) {
-    const UnitStore& unit = trainer.store->unit(u);
-    if (!unit.spec().trainable)
-      bits.append(static_cast<const char*>(unit.master().const_data_ptr()), unit.master().nbytes());
-  }
-  return bits;
-}
-
-/// Those before the first step.
-class RecordFrozenBits : public Callback {
- public:
-  explicit RecordFrozenBits(std::string& bits) : bits_(bits) {}
-  std::string_view name() const override { return "bits"; }
-  void init_end(Trainer& trainer) override { bits_ = frozen_bits(trainer); }
-
- private:
-  std::string& bits_;
-};
-
 TEST(AdapterRun, StartsAsTheModelThatItBelongsTo) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
+  const fs::path base = base_of_adapters(folder);
   const Strings one_step{"training.steps=1", "checkpoint.enable=false"};
   for (const char* compute : {"fp32", "bf16"}) {
     const Strings run = one_step + Strings{format("precision.compute={}", compute)};
@@ -95,7 +34,7 @@ TEST(AdapterRun, StartsAsTheModelThatItBelongsTo) {
 
 TEST(AdapterRun, ChangesAdaptersAndNothingElse) {
   const TempFolder folder;
-  const fs::path base = base_model(folder, kBlocks);
+  const fs::path base = base_of_adapters(folder, kBlocks);
   for (const auto& [type, dtype] :
        {std::pair{"lora", "fp32"}, {"lora", "bf16"}, {"lora", "nf4"}, {"lora", "int8"}, {"dora", "nf4"}}) {
     TestRun run(
@@ -111,9 +50,9 @@ TEST(AdapterRun, ChangesAdaptersAndNothingElse) {
 
 TEST(AdapterRun, CheckpointsHoldTheAdapterAndNotTheModel) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
+  const fs::path base = base_of_adapters(folder);
   TestRun(lora_run(folder, "run", base, {"adapter.also_train=norm"})).run();
-  for (const std::string& name : stored_tensors(step_folder(folder, "run", 4)).names()) {
+  for (const std::string& name : stored_tensors(adapter_step(folder, "run", 4)).names()) {
     const bool of_adapter = name.find("lora_") != std::string::npos;
     const bool of_norm =
         name.ends_with("model.norm.weight") || name.find("model.norm.weight.") != std::string::npos;
@@ -124,9 +63,9 @@ TEST(AdapterRun, CheckpointsHoldTheAdapterAndNotTheModel) {
 // Cases 45 to 60 of the silent faults of adapters: of checkpoints that depend on the layout.
 TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
+  const fs::path base = base_of_adapters(folder);
   for (const char* type : {"lora", "dora"}) {
-    const Strings ordered = of_type(type) + kOrdered;
+    const Strings ordered = of_type(type) + kOrderedSums;
     const Records whole = TestRun(lora_run(folder, type, base, ordered)).run();
     for (const int ranks : {1, 2, 4}) {
       const std::string name = format("{}{}", type, ranks);
@@ -146,9 +85,9 @@ TEST(AdapterRun, ContinuesInEveryLayoutWithTheSameBits) {
 
 TEST(AdapterRun, MagnitudesThatAreLoadedFromNowhereStartAsNorms) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
+  const fs::path base = base_of_adapters(folder);
   const Records lora = TestRun(lora_run(folder, "lora", base)).run();
-  const std::string from = step_folder(folder, "lora", 4).string();
+  const std::string from = adapter_step(folder, "lora", 4).string();
   const auto first_loss = [&](const char* name, const char* type) {
     return TestRun(trainer_run(folder / name) +
                    Strings{"checkpoint.initial_load_path=" + from, "checkpoint.initial_load_model_only=true",
@@ -164,7 +103,7 @@ TEST(AdapterRun, MagnitudesThatAreLoadedFromNowhereStartAsNorms) {
 
 TEST(AdapterRun, FromAFolderOfAnotherKindIsRefused) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
+  const fs::path base = base_of_adapters(folder);
   TestRun(lora_run(folder, "first", base, {"checkpoint.last_save_in_hf=true"})).run();
   EXPECT_CONTAINS(
       message_of<UsageError>([&] {
@@ -203,7 +142,7 @@ const std::vector<Strings> kTensorLayouts{
 
 TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
   const TempFolder folder;
-  const fs::path base = base_model(folder, kBlocks);
+  const fs::path base = base_of_adapters(folder, kBlocks);
   const Strings dora =
       kBlocks + of_type("dora") + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
   const Records one = TestRun(lora_run(folder, "one", base, dora)).run();
@@ -217,7 +156,7 @@ TEST(AdapterRun, OfDoraHasTheCurveOfOneRankInEveryLayout) {
 
 TEST(AdapterRun, DropsTheSameElementsOnTensorParallelRanks) {
   const TempFolder folder;
-  const fs::path base = base_model(folder, kBlocks);
+  const fs::path base = base_of_adapters(folder, kBlocks);
   const Strings batch = kBlocks + Strings{"training.global_batch_size=4", "training.local_batch_size=1"};
   const Strings dropped = batch + Strings{"adapter.dropout=0.5"};
   const Records one = TestRun(lora_run(folder, "one", base, dropped)).run();
@@ -227,9 +166,9 @@ TEST(AdapterRun, DropsTheSameElementsOnTensorParallelRanks) {
 
 TEST(AdapterRun, OfCodesHasTheSameBitsOnAnyNumberOfRanks) {
   const TempFolder folder;
-  const fs::path base = base_model(folder, kBlocks);
+  const fs::path base = base_of_adapters(folder, kBlocks);
   for (const WeightCodeKind& kind : kWeightCodes) {
-    const Strings sizes = kBlocks + kOrdered + frozen_as(kind.name);
+    const Strings sizes = kBlocks + kOrderedSums + frozen_as(kind.name);
     TestRun one(lora_run(folder, format("{}-one", kind.name), base, sizes));
     const Records whole = one.run();
     const UnitSpec& coded = one.trainer().store->unit(3).spec();
@@ -246,15 +185,6 @@ TEST(AdapterRun, OfCodesHasTheSameBitsOnAnyNumberOfRanks) {
       }
     }
   }
-}
-
-/// The numbers that the codes of a run stand for, by unit.
-std::map<std::string, at::Tensor> decoded_units(Trainer& trainer) {
-  std::map<std::string, at::Tensor> decoded;
-  for (size_t u = 0; u < trainer.store->size(); ++u)
-    if (const UnitStore& unit = trainer.store->unit(u); unit.coded())
-      decoded[unit.spec().name] = unit.master_values();
-  return decoded;
 }
 
 /// Writes them into a run that has the same weights as numbers.
@@ -277,10 +207,11 @@ void store_decoded(const std::map<std::string, at::Tensor>& decoded, Trainer& tr
 
 TEST(AdapterRun, OfCodesTrainsAsOnTheWeightsThatTheyStandFor) {
   const TempFolder folder;
-  const fs::path base = base_model(folder, kBlocks + Strings{"checkpoint.export_dtype=bf16"});
+  const fs::path base = base_of_adapters(folder, kBlocks + Strings{"checkpoint.export_dtype=bf16"});
   for (const WeightCodeKind& kind : kWeightCodes) {
     const auto run_of = [&](const char* name, std::string_view dtype) {
-      return lora_run(folder, format("{}-{}", kind.name, name), base, kBlocks + kOrdered + frozen_as(dtype));
+      return lora_run(folder, format("{}-{}", kind.name, name), base,
+                      kBlocks + kOrderedSums + frozen_as(dtype));
     };
     TestRun coded(run_of("coded", kind.name));
     const Records steps = coded.run();
@@ -297,7 +228,7 @@ TEST(AdapterRun, OfCodesTrainsAsOnTheWeightsThatTheyStandFor) {
 
 TEST(AdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
+  const fs::path base = base_of_adapters(folder);
   const Strings hf{"checkpoint.last_save_in_hf=true", "adapter.type=dora"};
   TestRun(lora_run(folder, "first", base, hf + Strings{"adapter.patterns=[{pattern=\"k_proj\",rank=2}]"}))
       .run();
@@ -310,8 +241,8 @@ TEST(AdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {
   second.run();
   EXPECT_EQ(second.trainer().config.adapter.rank, 4);
   EXPECT_EQ(second.trainer().config.adapter.type, AdapterType::dora) << "as the folder says";
-  const TensorFolder left = stored_tensors(step_folder(folder, "first", 4));
-  const TensorFolder right = stored_tensors(step_folder(folder, "second", 1));
+  const TensorFolder left = stored_tensors(adapter_step(folder, "first", 4));
+  const TensorFolder right = stored_tensors(adapter_step(folder, "second", 1));
   int64_t compared = 0;
   for (const std::string& name : left.names()) {
     if (!is_adapter_tensor(name)) continue;
@@ -344,12 +275,12 @@ TEST(AdapterRun, WithoutAModelOnDiskOrWithFreezeIsRefused) {
 
 TEST(AdapterRun, IsRefusedAsThePlainModelOfAnotherRun) {
   const TempFolder folder;
-  const fs::path base = base_model(folder);
+  const fs::path base = base_of_adapters(folder);
   TestRun(lora_run(folder, "run", base)).run();
   EXPECT_CONTAINS(
       message_of<UsageError>([&] {
         TestRun(trainer_run(folder / "next") +
-                Strings{format("checkpoint.initial_load_path={}", step_folder(folder, "run", 4).string()),
+                Strings{format("checkpoint.initial_load_path={}", adapter_step(folder, "run", 4).string()),
                         "checkpoint.initial_load_model_only=true"})
             .run();
       }),
