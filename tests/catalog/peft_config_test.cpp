@@ -62,6 +62,37 @@ TEST(PeftConfig, WhatIsWrittenIsReadAsTheSameAdapters) {
     EXPECT_DOUBLE_EQ(before.scale(module), after.scale(module)) << module;
 }
 
+TEST(PeftConfig, OfTwiceTheRanksHasTheSameScales) {
+  for (const bool rslora : {false, true}) {
+    AdapterConfig adapter = small_lora({"q_proj", "v_proj", "up_proj"});
+    adapter.rslora = rslora;
+    adapter.patterns = {{.pattern = "v_proj", .rank = 2}, {.pattern = ".*up_proj", .alpha = 3}};
+    const AdapterConfig doubled = with_doubled_ranks(adapter);
+    AdapterRanks before(adapter);
+    AdapterRanks after(doubled);
+    for (const char* module : {"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj",
+                               "model.layers.1.mlp.up_proj"}) {
+      EXPECT_EQ(after.rank(module), 2 * before.rank(module)) << module;
+      EXPECT_DOUBLE_EQ(after.scale(module), before.scale(module)) << module;
+    }
+  }
+}
+
+TEST(PeftConfig, OfAnAdapterOfChangedWeightsIsRefused) {
+  Json json = written(small_lora({"q_proj"}));
+  for (const char* init : {"pissa", "pissa_niter_16", "OLoRA", "corda", "lora_ga"}) {
+    json["init_lora_weights"] = init;
+    EXPECT_CONTAINS(message_of<FormatError>([&] { read_peft_config(json, "config"); }), "init_lora_weights",
+                    "path_initial_model_for_weight_conversion");
+  }
+  json["init_lora_weights"] = "loftq";
+  EXPECT_CONTAINS(message_of<FormatError>([&] { read_peft_config(json, "config"); }), "merge it with peft");
+  for (const Json& init : {Json(true), Json("gaussian"), Json("eva"), Json()}) {
+    json["init_lora_weights"] = init;
+    EXPECT_EQ(read_peft_config(json, "config").rank, small_lora({"q_proj"}).rank) << init;
+  }
+}
+
 TEST(PeftConfig, OfARewardModelTheScoreIsTrainedAndSavedToo) {
   ModelConfig model = small_model("llama", 8, 4);
   model.head = HeadKind::score;
