@@ -10,6 +10,9 @@ Losses and gradient norms of each step must agree to 1e-5 relative, and A and B 
 (train_oracle.py says why). Then PEFT opens the folder that `stepforge export` writes, and transformers the one with --merge: both must
 give the logits of `stepforge generate`'s model, and continue a prompt with the same text. Exit code 1 with the differences.
 
+With init_lora_weights = "pissa" both programs begin by themselves, and singular vectors have any sign. Losses and norms do not depend on signs, nor do
+products B A, which are compared instead of A and B. PEFT converts its adapter with the first values that it has saved.
+
 PEFT has adapters of single experts only in files of older versions: it reads them as adapters of the stacked tensors of transformers 5, in
 which gate and up share A, one below the other, and B is zero outside two blocks. So such a file is written here, and no gradient flows to
 these zeros.
@@ -47,6 +50,9 @@ CASES = {
     "tied, embedding": ("llama, tied", {"r": 4, "lora_alpha": 8, "target_modules": ["o_proj", "embed_tokens"]}),
     "tied, head": ("qwen3, tied", {"r": 3, "lora_alpha": 6, "target_modules": ["lm_head"]}),
     "tied, both": ("gemma2", {"r": 4, "lora_alpha": 8, "target_modules": ["embed_tokens", "lm_head"], "rank_pattern": {"lm_head": 6}}),
+    "PiSSA": ("llama", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "init_lora_weights": "pissa"}),
+    "PiSSA, rsLoRA": ("qwen3", {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "v_proj", "down_proj"], "use_rslora": True,
+                                "init_lora_weights": "pissa"}),
     "one layer": ("olmo2", {"r": 4, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj"], "layers_to_transform": [1]}),
     "experts": ("mixtral", {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "w1", "w2", "w3"]}),
     "experts and attention": ("qwen3_moe, no dense layer", {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj", "gate_proj", "up_proj", "down_proj"]}),
@@ -82,9 +88,25 @@ def peft_steps(model, letters, rates, b_rate):
     return losses, norms
 
 
+def is_pissa(settings):
+    return settings.get("init_lora_weights") == "pissa"
+
+
+def pissa_arguments(settings):
+    """Of a run that begins as PEFT does with these settings."""
+    return ["adapter.type=lora", "adapter.init=pissa", f"adapter.rank={settings['r']}", f"adapter.alpha={float(settings['lora_alpha'])}",
+            f"adapter.targets={','.join(settings['target_modules'])}", f"adapter.rslora={json.dumps(settings.get('use_rslora', False))}"]  # fmt: skip
+
+
 def with_adapter(base, folder, settings, seed):
     """In `folder` too, as PEFT saves it."""
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **settings))
+    if is_pissa(settings):
+        # The first values are no adapter of PiSSA to PEFT, which would take parts of the weights again when it reads them.
+        model.peft_config["default"].init_lora_weights = True
+        model.save_pretrained(folder / "peft")
+        model.peft_config["default"].init_lora_weights = "pissa"
+        return model
     generator = torch.Generator().manual_seed(seed)
     for key, parameter in model.named_parameters():
         if "lora_B" in key or "lora_embedding_A" in key:  # what PEFT begins with zeros
@@ -118,6 +140,11 @@ def lora_parameters(model):
     return {key: parameter.detach() for key, parameter in model.named_parameters() if "lora_" in key}
 
 
+def products(tensors):
+    """B A of each module, without signs of singular vectors."""
+    return {key: tensors[key.replace("lora_A", "lora_B")] @ tensors[key] for key in tensors if "lora_A" in key}
+
+
 def greedy(model, prompt):
     ids = torch.tensor([list(prompt)])
     return bytes(token for token in model.generate(input_ids=ids, max_new_tokens=20, do_sample=False)[0, len(prompt):].tolist() if token < 256)
@@ -136,14 +163,15 @@ def check(program, seed, name):
         torch.manual_seed(seed)
         of_experts = "experts" in name
         model = (with_expert_adapters if of_experts else with_adapter)(base, folder, settings, seed)
-        run([program, "train", folder / "run.toml", f"adapter.from={folder / 'peft'}", f"adapter.b_lr_ratio={B_RATES.get(name, 1.0)}"])
+        start = pissa_arguments(settings) if is_pissa(settings) else [f"adapter.from={folder / 'peft'}"]
+        run([program, "train", folder / "run.toml", *start, f"adapter.b_lr_ratio={B_RATES.get(name, 1.0)}"])
         records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         steps = [record for record in records if record["kind"] == "train"]
         losses, norms = peft_steps(model.train(), letters, [step["lr"] for step in steps], B_RATES.get(name, 1.0))
         run([program, "export", folder / "run", folder / "adapter"])
         run([program, "export", folder / "run", folder / "merged", "--merge"])
         opened = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32), folder / "adapter").eval()
-        model.save_pretrained(folder / "expected")
+        model.save_pretrained(folder / "expected", path_initial_model_for_weight_conversion=str(folder / "peft") if is_pissa(settings) else None)
         # PEFT does not save what it has read of single experts under their names.
         expected, got = (load_file(folder / part / "adapter_model.safetensors") for part in ("peft" if of_experts else "expected", "adapter"))
         # PEFT saves copies of the frozen weights beside adapters of embedding and head.
@@ -151,6 +179,8 @@ def check(program, seed, name):
         same_names = expected.keys() == got.keys()
         if of_experts:
             expected, got = lora_parameters(model), lora_parameters(opened)
+        if is_pissa(settings):
+            expected, got = products(expected), products(got)
         weights = max((got[key] - expected[key]).abs().max().item() / expected[key].abs().max().item() for key in expected) if same_names else 9.9
         loss_gap = worst_relative([step["loss_metrics/global_avg_loss"] for step in steps], losses)
         norm_gap = worst_relative([step["grad_norm"] for step in steps], norms)
