@@ -5,17 +5,22 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/linalg_svd.h>
+#include <ATen/ops/mm.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/random.h"
 #include "stepforge/base/staged.h"
 #include "stepforge/catalog/adapter_ranks.h"
 #include "stepforge/catalog/adapters.h"
@@ -89,8 +94,11 @@ void require_matrices(const TensorFolder& weights, const std::vector<AdaptedMatr
 class FactorFile {
  public:
   FactorFile(const fs::path& file, std::vector<AdaptedMatrix> matrices,
-             const std::function<TensorFolder()>& open)
-      : matrices_(std::move(matrices)), weights_(open()), writer_(file, specs_of(matrices_)) {}
+             const std::function<TensorFolder()>& open, int64_t iterations)
+      : matrices_(std::move(matrices)),
+        weights_(open()),
+        writer_(file, specs_of(matrices_)),
+        iterations_(iterations) {}
 
   /// Does nothing if there is none left.
   void write_next() {
@@ -98,7 +106,7 @@ class FactorFile {
     const at::NoGradGuard no_grad;
     const AdaptedMatrix& matrix = matrices_[next_++];
     const Factors factors = principal_factors(read_whole(weights_, matrix.module + std::string(kWeight)),
-                                              matrix.rank, matrix.scale);
+                                              matrix.rank, matrix.scale, iterations_);
     writer_.write(factor_name(matrix.module, kSuffixA), bytes_of(factors.a));
     writer_.write(factor_name(matrix.module, kSuffixB), bytes_of(factors.b));
     if (next_ == matrices_.size()) writer_.finish();
@@ -117,6 +125,7 @@ class FactorFile {
   std::vector<AdaptedMatrix> matrices_;
   TensorFolder weights_;
   SafetensorsWriter writer_;
+  int64_t iterations_;
   size_t next_ = 0;
 };
 
@@ -125,6 +134,30 @@ std::vector<AdaptedMatrix> share_of(const std::vector<AdaptedMatrix>& matrices, 
   std::vector<AdaptedMatrix> share;
   for (size_t i = rank; i < matrices.size(); i += ranks) share.push_back(matrices[i]);
   return share;
+}
+
+/// Beside those that are wanted: with them iterations converge faster.
+constexpr int64_t kFurtherDirections = 8;
+
+/// Random numbers, the same in every run.
+at::Tensor first_directions(int64_t rows, int64_t columns) {
+  const at::Tensor values = at::empty({rows, columns}, at::device(at::kCPU).dtype(at::kFloat));
+  auto* target = values.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < values.numel(); ++i)
+    target[i] = uniform_float(philox(0, static_cast<uint64_t>(i))[0]) - 0.5F;
+  return values;
+}
+
+at::Tensor orthonormal(const at::Tensor& columns) {
+  return std::get<0>(at::linalg_qr(columns));
+}
+
+/// Orthonormal columns [rows, width] near the left singular vectors of the largest singular values.
+at::Tensor largest_directions(const at::Tensor& weight, int64_t width, int64_t iterations) {
+  at::Tensor q = orthonormal(at::mm(weight, first_directions(weight.size(1), width)));
+  for (int64_t i = 0; i < iterations; ++i)
+    q = orthonormal(at::mm(weight, orthonormal(at::mm(weight.t(), q))));
+  return q;
 }
 
 void publish_in_place(StagedFolder& staged, const fs::path& folder) {
@@ -208,8 +241,12 @@ std::optional<InitialAdapter> initial_adapter_of(const fs::path& run_folder, con
   return InitialAdapter(config, std::move(factors));
 }
 
-Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale) {
-  const auto [u, s, v] = at::linalg_svd(weight, /*full_matrices=*/false);
+Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale, int64_t iterations) {
+  const int64_t width = std::min({rank + kFurtherDirections, weight.size(0), weight.size(1)});
+  const at::Tensor q = iterations > 0 ? largest_directions(weight, width, iterations) : at::Tensor();
+  const auto [inner, s, v] = at::linalg_svd(q.defined() ? at::mm(q.t(), weight) : weight,
+                                            /*full_matrices=*/false);
+  const at::Tensor u = q.defined() ? at::mm(q, inner) : inner;
   const at::Tensor roots = (s.narrow(0, 0, rank) / scale).sqrt();
   return {(roots.unsqueeze(1) * v.narrow(0, 0, rank)).contiguous(),
           (u.narrow(1, 0, rank) * roots.unsqueeze(0)).contiguous()};
@@ -223,6 +260,7 @@ void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& conf
   const auto rank = static_cast<size_t>(ranks.rank());
   const auto size = static_cast<size_t>(ranks.size());
   const std::vector<AdaptedMatrix> share = share_of(matrices, rank, size);
+  const int64_t iterations = config.svd_iterations;
   // Shared with actions that are late.
   const auto staged = std::make_shared<std::optional<StagedFolder>>();
   const auto file = std::make_shared<std::optional<FactorFile>>();
@@ -236,7 +274,7 @@ void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& conf
       if (share.empty()) return "";
       if (!*file) {
         const std::string own = format("rank-{:05}-of-{:05}.safetensors", rank + 1, size);
-        file->emplace(run_folder / name / own, share, open);
+        file->emplace(run_folder / name / own, share, open, iterations);
       }
       (*file)->write_next();
       return "";

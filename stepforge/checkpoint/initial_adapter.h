@@ -51,12 +51,13 @@ class InitialAdapter {
 std::optional<InitialAdapter> initial_adapter_of(const std::filesystem::path& run_folder,
                                                  const AdapterConfig& config, const ModelSpec& model);
 
-/// Of W = U S V, with the r largest singular values, A = sqrt(S / scale) V and B = U sqrt(S / scale), as PEFT has them.
+/// Of W = U S V, with the r largest singular values, A = sqrt(S / scale) V and B = U sqrt(S / scale), as PEFT has them. With
+/// `iterations` > 0 they are those of W in a subspace that these bring close to the largest ones (arXiv:0909.4061).
 struct Factors {
   at::Tensor a;  ///< [rank, columns]
   at::Tensor b;  ///< [rows, rank]
 };
-Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale);
+Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale, int64_t iterations = 0);
 
 /// Computes those of a new run from the weights of `open`, each rank those of some matrices, and puts them into `run_folder`, in
 /// place of what is there. Throws UsageError if a matrix is missing, or has fewer rows or columns than the rank.

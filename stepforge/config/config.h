@@ -352,6 +352,7 @@ struct AdapterConfig {
   std::vector<AdapterPatternConfig> patterns;
   bool rslora = false;
   AdapterInit init = AdapterInit::kaiming;
+  int64_t svd_iterations = 0;
   double b_lr_ratio = 1.0;
   std::vector<std::string> also_train;
 

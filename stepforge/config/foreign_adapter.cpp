@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/config/foreign_adapter.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -52,18 +53,33 @@ void convert_targets(ForeignConversion& conversion, const ForeignAdapter& adapte
   conversion.set(from, "adapter.targets", texts(names), all ? "without experts and routers" : "");
 }
 
-/// "pissa_niter_16" is computed in another way, but is the same.
-void convert_init(ForeignConversion& conversion, const ForeignAdapter& adapter) {
-  if (!adapter.pissa.empty() && conversion.is_true(adapter.pissa))
-    conversion.set(adapter.pissa, "adapter.init", "\"pissa\"");
-  if (adapter.init.empty() || !conversion.has(adapter.init)) return;
-  const ConfigValue& value = *conversion.find(adapter.init);
+void convert_pissa(ForeignConversion& conversion, const ForeignAdapter& adapter) {
+  if (adapter.pissa.empty()) return;
+  if (!conversion.is_true(adapter.pissa)) {
+    if (conversion.has(adapter.pissa_iterations))
+      conversion.need_nothing(adapter.pissa_iterations, kOnlyWithPissa);
+    return;
+  }
+  conversion.set(adapter.pissa, "adapter.init", "\"pissa\"");
+  const auto iterations = conversion.number(adapter.pissa_iterations);
+  const double count = iterations.value_or(static_cast<double>(adapter.default_pissa_iterations));
+  conversion.set(iterations ? adapter.pissa_iterations : "", "adapter.svd_iterations",
+                 number_text(std::max(count, 0.0)));
+}
+
+/// init_lora_weights: true, "gaussian", "pissa", "pissa_niter_16".
+void convert_init(ForeignConversion& conversion, std::string_view key) {
+  constexpr std::string_view kIterations = "pissa_niter_";
+  if (key.empty() || !conversion.has(key)) return;
+  const ConfigValue& value = *conversion.find(key);
   const std::string init = lower_text(value);
-  if (init == "gaussian") return conversion.set(adapter.init, "adapter.init", "\"gaussian\"");
-  if (init == "pissa") return conversion.set(adapter.init, "adapter.init", "\"pissa\"");
-  if (init.starts_with("pissa_niter_"))
-    return conversion.set(adapter.init, "adapter.init", "\"pissa\"", kExactParts);
-  if (!is_off(value, "true")) conversion.lose(adapter.init, kOnlyInitOfLora);
+  if (init == "gaussian") return conversion.set(key, "adapter.init", "\"gaussian\"");
+  if (init == "pissa") return conversion.set(key, "adapter.init", "\"pissa\"");
+  if (init.starts_with(kIterations)) {
+    conversion.set(key, "adapter.init", "\"pissa\"");
+    return conversion.set(key, "adapter.svd_iterations", init.substr(kIterations.size()));
+  }
+  if (!is_off(value, "true")) conversion.lose(key, kOnlyInitOfLora);
 }
 
 }  // namespace
@@ -77,7 +93,7 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
     conversion.set(adapter.from, "adapter.from", toml_string(from), "a folder of PEFT on this machine");
     for (const std::string_view of_folder :
          {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets, adapter.all_linear,
-          adapter.also_train, adapter.rslora, adapter.pissa, adapter.init})
+          adapter.also_train, adapter.rslora, adapter.pissa, adapter.pissa_iterations, adapter.init})
       if (!of_folder.empty() && conversion.has(of_folder))
         conversion.need_nothing(of_folder, "the folder of the adapter says it");
   } else {
@@ -94,7 +110,8 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
                      texts(modules_in(*conversion.find(adapter.also_train))));
     if (!adapter.rslora.empty() && conversion.is_true(adapter.rslora))
       conversion.set(adapter.rslora, "adapter.rslora", "true");
-    convert_init(conversion, adapter);
+    convert_pissa(conversion, adapter);
+    convert_init(conversion, adapter.init);
   }
   if (!adapter.layers.empty() && conversion.has(adapter.layers))
     conversion.set(adapter.layers, "adapter.layers", toml_value(*conversion.find(adapter.layers)));
@@ -106,7 +123,8 @@ void convert_lora(ForeignConversion& conversion, std::string_view key, const For
 void need_no_lora(ForeignConversion& conversion, const ForeignAdapter& adapter, std::string_view why) {
   for (const std::string_view key :
        {adapter.rank, adapter.alpha, adapter.dropout, adapter.targets, adapter.all_linear, adapter.also_train,
-        adapter.layers, adapter.rslora, adapter.dora, adapter.pissa, adapter.init, adapter.b_lr_ratio})
+        adapter.layers, adapter.rslora, adapter.dora, adapter.pissa, adapter.pissa_iterations, adapter.init,
+        adapter.b_lr_ratio})
     if (!key.empty() && conversion.has(key)) conversion.need_nothing(key, why);
 }
 

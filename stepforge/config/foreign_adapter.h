@@ -21,13 +21,15 @@ struct ForeignAdapter {
   std::string_view layers = {};
   std::string_view rslora = {};
   std::string_view dora = {};
-  std::string_view pissa = {};  ///< a switch
-  std::string_view init = {};   ///< init_lora_weights of PEFT
+  std::string_view pissa = {};             ///< a switch
+  std::string_view pissa_iterations = {};  ///< below 1: a full SVD
+  std::string_view init = {};              ///< init_lora_weights of PEFT
   std::string_view b_lr_ratio = {};
   std::string_view from = {};  ///< folder of an adapter that goes on; it says rank, alpha and targets
   int64_t default_rank = 8;
   double default_alpha = 8;  ///< 0: twice the rank
   double default_dropout = 0.0;
+  int64_t default_pissa_iterations = 0;
   std::string_view default_targets = "[\"all-linear\"]";
 };
 
@@ -55,6 +57,6 @@ inline constexpr std::string_view kEmbeddingRate =
     "adapter.b_lr_ratio leaves out adapters of embeddings; a group with the pattern embedding.weight.lora "
     "gives them a rate";
 inline constexpr std::string_view kOnlyInitOfLora = "adapter.init is kaiming, gaussian or pissa";
-inline constexpr std::string_view kExactParts = "the singular parts are computed exactly";
+inline constexpr std::string_view kOnlyWithPissa = "read only if the adapter starts with singular parts";
 
 }  // namespace stepforge

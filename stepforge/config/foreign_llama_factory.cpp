@@ -66,7 +66,7 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"use_dora", "adapter.type", "\"dora\"", read},
     {"additional_target", "adapter.also_train", "names of modules", read},
     {"pissa_init", "adapter.init", "\"pissa\"", read},
-    {"pissa_iter", "", kExactParts, needless},
+    {"pissa_iter", "adapter.svd_iterations", "0 for a full SVD", read},
     {"pissa_convert", "", "`stepforge export` always writes an adapter of the whole weights", needless},
     {"oft_block_size", "", kOnlyWithLora, needless},
     {"oft_target", "", kOnlyWithLora, needless},
@@ -245,9 +245,11 @@ constexpr ForeignAdapter kAdapter{.rank = "lora_rank",
                                   .rslora = "use_rslora",
                                   .dora = "use_dora",
                                   .pissa = "pissa_init",
+                                  .pissa_iterations = "pissa_iter",
                                   .b_lr_ratio = "loraplus_lr_ratio",
                                   .from = "adapter_name_or_path",
-                                  .default_alpha = 0};
+                                  .default_alpha = 0,
+                                  .default_pissa_iterations = 16};
 
 /// Of its first files, in which a missing finetuning_type is "lora".
 void convert_first_adapter(ForeignConversion& conversion) {

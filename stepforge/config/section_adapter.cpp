@@ -52,6 +52,11 @@ SchemaOf<AdapterConfig> adapter_section() {
           "standard deviation 1 / rank, and B is zero; of an embedding A is zero and B normal with standard "
           "deviation 1. With pissa A and B are the largest singular parts of each matrix, which the frozen one "
           "is then without (arXiv:2404.02948).")
+      .field(
+          "svd_iterations", &AdapterConfig::svd_iterations,
+          "Subspace iterations by which pissa computes the singular parts (arXiv:0909.4061): 4 to 16 are fast "
+          "and nearly exact; 0 means a full SVD.",
+          {.min = 0, .max = 1000})
       .field("b_lr_ratio", &AdapterConfig::b_lr_ratio,
              "Learning rate of B divided by that of A (LoRA+, arXiv:2402.12354); not of embeddings.",
              {.max = 1e6, .above = 0})

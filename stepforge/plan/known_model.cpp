@@ -109,7 +109,8 @@ std::vector<std::string> settings_from_adapter(const fs::path& peft) {
   void* owner = std::get<TableSlot>(adapter.slot(&config)).object;
   std::vector<std::string> settings;
   for (const Field& field : adapter.table->fields())
-    if (field.name != "from" && field.name != "init" && field.name != "b_lr_ratio")
+    if (field.name != "from" && field.name != "init" && field.name != "svd_iterations" &&
+        field.name != "b_lr_ratio")
       settings.push_back(format("adapter.{}={}", field.name, toml_value(field, field.slot(owner))));
   return settings;
 }

@@ -168,6 +168,8 @@ constexpr std::array kRules = {
     OptionRule{"adapter", "type"},
     OptionRule{"adapter", "from rank alpha dropout targets layers patterns rslora init b_lr_ratio also_train",
                [](Use use) { return use.config.adapter.enabled(); }, "adapter.type"},
+    OptionRule{"adapter", "svd_iterations", [](Use use) { return use.config.adapter.takes_parts(); },
+               "adapter.init"},
     OptionRule{"adapter.patterns[]", "pattern rank alpha"},
     OptionRule{"preference", "loss"},
     OptionRule{"preference", "beta sft_weight",

@@ -5,9 +5,11 @@
 #include <map>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linalg_svd.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/pow.h>
 #include <gtest/gtest.h>
 
 #include "stepforge/catalog/adapters.h"
@@ -64,6 +66,27 @@ TEST(InitialAdapter, IsTheLargestPartOfTheMatrixInTwoFactorsOfOneSize) {
   const at::Tensor sizes = s.narrow(0, 0, 5) / scale;
   EXPECT_LT((factors.a.square().sum(1) - sizes).abs().max().item<double>(), 1e-4);
   EXPECT_LT((factors.b.square().sum(0) - sizes).abs().max().item<double>(), 1e-4);
+}
+
+TEST(InitialAdapter, OfIterationsIsNearlyTheLargestPart) {
+  // Singular values fall by a quarter from one to the next, as few do: enough for a few iterations.
+  const auto [u, s, v] = at::linalg_svd(random_tensor({60, 33}, 1), /*full_matrices=*/false);
+  const at::Tensor falling = at::pow(0.75, at::arange(33, at::kFloat));
+  for (const at::Tensor& weight : {at::mm(u * falling, v), at::mm(u * falling, v).t().contiguous()}) {
+    const Factors exact = principal_factors(weight, 4, 2.0);
+    const at::Tensor part = at::mm(exact.b, exact.a);
+    const auto error = [&](int64_t iterations) {
+      const Factors factors = principal_factors(weight, 4, 2.0, iterations);
+      EXPECT_EQ(factors.a.sizes(), exact.a.sizes());
+      EXPECT_EQ(factors.b.sizes(), exact.b.sizes());
+      return (at::mm(factors.b, factors.a) - part).abs().max().item<double>();
+    };
+    EXPECT_LT(error(8), 1e-5);
+    EXPECT_GT(error(1), error(8));
+  }
+  // As many directions as the matrix has, and not more.
+  const Factors whole = principal_factors(random_tensor({9, 5}, 2), 5, 1.0, 2);
+  EXPECT_LT((at::mm(whole.b, whole.a) - random_tensor({9, 5}, 2)).abs().max().item<double>(), 1e-5);
 }
 
 TEST(InitialAdapter, ChangesAnElementInTheSameWayInEverySlice) {

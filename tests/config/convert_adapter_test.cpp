@@ -69,20 +69,29 @@ TEST(ConvertAdapter, DoraIsAKindOfAdapter) {
 
 TEST(ConvertAdapter, ThatStartsWithPartsOfTheWeightsKeepsItsStart) {
   const auto init_of = [](const std::string& text, const char* trainer) {
-    return choice_name(converted(text, "a.yaml", trainer).adapter.init);
+    const AdapterConfig adapter = converted(text, "a.yaml", trainer).adapter;
+    return format("{} {}", choice_name(adapter.init), adapter.svd_iterations);
   };
   const std::string ours = kFactory;
-  EXPECT_EQ(init_of(ours + "pissa_init: true\npissa_iter: 16\npissa_convert: true\n", "LLaMA-Factory"),
-            "pissa");
-  EXPECT_EQ(init_of(ours + "pissa_init: false\n", "LLaMA-Factory"), "kaiming");
-  EXPECT_EQ(init_of(ours + "finetuning_type: full\npissa_init: true\n", "LLaMA-Factory"), "kaiming");
-  EXPECT_EQ(init_of(ours + "pissa_init: true\nadapter_name_or_path: saves/a\n", "LLaMA-Factory"), "kaiming")
+  const auto factory_init = [&](const std::string& more) { return init_of(ours + more, "LLaMA-Factory"); };
+  EXPECT_EQ(factory_init("pissa_init: true\npissa_iter: 4\npissa_convert: true\n"), "pissa 4");
+  EXPECT_EQ(factory_init("pissa_init: true\n"), "pissa 16") << "its default";
+  EXPECT_EQ(factory_init("pissa_init: true\npissa_iter: -1\n"), "pissa 0");
+  EXPECT_EQ(factory_init("pissa_init: false\npissa_iter: 4\n"), "kaiming 0");
+  EXPECT_EQ(factory_init("finetuning_type: full\npissa_init: true\n"), "kaiming 0");
+  EXPECT_EQ(factory_init("pissa_init: true\nadapter_name_or_path: saves/a\n"), "kaiming 0")
       << "the folder has its values";
-  const std::string other = "base_model: m\nadapter: lora\nlora_r: 8\npeft_init_lora_weights: ";
-  EXPECT_EQ(init_of(other + "pissa\n", "Axolotl"), "pissa");
-  EXPECT_EQ(init_of(other + "pissa_niter_16\n", "Axolotl"), "pissa");
-  EXPECT_EQ(init_of(other + "gaussian\n", "Axolotl"), "gaussian");
-  EXPECT_EQ(init_of(other + "true\n", "Axolotl"), "kaiming");
+  const auto axolotl_init = [&](const std::string& init) {
+    return init_of(
+        "base_model: m\ndatasets:\n  - path: a.jsonl\n    type: alpaca\nadapter: lora\nlora_r: 8\n"
+        "peft_init_lora_weights: " +
+            init + "\n",
+        "Axolotl");
+  };
+  EXPECT_EQ(axolotl_init("pissa"), "pissa 0");
+  EXPECT_EQ(axolotl_init("pissa_niter_16"), "pissa 16");
+  EXPECT_EQ(axolotl_init("gaussian"), "gaussian 0");
+  EXPECT_EQ(axolotl_init("true"), "kaiming 0");
 }
 
 TEST(ConvertAdapter, OfLlamaFactorysSecondFilesIsASection) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
