@@ -327,7 +327,7 @@ class Chooser {
                   scores  ? std::string(" of a reward model")
                   : pairs ? format(" on {}", noun)
                           : ""));
-    if (lora) choose("optimizer.weight_decay", "0.0", "an adapter starts at zero");
+    if (lora) choose("optimizer.weight_decay", "0.0", "usual for adapters");
     choose("lr_scheduler.warmup_ratio", "0.03", "");
     choose("lr_scheduler.decay_type", "\"cosine\"", "");
     choose("checkpoint.keep_latest_k", "2", "and the best one");

@@ -93,6 +93,7 @@ TEST(UnreadOptions, ThatAnotherChoiceExcludesAreRefused) {
       {"metrics.status_line=off", "metrics.smoothing=0.5"},
       {"sampling.freq=2", "sampling.temperature=0", "sampling.top_k=4"},
       {"checkpoint.resume=false", "checkpoint.load_step=3"},
+      {"checkpoint.enable=false", "adapter.type=lora", "adapter.svd_iterations=3"},
       {"training.callbacks=[\"logging\"]", "sampling.freq=2"},
       {"training.callbacks=[\"logging\"]", "checkpoint.last_save_in_hf=true"},
       {"parallelism.context_parallel_degree=4", "parallelism.ulysses_degree=4"},
