@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepforge finetune`: what it chooses, and that it trains with it.
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "stepforge/app/finetune_choices.h"
@@ -94,6 +95,27 @@ TEST_F(Finetune, TrainsAndSaysWhatToDoNext) {
   EXPECT_EQ(more.exit_code, 0) << more.err;
   EXPECT_CONTAINS(more.err, "resumed from");
   EXPECT_CONTAINS(refusal_of(command), "is a run already", at("run/finetune.toml"), "run_dir=FOLDER");
+}
+
+TEST_F(Finetune, WithPartsOfTheWeightsHasOneModelInEveryForm) {
+  const ProgramResult trained =
+      run_program(Strings{"train"} + small_run(*folder_ / "pissa") +
+                  Strings{"model.max_position=2048", "checkpoint.initial_load_path=" + at("tiny"),
+                          "adapter.type=lora", "adapter.init=pissa", "adapter.rank=4", "optimizer.lr=0.01",
+                          "lr_scheduler.warmup_steps=0", "training.steps=4"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_EQ(run_program({"export", at("pissa"), at("pissa-adapter")}).exit_code, 0);
+  EXPECT_EQ(run_program({"export", at("pissa"), at("pissa-model"), "--merge"}).exit_code, 0);
+  EXPECT_CONTAINS(refusal_of({"export", at("pissa"), at("pissa-rounded"), "--dtype", "bf16"}), "--merge");
+  write_text(*folder_ / "pissa.txt", chats(20));
+  const auto loss_of = [&](const Strings& model) {
+    return number_after(
+        output_of(Strings{"eval"} + model + Strings{"--data", at("pissa.txt"), "--seq-len", "32"}), "loss");
+  };
+  const double of_run = loss_of({at("pissa")});
+  EXPECT_GT(std::abs(of_run - loss_of({at("tiny")})), 1e-3) << "it has learned something";
+  EXPECT_NEAR(loss_of({at("pissa-model")}), of_run, 1e-5);
+  EXPECT_NEAR(loss_of({at("tiny"), "--adapter", at("pissa-adapter")}), of_run, 1e-5);
 }
 
 TEST_F(Finetune, TheWrittenFileIsTheConfiguration) {

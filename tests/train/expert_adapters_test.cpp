@@ -83,6 +83,17 @@ TEST(ExpertAdapterRun, StartsAsTheModelThatItBelongsToAndLearns) {
   }
 }
 
+TEST(ExpertAdapterRun, StartsWithPartsOfEachExpert) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  const double plain = first_loss(mixture_run(folder, "plain", base));
+  const Strings pissa = expert_lora({"adapter.init=pissa"});
+  EXPECT_NEAR(first_loss(mixture_run(folder, "pissa", base, pissa)), plain, 1e-5 * plain);
+  const auto records =
+      RankThreads(2).run(mixture_run(folder, "spread", base, pissa + Strings{kSpreadOverTwo}), 1);
+  EXPECT_NEAR(records.at(0).at(0).loss, plain, 1e-5 * plain);
+}
+
 TEST(ExpertAdapterRun, TrainsEachMatrixOfEachExpert) {
   const TempFolder folder;
   const fs::path base = mixture(folder);
