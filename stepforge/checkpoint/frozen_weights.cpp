@@ -70,7 +70,9 @@ std::vector<std::string> FrozenWeights::names() const {
 }
 
 Json FrozenWeights::to_json() const {
-  return {{"from", from.string()}, {"hashes", hashes}};
+  Json json = {{"from", from.string()}, {"hashes", hashes}};
+  if (!taken.empty()) json["taken"] = taken;
+  return json;
 }
 
 FrozenWeights frozen_weights_of(const Json& state, const std::string& source) {
@@ -81,7 +83,7 @@ FrozenWeights frozen_weights_of(const Json& state, const std::string& source) {
   const bool valid = hashes.is_object() && std::ranges::all_of(hashes, &Json::is_string);
   if (!valid)
     throw FormatError(format("{}: field \"{}.hashes\" does not map names to hashes", source, kFrozenWeights));
-  return {frozen["from"].text(), hashes};
+  return {frozen["from"].text(), hashes, frozen.text_or("taken", "")};
 }
 
 std::vector<std::string> frozen_names(const ModelSpec& model) {

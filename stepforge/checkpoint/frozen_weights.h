@@ -22,6 +22,7 @@ inline constexpr std::string_view kFrozenWeights = "frozen_weights";
 struct FrozenWeights {
   std::filesystem::path from;  ///< a Hugging Face folder, or a checkpoint that has them
   Json hashes;                 ///< by name, of shape and values as fp32
+  std::string taken = {};      ///< initial_adapter_hash() of what the run is without; "" if nothing
 
   bool none() const { return hashes.empty(); }
   std::vector<std::string> names() const;

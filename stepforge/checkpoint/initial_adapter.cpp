@@ -227,9 +227,21 @@ std::optional<TakenPart> InitialAdapter::part_of(const std::string& weight) cons
   return TakenPart{read_whole(factors_, a), read_whole(factors_, factor_name(module, kSuffixB)) * scale};
 }
 
+std::string initial_adapter_hash(const fs::path& run_folder) {
+  std::string hashes;
+  for (const fs::path& file : files_of_run(run_folder)) hashes += file_hash(file);
+  return content_hash(hashes);
+}
+
 std::optional<InitialAdapter> initial_adapter_of(const fs::path& run_folder, const AdapterConfig& config,
-                                                 const ModelSpec& model) {
+                                                 const ModelSpec& model, const std::string& hash) {
   if (!config.takes_parts()) return std::nullopt;
+  if (!hash.empty() && initial_adapter_hash(run_folder) != hash) {
+    throw UsageError(format(
+        "{} has other values than when the checkpoint was saved, or is that of another run: put back the "
+        "folder that was beside it",
+        (run_folder / kInitialAdapterFolder).string()));
+  }
   TensorFolder factors(files_of_run(run_folder));
   constexpr std::array<DType, 1> kType = {DType::f32};
   TensorComparison comparison(factors);

@@ -46,10 +46,14 @@ class InitialAdapter {
   TensorFolder factors_;
 };
 
-/// Those of the run in `run_folder`, nothing if its adapters took nothing; `model` has the adapters of `config`. Throws UsageError
-/// if they are missing, Error if they are those of another model.
+/// Of the files of the run in `run_folder`. Throws UsageError if they are missing.
+std::string initial_adapter_hash(const std::filesystem::path& run_folder);
+
+/// Those of the run in `run_folder`, nothing if its adapters took nothing; `model` has the adapters of `config`; `hash` is that of
+/// its checkpoint, or "". Throws UsageError if they are missing or have another hash, Error if they are those of another model.
 std::optional<InitialAdapter> initial_adapter_of(const std::filesystem::path& run_folder,
-                                                 const AdapterConfig& config, const ModelSpec& model);
+                                                 const AdapterConfig& config, const ModelSpec& model,
+                                                 const std::string& hash = "");
 
 /// Of W = U S V, with the r largest singular values, A = sqrt(S / scale) V and B = U sqrt(S / scale), as PEFT has them. With
 /// `iterations` > 0 they are those of W in a subspace that these bring close to the largest ones (arXiv:0909.4061).

@@ -229,8 +229,8 @@ class ExportCallback : public Callback {
     create_folder_inside(trainer.config.run_dir, output.parent_path().filename());
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step, trainer.left_out};
     if (trainer.config.adapter.enabled()) {
-      const auto taken =
-          initial_adapter_of(trainer.config.run_dir, trainer.config.adapter, trainer.job.whole);
+      const auto taken = initial_adapter_of(trainer.config.run_dir, trainer.config.adapter, trainer.job.whole,
+                                            trainer.left_out.taken);
       export_adapter(output, trainer.config.adapter, trainer.job.whole, checkpoint_tensors(found),
                      trainer.left_out.from.string(), trainer.tokenizer.get(), DType::f32,
                      taken ? &*taken : nullptr);

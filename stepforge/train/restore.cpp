@@ -134,7 +134,8 @@ void restore_checkpoint(Trainer& trainer, const FoundCheckpoint& found, bool own
   const ConfigChanges changes = check_changes(trainer, json, folder, own);
   const CheckpointLoadConfig& load = changes.load;
   const TrainerState saved = state_from_json(json, (folder / "state.json").string());
-  const auto taken = continued_parts(trainer, known_checkpoint(folder, trainer.config.model.plugins));
+  const auto taken =
+      continued_parts(trainer, known_checkpoint(folder, trainer.config.model.plugins), found.frozen.taken);
   load_weights_as_asked(trainer, folder, [&](TensorDifferences* accepted) {
     load_checkpoint(found, trainer.job.model(), *trainer.store,
                     load.optimizer ? trainer.optimizer.get() : nullptr, accepted, taken ? &*taken : nullptr);

@@ -95,7 +95,9 @@ void announce_score(const Trainer& trainer, const std::filesystem::path& source)
       source.string(), kScoreTensor, trainer.config.model.score_init_std);
 }
 
-void load_weights(Trainer& trainer, const KnownModel& known, const std::function<TensorFolder()>& open) {
+/// `taken_hash`: FrozenWeights::taken, if they are those of a checkpoint.
+void load_weights(Trainer& trainer, const KnownModel& known, const std::function<TensorFolder()>& open,
+                  const std::string& taken_hash = "") {
   const TensorFolder weights = open();
   const bool adapted = has_adapters(weights);
   require_adapter(trainer, known, weights);
@@ -109,7 +111,7 @@ void load_weights(Trainer& trainer, const KnownModel& known, const std::function
   }
   const bool new_score = trainer.config.model.scores() && !known.config.model.scores();
   if (new_score) announce_score(trainer, known.weights);
-  const auto taken = adapted ? continued_parts(trainer, known) : new_parts(trainer, open);
+  const auto taken = adapted ? continued_parts(trainer, known, taken_hash) : new_parts(trainer, open);
   load_weights_as_asked(trainer, known.weights, [&](TensorDifferences* accepted) {
     import_weights(weights, trainer.job.model(), *trainer.store,
                    {.stored_vocabulary = grown > 0 ? stored : 0,
@@ -128,8 +130,9 @@ void load_weights(Trainer& trainer, const KnownModel& known, const std::function
 }
 
 void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
-  load_weights(trainer, known_checkpoint(found.path, trainer.config.model.plugins),
-               [found] { return checkpoint_tensors(found); });
+  load_weights(
+      trainer, known_checkpoint(found.path, trainer.config.model.plugins),
+      [found] { return checkpoint_tensors(found); }, found.frozen.taken);
 }
 
 /// Decides which frozen weights checkpoints of this run leave out, and where these are. `own`: the checkpoint from which the
@@ -322,6 +325,8 @@ void build_checkpoint(Trainer& trainer) {
   start_magnitudes(trainer);
   const bool adapted = trainer.config.adapter.enabled() && !checkpoint.initial_load_path.empty();
   if (checkpoint.exclude_frozen || (checkpoint.enable && adapted)) leave_out_frozen(trainer, own);
+  if (trainer.config.adapter.takes_parts())
+    trainer.left_out.taken = initial_adapter_hash(trainer.config.run_dir);
   if (checkpoint.enable) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
         trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);

@@ -15,8 +15,8 @@ std::filesystem::path whole_path(const std::filesystem::path& folder) {
   return std::filesystem::absolute(folder).lexically_normal();
 }
 
-std::optional<InitialAdapter> parts_of_run(const Trainer& trainer) {
-  return initial_adapter_of(trainer.config.run_dir, trainer.config.adapter, trainer.job.whole);
+std::optional<InitialAdapter> parts_of_run(const Trainer& trainer, const std::string& hash = "") {
+  return initial_adapter_of(trainer.config.run_dir, trainer.config.adapter, trainer.job.whole, hash);
 }
 
 }  // namespace
@@ -37,7 +37,8 @@ std::optional<InitialAdapter> new_parts(const Trainer& trainer, const std::funct
   return parts;
 }
 
-std::optional<InitialAdapter> continued_parts(const Trainer& trainer, const KnownModel& source) {
+std::optional<InitialAdapter> continued_parts(const Trainer& trainer, const KnownModel& source,
+                                              const std::string& hash) {
   const AdapterConfig& adapter = trainer.config.adapter;
   const AdapterConfig& before = source.config.adapter;
   if (!adapter.enabled()) return std::nullopt;
@@ -52,7 +53,7 @@ std::optional<InitialAdapter> continued_parts(const Trainer& trainer, const Know
   if (!adapter.takes_parts()) return std::nullopt;
   if (whole_path(source.folder) != whole_path(trainer.config.run_dir))
     copy_initial_adapter(source.folder, trainer.config.run_dir, *trainer.checkpoint_ranks);
-  return parts_of_run(trainer);
+  return parts_of_run(trainer, hash);
 }
 
 }  // namespace stepforge

@@ -17,8 +17,9 @@ namespace stepforge {
 std::optional<InitialAdapter> new_parts(const Trainer& trainer, const std::function<TensorFolder()>& open);
 
 /// Of a run whose adapters are those of `source`, a checkpoint; nothing if they took nothing. They are read from the run of
-/// `source`, and copied into this run if that is another one. Throws UsageError if they are missing, or if adapter.init is pissa in
-/// one of the two runs only.
-std::optional<InitialAdapter> continued_parts(const Trainer& trainer, const KnownModel& source);
+/// `source`, and copied into this run if that is another one. `hash`: FrozenWeights::taken of the checkpoint. Throws UsageError if
+/// they are missing or others, or if adapter.init is pissa in one of the two runs only.
+std::optional<InitialAdapter> continued_parts(const Trainer& trainer, const KnownModel& source,
+                                              const std::string& hash);
 
 }  // namespace stepforge

@@ -349,16 +349,5 @@ TEST(Adapters, OfNamesThatAreNotThereAreRefusedWithThoseThatAre) {
   EXPECT_CONTAINS(refusal(adapter), "model.layers.0.self_attn.q_proj but not");
 }
 
-TEST(Adapters, ThatTakePartsOfTrainedMatricesAreRefused) {
-  AdapterConfig adapter = small_lora();
-  adapter.also_train = {"down_proj"};
-  EXPECT_NO_THROW(adapted(adapter));
-  adapter.init = AdapterInit::pissa;
-  EXPECT_CONTAINS(message_of<UsageError>([&] { adapted(adapter); }), "adapter.also_train",
-                  "model.layers.0.mlp.down_proj", "pissa");
-  adapter.targets = {"q_proj", "up_proj"};
-  EXPECT_NO_THROW(adapted(adapter));
-}
-
 }  // namespace
 }  // namespace stepforge::testing

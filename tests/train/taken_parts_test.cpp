@@ -197,11 +197,15 @@ TEST(PissaRun, AnotherRunStartsFromItsCheckpointWithItsParts) {
   EXPECT_CONTAINS(message_of<UsageError>([&] { TestRun(next({})).run(); }), "adapter.init", "--merge");
 }
 
-TEST(PissaRun, WithoutItsFirstValuesIsRefused) {
+TEST(PissaRun, WithoutItsOwnFirstValuesIsRefused) {
   const TempFolder folder;
   const fs::path base = base_of_adapters(folder);
   const Strings run = lora_run(folder, "run", base, kPissa);
   TestRun(run).run(2);
+  TestRun(lora_run(folder, "other", base, kPissa + Strings{"adapter.svd_iterations=1"})).run(2);
+  fs::rename(folder / "other" / kInitialAdapterFolder / "rank-00001-of-00001.safetensors",
+             folder / "run" / kInitialAdapterFolder / "rank-00001-of-00001.safetensors");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { TestRun(run).run(); }), "initial_adapter", "other values");
   fs::remove_all(folder / "run" / kInitialAdapterFolder);
   EXPECT_CONTAINS(message_of<UsageError>([&] { TestRun(run).run(); }), "initial_adapter",
                   "put the folder back");

@@ -25,17 +25,18 @@ ModelSpec spec_of(const Config& config) {
   return spec;
 }
 
-ModelFiles open_files(KnownModel known, TensorFolder weights) {
+/// `taken`: FrozenWeights::taken of a checkpoint.
+ModelFiles open_files(KnownModel known, TensorFolder weights, const std::string& taken = "") {
   ModelSpec spec = spec_of(known.config);
   Json generation = read_generation_config(known.folder);
-  auto initial = initial_adapter_of(known.folder, known.config.adapter, spec);
+  auto initial = initial_adapter_of(known.folder, known.config.adapter, spec, taken);
   return {std::move(known), std::move(spec), std::move(weights), std::move(generation), std::move(initial)};
 }
 
 ModelFiles open_checkpoint(const FoundCheckpoint& found, const CommandContext& context) {
   KnownModel known = known_checkpoint(found.path, context.plugins);
   known.config.parallelism = {};  // evaluated on one rank
-  return open_files(std::move(known), checkpoint_tensors(found));
+  return open_files(std::move(known), checkpoint_tensors(found), found.frozen.taken);
 }
 
 ComputeDevice open_device(const std::string& name, const CommandContext& context) {
