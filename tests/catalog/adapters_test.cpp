@@ -259,6 +259,9 @@ TEST(Adapters, OfEmbeddingAndHeadAreRefusedWhereTheyWouldMeanSomethingElse) {
     adapter.type = AdapterType::dora;
     EXPECT_CONTAINS(refusal(adapter), module, "dora", "adapter.type");
     adapter = small_lora({"q_proj", module});
+    adapter.init = AdapterInit::pissa;
+    EXPECT_CONTAINS(refusal(adapter), module, "pissa");
+    adapter.init = AdapterInit::kaiming;
     adapter.also_train = {module};
     EXPECT_CONTAINS(refusal(adapter), "adapter.also_train names", module);
     adapter.also_train = {"embed_tokens"};
