@@ -262,7 +262,7 @@ TEST(ProveLayout, WhatIsNotComparedIsListedAndThreadsStay) {
   EXPECT_EQ(prove_layout_of(config_of(kSpreadExperts + experts), 4).left_out,
             Strings{R"(adapter.targets = ".*\.experts\..*")"});
   // A sigmoid is not exact.
-  EXPECT_EQ(prove_layout_of(config_of({"preference.loss=kto"}), 2).left_out,
+  EXPECT_EQ(prove_layout_of(on_pairs(PreferenceLoss::kto, {}), 2).left_out,
             Strings{"preference.loss = \"kto\""});
 }
 
