@@ -117,8 +117,13 @@ FoundFormat format_of_record(const Json& record, const std::string& place) {
             .takes_no_template = read_preference(record).prompt.is_string(),
             .because = "its records have chosen and rejected answers"};
   for (const char* label : {"label", "kto_tag"}) {
-    const bool is_judged = has(label) && record[label].is_boolean();
-    if (is_judged && (label == std::string_view("kto_tag") || has("completion")))
+    if (!has(label)) continue;
+    const Json& value = record[label];
+    // A label that is a number may be a class.
+    const bool is_judged = label == std::string_view("kto_tag")
+                               ? value.is_boolean() || value == 0 || value == 1
+                               : value.is_boolean() && !has("text");
+    if (is_judged)
       return {.layout = ChatLayout::unpaired_preference,
               .takes_no_template = read_judged_answer(record).conversation.prompt.has_value(),
               .because = format("its records have answers, and {} says whether they are desirable", label)};

@@ -100,7 +100,8 @@ void AdapterDeltas::add(const AdapterConfig& config, const TensorFolder& weights
       replacements_.insert_or_assign(name, read_whole(weights, name));
       continue;
     }
-    if (name.ends_with(kBaseCopySuffix) && replaces)
+    // With another weight the model keeps its own.
+    if (name.ends_with(kBaseCopySuffix) && replaces && weight == 1.0)
       replacements_.insert_or_assign(format("{}.weight", adapted_module(name)), read_whole(weights, name));
     const bool embeds = name.ends_with(kEmbeddingSuffixA);
     if (!embeds && !name.ends_with(kSuffixA)) continue;
@@ -149,7 +150,7 @@ bool AdapterDeltas::changes(const std::string& tensor) const {
 bool AdapterDeltas::unties(const ModelSpec& model) const {
   return std::ranges::any_of(model.ties, [&](const TieSpec& tie) {
     const std::string& original = model.find_parameter(tie.parameter)->sub_tensors.front().hf_name;
-    return products_.contains(original) || products_.contains(tie.hf_alias);
+    return products_.contains(original) || changes(tie.hf_alias);
   });
 }
 
@@ -253,6 +254,11 @@ bool is_copy(const TensorFolder& folder, const std::string& name, const TensorFo
 }
 
 }  // namespace
+
+bool has_base_copies(const AdapterFiles& adapter) {
+  const std::vector<std::string> names = adapter.weights.names();
+  return std::ranges::any_of(names, [](const std::string& name) { return name.ends_with(kBaseCopySuffix); });
+}
 
 void require_base_copies(const AdapterFiles& adapter, const ModelSpec& model, const TensorFolder& base) {
   const at::NoGradGuard no_grad;

@@ -72,7 +72,9 @@ void untie(ModelConfig& config, const ModelSpec& model, TensorFolder& weights);
 /// The adapters that a command line names: "FOLDER" or "FOLDER=0.5", a folder of PEFT with its weight. Throws as the functions above.
 AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model);
 
-/// Throws UsageError if the copies of W in an adapter (kBaseCopySuffix), which a run does not read, differ from those of the
+/// Whether an adapter has copies of W (kBaseCopySuffix).
+bool has_base_copies(const AdapterFiles& adapter);
+/// Throws UsageError if they, which a run does not read, differ from those of the
 /// model that it belongs to, by more than the rounding to the type of the copy.
 void require_base_copies(const AdapterFiles& adapter, const ModelSpec& model, const TensorFolder& base);
 

@@ -265,7 +265,8 @@ Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale, 
 }
 
 void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& config, const ModelSpec& model,
-                           const std::function<TensorFolder()>& open, const CheckpointRanks& ranks) {
+                           const std::function<TensorFolder()>& open, const CheckpointRanks& ranks,
+                           const std::function<bool(int64_t done, int64_t all)>& stop) {
   const std::vector<AdaptedMatrix> matrices = adapted_matrices(model, config);
   require_matrices(open(), matrices);
   const fs::path folder = run_folder / kInitialAdapterFolder;
@@ -282,7 +283,9 @@ void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& conf
   })[0];
   // One matrix at a time, so that the time limit of an action is that of one.
   for (size_t i = 0; i < matrices.size(); i += size) {
-    ranks.run([=]() -> std::string {
+    const bool stops = stop(static_cast<int64_t>(i), std::ssize(matrices));
+    const std::vector<std::string> answers = ranks.run([=]() -> std::string {
+      if (stops) return "stop";
       if (share.empty()) return "";
       if (!*file) {
         const std::string own = format("rank-{:05}-of-{:05}.safetensors", rank + 1, size);
@@ -291,6 +294,10 @@ void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& conf
       (*file)->write_next();
       return "";
     });
+    if (std::ranges::count(answers, "stop") > 0)
+      throw Error(
+          "the run was interrupted before the first values of its adapter were complete; the next start computes "
+          "them again");
   }
   ranks.run([=]() -> std::string {
     file->reset();

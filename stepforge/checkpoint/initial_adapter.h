@@ -64,10 +64,13 @@ struct Factors {
 Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale, int64_t iterations = 0);
 
 /// Computes those of a new run from the weights of `open`, each rank those of some matrices, and puts them into `run_folder`, in
-/// place of what is there. Throws UsageError if a matrix is missing, or has fewer rows or columns than the rank.
+/// place of what is there. `stop` is called before each round, in which every rank has one matrix, with the numbers of matrices that are
+/// done and of all; throws Error on all ranks if it returns true on one. Throws UsageError if a matrix is missing, or has fewer rows or
+/// columns than the rank.
 void write_initial_adapter(const std::filesystem::path& run_folder, const AdapterConfig& config,
                            const ModelSpec& model, const std::function<TensorFolder()>& open,
-                           const CheckpointRanks& ranks);
+                           const CheckpointRanks& ranks,
+                           const std::function<bool(int64_t done, int64_t all)>& stop);
 
 /// Copies those of another run. Throws UsageError if they are missing.
 void copy_initial_adapter(const std::filesystem::path& from_run, const std::filesystem::path& run_folder,

@@ -402,8 +402,12 @@ void convert_trl_reward(ForeignConversion& conversion, const ForeignPairs& pairs
 void convert_trl_kto(ForeignConversion& conversion, const std::vector<std::string>& losses,
                      const ForeignPairs& pairs) {
   const std::string loss = losses.empty() ? "kto" : losses.front();
-  if (loss != "kto" && loss != "apo_zero_unpaired")
-    return conversion.refuse("loss_type", "of KTOTrainer's losses kto and apo_zero_unpaired are available");
+  if (loss != "kto" && loss != "apo_zero_unpaired") {
+    conversion.refuse("loss_type", "of KTOTrainer's losses kto and apo_zero_unpaired are available");
+    return need_none_of(conversion,
+                        {"beta", "desirable_weight", "undesirable_weight", "ref_model_name_or_path"},
+                        "its loss is refused");
+  }
   convert_pairs(conversion, losses.empty() ? "" : "loss_type", loss,
                 {.beta = pairs.beta,
                  .desirable = "desirable_weight",

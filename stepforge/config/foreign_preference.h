@@ -50,13 +50,14 @@ inline constexpr std::string_view kOnlyPairs =
     "only pre-training, supervised fine-tuning and losses of pairs or judged answers (preference.loss) are "
     "available";
 inline constexpr std::string_view kOtherPairLoss =
-    "preference.loss is dpo, hinge, ipo, cpo, simpo, orpo, reward or kto; `--force` converts the rest";
-inline constexpr std::string_view kAnswersCount = "of pairs the answers count, and nothing else";
+    "preference.loss is dpo, hinge, ipo, cpo, simpo, orpo, reward, kto or apo_zero_unpaired; `--force` converts the rest";
+inline constexpr std::string_view kAnswersCount =
+    "of pairs and judged answers the answers count, and nothing else";
 inline constexpr std::string_view kOneReference = "the reference is the model at the start of the run";
 inline constexpr std::string_view kReferenceOnce =
     "the log-probabilities of the reference are always computed before the run";
 inline constexpr std::string_view kPairsDropped =
-    "pairs that are longer than a row are dropped (data.too_long); there answers are cut";
+    "what is longer than a row is dropped (data.too_long); there answers are cut";
 inline constexpr std::string_view kMismatched =
     "a mismatched answer is that of the record before; there it comes from the same batch";
 inline constexpr std::string_view kOtherDivergence = "the difference of log-probabilities is compared";

@@ -676,10 +676,10 @@ void check_checkpoint_folder(const RuleCheck& check) {
       is_plain_file_name(folder), {"checkpoint.folder"},
       "checkpoints are kept in one folder inside run_dir; use a name without \"/\", \"\\\" and control "
       "characters, such as \"checkpoint\"");
-  constexpr std::array<std::string_view, 9> kOthers = {
-      "config.toml", "generation_config.json", "hf",       "log.txt",
-      "logs",        "metrics.jsonl",          "run.json", "run.lock",
-      "tokenizer"};
+  constexpr std::array<std::string_view, 12> kOthers = {
+      "config.toml", "generation_config.json", "hf",       "initial_adapter",       "log.txt",
+      "logs",        "metrics.jsonl",          "run.json", "reference.safetensors", "run.lock",
+      "tokenizer",   "teacher.safetensors"};
   check.require(std::ranges::find(kOthers, folder) == kOthers.end(), {"checkpoint.folder"},
                 "a run keeps something else under this name; use another, such as \"checkpoint\"");
 }

@@ -17,8 +17,7 @@ SchemaOf<Config> make_config_schema() {
       .table("adapter", &Config::adapter, adapter_section(),
              "Low-rank adapters, which are trained while the model's own weights are frozen.",
              guarded(Guard::model))
-      .table("preference", &Config::preference, preference_section(),
-             "Learning which of two answers is better.")
+      .table("preference", &Config::preference, preference_section(), "Learning which answers are better.")
       .table("distillation", &Config::distillation, distillation_section(),
              "Learning the predictions of another model.")
       .table("tokenizer", &Config::tokenizer, tokenizer_section(), "Tokenizer.")

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kDropoutThreads)
         const auto words = philox(dropout.key, (position << 32) | static_cast<uint64_t>(channel / kQuad),
                                   static_cast<uint64_t>(dropout.row_ids[n]));
         for (int i = 0; i < kCount; ++i)
-          values[i] *= words[(channel + i) % kQuad] >= threshold ? scale : 0.0F;
+          values[i] *= words[kCount == kQuad ? i : channel % kQuad] >= threshold ? scale : 0.0F;
       }
       if (residual != nullptr) {
         float base[kCount];

@@ -57,6 +57,9 @@ class RowRange : public RowSource {
   int64_t rows() const override { return count_; }
   int64_t seq_len() const override { return whole_->seq_len(); }
   void read(int64_t number, Row& row) const override { whole_->read(first_ + number, row); }
+  void read_mismatched(int64_t number, Row& row) const override {
+    whole_->read_mismatched(first_ + number, row);
+  }
   int64_t attention_cost(int64_t number) const override { return whole_->attention_cost(first_ + number); }
   const std::string& fingerprint() const override { return fingerprint_; }
   std::string content(const HashOfFile& hash_of) const override {

@@ -120,6 +120,15 @@ std::vector<std::string> keys_or(const std::vector<std::string>& keys,
   return keys.empty() ? usual : keys;
 }
 
+/// That of the record's column. A system message among the turns takes its place, as in LLaMA-Factory.
+void add_system(const Json& record, const ChatKeys& keys, Conversation& conversation) {
+  std::string system = text_or_empty(record, keys.system);
+  Json& messages = conversation.messages;
+  if (system.empty() || (!messages.empty() && messages.front()["role"] == "system")) return;
+  messages.insert(messages.begin(), chat_message("system", std::move(system)));
+  conversation.counted.insert(conversation.counted.begin(), false);
+}
+
 Conversation read_sharegpt(const Json& record, const ChatKeys& keys) {
   const auto lists = keys_or(keys.messages, {"conversations", "conversation"});
   const Json* turns = find_member(record, lists);
@@ -132,13 +141,7 @@ Conversation read_sharegpt(const Json& record, const ChatKeys& keys) {
     const std::string place = format("{}[{}]", lists.front(), i);
     count(text_of(conversation.messages[i], "role"), take_turn_mask(turn, place), place, conversation);
   }
-  // A system message among the turns takes the place of the column, as in LLaMA-Factory.
-  std::string system = text_or_empty(record, keys.system);
-  const Json& messages = conversation.messages;
-  if (!system.empty() && (messages.empty() || messages.front()["role"] != "system")) {
-    conversation.messages.insert(conversation.messages.begin(), chat_message("system", std::move(system)));
-    conversation.counted.insert(conversation.counted.begin(), false);
-  }
+  add_system(record, keys, conversation);
   conversation.tools = tools_of(record, keys.tools);
   return conversation;
 }
@@ -172,6 +175,7 @@ Conversation read_layout(const Json& record, ChatLayout layout, const ChatKeys& 
       if (list == nullptr) throw FormatError(format("no \"{}\"; it has {}", lists.front(), keys_of(record)));
       Conversation conversation;
       read_messages(*list, keys, conversation);
+      add_system(record, keys, conversation);
       conversation.tools = tools_of(record, keys.tools);
       return conversation;
     }

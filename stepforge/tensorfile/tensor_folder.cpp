@@ -202,7 +202,7 @@ void TensorFolder::rename(const std::vector<std::string>& new_names, std::string
 void TensorFolder::add_name(const std::string& name, const std::string& new_name) {
   StoredTensor tensor = at(name);
   tensor.name = new_name;
-  tensors_.emplace(new_name, std::move(tensor));
+  tensors_.insert_or_assign(new_name, std::move(tensor));
 }
 
 void TensorFolder::transpose(const std::string& name) {

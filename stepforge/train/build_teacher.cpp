@@ -121,9 +121,9 @@ void build_teacher(Trainer& trainer) {
   const bool is_there = of_rank0(trainer.all_ranks.get(), std::filesystem::exists(file));
   // A run whose teacher has been removed since continues with what it predicted.
   if (!is_there || std::filesystem::exists(distillation.teacher)) {
-    const TeacherFiles files = open_teacher(trainer);
-    identity.teacher = files.fingerprint();
-    if (!is_there) compute_targets(trainer, files, file, identity, *every_row);
+    KnownModel known = known_model(distillation.teacher, trainer.config.model.plugins);
+    identity.teacher = teacher_fingerprint(known);
+    if (!is_there) compute_targets(trainer, open_teacher(std::move(known)), file, identity, *every_row);
   }
   trainer.teacher = std::make_unique<TeacherTargets>(file, identity, every_row);
   if (is_there && trainer.is_main())

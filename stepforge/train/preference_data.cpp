@@ -24,6 +24,7 @@ namespace {
 
 constexpr int64_t kColumns = 4;
 constexpr const char* kIdentity = "data";
+constexpr std::string_view kMismatched = ".mismatched";
 
 int64_t pairs_of(const RowStream& stream, size_t source) {
   return stream.sources()[source].source->pairs();
@@ -34,15 +35,23 @@ at::Tensor tokens_of_both(const at::Tensor& source) {
   return source.narrow(1, 2, 2).sum(1);
 }
 
+/// What is not finite stays so, and is found where the loss is.
+double clamped_mean(double sum, double count) {
+  const double mean = count > 0.0 ? sum / count : 0.0;
+  return mean < 0.0 ? 0.0 : mean;
+}
+
 /// The tables by their names in a file.
 std::map<std::string, at::Tensor> named(const PreferenceData& data) {
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, table] : {std::pair("training", &data.training),
-                                    {"validation", &data.validation},
-                                    {"training.mismatched", &data.mismatched_training},
-                                    {"validation.mismatched", &data.mismatched_validation}})
-    for (size_t i = 0; i < table->tensors().size(); ++i)
-      tensors.emplace(format("{}.{}", name, i), table->tensors()[i]);
+  const auto add = [&](std::string_view name, std::string_view kind, const PairTable& table) {
+    for (size_t i = 0; i < table.tensors().size(); ++i)
+      tensors.emplace(format("{}{}.{}", name, kind, i), table.tensors()[i]);
+  };
+  add("training", "", data.training);
+  add("validation", "", data.validation);
+  add("training", kMismatched, data.mismatched_training);
+  add("validation", kMismatched, data.mismatched_validation);
   return tensors;
 }
 
@@ -121,8 +130,7 @@ PairResult pair_result(const PairLoss& loss, const PairScores& scores) {
 
 double baseline_of(const PairScores& mismatched) {
   const double answers = mismatched.lengths.gt(0).sum().item<double>();
-  const double sum = (mismatched.log_probs - mismatched.references).sum().item<double>();
-  return answers > 0.0 ? std::max(0.0, sum / answers) : 0.0;
+  return clamped_mean((mismatched.log_probs - mismatched.references).sum().item<double>(), answers);
 }
 
 double step_baseline(const PreferenceData& data, Executor& evaluator,
@@ -145,13 +153,14 @@ double step_baseline(const PreferenceData& data, Executor& evaluator,
     at::Tensor values = answer_log_probs(data.loss, batch, token_loss).cpu();
     if (batch.part.index == 0) {
       values = values - data.mismatched_training.of(batch);
-      sum[1] += static_cast<double>(batch.pairs.size());
+      for (const AnswerPair& pair : batch.pairs)
+        sum[1] += pair.answers[0].labels > 0 || pair.answers[1].labels > 0 ? 1 : 0;
     }
     sum[0] += (values / kUnit).round().sum().item<double>() * kUnit;
   }
   if (Communicator* const ranks = groups.at(layout.world_group, Lane::compute); ranks != nullptr)
     ranks->all_reduce(bytes_of(sums), DType::f64);
-  return sum[1] > 0.0 ? std::max(0.0, sum[0] / sum[1]) : 0.0;
+  return clamped_mean(sum[0], sum[1]);
 }
 
 TokenLosses adding_to(PairTable& table, const PairLoss& loss, const ModelStore& store) {
@@ -219,6 +228,11 @@ void load_references(const std::filesystem::path& file, const std::string& ident
         file.string()));
   for (const auto& [name, tensor] : named(data)) {
     const TensorEntry* const entry = stored.find(name);
+    if (entry == nullptr && name.find(kMismatched) != std::string::npos)
+      throw UsageError(format(
+          "{} has nothing of mismatched answers, since the run began with a preference.loss that has no baseline: "
+          "continue it with that loss, or start a new run",
+          file.string()));
     if (entry == nullptr || entry->dtype != DType::f64 || entry->shape != tensor.sizes().vec())
       throw UsageError(format("{}: \"{}\" is missing or has another shape", file.string(), name));
     stored.read(*entry, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});

@@ -201,10 +201,11 @@ void load_adapter(Trainer& trainer) {
                "remove adapter.type, which the folder says",
                choice_name(type), trainer.config.adapter.from, choice_name(adapter.config.type)));
   const std::filesystem::path base = trainer.config.checkpoint.initial_load_path;
-  require_base_copies(adapter, trainer.job.model(),
-                      std::filesystem::exists(base / "manifest.json")
-                          ? checkpoint_tensors(verify_checkpoint(base, *trainer.checkpoint_ranks))
-                          : open_hf_weights(base));
+  if (has_base_copies(adapter))
+    require_base_copies(adapter, trainer.job.model(),
+                        std::filesystem::exists(base / "manifest.json")
+                            ? checkpoint_tensors(verify_checkpoint(base, *trainer.checkpoint_ranks))
+                            : open_hf_weights(base));
   import_weights(adapter.weights, trainer.job.model(), *trainer.store,
                  {.tensors = ImportedTensors::trained,
                   .new_score = trainer.config.model.scores() && !has_score(adapter.weights)});

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -11,8 +12,17 @@ namespace stepforge {
 
 namespace {
 
-std::filesystem::path whole_path(const std::filesystem::path& folder) {
-  return std::filesystem::absolute(folder).lexically_normal();
+/// Logs how many matrices are done from time to time; whether to stop.
+std::function<bool(int64_t done, int64_t all)> progress_of(const Trainer& trainer) {
+  return [&trainer, logged = std::chrono::steady_clock::now()](int64_t done, int64_t all) mutable {
+    constexpr std::chrono::seconds kInterval(30);
+    const auto now = std::chrono::steady_clock::now();
+    if (trainer.is_main() && now - logged > kInterval) {
+      logged = now;
+      trainer.log.info("singular parts: {} of {} matrices", done, all);
+    }
+    return trainer.interrupted();
+  };
 }
 
 std::optional<InitialAdapter> parts_of_run(const Trainer& trainer, const std::string& hash = "") {
@@ -27,7 +37,8 @@ std::optional<InitialAdapter> new_parts(const Trainer& trainer, const std::funct
   const auto begin = std::chrono::steady_clock::now();
   if (trainer.is_main())
     trainer.log.info("adapter.init = \"pissa\": computing the largest singular parts of adapted matrices");
-  write_initial_adapter(trainer.config.run_dir, adapter, trainer.job.whole, open, *trainer.checkpoint_ranks);
+  write_initial_adapter(trainer.config.run_dir, adapter, trainer.job.whole, open, *trainer.checkpoint_ranks,
+                        progress_of(trainer));
   auto parts = parts_of_run(trainer);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   if (trainer.is_main())
@@ -42,6 +53,11 @@ std::optional<InitialAdapter> continued_parts(const Trainer& trainer, const Know
   const AdapterConfig& adapter = trainer.config.adapter;
   const AdapterConfig& before = source.config.adapter;
   if (!adapter.enabled()) return std::nullopt;
+  if (adapter.takes_parts() && !before.enabled())
+    throw UsageError(format(
+        "adapter.init = \"pissa\" begins with parts of the weights, and {} has no adapter that a run could go on "
+        "with; set checkpoint.initial_load_model_only = true",
+        source.weights.string()));
   if (adapter.takes_parts() != before.takes_parts()) {
     throw UsageError(format(
         "adapter.init = \"{}\", but \"{}\" in {}, whose adapter belongs to {} weights; set adapter.init = "
@@ -51,7 +67,7 @@ std::optional<InitialAdapter> continued_parts(const Trainer& trainer, const Know
         source.weights.string()));
   }
   if (!adapter.takes_parts()) return std::nullopt;
-  if (whole_path(source.folder) != whole_path(trainer.config.run_dir))
+  if (!std::filesystem::equivalent(source.folder, trainer.config.run_dir))
     copy_initial_adapter(source.folder, trainer.config.run_dir, *trainer.checkpoint_ranks);
   return parts_of_run(trainer, hash);
 }

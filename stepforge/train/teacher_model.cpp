@@ -16,6 +16,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/checkpoint/initial_adapter.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/nn/make_model.h"
@@ -23,6 +24,7 @@
 #include "stepforge/plan/step_plan.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/tensorfile/hf_index.h"
+#include "stepforge/tensorfile/manifest.h"
 
 namespace stepforge {
 
@@ -31,10 +33,8 @@ namespace {
 /// Where the probability of a token is 0 in fp32; its log stays finite.
 constexpr double kLeastLogProb = -100.0;
 
-TensorFolder teacher_weights(const KnownModel& known) {
-  if (std::filesystem::exists(known.weights / "manifest.json"))
-    return checkpoint_tensors(verify_checkpoint(known.weights));
-  return open_hf_weights(known.weights);
+bool is_checkpoint(const KnownModel& model) {
+  return std::filesystem::exists(model.weights / kManifestFileName);
 }
 
 /// The spelling of a token, "" if there is no such id.
@@ -84,7 +84,7 @@ Config teacher_config(const Trainer& trainer, const KnownModel& known) {
 /// Without updates, weights are only read: stored as they are used, no step converts them again.
 ModelSpec only_read(ModelSpec spec, DType compute) {
   for (UnitSpec& unit : spec.units) {
-    if (unit.state) continue;
+    if (unit.state || unit.fp32) continue;
     unit.master = compute;
     unit.code = WeightCode::none;
   }
@@ -118,10 +118,14 @@ std::shared_ptr<const GroupCommunicators> teacher_groups(const Trainer& trainer,
 
 }  // namespace
 
-std::string TeacherFiles::fingerprint() const {
+std::string teacher_fingerprint(const KnownModel& teacher) {
+  if (is_checkpoint(teacher))
+    return content_hash(read_file(teacher.weights / kManifestFileName) +
+                        read_file(teacher.weights / kStateFileName));
   constexpr int64_t kSample = 4096;
   std::string all;
   std::vector<std::byte> sample;
+  const TensorFolder weights = open_hf_weights(teacher.weights);
   for (const SafetensorsFile& file : weights.files()) {
     for (const TensorEntry& entry : file.tensors()) {
       sample.resize(static_cast<size_t>(std::min(kSample, entry.bytes())));
@@ -133,10 +137,13 @@ std::string TeacherFiles::fingerprint() const {
   return content_hash(all);
 }
 
-TeacherFiles open_teacher(const Trainer& trainer) {
-  KnownModel known = known_model(trainer.config.distillation.teacher, trainer.config.model.plugins);
-  TensorFolder weights = teacher_weights(known);
-  return {std::move(known), std::move(weights)};
+TeacherFiles open_teacher(KnownModel known) {
+  if (!is_checkpoint(known)) {
+    TensorFolder weights = open_hf_weights(known.weights);
+    return {std::move(known), std::move(weights), ""};
+  }
+  const FoundCheckpoint found = verify_checkpoint(known.weights);
+  return {std::move(known), checkpoint_tensors(found), found.frozen.taken};
 }
 
 void require_teacher_fits(const Trainer& trainer, const TeacherFiles& teacher) {
@@ -166,7 +173,9 @@ struct TeacherModel::Parts {
         model(make_model(job.part, store.lookup(),
                          {.context_length = trainer.config.training.seq_len, .device = store.device()})),
         executor(program, model, store) {
-    import_weights(teacher.weights, job.model(), store);
+    const KnownModel& known = teacher.known;
+    const auto taken = initial_adapter_of(known.folder, known.config.adapter, job.whole, teacher.taken);
+    import_weights(teacher.weights, job.model(), store, {.taken = taken ? &*taken : nullptr});
     inputs.name = "the teacher";
     inputs.top = {.count = trainer.config.distillation.top_k,
                   .vocabulary = std::min(job.whole.vocab_size, trainer.config.model.vocab_size)};

@@ -15,13 +15,15 @@ namespace stepforge {
 struct TeacherFiles {
   KnownModel known;
   TensorFolder weights;
-
-  /// Changes with names, shapes, types and values, of which it reads the first ones of each tensor.
-  std::string fingerprint() const;
+  std::string taken;  ///< FrozenWeights::taken of a checkpoint
 };
 
-/// Throws UsageError if distillation.teacher is no model.
-TeacherFiles open_teacher(const Trainer& trainer);
+/// Changes with names, shapes, types and values: of a checkpoint by the hashes in its manifest, of a folder of Hugging Face by the first
+/// values of each tensor.
+std::string teacher_fingerprint(const KnownModel& teacher);
+
+/// Its weights, verified. Throws what verify_checkpoint() and open_hf_weights() throw.
+TeacherFiles open_teacher(KnownModel known);
 
 /// Throws UsageError if the teacher cannot judge the run's rows: another tokenizer, rows longer than its context, a reward model, or
 /// fewer tokens than distillation.top_k.

@@ -58,7 +58,9 @@ void require_identity(const SafetensorsFile& file, const TargetsIdentity& identi
   };
   if (stored_text(file, kOfData) != identity.data) refuse("for other data, rows or another tokenizer");
   if (!identity.teacher.empty() && stored_text(file, kOfTeacher) != identity.teacher)
-    refuse("that is not the one of distillation.teacher");
+    refuse(
+        "that is not the one of distillation.teacher as it is now; if that is a run, name the checkpoint that it "
+        "then had");
   const std::vector<int64_t>& shape = entry_of_file(file, kTargets).shape;
   if (shape.size() == 3 && shape[2] != identity.top_k)
     refuse(format("with {} tokens for each label, and distillation.top_k = {}", shape[2], identity.top_k));

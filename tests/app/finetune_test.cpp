@@ -303,7 +303,14 @@ TEST(RecordFormats, AreFoundByTheKeysOfARecord) {
   EXPECT_EQ(layout(R"({"prompt": "a", "completion": "b", "label": "noun"})"), ChatLayout::prompt_completion);
   EXPECT_EQ(layout(R"({"instruction": "a", "output": "b", "kto_tag": false})"),
             ChatLayout::unpaired_preference);
+  EXPECT_EQ(layout(R"({"instruction": "a", "output": "b", "kto_tag": 0})"), ChatLayout::unpaired_preference);
+  EXPECT_EQ(
+      layout(
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": false})"),
+      ChatLayout::unpaired_preference);
+  EXPECT_EQ(layout(R"({"instruction": "a", "output": "b", "label": 3})"), ChatLayout::alpaca);
   EXPECT_EQ(layout(R"({"text": "a"})"), std::nullopt);
+  EXPECT_EQ(layout(R"({"text": "a", "label": true})"), std::nullopt);
   EXPECT_EQ(layout(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"), ChatLayout::preference);
   EXPECT_CONTAINS(message_of<UsageError>([&] { layout(R"({"question": "a", "answer": "b"})"); }),
                   "question, answer", "expected messages");

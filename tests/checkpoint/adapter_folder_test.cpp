@@ -143,6 +143,8 @@ TEST(AdapterFolder, OfATiedEmbeddingOrHeadNeedsBoth) {
   };
   EXPECT_TRUE(unties("embedding", {all[0], all[1], all[2]}));
   EXPECT_TRUE(unties("head", {all[3], all[4], all[5]}));
+  EXPECT_TRUE(unties("trained head", {{"base_model.model.lm_head.weight", table + 1}}));
+  EXPECT_FALSE(unties("trained embedding", {{"base_model.model.model.embed_tokens.weight", table + 1}}));
   EXPECT_FALSE(
       unties("up", up_adapter(random_tensor({3, kModel.dim}, 1), random_tensor({kModel.ffn_dim, 3}, 2))));
 }

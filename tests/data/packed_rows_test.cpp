@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/packed_rows.h"
 
+#include <memory>
 #include <numeric>
 
 #include <gtest/gtest.h>
 
+#include "stepforge/data/concat_rows.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
@@ -153,6 +155,19 @@ TEST(PackedRows, RowsHaveRoomForMismatchedAnswers) {
     answers += std::ssize(own.pairs);
   }
   EXPECT_EQ(answers, 4);
+}
+
+TEST(RowRange, HasTheMismatchedAnswersOfTheWhole) {
+  const TempFolder folder;
+  const auto rows = std::make_shared<PackedRows>(
+      pair_rows(folder, {{0, 1, 1}, {1, 0, 1}, {0, 1, 1, 1, 1}}, 5, Packing::none, DocumentKind::answer));
+  const RowRange last(rows, 1, 2);
+  Row expected;
+  Row found;
+  rows->read_mismatched(2, expected);
+  last.read_mismatched(1, found);
+  EXPECT_EQ(found.tokens, expected.tokens);
+  EXPECT_EQ(found.pairs.at(0).number, 2);
 }
 
 TEST(PackedRows, OtherRowsHaveNoMismatchedAnswers) {

@@ -142,6 +142,17 @@ TEST(JudgedAnswer, IsTheLastMessage) {
   expect(judged(messages, turns));
 }
 
+TEST(JudgedAnswer, TheColumnOfTheSystemMessageComesFirst) {
+  const auto first = [](const std::string& messages) {
+    return judged(R"({"system": "s", "label": true, "messages": [)" + messages + "]}").conversation;
+  };
+  const std::string turns = R"({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})";
+  const Conversation found = first(turns);
+  EXPECT_EQ(found.messages.at(0), (Json{{"role", "system"}, {"content", "s"}}));
+  EXPECT_EQ(found.counted, (std::vector<bool>{false, false, true}));
+  EXPECT_EQ(first(R"({"role": "system", "content": "own"}, )" + turns).messages.at(0)["content"], "own");
+}
+
 TEST(JudgedAnswer, OnlyTheLastAnswerCounts) {
   const JudgedAnswer found =
       judged(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},

@@ -208,6 +208,28 @@ TEST(DistillationRun, ARunAndItsCheckpointAreTeachersToo) {
   EXPECT_EQ(loss_of("of_checkpoint", folder / "teacher" / "checkpoint" / "step-6"), expected);
 }
 
+/// A rate of almost 0 leaves the function of the model as it is, whatever its adapter begins with.
+TEST(DistillationRun, ARunOfAnAdapterIsATeacherAsItsModelIs) {
+  const TempFolder folder;
+  const fs::path exported = make_teacher(folder);
+  const auto loss_of = [&](const std::string& name, const fs::path& teacher) {
+    return loss_of_first_step(
+        distilled(folder, "by_" + name, {format("distillation.teacher={}", teacher.string())}));
+  };
+  const double expected = loss_of("model", exported);
+  const std::vector<std::pair<std::string, Strings>> kinds = {
+      {"lora", {"adapter.type=lora"}},
+      {"dora", {"adapter.type=dora"}},
+      {"pissa", {"adapter.type=lora", "adapter.init=pissa"}}};
+  for (const auto& [name, kind] : kinds) {
+    TestRun(completions(folder, name) + kind +
+            Strings{format("checkpoint.initial_load_path={}", exported.string()), "model.dim=48",
+                    "adapter.rank=4", "training.steps=2", "optimizer.lr=1e-12"})
+        .run();
+    EXPECT_NEAR(loss_of(name, folder / name), expected, 1e-5 * expected) << name;
+  }
+}
+
 TEST(DistillationRun, ThePlanCountsItsMemory) {
   const TempFolder folder;
   make_teacher(folder);

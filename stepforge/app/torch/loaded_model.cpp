@@ -82,8 +82,15 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
   const ComputeDevice device = open_device(options.device, context);
   ModelFiles files = open_model(path, context);
   if (options.writes_text) require_text(files, path);
-  // Norms of whole matrices would be computed again for each token.
-  const bool merges_own = files.config().adapter.type == AdapterType::dora && !options.with_gradient;
+  const bool changes_rest = files.taken() != nullptr && !options.adapters.empty();
+  if (changes_rest && options.with_gradient)
+    throw UsageError(format(
+        "{} has an adapter that began with parts of the weights (adapter.init = \"pissa\"), and another one belongs "
+        "to whole weights: merge its own first, with `stepforge export {} FOLDER --merge`",
+        path.string(), path.string()));
+  // Norms of whole matrices would be computed again for each token, and other adapters belong to whole weights.
+  const bool merges_own =
+      !options.with_gradient && (files.config().adapter.type == AdapterType::dora || changes_rest);
   if (merges_own) files.spec = model_spec(files.config().model, files.config().training.loss_chunk);
   AdapterDeltas merged;
   if (!options.adapters.empty()) merged = read_adapters(options.adapters, files.spec);
