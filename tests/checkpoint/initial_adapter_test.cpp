@@ -34,7 +34,7 @@ fs::path tensor_file(const fs::path& file, const Tensors& tensors) {
   std::vector<TensorSpec> specs;
   for (const auto& [name, values] : tensors) specs.push_back({name, DType::f32, values.sizes().vec()});
   SafetensorsWriter writer(file, specs);
-  for (const auto& [name, values] : tensors) writer.write(name, bytes_of(values));
+  for (const auto& [name, values] : tensors) writer.write(name, stepforge::bytes_of(values));
   writer.finish();
   return file;
 }

@@ -159,12 +159,12 @@ TEST(PackedRows, RowsHaveRoomForMismatchedAnswers) {
 
 TEST(RowRange, HasTheMismatchedAnswersOfTheWhole) {
   const TempFolder folder;
-  const auto rows = std::make_shared<PackedRows>(
-      pair_rows(folder, {{0, 1, 1}, {1, 0, 1}, {0, 1, 1, 1, 1}}, 5, Packing::none, DocumentKind::answer));
-  const RowRange last(rows, 1, 2);
+  const PackedRows rows =
+      pair_rows(folder, {{0, 1, 1}, {1, 0, 1}, {0, 1, 1, 1, 1}}, 5, Packing::none, DocumentKind::answer);
+  const RowRange last({&rows, [](const RowSource*) {}}, 1, 2);
   Row expected;
   Row found;
-  rows->read_mismatched(2, expected);
+  rows.read_mismatched(2, expected);
   last.read_mismatched(1, found);
   EXPECT_EQ(found.tokens, expected.tokens);
   EXPECT_EQ(found.pairs.at(0).number, 2);
