@@ -264,16 +264,16 @@ Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale, 
           (u.narrow(1, 0, rank) * roots.unsqueeze(0)).contiguous()};
 }
 
-void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& config, const ModelSpec& model,
+void write_initial_adapter(const fs::path& run_folder, const AdapterConfig& adapter, const ModelSpec& model,
                            const std::function<TensorFolder()>& open, const CheckpointRanks& ranks,
                            const std::function<bool(int64_t done, int64_t all)>& stop) {
-  const std::vector<AdaptedMatrix> matrices = adapted_matrices(model, config);
+  const std::vector<AdaptedMatrix> matrices = adapted_matrices(model, adapter);
   require_matrices(open(), matrices);
   const fs::path folder = run_folder / kInitialAdapterFolder;
   const auto rank = static_cast<size_t>(ranks.rank());
   const auto size = static_cast<size_t>(ranks.size());
   const std::vector<AdaptedMatrix> share = share_of(matrices, rank, size);
-  const int64_t iterations = config.svd_iterations;
+  const int64_t iterations = adapter.svd_iterations;
   // Shared with actions that are late.
   const auto staged = std::make_shared<std::optional<StagedFolder>>();
   const auto file = std::make_shared<std::optional<FactorFile>>();

@@ -67,7 +67,7 @@ Factors principal_factors(const at::Tensor& weight, int64_t rank, double scale, 
 /// place of what is there. `stop` is called before each round, in which every rank has one matrix, with the numbers of matrices that are
 /// done and of all; throws Error on all ranks if it returns true on one. Throws UsageError if a matrix is missing, or has fewer rows or
 /// columns than the rank.
-void write_initial_adapter(const std::filesystem::path& run_folder, const AdapterConfig& config,
+void write_initial_adapter(const std::filesystem::path& run_folder, const AdapterConfig& adapter,
                            const ModelSpec& model, const std::function<TensorFolder()>& open,
                            const CheckpointRanks& ranks,
                            const std::function<bool(int64_t done, int64_t all)>& stop);

@@ -37,7 +37,7 @@ SchemaOf<AdapterConfig> adapter_section() {
       .field("targets", &AdapterConfig::targets,
              "Modules that get an adapter: names as in Hugging Face models, whole or the last part (q_proj), "
              "regular expressions of whole names, or all-linear, which means all matrices of layers but "
-             "those of experts and routers. embed_tokens and lm_head get one only if they are named.",
+             "those of experts and routers; embed_tokens and lm_head get one only if they are named.",
              {.non_empty = true})
       .field("layers", &AdapterConfig::layers, "Indices of the layers that get adapters; empty means all.",
              {.min = 0, .max = 1e6})
@@ -50,7 +50,7 @@ SchemaOf<AdapterConfig> adapter_section() {
           "init", &AdapterConfig::init,
           "Initial values: with kaiming A is uniform within 1 / sqrt(columns), with gaussian normal with "
           "standard deviation 1 / rank, and B is zero; of an embedding A is zero and B normal with standard "
-          "deviation 1. With pissa A and B are the largest singular parts of each matrix, which the frozen one "
+          "deviation 1; with pissa A and B are the largest singular parts of each matrix, which the frozen one "
           "is then without (arXiv:2404.02948).")
       .field(
           "svd_iterations", &AdapterConfig::svd_iterations,

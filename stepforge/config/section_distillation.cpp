@@ -9,8 +9,7 @@ SchemaOf<DistillationConfig> distillation_section() {
       .field(
           "teacher", &DistillationConfig::teacher,
           "Model whose predictions are learned beside the labels: a Hugging Face folder, a run or a checkpoint with "
-          "the same tokenizer; empty means none. The run computes its most probable tokens once, before "
-          "training, and keeps them in teacher.safetensors.")
+          "the same tokenizer, whose most probable tokens are computed once, before training; empty means none.")
       .field("top_k", &DistillationConfig::top_k,
              "Most probable tokens of the teacher that are kept for each label.", {.min = 1, .max = 65536})
       .field(

@@ -11,7 +11,7 @@ SchemaOf<PreferenceConfig> preference_section() {
           "Loss of pairs of answers or of judged answers: none trains on single texts, dpo (arXiv:2305.18290), hinge "
           "(arXiv:2305.10425) and ipo (arXiv:2310.12036) compare with the model at the start of the run, cpo "
           "(arXiv:2401.08417), simpo (arXiv:2405.14734) and orpo (arXiv:2403.07691) need no reference; reward "
-          "(arXiv:2203.02155) trains a reward model, which has a score in place of a vocabulary. kto (arXiv:2402.01306) "
+          "(arXiv:2203.02155) trains a reward model, which has a score in place of a vocabulary; kto (arXiv:2402.01306) "
           "and apo_zero_unpaired (arXiv:2408.06266) learn from single answers that are desirable or not, and compare "
           "with the model at the start of the run.")
       .field(

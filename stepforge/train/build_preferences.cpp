@@ -7,6 +7,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/pair_losses.h"
+#include "stepforge/train/progress_log.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
@@ -15,39 +16,20 @@ namespace {
 
 constexpr const char* kReferenceFile = "reference.safetensors";
 
-/// Logs how far a pass over the data is, from time to time.
-class Progress {
- public:
-  Progress(const Trainer& trainer, const RowStream& stream)
-      : trainer_(&trainer), rows_(*stream.total_rows()) {}
-
-  /// Before each batch; whether to stop.
-  bool next() {
-    constexpr std::chrono::seconds kInterval(30);
-    const auto now = std::chrono::steady_clock::now();
-    if (trainer_->is_main() && now - logged_ > kInterval) {
-      logged_ = now;
-      trainer_->log.info("reference: {} of {} rows", with_thousands(done_), with_thousands(rows_));
-    }
-    done_ += trainer_->job.batch.rows_per_micro_batch * trainer_->job.layout.data_ranks;
-    return trainer_->interrupted();
-  }
-
- private:
-  const Trainer* trainer_;
-  int64_t rows_;
-  int64_t done_ = 0;
-  std::chrono::steady_clock::time_point logged_ = std::chrono::steady_clock::now();
-};
-
 void score_all(Trainer& trainer, const RowStream& train) {
   const auto begin = std::chrono::steady_clock::now();
   PreferenceData& data = trainer.preferences;
+  const BatchLayout& rows = trainer.job.batch;
   const auto score = [&](const RowStream& stream, AnswerChoice answers) {
-    return score_pairs(
-        trainer.preferences.loss, *trainer.evaluator, stream, trainer.job.batch.rows_per_micro_batch,
-        trainer.job.batch.part, [progress = Progress(trainer, stream)]() mutable { return progress.next(); },
-        answers);
+    ProgressLog progress(
+        trainer, answers == AnswerChoice::own ? "reference" : "reference, mismatched answers", "rows");
+    const auto stops = [&, done = int64_t{0}]() mutable {
+      progress.log(done, *stream.total_rows());
+      done += rows.rows_per_micro_batch * trainer.job.layout.data_ranks;
+      return trainer.interrupted();
+    };
+    return score_pairs(data.loss, *trainer.evaluator, stream, rows.rows_per_micro_batch, rows.part, stops,
+                       answers);
   };
   if (trainer.is_main())
     trainer.log.info("computing the log-probabilities of the reference, the model as it is now");

@@ -13,6 +13,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/comm/rank0_first.h"
+#include "stepforge/train/progress_log.h"
 #include "stepforge/train/teacher_model.h"
 #include "stepforge/train/teacher_targets.h"
 #include "stepforge/train/trainer.h"
@@ -53,37 +54,19 @@ void stop_if_interrupted(const Trainer& trainer) {
         "them again");
 }
 
-/// Logs how far the teacher is, from time to time.
-class TeacherProgress {
- public:
-  TeacherProgress(Trainer& trainer, int64_t rows) : trainer_(trainer), rows_(rows) {}
-  void log(int64_t done) {
-    constexpr std::chrono::seconds kInterval(30);
-    const auto now = std::chrono::steady_clock::now();
-    if (!trainer_.is_main() || now - logged_ < kInterval) return;
-    logged_ = now;
-    trainer_.log.info("teacher: {} of {} rows", with_thousands(done), with_thousands(rows_));
-  }
-
- private:
-  Trainer& trainer_;
-  int64_t rows_;
-  std::chrono::steady_clock::time_point logged_ = std::chrono::steady_clock::now();
-};
-
 /// Rank 0 writes the predictions of all ranks, which take turns in the rows.
 void predict_all(Trainer& trainer, const TeacherFiles& files, const RowStream& every_row,
                  TargetsWriter* writer) {
   TeacherModel model(trainer, files);
   const int64_t rows = *every_row.total_rows();
-  TeacherProgress progress(trainer, rows);
+  ProgressLog progress(trainer, "teacher", "rows");
   for (int64_t first = 0; first < rows; first += trainer.place.world_size) {
     stop_if_interrupted(trainer);
     const int64_t own = first + trainer.place.rank;
     const Batch batch = own < rows ? every_row.rows(own, 1) : padding_batch(every_row.seq_len(), 1);
     for (const std::string& bytes : gather_predictions(trainer.all_ranks.get(), model.predict(batch)))
       if (writer != nullptr) writer->add(bytes);
-    progress.log(first);
+    progress.log(first, rows);
   }
 }
 

@@ -3,27 +3,14 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/train/progress_log.h"
 
 namespace stepforge {
 
 namespace {
-
-/// Logs how many matrices are done from time to time; whether to stop.
-std::function<bool(int64_t done, int64_t all)> progress_of(const Trainer& trainer) {
-  return [&trainer, logged = std::chrono::steady_clock::now()](int64_t done, int64_t all) mutable {
-    constexpr std::chrono::seconds kInterval(30);
-    const auto now = std::chrono::steady_clock::now();
-    if (trainer.is_main() && now - logged > kInterval) {
-      logged = now;
-      trainer.log.info("singular parts: {} of {} matrices", done, all);
-    }
-    return trainer.interrupted();
-  };
-}
 
 std::optional<InitialAdapter> parts_of_run(const Trainer& trainer, const std::string& hash = "") {
   return initial_adapter_of(trainer.config.run_dir, trainer.config.adapter, trainer.job.whole, hash);
@@ -37,8 +24,12 @@ std::optional<InitialAdapter> new_parts(const Trainer& trainer, const std::funct
   const auto begin = std::chrono::steady_clock::now();
   if (trainer.is_main())
     trainer.log.info("adapter.init = \"pissa\": computing the largest singular parts of adapted matrices");
+  ProgressLog progress(trainer, "singular parts", "matrices");
   write_initial_adapter(trainer.config.run_dir, adapter, trainer.job.whole, open, *trainer.checkpoint_ranks,
-                        progress_of(trainer));
+                        [&](int64_t done, int64_t all) {
+                          progress.log(done, all);
+                          return trainer.interrupted();
+                        });
   auto parts = parts_of_run(trainer);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   if (trainer.is_main())
