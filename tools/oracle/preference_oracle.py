@@ -9,6 +9,7 @@ First the token ids and the answers of `stepforge data show` must be those of TR
 or of ten judged answers, and these must agree in each step:
   - log-probabilities and gradient norms to 1e-5 relative, where values below a tenth of the largest of the run count as a tenth;
   - the loss, the divergence of kto, the rewards and their margins to 1e-5 of the largest of the run: losses may end at 0, rewards begin there;
+    rewards, which are differences of log-probabilities, at least to what beta makes of the rounding that these are granted;
   - the shares of pairs with the right order exactly.
 Of reward models the scores are the rewards, and the export is opened by transformers and gives an answer the same score.
 The final weights must agree to 1e-4 of the tensor's largest element (train_oracle.py says why). Then one step of plain SGD on all pairs:
@@ -341,16 +342,16 @@ def worst_of_tensors(got, expected):
     return max(((got[key] - expected[key]).abs().max() / expected[key].abs().max()).item() for key in expected)
 
 
-def worst_of_metrics(steps, records, names, least):
-    """Relative to each value, at least to that share of the largest of the run."""
+def worst_of_metrics(steps, records, names, least, scale=0.0):
+    """Relative to each value, at least to that share of the largest of the run, and to `scale`."""
     worst = 0.0
     for name in names:
-        floor = least * max(abs(record[name]) for record in records) or 1.0
+        floor = max(scale, least * max(abs(record[name]) for record in records)) or 1.0
         worst = max(worst, *(abs(step[name] - record[name]) / max(abs(record[name]), floor) for step, record in zip(steps, records, strict=True)))
     return worst
 
 
-def gaps_of(steps, records):
+def gaps_of(case, steps, records):
     """The largest difference of each kind."""
     steps = [{**step, "loss": step["loss_metrics/global_avg_loss"],
               "rewards/mean": (step["rewards/chosen"] + step["rewards/rejected"]) / 2} for step in steps]  # fmt: skip
@@ -360,11 +361,13 @@ def gaps_of(steps, records):
     }
     if "rewards/mean" in records[0]:
         return {**gaps, "rewards": worst_of_metrics(steps, records, ["rewards/mean", "rewards/margins"], 1.0)}
+    largest = max(abs(record[name]) for record in records for name in ("logps/chosen", "logps/rejected"))
+    scale = 0.1 * largest * case.ours.get("beta", 0.1) if case.judged else 0.0
     return {
         **gaps,
         **({"kl": worst_of_metrics(steps, records, ["kl"], 1.0)} if "kl" in steps[0] else {}),
         "log-probabilities": worst_of_metrics(steps, records, ["logps/chosen", "logps/rejected"], 0.1),
-        "rewards": worst_of_metrics(steps, records, ["rewards/chosen", "rewards/rejected", "rewards/margins"], 1.0),
+        "rewards": worst_of_metrics(steps, records, ["rewards/chosen", "rewards/rejected", "rewards/margins"], 1.0, scale),
     }
 
 
@@ -385,7 +388,7 @@ def check(program, name):
         records, expected = trl_steps(case, folder, pairs)
         if len(steps) != STEPS or len(records) != STEPS:
             sys.exit(f"{name}: {len(steps)} steps in Stepforge and {len(records)} in TRL, not {STEPS}")
-        gaps = gaps_of(steps, records)
+        gaps = gaps_of(case, steps, records)
         accuracies = same_accuracies(steps, records)
         weight_gap = worst_of_tensors(weights, expected)
         gradient_gap = worst_of_tensors(stepforge_gradient(program, folder, case), trl_gradient(case, folder, pairs))
