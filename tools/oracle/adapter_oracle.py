@@ -161,8 +161,16 @@ def lora_parameters(model):
 
 
 def products(tensors):
-    """B A of each module, without signs of singular vectors."""
-    return {key: tensors[key.replace("lora_A", "lora_B")] @ tensors[key] for key in tensors if "lora_A" in key}
+    """Of [A; A0] and [B, -B0] of each module B A and -B0 A0, which have no signs of singular vectors. Their sum is a small difference of
+    both, so that it is no measure of their rounding."""
+    made = {}
+    for key in tensors:
+        if "lora_A" not in key:
+            continue
+        a, b = tensors[key], tensors[key.replace("lora_A", "lora_B")]
+        rank = a.shape[0] // 2
+        made[key], made[key + " at first"] = b[:, :rank] @ a[:rank], b[:, rank:] @ a[rank:]
+    return made
 
 
 def greedy(model, prompt):
