@@ -29,7 +29,7 @@ class AdapterChoice {
 
   AdapterRanks ranks;
 
-  /// Whether there are adapters outside of layers: not if some layers are named, as in PEFT.
+  /// Whether there may be adapters outside of layers: not if some layers are named.
   bool has_others() const { return adapter_.layers.empty(); }
   bool has_layer(int layer) const {
     return adapter_.layers.empty() || std::ranges::find(adapter_.layers, layer) != adapter_.layers.end();

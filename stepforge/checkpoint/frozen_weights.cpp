@@ -25,11 +25,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool is_checkpoint(const fs::path& path) {
-  std::error_code failure;
-  return fs::exists(path / kManifestFileName, failure);
-}
-
 /// A hash of the shape and of the hashes of chunks of kWeightChunk elements.
 std::string hash_of(const TensorFolder& folder, const std::string& name) {
   WeightReader reader(folder, name);
@@ -96,11 +91,11 @@ std::vector<std::string> frozen_names(const ModelSpec& model) {
 }
 
 TensorFolder open_weights(const fs::path& path) {
-  return is_checkpoint(path) ? stored_tensors(path) : open_hf_weights(path);
+  return has_manifest(path) ? stored_tensors(path) : open_hf_weights(path);
 }
 
 fs::path home_of_frozen_weights(const fs::path& path) {
-  if (!is_checkpoint(path)) return path;
+  if (!has_manifest(path)) return path;
   const fs::path file = path / kStateFileName;
   const FrozenWeights frozen = frozen_weights_of(read_json_file(file), file.string());
   return frozen.none() ? path : frozen.from;

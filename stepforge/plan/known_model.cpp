@@ -144,7 +144,7 @@ DType published_type(const fs::path& folder) {
 }  // namespace
 
 ModelKind model_kind(const fs::path& path) {
-  if (fs::exists(path / kManifestFileName)) return ModelKind::checkpoint;
+  if (has_manifest(path)) return ModelKind::checkpoint;
   if (fs::exists(path / "config.json")) return ModelKind::hf_folder;
   if (fs::exists(path / "config.toml")) return ModelKind::run;
   refuse_as_model(path);

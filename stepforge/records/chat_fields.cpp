@@ -71,4 +71,11 @@ Json chat_message(std::string_view role, std::string content) {
   return made;
 }
 
+bool add_system(const Json& record, const std::string& key, Json& messages) {
+  std::string system = text_or_empty(record, key);
+  if (system.empty() || (!messages.empty() && messages.front()["role"] == "system")) return false;
+  messages.insert(messages.begin(), chat_message("system", std::move(system)));
+  return true;
+}
+
 }  // namespace stepforge

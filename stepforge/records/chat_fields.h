@@ -30,6 +30,10 @@ std::string text_or_empty(const Json& record, const std::string& key);
 /// The list of tools, given as JSON or as a string that holds JSON; null if there are none.
 Json tools_of(const Json& record, const std::string& key);
 
+/// Puts the text of the column `key` before a list of messages, unless that begins with a system message, which then takes its place
+/// as in LLaMA-Factory. Whether it was added.
+bool add_system(const Json& record, const std::string& key, Json& messages);
+
 /// {"role": ..., "content": ...}
 Json chat_message(std::string_view role, std::string content);
 

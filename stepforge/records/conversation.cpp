@@ -120,15 +120,6 @@ std::vector<std::string> keys_or(const std::vector<std::string>& keys,
   return keys.empty() ? usual : keys;
 }
 
-/// That of the record's column. A system message among the turns takes its place, as in LLaMA-Factory.
-void add_system(const Json& record, const ChatKeys& keys, Conversation& conversation) {
-  std::string system = text_or_empty(record, keys.system);
-  Json& messages = conversation.messages;
-  if (system.empty() || (!messages.empty() && messages.front()["role"] == "system")) return;
-  messages.insert(messages.begin(), chat_message("system", std::move(system)));
-  conversation.counted.insert(conversation.counted.begin(), false);
-}
-
 Conversation read_sharegpt(const Json& record, const ChatKeys& keys) {
   const auto lists = keys_or(keys.messages, {"conversations", "conversation"});
   const Json* turns = find_member(record, lists);
@@ -141,7 +132,8 @@ Conversation read_sharegpt(const Json& record, const ChatKeys& keys) {
     const std::string place = format("{}[{}]", lists.front(), i);
     count(text_of(conversation.messages[i], "role"), take_turn_mask(turn, place), place, conversation);
   }
-  add_system(record, keys, conversation);
+  if (add_system(record, keys.system, conversation.messages))
+    conversation.counted.insert(conversation.counted.begin(), false);
   conversation.tools = tools_of(record, keys.tools);
   return conversation;
 }
@@ -175,7 +167,8 @@ Conversation read_layout(const Json& record, ChatLayout layout, const ChatKeys& 
       if (list == nullptr) throw FormatError(format("no \"{}\"; it has {}", lists.front(), keys_of(record)));
       Conversation conversation;
       read_messages(*list, keys, conversation);
-      add_system(record, keys, conversation);
+      if (add_system(record, keys.system, conversation.messages))
+        conversation.counted.insert(conversation.counted.begin(), false);
       conversation.tools = tools_of(record, keys.tools);
       return conversation;
     }
@@ -232,8 +225,7 @@ Json read_sharegpt_turns(const Json& turns, const ChatKeys& keys, size_t first_t
 
 Json read_alpaca_prompt(const Json& record, const ChatKeys& keys) {
   Json messages = Json::array();
-  if (std::string system = text_or_empty(record, keys.system); !system.empty())
-    messages.push_back(chat_message("system", std::move(system)));
+  add_system(record, keys.system, messages);
   if (const Json* history = find_member(record, keys.history); history != nullptr) {
     const auto is_pair = [](const Json& turn) {
       return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();

@@ -111,8 +111,7 @@ PreferencePair read_pair(const Json& record, const ChatKeys& keys) {
       keys.messages.empty() ? std::vector<std::string>{"conversations", "messages"} : keys.messages;
   if (const Json* list = find_member(record, lists); list != nullptr) {
     Json prompt = read_list(*list, lists.front(), keys, 0);
-    if (std::string system = text_or_empty(record, keys.system); !system.empty())
-      prompt.insert(prompt.begin(), chat_message("system", std::move(system)));
+    add_system(record, keys.system, prompt);
     return answers_to(std::move(prompt), record, keys);
   }
   const Json* prompt = find_member(record, "prompt");

@@ -120,6 +120,11 @@ CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {
   return manifest;
 }
 
+bool has_manifest(const fs::path& path) {
+  std::error_code failure;
+  return fs::exists(path / kManifestFileName, failure);
+}
+
 std::string checkpoint_folder_name(int64_t step) {
   return format("{}{}", kFolderPrefix, step);
 }

@@ -46,6 +46,9 @@ CheckpointManifest read_manifest(const std::filesystem::path& folder);
 /// as many bytes as the others; caller 0 looks for unlisted files.
 CheckpointManifest verify_folder(const std::filesystem::path& folder, int part = 0, int parts = 1);
 
+/// Whether `path` is the folder of a checkpoint, of whatever name and state.
+bool has_manifest(const std::filesystem::path& path);
+
 struct CheckpointFolder {
   int64_t step = 0;
   std::filesystem::path path;

@@ -21,6 +21,7 @@
 #include "stepforge/plan/job_mesh.h"
 #include "stepforge/plan/known_model.h"
 #include "stepforge/storage/tensor_collectives.h"
+#include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/initial_magnitudes.h"
 #include "stepforge/train/restore.h"
 #include "stepforge/train/taken_parts.h"
@@ -180,7 +181,7 @@ void continue_run(Trainer& trainer, const FoundCheckpoint& found) {
 void initial_load(Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
   const std::filesystem::path path = checkpoint.initial_load_path;
-  if (std::filesystem::exists(path / "manifest.json")) {
+  if (has_manifest(path)) {
     const FoundCheckpoint found = verify_checkpoint(path, *trainer.checkpoint_ranks);
     if (!checkpoint.initial_load_model_only) return restore_checkpoint(trainer, found, /*own=*/false);
     load_weights(trainer, found);
@@ -203,7 +204,7 @@ void load_adapter(Trainer& trainer) {
   const std::filesystem::path base = trainer.config.checkpoint.initial_load_path;
   if (has_base_copies(adapter))
     require_base_copies(adapter, trainer.job.model(),
-                        std::filesystem::exists(base / "manifest.json")
+                        has_manifest(base)
                             ? checkpoint_tensors(verify_checkpoint(base, *trainer.checkpoint_ranks))
                             : open_hf_weights(base));
   import_weights(adapter.weights, trainer.job.model(), *trainer.store,

@@ -22,6 +22,7 @@
 #include "stepforge/nn/make_model.h"
 #include "stepforge/plan/job.h"
 #include "stepforge/plan/step_plan.h"
+#include "stepforge/storage/read_only.h"
 #include "stepforge/storage/tensor_parts.h"
 #include "stepforge/tensorfile/hf_index.h"
 #include "stepforge/tensorfile/manifest.h"
@@ -32,10 +33,6 @@ namespace {
 
 /// Where the probability of a token is 0 in fp32; its log stays finite.
 constexpr double kLeastLogProb = -100.0;
-
-bool is_checkpoint(const KnownModel& model) {
-  return std::filesystem::exists(model.weights / kManifestFileName);
-}
 
 /// The spelling of a token, "" if there is no such id.
 std::string spelling(const Tokenizer& tokenizer, int32_t id) {
@@ -81,19 +78,10 @@ Config teacher_config(const Trainer& trainer, const KnownModel& known) {
   return config;
 }
 
-/// Without updates, weights are only read: stored as they are used, no step converts them again.
-ModelSpec only_read(ModelSpec spec, DType compute) {
-  for (UnitSpec& unit : spec.units) {
-    if (unit.state || unit.fp32) continue;
-    unit.master = compute;
-    unit.code = WeightCode::none;
-  }
-  return spec;
-}
-
 Job teacher_job(const Trainer& trainer, const KnownModel& known) {
   const Config config = teacher_config(trainer, known);
-  const ModelSpec spec = only_read(plan_model(config), config.precision.compute);
+  ModelSpec spec = plan_model(config);
+  for (UnitSpec& unit : spec.units) store_as_read(unit, config.precision.compute);
   return plan_job(config, trainer.place, spec, spec);
 }
 
@@ -119,7 +107,7 @@ std::shared_ptr<const GroupCommunicators> teacher_groups(const Trainer& trainer,
 }  // namespace
 
 std::string teacher_fingerprint(const KnownModel& teacher) {
-  if (is_checkpoint(teacher))
+  if (has_manifest(teacher.weights))
     return content_hash(read_file(teacher.weights / kManifestFileName) +
                         read_file(teacher.weights / kStateFileName));
   constexpr int64_t kSample = 4096;
@@ -138,7 +126,7 @@ std::string teacher_fingerprint(const KnownModel& teacher) {
 }
 
 TeacherFiles open_teacher(KnownModel known) {
-  if (!is_checkpoint(known)) {
+  if (!has_manifest(known.weights)) {
     TensorFolder weights = open_hf_weights(known.weights);
     return {std::move(known), std::move(weights), ""};
   }

@@ -116,6 +116,18 @@ TEST_F(Finetune, WithPartsOfTheWeightsHasOneModelInEveryForm) {
   EXPECT_GT(std::abs(of_run - loss_of({at("tiny")})), 1e-3) << "it has learned something";
   EXPECT_NEAR(loss_of({at("pissa-model")}), of_run, 1e-5);
   EXPECT_NEAR(loss_of({at("tiny"), "--adapter", at("pissa-adapter")}), of_run, 1e-5);
+  // Norms of DoRA are those of whole weights.
+  const ProgramResult dora = run_program(
+      Strings{"train"} + small_run(*folder_ / "dora") +
+      Strings{"model.max_position=2048", "checkpoint.initial_load_path=" + at("tiny"), "adapter.type=dora",
+              "adapter.rank=4", "optimizer.lr=0.01", "lr_scheduler.warmup_steps=0", "training.steps=4"});
+  ASSERT_EQ(dora.exit_code, 0) << dora.err;
+  EXPECT_EQ(run_program({"export", at("dora"), at("dora-adapter")}).exit_code, 0);
+  const Strings both{at("pissa"), "--adapter", at("dora-adapter")};
+  EXPECT_EQ(run_program({"export", at("pissa"), at("both-model"), "--merge", "--adapter", at("dora-adapter")})
+                .exit_code,
+            0);
+  EXPECT_NEAR(loss_of({at("both-model")}), loss_of(both), 1e-5);
 }
 
 TEST_F(Finetune, TheWrittenFileIsTheConfiguration) {

@@ -15,14 +15,6 @@ std::vector<double> logged_values(const TempFolder& folder, const std::string& r
   return values;
 }
 
-void expect_judged_curve(const Records& found, const Records& whole, const std::string& what) {
-  ASSERT_EQ(found.size(), whole.size()) << what;
-  for (size_t step = 0; step < whole.size(); ++step) {
-    EXPECT_NEAR(found[step].loss, whole[step].loss, 2e-5 * std::abs(whole[step].loss) + 1e-6) << what;
-    EXPECT_NEAR(found[step].grad_norm, whole[step].grad_norm, 1e-3 * whole[step].grad_norm) << what;
-  }
-}
-
 TEST(JudgedRun, StartsAsItsReferenceAndLearnsWhatIsDesirable) {
   const TempFolder folder;
   for (const char* loss : {"kto", "apo_zero_unpaired"}) {
@@ -117,11 +109,7 @@ TEST(JudgedRun, HasTheSameBitsOnAnyNumberOfRanks) {
   const TempFolder folder;
   const Strings ordered{"training.reduction=ordered"};
   const Records whole = numbers(TestRun(judged_run(folder, "whole") + ordered).run());
-  const Strings moved = judged_run(folder, "moved") + ordered;
-  Records found;
-  for (const auto& [ranks, last] : {std::pair{1, 2}, {2, 4}, {4, 6}})
-    for (const StepRecord& record : numbers(run_ranks(ranks, moved, last))) found.push_back(record);
-  EXPECT_EQ(found, whole);
+  EXPECT_EQ(moved_between_ranks(judged_run(folder, "moved") + ordered), whole);
   const std::vector<double> baselines = logged_values(folder, "whole", "kl");
   ASSERT_FALSE(baselines.empty());
   EXPECT_GT(*std::ranges::max_element(baselines), 0.0) << "else nothing is compared";
@@ -131,13 +119,12 @@ TEST(JudgedRun, EveryLayoutHasTheCurveOfOneRank) {
   const TempFolder folder;
   const Strings heads{"model.n_kv_heads=2"};
   const Records whole = TestRun(judged_run(folder, "whole") + heads).run();
-  expect_judged_curve(
-      TestRun(judged_run(folder, "rows") + heads + Strings{"training.local_batch_size=4"}).run(), whole,
-      "without accumulation");
+  expect_curve(TestRun(judged_run(folder, "rows") + heads + Strings{"training.local_batch_size=4"}).run(),
+               whole, "without accumulation", kPairCurve);
   for (const char* axis :
        {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2",
         "parallelism.pipeline_parallel_degree=2", "parallelism.data_parallel_shard_degree=2"})
-    expect_judged_curve(run_ranks(2, judged_run(folder, axis) + heads + Strings{axis}), whole, axis);
+    expect_curve(run_ranks(2, judged_run(folder, axis) + heads + Strings{axis}), whole, axis, kPairCurve);
 }
 
 TEST(JudgedRun, ReadsItsReferenceAgain) {

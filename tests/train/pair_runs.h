@@ -25,21 +25,27 @@ inline std::string pair_lines(int count) {
   return lines;
 }
 
+/// On documents of their own, with a checkpoint after every second step.
+inline const Strings kSixSteps{"data.packing=best_fit",
+                               "training.seq_len=48",
+                               "training.local_batch_size=1",
+                               "training.global_batch_size=4",
+                               "training.steps=6",
+                               "lr_scheduler.warmup_steps=0",
+                               "optimizer.lr=0.01",
+                               "checkpoint.interval=2",
+                               "checkpoint.keep_latest_k=0",
+                               "metrics.log_freq=1"};
+/// Weights of losses are sums over the answers of a step, and losses may be near 0.
+inline constexpr CurveTolerance kPairCurve{.norm = 1e-3, .small_loss = 1e-6};
+
 inline Strings pair_run(const TempFolder& folder, const std::string& name, const std::string& loss = "dpo") {
   write_text(folder / "pairs.jsonl", pair_lines(60));
-  return trainer_run(folder / name) + Strings{format("data.sources=[{{path=\"{}\",format=\"preference\"}}]",
-                                                     (folder / "pairs.jsonl").string()),
-                                              "preference.loss=" + loss,
-                                              "data.packing=best_fit",
-                                              "training.seq_len=48",
-                                              "training.local_batch_size=1",
-                                              "training.global_batch_size=4",
-                                              "training.steps=6",
-                                              "lr_scheduler.warmup_steps=0",
-                                              "optimizer.lr=0.01",
-                                              "checkpoint.interval=2",
-                                              "checkpoint.keep_latest_k=0",
-                                              "metrics.log_freq=1"};
+  return trainer_run(folder / name) +
+         Strings{format("data.sources=[{{path=\"{}\",format=\"preference\"}}]",
+                        (folder / "pairs.jsonl").string()),
+                 "preference.loss=" + loss} +
+         kSixSteps;
 }
 
 /// The peak of the steps after the first one is what the plan says.
@@ -56,6 +62,15 @@ inline void expect_planned_memory(TestRun& run) {
 
 inline Records run_ranks(int ranks, const Strings& args, std::optional<int64_t> last = {}) {
   return RankThreads(ranks).run(args, last).at(0);
+}
+
+/// A run of kSixSteps that changes its number of ranks after every second step.
+inline Records moved_between_ranks(const Strings& args, const std::vector<int>& ranks = {1, 2, 4}) {
+  Records found;
+  for (size_t i = 0; i < ranks.size(); ++i)
+    for (const StepRecord& record : numbers(run_ranks(ranks[i], args, static_cast<int64_t>(2 * i + 2))))
+      found.push_back(record);
+  return found;
 }
 
 }  // namespace stepforge::testing

@@ -37,11 +37,7 @@ TEST(PreferenceRun, HasTheSameBitsOnAnyNumberOfRanks) {
   const TempFolder folder;
   const Strings ordered{"training.reduction=ordered"};
   const Records whole = numbers(TestRun(pair_run(folder, "whole", "dpo") + ordered).run());
-  const Strings moved = pair_run(folder, "moved", "dpo") + ordered;
-  Records found;
-  for (const auto& [ranks, last] : {std::pair{1, 2}, {2, 4}, {4, 6}})
-    for (const StepRecord& record : numbers(run_ranks(ranks, moved, last))) found.push_back(record);
-  EXPECT_EQ(found, whole);
+  EXPECT_EQ(moved_between_ranks(pair_run(folder, "moved", "dpo") + ordered), whole);
 }
 
 /// Cases 45 to 47 of silent faults.
@@ -55,11 +51,7 @@ TEST(PreferenceRun, EveryLayoutHasTheCurveOfOneRank) {
           "parallelism.pipeline_parallel_degree=2", "parallelism.data_parallel_shard_degree=2"}) {
       const Records found =
           run_ranks(2, pair_run(folder, format("{}-{}", axis, loss), loss) + heads + Strings{axis});
-      ASSERT_EQ(found.size(), whole.size()) << axis;
-      for (size_t step = 0; step < whole.size(); ++step) {
-        EXPECT_NEAR(found[step].loss, whole[step].loss, 2e-5 * std::abs(whole[step].loss) + 1e-6) << axis;
-        EXPECT_NEAR(found[step].grad_norm, whole[step].grad_norm, 1e-3 * whole[step].grad_norm) << axis;
-      }
+      expect_curve(found, whole, axis, kPairCurve);
     }
   }
 }
@@ -77,11 +69,7 @@ TEST(PreferenceRun, AdaptersBesideSpreadExpertsHaveTheCurveOfOneRank) {
   const Records whole = TestRun(pair_run(folder, "whole") + experts).run();
   const Records found =
       run_ranks(2, pair_run(folder, "spread") + experts + Strings{"parallelism.expert_parallel_degree=2"});
-  ASSERT_EQ(found.size(), whole.size());
-  for (size_t step = 0; step < whole.size(); ++step) {
-    EXPECT_NEAR(found[step].loss, whole[step].loss, 2e-5 * whole[step].loss + 1e-6);
-    EXPECT_NEAR(found[step].grad_norm, whole[step].grad_norm, 1e-3 * whole[step].grad_norm);
-  }
+  expect_curve(found, whole, "spread", kPairCurve);
 }
 
 /// With a frozen head one pass over the vocabulary does what otherwise takes two.

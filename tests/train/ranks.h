@@ -2,6 +2,7 @@
 // Several ranks of one training job as threads of this process.
 #pragma once
 
+#include <cmath>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -96,6 +97,26 @@ inline void expect_same_numbers(const std::vector<Records>& ranks, const Records
                                 const std::string& context) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     EXPECT_EQ(numbers(ranks[rank]), numbers(expected)) << context << ", rank " << rank;
+  }
+}
+
+/// Relative to each value; of losses also absolute.
+struct CurveTolerance {
+  double loss = 2e-5;
+  double norm = 1e-4;
+  double small_loss = 0.0;
+};
+
+/// The curve of the same job in another layout: products of divided matrices, or of other numbers of tokens, are rounded differently.
+inline void expect_curve(const Records& found, const Records& expected, const std::string& name,
+                         const CurveTolerance& tolerance = {}) {
+  ASSERT_EQ(found.size(), expected.size()) << name;
+  for (size_t step = 0; step < expected.size(); ++step) {
+    EXPECT_NEAR(found[step].loss, expected[step].loss,
+                tolerance.loss * std::abs(expected[step].loss) + tolerance.small_loss)
+        << name << ", step " << step;
+    EXPECT_NEAR(found[step].grad_norm, expected[step].grad_norm, tolerance.norm * expected[step].grad_norm)
+        << name << ", step " << step;
   }
 }
 

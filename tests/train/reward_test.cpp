@@ -58,11 +58,7 @@ TEST(RewardRun, HasTheSameBitsOnAnyNumberOfRanks) {
   const TempFolder folder;
   const Strings ordered{"training.reduction=ordered"};
   const Records whole = numbers(TestRun(reward_run(folder, "whole", ordered)).run());
-  Records found;
-  for (const auto& [ranks, last] : {std::pair{1, 2}, {2, 4}, {4, 6}})
-    for (const StepRecord& record : numbers(run_ranks(ranks, reward_run(folder, "moved", ordered), last)))
-      found.push_back(record);
-  EXPECT_EQ(found, whole);
+  EXPECT_EQ(moved_between_ranks(reward_run(folder, "moved", ordered)), whole);
 }
 
 TEST(RewardRun, EveryLayoutHasTheCurveOfOneRank) {
@@ -74,12 +70,8 @@ TEST(RewardRun, EveryLayoutHasTheCurveOfOneRank) {
         Strings{"parallelism.tensor_parallel_degree=2", "parallelism.enable_sequence_parallel=true"},
         Strings{"parallelism.context_parallel_degree=2"}, Strings{"parallelism.pipeline_parallel_degree=2"},
         Strings{"parallelism.data_parallel_shard_degree=2"}}) {
-    const Records found = run_ranks(2, reward_run(folder, axis.front() + axis.back(), heads + axis));
-    ASSERT_EQ(found.size(), whole.size()) << axis.front();
-    for (size_t step = 0; step < whole.size(); ++step) {
-      EXPECT_NEAR(found[step].loss, whole[step].loss, 2e-5 * whole[step].loss + 1e-6) << axis.back();
-      EXPECT_NEAR(found[step].grad_norm, whole[step].grad_norm, 1e-3 * whole[step].grad_norm) << axis.back();
-    }
+    const std::string name = axis.front() + axis.back();
+    expect_curve(run_ranks(2, reward_run(folder, name, heads + axis)), whole, name, kPairCurve);
   }
 }
 

@@ -142,11 +142,7 @@ TEST(PissaRun, HasTheCurveOfOneRankInEveryLayout) {
     RankThreads threads(2);
     const auto records =
         threads.run(lora_run(folder, format("two{}", ++number), base, more + Strings{layout}));
-    ASSERT_EQ(records.at(0).size(), one.size()) << layout;
-    for (size_t step = 0; step < one.size(); ++step) {
-      EXPECT_NEAR(records[0][step].loss, one[step].loss, 5e-5 * one[step].loss) << layout;
-      EXPECT_NEAR(records[0][step].grad_norm, one[step].grad_norm, 1e-3 * one[step].grad_norm) << layout;
-    }
+    expect_curve(records.at(0), one, layout, {.loss = 5e-5, .norm = 1e-3});
   }
 }
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from model_oracle import randomize, save_model
 from safetensors.torch import load_file
-from train_oracle import LENGTH, MAX_NORM, MODELS, ROWS, TOLERANCE, adamw, compare, run_oracle, stepforge_steps, tokens_of_step, worst_relative, write_inputs
+from train_oracle import LENGTH, MODELS, ROWS, TOLERANCE, adamw, compare, run_oracle, stepforge_steps, take_step, tokens_of_step, worst_relative, write_inputs
 
 
 @dataclass
@@ -79,12 +79,7 @@ def pytorch_steps(case, model, teacher, letters, rates, ids, stored):
         entropy = torch.nn.functional.nll_loss(log_q.flatten(0, 1), tokens[:, 1:].flatten())
         divergence = (log_p.exp() * (log_p - log_q.gather(2, ids[rows]))).sum(2).mean()
         loss = (1 - case.weight) * entropy + case.weight * divergence
-        loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
-        for group in update.param_groups:
-            group["lr"] = rate
-        update.step()
-        update.zero_grad()
+        norms.append(take_step(model, update, rate, loss))
         losses.append(loss.item())
         divergences.append(divergence.item())
     return losses, divergences, norms

@@ -197,6 +197,17 @@ def adamw(model, eps=1e-8):
     return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=eps)
 
 
+def take_step(model, update, rate, loss):
+    """The gradient norm before clipping."""
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item()
+    for group in update.param_groups:
+        group["lr"] = rate
+    update.step()
+    update.zero_grad()
+    return norm
+
+
 def pytorch_steps(model, letters, rates, rows=ROWS):
     update = adamw(model)
     losses, norms = [], []
@@ -204,12 +215,7 @@ def pytorch_steps(model, letters, rates, rows=ROWS):
         tokens = tokens_of_step(letters, step, rows)
         logits = model(tokens[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
-        for group in update.param_groups:
-            group["lr"] = rate
-        update.step()
-        update.zero_grad()
+        norms.append(take_step(model, update, rate, loss))
         losses.append(loss.item())
     return losses, norms
 

@@ -10,6 +10,7 @@
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/nn/make_model.h"
+#include "stepforge/storage/read_only.h"
 #include "stepforge/tensorfile/hf_index.h"
 
 namespace stepforge {
@@ -100,12 +101,10 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
     files.spec = merges_own ? model_spec(files.config().model, files.config().training.loss_chunk)
                             : spec_of(files.config());
   }
-  // Without updates, weights are only read: stored as they are used, no step converts them again. Nothing is merged into codes.
-  for (UnitSpec& unit : files.spec.units) {
-    if (unit.state || (options.with_gradient && (unit.code == WeightCode::none || merged.empty()))) continue;
-    unit.master = options.compute;
-    unit.code = WeightCode::none;
-  }
+  // Gradients are those of the weights as a run holds them, but nothing is merged into codes.
+  for (UnitSpec& unit : files.spec.units)
+    if (!options.with_gradient || (unit.code != WeightCode::none && !merged.empty()))
+      store_as_read(unit, options.compute);
   auto store = std::make_unique<ModelStore>(
       files.spec.units, rank_layout(files.spec.units, {.gather = options.compute}),
       StoreOptions{.with_gradient = options.with_gradient, .compute = device});
