@@ -54,10 +54,6 @@ void convert_pair_numbers(ForeignConversion& conversion, std::string_view loss, 
   }
 }
 
-bool judges_answers(std::string_view loss) {
-  return loss == "kto" || loss == "apo_zero_unpaired";
-}
-
 void convert_judged_weights(ForeignConversion& conversion, const ForeignPairs& pairs) {
   if (const auto weight = conversion.number(pairs.desirable))
     conversion.set(pairs.desirable, "preference.desirable_weight", toml_float(*weight));
@@ -66,11 +62,11 @@ void convert_judged_weights(ForeignConversion& conversion, const ForeignPairs& p
 }
 
 /// A row holds a whole pair, and nothing of the training of single texts is left.
-void convert_pair_rows(ForeignConversion& conversion, std::string_view loss, const ForeignPairs& pairs) {
+void convert_pair_rows(ForeignConversion& conversion, const ForeignPairs& pairs) {
   const int64_t length =
       conversion.is_set("training.seq_len") ? conversion.config().training.seq_len : pairs.default_length;
   const std::string_view given = conversion.has(pairs.length) ? pairs.length : "";
-  if (judges_answers(loss))
+  if (conversion.config().preference.unpaired())
     conversion.set(given, "training.seq_len", format("{}", length));
   else
     conversion.set(given, "training.seq_len", format("{}", 2 * length),
@@ -92,9 +88,9 @@ void convert_pairs(ForeignConversion& conversion, std::string_view key, std::str
                    const ForeignPairs& pairs) {
   conversion.set(key, "preference.loss", std::string(loss));
   convert_pair_numbers(conversion, loss, pairs);
-  if (judges_answers(loss)) convert_judged_weights(conversion, pairs);
+  if (conversion.config().preference.unpaired()) convert_judged_weights(conversion, pairs);
   if (loss == "kto") conversion.lose("preference.loss", kMismatched);
-  convert_pair_rows(conversion, loss, pairs);
+  convert_pair_rows(conversion, pairs);
 }
 
 bool convert_dpo_losses(ForeignConversion& conversion, std::string_view names, std::string_view weights,

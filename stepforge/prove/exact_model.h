@@ -28,10 +28,11 @@ constexpr int64_t exact_rows(int64_t parts) {
   return (kExactRows + parts - 1) / parts * parts;
 }
 
-/// Makes a trainer train an exact model of model.n_layers layers with the head of model.head and the adapters of the configuration: its specification, forward code and
-/// labels, and the rounding after each update. Call it before the trainer is built. A step has kExactRows rows or more,
-/// each of at least 7 tokens, or 16 if has_mtp(model), whose number is no multiple of 5. A step with another number of valid
-/// labels throws Error.
+/// Makes a trainer train an exact model of model.n_layers layers, with the head of model.head and the adapters of the configuration:
+/// its specification, forward code and labels, and the rounding after each update. Call it before the trainer is built. A step has
+/// kExactRows rows or more, each of at least 7 tokens, or 16 if has_mtp(model), whose number is no multiple of 5. A step with another
+/// number of valid labels throws Error.
+///
 /// With a preference.loss each row has one pair of answers, the better one of kExactAnswer tokens with the end of its text, or Error is
 /// thrown; kExactPairs of them remain in each step. The loss is a hinge with the reference and the cross-entropy of
 /// better answers that the configured one has.
