@@ -9,6 +9,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/adapter_biases.h"
 #include "stepforge/catalog/adapter_writer.h"
 #include "stepforge/catalog/frozen_units.h"
 #include "stepforge/catalog/module_names.h"
@@ -119,8 +120,21 @@ bool has_adapter(const ModelSpec& model, const ParameterSpec& weight, const Adap
   });
 }
 
+/// Throws UsageError if adapter.bias trains nothing, unless a folder says it, whose model had none either.
+void refuse_without_biases(const ModelSpec& model, const TrainedBiases& biases,
+                           const AdapterConfig& adapter) {
+  if (adapter.bias == AdapterBias::none || !adapter.from.empty()) return;
+  for (const UnitSpec& unit : model.units)
+    for (const ParameterSpec& parameter : unit.parameters)
+      for (const SubTensor& tensor : parameter.sub_tensors)
+        if (biases.contains(tensor.hf_name)) return;
+  throw UsageError(format(
+      "adapter.bias = \"{}\", but {}; remove it", choice_name(adapter.bias),
+      adapter.bias == AdapterBias::all ? "the model has no biases" : "no module with an adapter has a bias"));
+}
+
 void freeze_base(ModelSpec& model, const Adapters& adapters, const AdapterConfig& adapter,
-                 const WeightStorage& frozen) {
+                 const TrainedBiases& biases, const WeightStorage& frozen) {
   ModuleNames also_train("adapter.also_train", adapter.also_train);
   std::vector<std::string> modules;
   freeze_if(
@@ -134,7 +148,7 @@ void freeze_base(ModelSpec& model, const Adapters& adapters, const AdapterConfig
           throw UsageError(format(
               "adapter.also_train names {}, which has an adapter: leave it out there, or in adapter.targets",
               module_of(tensor)));
-        return !named && parameter.tag != ParameterTag::score;
+        return !named && !biases.contains(tensor) && parameter.tag != ParameterTag::score;
       },
       frozen);
   also_train.require_found(modules);
@@ -152,7 +166,10 @@ void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightSt
     for (CallList* list : {&block.list, &block.generation})
       *list = write_adapters(*list, adapters, adapter.dropout > 0);
   add_parameters(model, adapters);
-  freeze_base(model, adapters, adapter, frozen);
+  const TrainedBiases biases(adapter.bias, model);
+  refuse_without_biases(model, biases, adapter);
+  split_biases(model, biases);
+  freeze_base(model, adapters, adapter, biases, frozen);
 }
 
 }  // namespace stepforge

@@ -28,6 +28,8 @@ inline constexpr std::string_view kEmbeddingSuffixB = ".lora_embedding_B";
 /// The end of the name of a magnitude of DoRA there, and of the copy of W that PEFT saves beside an adapter of embedding or head.
 inline constexpr std::string_view kMagnitudeSuffix = ".lora_magnitude_vector";
 inline constexpr std::string_view kBaseCopySuffix = ".base_layer.weight";
+/// That of the trained bias of a module with an adapter; of other modules it is ".bias", as in the model.
+inline constexpr std::string_view kBaseBiasSuffix = ".base_layer.bias";
 
 inline bool is_adapter_tensor(std::string_view name) {
   return name.starts_with(kAdapterPrefix);
@@ -54,12 +56,13 @@ inline std::string_view adapted_module(std::string_view tensor) {
   return tensor.substr(kAdapterPrefix.size());
 }
 
-/// Adds the adapters that `adapter` describes to a model or a rank's part of it, and freezes all other weights but those of
-/// also_train and the score of a reward model, which are stored as `frozen`. Of a packed matrix, each tensor has an adapter of its
-/// own, and so has each expert. Embedding and head have one if a target names them, each its own if they are tied. With tensor
-/// parallelism A is divided like the columns of W and B like its rows, or A like the rows of an embedding; the other one is whole,
-/// and its gradient summed by the block. With expert parallelism both are where the expert is. Does nothing without adapters.
-/// Throws UsageError if a name matches nothing that can have an adapter, or something that cannot have the one described.
+/// Adds the adapters that `adapter` describes to a model or a rank's part of it, and freezes all other weights, which are stored as
+/// `frozen`, but those of also_train, the biases that adapter.bias means and the score of a reward model. Of a packed matrix, each
+/// tensor has an adapter of its own, and so has each expert. Embedding and head have one if a target names them, each its own if they
+/// are tied. With tensor parallelism A is divided like the columns of W and B like its rows, or A like the rows of an embedding; the
+/// other one is whole, and its gradient summed by the block. With expert parallelism both are where the expert is. Does nothing
+/// without adapters. Throws UsageError if a name matches nothing that can have an adapter, or something that cannot have the one
+/// described, or if adapter.bias trains nothing.
 void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightStorage& frozen);
 
 }  // namespace stepforge

@@ -10,6 +10,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/catalog/adapter_biases.h"
 #include "stepforge/catalog/adapter_ranks.h"
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/module_names.h"
@@ -40,7 +41,9 @@ Modules modules_of(const ModelSpec& model) {
             found.adapted.emplace_back(adapted_module(name));
         } else {
           found.others.emplace(module_of(name));
-          if (unit.trainable) found.also_trained.emplace_back(module_of(name));
+          // Modules that are trained whole have another tensor; the others are those of "bias".
+          if (unit.trainable && !name.ends_with(kBiasSuffix))
+            found.also_trained.emplace_back(module_of(name));
         }
       }
   for (const std::string& module : found.adapted) found.others.erase(module);
@@ -176,8 +179,14 @@ void check_fields(const JsonReader& reader) {
         "ensure_weight_tying",
         "gives embedding and head one adapter, and here each has its own; merge the adapter with peft");
   if (reader["peft_type"].text() != "LORA") reader.refuse("peft_type", "only LORA is read");
-  if (reader.text_or("bias", "none") != "none") reader.refuse("bias", "trained biases are not read");
   check_init(reader);
+}
+
+AdapterBias read_bias(const JsonReader& reader) {
+  const std::string bias = reader.text_or("bias", "none");
+  for (const AdapterBias known : {AdapterBias::none, AdapterBias::all, AdapterBias::lora_only})
+    if (choice_name(known) == bias) return known;
+  reader.refuse("bias", "known are none, all and lora_only");
 }
 
 }  // namespace
@@ -207,7 +216,7 @@ Json peft_config(const AdapterConfig& adapter, const ModelSpec& model, const std
           {"use_dora", adapter.type == AdapterType::dora},
           {"modules_to_save", saved},
           {"layers_to_transform", nullptr},
-          {"bias", "none"},
+          {"bias", std::string(choice_name(adapter.bias))},
           {"fan_in_fan_out", false},
           {"inference_mode", true},
           {"init_lora_weights", true}};
@@ -223,6 +232,7 @@ AdapterConfig read_peft_config(const Json& json, const std::string& source) {
   adapter.dropout = reader.number_or("lora_dropout", 0.0);
   adapter.rslora = reader.boolean_or("use_rslora", false);
   adapter.targets = texts(reader["target_modules"]);
+  adapter.bias = read_bias(reader);
   if (reader.has("modules_to_save")) {
     const bool is_classifier = reader.text_or("task_type", "") == kClassifierTask;
     // PEFT takes every module whose name ends with the text, also in the middle of a part: "norm" means q_norm too.

@@ -17,7 +17,7 @@ inline constexpr const char* kPeftWeightsFile = "adapter_model.safetensors";
 Json peft_config(const AdapterConfig& adapter, const ModelSpec& model, const std::string& base);
 
 /// What `json`, read from `source`, describes. Fields that change nothing after training are ignored. Throws FormatError naming
-/// a field that we do not know, or a value that we cannot compute with: another method than LoRA and DoRA, trained biases.
+/// a field that we do not know, or a value that we cannot compute with: another method than LoRA and DoRA.
 AdapterConfig read_peft_config(const Json& json, const std::string& source);
 
 }  // namespace stepforge

@@ -18,8 +18,10 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/staged.h"
+#include "stepforge/catalog/adapter_biases.h"
 #include "stepforge/catalog/adapter_ranks.h"
 #include "stepforge/catalog/adapters.h"
+#include "stepforge/catalog/module_names.h"
 #include "stepforge/catalog/peft_config.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_names.h"
@@ -44,9 +46,19 @@ at::Tensor magnitudes_of(const TensorFolder& weights, const std::string& prefix,
   return magnitudes.view({rows});
 }
 
-/// "lm_head.weight" of "base_model.model.lm_head.weight": a tensor of modules_to_save.
-std::string replaced_name(const std::string& name) {
-  return name.substr(kAdapterPrefix.size());
+/// "lm_head.weight" of "base_model.model.lm_head.weight": a tensor of the model that was trained with the adapter.
+std::string replaced_name(std::string_view name) {
+  name.remove_prefix(kAdapterPrefix.size());
+  if (!name.ends_with(kBaseBiasSuffix)) return std::string(name);
+  return format("{}{}", name.substr(0, name.size() - kBaseBiasSuffix.size()), kBiasSuffix);
+}
+
+/// The opposite. `biases`: which modules have an adapter.
+std::string saved_name(const std::string& name, const TrainedBiases& biases) {
+  if (is_adapter_tensor(name)) return name;
+  if (name.ends_with(kBiasSuffix) && biases.has_adapter(name))
+    return format("{}{}{}", kAdapterPrefix, module_of(name), kBaseBiasSuffix);
+  return format("{}{}", kAdapterPrefix, name);
 }
 
 /// A or B of an adapter that adds the same to whole weights: [A; A0] or [B, -B0].
@@ -274,8 +286,21 @@ void require_base_copies(const AdapterFiles& adapter, const ModelSpec& model, co
   }
 }
 
-AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model) {
+void require_biases(const AdapterFiles& adapter, const ModelSpec& model) {
+  const TrainedBiases biases(adapter.config.bias, adapter.weights.names());
+  for (const NamedTensor& tensor : named_tensors(model)) {
+    if (!biases.contains(tensor.name) || adapter.weights.find(tensor.name) != nullptr) continue;
+    throw UsageError(format(
+        "the adapter was trained with bias = \"{}\", but has no {}: PEFT saves those of lora_only since "
+        "0.21; save it again, or write \"bias\": \"none\" into its {} to use it with the model's",
+        choice_name(adapter.config.bias), tensor.name, kPeftConfigFile));
+  }
+}
+
+AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model,
+                            AdapterBias own) {
   AdapterDeltas deltas;
+  bool has_biases = own != AdapterBias::none;
   for (const std::string& argument : arguments) {
     fs::path folder = argument;
     double weight = 1.0;
@@ -288,6 +313,12 @@ AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const Mod
       folder = argument.substr(0, sign);
     }
     const AdapterFiles adapter = open_peft_folder(folder);
+    if (adapter.config.bias != AdapterBias::none && std::exchange(has_biases, true))
+      throw UsageError(format(
+          "--adapter {}: it replaces biases of the model (bias = \"{}\"), and so does another adapter; "
+          "use one of them",
+          argument, choice_name(adapter.config.bias)));
+    require_biases(adapter, model);
     deltas.add(adapter.config, adapter.weights, weight);
   }
   deltas.require_fit(model);
@@ -308,12 +339,10 @@ void export_adapter(const fs::path& folder, const AdapterConfig& config, const M
         format("{} exists already and is not overwritten; choose a different folder", folder.string()));
   std::vector<NamedTensor> tensors = named_tensors(model);
   std::erase_if(tensors, [&](const NamedTensor& tensor) { return !model.units.at(tensor.unit).trainable; });
-  const auto saved_name = [](const NamedTensor& tensor) {
-    return is_adapter_tensor(tensor.name) ? tensor.name : std::string(kAdapterPrefix) + tensor.name;
-  };
+  const TrainedBiases biases(config.bias, model);
   std::vector<TensorSpec> specs;
   for (const NamedTensor& tensor : tensors) {
-    specs.push_back({saved_name(tensor), dtype, tensor.shape});
+    specs.push_back({saved_name(tensor.name, biases), dtype, tensor.shape});
     if (tensor.name.ends_with(kEmbeddingSuffixA)) std::ranges::reverse(specs.back().shape);
     if (taken == nullptr || !is_adapter_factor(tensor.name)) continue;
     specs.back().shape.at(tensor.name.ends_with(kSuffixA) ? 0 : 1) *= 2;
@@ -326,7 +355,7 @@ void export_adapter(const fs::path& folder, const AdapterConfig& config, const M
       values = beside_whole(tensor.name, values, *taken);
     values = values.to(scalar_type(dtype));
     if (tensor.name.ends_with(kEmbeddingSuffixA)) values = values.t().contiguous();
-    writer.write(saved_name(tensor),
+    writer.write(saved_name(tensor.name, biases),
                  {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   }
   writer.finish();

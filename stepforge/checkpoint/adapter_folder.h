@@ -26,7 +26,7 @@ struct AdapterFiles {
   TensorFolder weights;  ///< its tensors have the names of catalog/adapters.h; there may be others
 };
 
-/// A folder of PEFT. Tensors of modules_to_save get the names that they have in the model. Throws UsageError if it is none,
+/// A folder of PEFT. Tensors of modules_to_save and trained biases get the names that they have in the model. Throws UsageError if it is none,
 /// FormatError if it holds what read_peft_config() refuses, or tensors of another kind of adapter.
 AdapterFiles open_peft_folder(const std::filesystem::path& folder);
 
@@ -69,8 +69,13 @@ class AdapterDeltas {
 /// Makes an untied model of a tied one: the head has the values of the embedding under its own name. `model` is that of `config`.
 void untie(ModelConfig& config, const ModelSpec& model, TensorFolder& weights);
 
-/// The adapters that a command line names: "FOLDER" or "FOLDER=0.5", a folder of PEFT with its weight. Throws as the functions above.
-AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model);
+/// The adapters that a command line names: "FOLDER" or "FOLDER=0.5", a folder of PEFT with its weight. `own`: the biases that
+/// an adapter of the model itself replaces. Throws as the functions above, and UsageError if several adapters replace biases.
+AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model,
+                            AdapterBias own = AdapterBias::none);
+
+/// Throws UsageError naming a bias of `model` that was trained with the adapter, but that it does not have.
+void require_biases(const AdapterFiles& adapter, const ModelSpec& model);
 
 /// Whether an adapter has copies of W (kBaseCopySuffix).
 bool has_base_copies(const AdapterFiles& adapter);

@@ -333,6 +333,12 @@ constexpr ChoiceNames<3> choice_names(AdapterInit) {
   return {"kaiming", "gaussian", "pissa"};
 }
 
+/// Which biases of the model are trained beside adapters: those of every module, or of the modules that have one.
+enum class AdapterBias : uint8_t { none, all, lora_only };
+constexpr ChoiceNames<3> choice_names(AdapterBias) {
+  return {"none", "all", "lora_only"};
+}
+
 struct AdapterPatternConfig {
   std::string pattern;
   int64_t rank = 0;
@@ -355,6 +361,7 @@ struct AdapterConfig {
   int64_t svd_iterations = 0;
   double b_lr_ratio = 1.0;
   std::vector<std::string> also_train;
+  AdapterBias bias = AdapterBias::none;
 
   bool enabled() const { return type != AdapterType::none; }
   /// Whether it starts with parts of the weights, which the frozen ones then lack.

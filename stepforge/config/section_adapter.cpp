@@ -63,7 +63,10 @@ SchemaOf<AdapterConfig> adapter_section() {
       .field("also_train", &AdapterConfig::also_train,
              "Modules of the model that are trained too, named as in targets (modules_to_save in PEFT): "
              "embed_tokens, lm_head, norm.",
-             {.non_empty = true});
+             {.non_empty = true})
+      .field("bias", &AdapterConfig::bias,
+             "Biases of the model that are trained and saved with the adapter: none, all of them, or with "
+             "lora_only those of the modules that have an adapter.");
 }
 
 }  // namespace stepforge

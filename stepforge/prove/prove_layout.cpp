@@ -341,6 +341,7 @@ Config small_exact_job(const Config& config, int world_size) {
   if (config.adapter.enabled() && job.model.n_mtp_layers == 0) {
     job.adapter = exact_adapters(exact_model_of(job), adapts_experts(planned.whole));
     job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
+    job.adapter.bias = config.adapter.bias;
   }
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;

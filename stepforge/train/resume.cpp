@@ -201,6 +201,7 @@ void load_adapter(Trainer& trainer) {
         format("adapter.type = \"{}\", but the adapter in adapter.from = \"{}\" is one of {}; "
                "remove adapter.type, which the folder says",
                choice_name(type), trainer.config.adapter.from, choice_name(adapter.config.type)));
+  require_biases(adapter, trainer.job.model());
   const std::filesystem::path base = trainer.config.checkpoint.initial_load_path;
   if (has_base_copies(adapter))
     require_base_copies(adapter, trainer.job.model(),

@@ -144,7 +144,7 @@ TEST(PeftConfig, RefusesWhatItCannotCompute) {
     return message_of<FormatError>([&] { read_peft_config(of_peft(key, value), "adapter_config.json"); });
   };
   EXPECT_CONTAINS(refusal("peft_type", "LOHA"), "peft_type");
-  EXPECT_CONTAINS(refusal("bias", "all"), "bias");
+  EXPECT_CONTAINS(refusal("bias", "boft_only"), "bias", "lora_only");
   EXPECT_CONTAINS(refusal("trainable_token_indices", {1, 2}), "trainable_token_indices");
   EXPECT_CONTAINS(refusal("exclude_modules", {"k_proj"}), "exclude_modules");
   EXPECT_CONTAINS(refusal("use_new_method", true), "use_new_method");

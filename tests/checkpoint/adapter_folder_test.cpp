@@ -12,6 +12,7 @@
 #include "stepforge/tensorfile/safetensors.h"
 #include "tests/nn/tiny_model.h"
 #include "tests/support/random_tensor.h"
+#include "tests/support/strings.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
@@ -28,7 +29,8 @@ struct Named {
 };
 
 /// A folder as PEFT writes it, of rank 3 and alpha 6.
-fs::path peft_folder(const fs::path& folder, const std::vector<Named>& tensors, bool dora = false) {
+fs::path peft_folder(const fs::path& folder, const std::vector<Named>& tensors, bool dora = false,
+                     const char* bias = "none") {
   fs::create_directories(folder);
   std::vector<TensorSpec> specs;
   for (const Named& tensor : tensors) specs.push_back({tensor.name, DType::f32, tensor.values.sizes().vec()});
@@ -39,8 +41,8 @@ fs::path peft_folder(const fs::path& folder, const std::vector<Named>& tensors, 
   writer.finish();
   write_file_atomic(folder / "adapter_config.json",
                     format(R"({{"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": ["up_proj"],
-                               "use_dora": {}}})",
-                           dora ? "true" : "false"));
+                               "use_dora": {}, "bias": "{}"}})",
+                           dora ? "true" : "false", bias));
   return folder;
 }
 
@@ -175,6 +177,54 @@ TEST(AdapterFolder, ReplacesModulesThatWereTrainedWithIt) {
   EXPECT_TRUE(at::equal(tiny.parameter("head.norm").value().detach(), norm));
   EXPECT_CONTAINS(message_of<UsageError>([&] { read_adapters({path + "=0.5"}, tiny.spec); }),
                   "cannot have the weight");
+}
+
+constexpr const char* kQueries = "base_model.model.model.layers.0.self_attn.q_proj.";
+
+/// Of the queries of the first layer, with their trained bias.
+std::vector<Named> biased_adapter(const at::Tensor& bias) {
+  return {{std::string(kQueries) + "lora_A.weight", random_tensor({3, kModel.dim}, 1)},
+          {std::string(kQueries) + "lora_B.weight", random_tensor({bias.size(0), 3}, 2)},
+          {std::string(kQueries) + "base_layer.bias", bias}};
+}
+
+TEST(AdapterFolder, ReplacesBiasesThatWereTrainedWithIt) {
+  const TempFolder folder;
+  TinyModel tiny(tiny_config("qwen2"));
+  constexpr const char* kBias = "layers.0.attention.qkv_bias";
+  const int64_t queries = kModel.n_heads * kModel.head_dim;
+  const at::Tensor before = value_of(tiny, kBias);
+  const at::Tensor bias = random_tensor({queries}, 3);
+  const std::string path =
+      peft_folder(folder / "adapter", biased_adapter(bias), /*dora=*/false, "lora_only").string();
+  read_adapters({path}, tiny.spec).merge_into(tiny.store);
+  const at::Tensor after = value_of(tiny, kBias);
+  EXPECT_TRUE(at::equal(after.narrow(0, 0, queries), bias));
+  const int64_t others = before.size(0) - queries;
+  EXPECT_TRUE(at::equal(after.narrow(0, queries, others), before.narrow(0, queries, others)));
+}
+
+TEST(AdapterFolder, OfBiasesThatAreMissingOrReplacedTwiceIsRefused) {
+  const TempFolder folder;
+  const ModelSpec model = TinyModel(tiny_config("qwen2")).spec;
+  const auto folder_of = [&](const char* name, const std::vector<Named>& tensors, const char* bias) {
+    return peft_folder(folder / name, tensors, /*dora=*/false, bias).string();
+  };
+  const auto refusal = [&](const Strings& arguments, AdapterBias own = AdapterBias::none) {
+    return message_of<UsageError>([&] { read_adapters(arguments, model, own); });
+  };
+  std::vector<Named> tensors = biased_adapter(random_tensor({kModel.n_heads * kModel.head_dim}, 3));
+  const std::string biased = folder_of("biased", tensors, "lora_only");
+  const std::string incomplete = folder_of("incomplete", tensors, "all");
+  tensors.pop_back();
+  const std::string old = folder_of("old", tensors, "lora_only");
+  const std::string plain = folder_of("plain", tensors, "none");
+  EXPECT_CONTAINS(refusal({old}), "has no model.layers.0.self_attn.q_proj.bias", "0.21", "\"none\"");
+  EXPECT_CONTAINS(refusal({incomplete}), "has no model.layers.0.self_attn.k_proj.bias");
+  EXPECT_CONTAINS(refusal({biased, biased}), "replaces biases", "another adapter");
+  EXPECT_CONTAINS(refusal({biased}, AdapterBias::all), "another adapter");
+  EXPECT_CONTAINS(refusal({biased + "=0.5"}), "cannot have the weight");
+  EXPECT_NO_THROW(read_adapters({biased, plain}, model));
 }
 
 TEST(AdapterFolder, OfAnotherModelOrKindIsRefused) {

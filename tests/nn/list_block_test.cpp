@@ -219,6 +219,10 @@ std::vector<CallCase> call_cases() {
        }},
       {"bias", [](ListWriter& w,
                   Weights& p) { return w.call(kBias, "bias", {input_of(w, 12)}, {p.add("bias", {12})}); }},
+      {"bias_of_parts",
+       [](ListWriter& w, Weights& p) {
+         return w.call(kBias, "bias", {input_of(w, 12)}, {p.add("q", {6}), p.add("k", {1}), p.add("v", {5})});
+       }},
       {"rotary",
        [qkv](ListWriter& w, Weights&) {
          return w.call(kRotary, "rotary", {input_of(w, qkv)}, {}, RotaryAttributes{kShape});

@@ -6,7 +6,7 @@
     tools/oracle/adapter_oracle.py STEPFORGE
 
 Stepforge starts from a folder that PEFT has saved, with a random B, or A of an embedding (adapter.from), so that all gradients count from the first step.
-Losses and gradient norms of each step must agree to 1e-5 relative, and A and B afterwards to 1e-4 of the tensor's largest element
+Losses and gradient norms of each step must agree to 1e-5 relative, and A, B and trained biases afterwards to 1e-4 of the tensor's largest element
 (train_oracle.py says why). Then PEFT opens the folder that `stepforge export` writes, and transformers the one with --merge: both must
 give the logits of `stepforge generate`'s model, and continue a prompt with the same text. Exit code 1 with the differences.
 
@@ -63,6 +63,8 @@ CASES = {
     "experts": ("mixtral", {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "w1", "w2", "w3"]}),
     "experts and attention": ("qwen3_moe, no dense layer", {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj", "gate_proj", "up_proj", "down_proj"]}),
     "second matrix of experts": ("mixtral", {"r": 5, "lora_alpha": 5, "target_modules": ["w2"]}),
+    "all biases": ("qwen2", {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "down_proj"], "bias": "all"}),
+    "biases of q and v": ("qwen2", {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "up_proj"], "bias": "lora_only"}),
 }  # fmt: skip
 FAMILIES = {**MODELS, "gemma2, untied": lambda: MODELS["gemma2"](tie_word_embeddings=False),
             "qwen3_moe, no dense layer": lambda: qwen3_moe(4, 2, head_dim=20, norm_topk_prob=True, **SIZES)}
@@ -206,7 +208,7 @@ def check(program, seed, name):
         # PEFT does not save what it has read of single experts under their names.
         expected, got = (load_file(folder / part / "adapter_model.safetensors") for part in ("peft" if of_experts else "expected", "adapter"))
         # PEFT saves copies of the frozen weights beside adapters of embedding and head.
-        expected = {key: value for key, value in expected.items() if ".base_layer." not in key}
+        expected = {key: value for key, value in expected.items() if not key.endswith(".base_layer.weight")}
         same_names = expected.keys() == got.keys()
         if of_experts:
             expected, got = lora_parameters(model), lora_parameters(opened)

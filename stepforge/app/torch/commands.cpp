@@ -177,8 +177,8 @@ int write_adapter(const ExportOptions& options, const ModelFiles& model, const C
 /// The adapters to merge: that of the run, and those that the command line names.
 AdapterDeltas adapters_to_merge(const ExportOptions& options, const ModelFiles& model,
                                 const ModelSpec& plain) {
-  AdapterDeltas deltas = read_adapters(options.adapters, plain);
   const AdapterConfig& own = model.config().adapter;
+  AdapterDeltas deltas = read_adapters(options.adapters, plain, own.bias);
   if (own.enabled()) deltas.add(own, model.weights, 1.0, /*replaces=*/false, model.taken());
   if (deltas.empty())
     throw UsageError(

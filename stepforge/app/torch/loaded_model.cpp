@@ -94,7 +94,8 @@ LoadedModel load_model(const fs::path& path, const LoadOptions& options, const C
       !options.with_gradient && (files.config().adapter.type == AdapterType::dora || changes_rest);
   if (merges_own) files.spec = model_spec(files.config().model, files.config().training.loss_chunk);
   AdapterDeltas merged;
-  if (!options.adapters.empty()) merged = read_adapters(options.adapters, files.spec);
+  if (!options.adapters.empty())
+    merged = read_adapters(options.adapters, files.spec, files.config().adapter.bias);
   if (merges_own) merged.add(files.config().adapter, files.weights, 1.0, /*replaces=*/false, files.taken());
   if (merged.unties(files.spec)) {
     untie(files.known.config.model, files.spec, files.weights);

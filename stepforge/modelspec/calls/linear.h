@@ -2,6 +2,8 @@
 // linear(x; weight) -> x weight^T, and bias(x; bias) -> x + bias of each row.
 #pragma once
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/modelspec/calls/workspaces.h"
 
 namespace stepforge {
@@ -112,12 +114,16 @@ inline constexpr CallKind kLinear = {
     .exchanges = linear_row::exchanges,
 };
 
-/// Adds in place.
+/// Adds in place. Its weights together have an element for each column, in their order.
 inline constexpr CallKind kBias = {
     .name = "bias",
     .results =
         [](const CallView& view) {
-          require_elements(view, 0, view.operands[0].width);
+          int64_t elements = 0;
+          for (const CallWeight& weight : view.call.weights) elements += weight.elements();
+          if (elements != view.operands[0].width)
+            throw Error(format("{} (bias): {} elements for {} columns", view.call.name, elements,
+                               view.operands[0].width));
           return std::vector<LayerValue>{view.operands[0]};
         },
     .overwrites = [](const CallView&) { return 0; },

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/linear.h"
 
+#include <utility>
+
 #include <ATen/ops/empty.h>
 
 #include "stepforge/kernels/bias.h"
 #include "stepforge/kernels/linear_product.h"
 #include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/call_entries.h"
-#include "stepforge/nn/norm_gradient.h"
 #include "stepforge/nn/slices.h"
 
 namespace stepforge {
@@ -54,13 +55,27 @@ void linear_backward(const CallRun& run) {
 void bias(const CallRun& run) {
   const at::Tensor sum = run.written[0];
   if (!sum.is_same(run.operands[0])) sum.copy_(run.operands[0]);
-  bias_forward(sum, run.weight(0).value());
+  if (run.weights.size() == 1) return bias_forward(sum, run.weight(0).value());
+  int64_t column = 0;
+  for (const Parameter* part : run.weights) {
+    const at::Tensor values = part->value().detach();
+    sum.narrow(1, std::exchange(column, column + values.numel()), values.numel()).add_(values);
+  }
 }
 
+/// Sums all columns at once, in memory of their own: gradients of parameters may be written later.
 void bias_backward(const CallRun& run) {
-  NormGradient gradient(run.weight(0), run.summed());
-  stepforge::bias_backward(run.gradients[0], gradient.target());
-  gradient.finish();
+  const at::Tensor& like = run.weight(0).value();
+  const at::Tensor sums = at::empty({run.gradients[0].size(1)}, like.options().dtype(compute_type(like)));
+  stepforge::bias_backward(run.gradients[0], sums);
+  int64_t column = 0;
+  for (Parameter* part : run.weights) {
+    const int64_t elements = part->value().numel();
+    const at::Tensor gradient = sums.narrow(0, std::exchange(column, column + elements), elements);
+    if (!part->trained()) continue;
+    if (run.summed() != nullptr) run.summed()->sum(gradient);
+    part->add_gradient(gradient);
+  }
 }
 
 }  // namespace
