@@ -180,10 +180,6 @@ void residual_add(const CallRun& run) {
   run.written[0].copy_(to_integers(run.written[0]));
 }
 
-void add(const CallRun& run) {
-  run.written[0].copy_(to_integers(run.operands[0] + run.operands[1]));
-}
-
 void gated_add(const CallRun& run) {
   run.written[0].copy_(run.operands[0] + to_integers(run.operands[2]) * run.operands[1]);
 }
@@ -278,7 +274,6 @@ const CallEntry& exact_entry_of(const CallKind& kind) {
       {&kAttention, attention, attention_backward},
       {&kSwiglu, swiglu, swiglu_backward},
       {&kResidualAdd, residual_add, entry_of(kResidualAdd).backward},
-      {&kAdd, add, entry_of(kAdd).backward},
       {&kGatedAdd, gated_add, gated_add_backward},
       {&kRoute, route, route_backward},
       {&kLoss, loss, loss_backward},

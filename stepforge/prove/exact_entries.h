@@ -8,7 +8,8 @@
 //   loss          half the squared distance of the logits from 4 at the label and 0 elsewhere; of pairs each token counts as
 //                 much as their loss says
 //
-// Each result is rounded to an activation, and each gradient to one, where it is complete on its rank.
+// Each result is rounded to an activation, and each gradient to one, where it is complete on its rank. Sums of two values are
+// not rounded: of experts each may be a share of a token's.
 #pragma once
 
 #include "stepforge/nn/call_entries.h"

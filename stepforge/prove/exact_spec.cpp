@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/prove/exact_spec.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -133,12 +135,12 @@ void make_graph(ModelSpec& spec, const TensorParallel& tensor, const TensorPlan&
 
 }  // namespace
 
-AdapterConfig exact_adapters(ExactModel model, bool of_experts) {
+AdapterConfig exact_adapters(ExactModel model, const std::vector<std::string>& more) {
   AdapterConfig adapter;
   adapter.type = AdapterType::lora;
   adapter.rank = 4;
   adapter.alpha = 4;
-  if (of_experts) adapter.targets.emplace_back(R"(.*\.experts\.\d+\.(gate|up)_proj)");
+  std::ranges::copy(more, std::back_inserter(adapter.targets));
   adapter.patterns = {{.pattern = "k_proj", .rank = 2, .alpha = 4}};
   // All matrices of this name are those of experts, which have no adapters.
   if (model != ExactModel::biased)
@@ -152,7 +154,7 @@ ModelSpec exact_spec(ExactModel model, const Config& job, const TensorParallel& 
   ModelSpec spec = model_spec(config_of(model, job), 0, tensor, context, plan, experts);
   AdapterConfig adapter = job.adapter;
   if (model == ExactModel::adapted) {
-    adapter = exact_adapters(model, /*of_experts=*/false);
+    adapter = exact_adapters(model);
     adapter.dropout = 0.5;  // the list has it whether or not the job has
   }
   add_adapters(spec, adapter, {DType::f32});

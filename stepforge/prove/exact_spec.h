@@ -2,6 +2,9 @@
 // The specification of the model of exact_model.h.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "stepforge/catalog/tensor_plan.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/context_parallel.h"
@@ -35,9 +38,9 @@ constexpr bool has_mtp(ExactModel model) {
   return model == ExactModel::mtp || model == ExactModel::mtp_experts;
 }
 
-/// Adapters of several ranks, whose scales are powers of two, in all matrices of layers but those of experts, and trained norms.
-/// `of_experts`: also in those of experts, but not in the last ones, whose results are not rounded before the adapters' are added.
-AdapterConfig exact_adapters(ExactModel model, bool of_experts);
+/// Adapters of several ranks, whose scales are powers of two, in all matrices of layers but those of experts, and in what `more` names
+/// as adapter.targets does; and trained norms.
+AdapterConfig exact_adapters(ExactModel model, const std::vector<std::string>& more = {});
 
 /// model_spec() of such a model: its layers, and what parallelism adds to them, are those of the families. The number of layers, the
 /// kind of head and adapters are those of `job`.

@@ -280,19 +280,21 @@ bool has_call(const ModelSpec& model, bool (*wanted)(const Call&)) {
       model.blocks, [&](const BlockSpec& block) { return std::ranges::any_of(block.list.calls, wanted); });
 }
 
-/// Whether the first matrices of experts have adapters, whose sums are of rows that are sorted by expert.
-bool adapts_experts(const ModelSpec& model) {
-  return has_call(model, [](const Call& call) {
-    return call.is(kLowRank) && call.operands.size() > low_rank_row::kExperts;
-  });
+/// What the adapters of the small job are beside too, besides the matrices of layers: what those of `model` are beside.
+std::vector<std::string> small_targets(const ModelSpec& model) {
+  std::vector<std::string> targets;
+  const auto add = [&](const char* target, bool (*has_adapter)(const Call&)) {
+    if (has_call(model, has_adapter)) targets.emplace_back(target);
+  };
+  add(R"(.*\.experts\.\d+\.(gate|up)_proj)",
+      [](const Call& call) { return call.is(kLowRank) && call.operands.size() > low_rank_row::kExperts; });
+  add(R"(.*\.experts\.\d+\.down_proj)", [](const Call& call) { return call.is(kExpertRows); });
+  return targets;
 }
 
-/// Whether matrices have adapters that those of the exact models have not: the last ones of experts, embedding and head.
+/// Whether matrices have adapters that those of the exact models have not: embedding and head.
 bool adapts_others(const ModelSpec& model) {
-  return has_call(model,
-                  [](const Call& call) {
-                    return call.is(kExpertRows) || (call.is(kLoss) && call.weights.size() > 1);
-                  }) ||
+  return has_call(model, [](const Call& call) { return call.is(kLoss) && call.weights.size() > 1; }) ||
          std::ranges::any_of(model.blocks, [](const BlockSpec& block) {
            return block.kind == BlockKind::embedding &&
                   std::ranges::any_of(block.list.calls, [](const Call& call) { return call.is(kLowRank); });
@@ -339,7 +341,7 @@ Config small_exact_job(const Config& config, int world_size) {
   // A plug-in's family is not known to the small job.
   if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
   if (config.adapter.enabled() && job.model.n_mtp_layers == 0) {
-    job.adapter = exact_adapters(exact_model_of(job), adapts_experts(planned.whole));
+    job.adapter = exact_adapters(exact_model_of(job), small_targets(planned.whole));
     job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
     job.adapter.bias = config.adapter.bias;
   }

@@ -76,7 +76,7 @@ const Strings kMtp{"preset=deepseek-v3",    "tokenizer.type=bytes", "data.source
 
 const Strings kAdapters{"adapter.type=lora", "checkpoint.enable=false"};
 const Strings kAdaptedExperts{"adapter.type=lora", "checkpoint.enable=false",
-                              R"(adapter.targets=all-linear,.*\.experts\.\d+\.(gate|up)_proj)"};
+                              R"(adapter.targets=all-linear,.*\.experts\.\d+\..*)"};
 
 /// A run on pairs of answers, whose data the small job does not read.
 Config on_pairs(PreferenceLoss loss, const Strings& args) {
@@ -257,10 +257,6 @@ TEST(ProveLayout, WhatIsNotComparedIsListedAndThreadsStay) {
   EXPECT_EQ(proof.difference, "");
   EXPECT_EQ(proof.left_out, (Strings{"training.reduction = \"ordered\"", "precision.compute = \"bf16\""}));
   EXPECT_EQ(at::get_num_threads(), 3);
-  // The sums of the last matrices of experts and of their adapters are rounded one by one.
-  const Strings experts{"adapter.type=lora", "checkpoint.enable=false", R"(adapter.targets=.*\.experts\..*)"};
-  EXPECT_EQ(prove_layout_of(config_of(kSpreadExperts + experts), 4).left_out,
-            Strings{R"(adapter.targets = ".*\.experts\..*")"});
   // A sigmoid is not exact.
   EXPECT_EQ(prove_layout_of(on_pairs(PreferenceLoss::kto, {}), 2).left_out,
             Strings{"preference.loss = \"kto\""});
