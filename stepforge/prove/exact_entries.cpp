@@ -224,12 +224,26 @@ void route_backward(const CallRun& run) {
   if (run.written.wanted(0)) wide_input_gradient(gradient, run.weight(0).value(), run.written[0]);
 }
 
+/// The factor of a term of the logits: the product of an operand and the weight of the same index, the second one of an adapter.
+double factor_of(const CallRun& run, std::size_t term) {
+  return term == 0 ? 1.0 : attributes_of<LossAttributes>(run.call).adapter_scale;
+}
+
+/// [tokens, vocabulary] fp64
+at::Tensor logits_of(const CallRun& run) {
+  at::Tensor sum;
+  for (std::size_t i = 0; i < run.weights.size(); ++i) {
+    const at::Tensor product = at::mm(run.operands[i], run.weight(i).value().detach().t()).to(at::kDouble);
+    sum = sum.defined() ? sum + product * factor_of(run, i) : product;
+  }
+  return sum;
+}
+
 /// [tokens, vocabulary] fp64: what the logits differ by from 4 at the label and 0 elsewhere; 0 where the label is masked.
 at::Tensor errors_of(const CallRun& run) {
-  const at::Tensor weight = run.weight(0).value().detach();
   const VocabularyPart part = vocabulary_part(run.weight(0).spec());
   const at::Tensor labels = run.context.batch->labels.to(at::kLong).unsqueeze(1);
-  const at::Tensor logits = at::mm(run.operands[0], weight.t()).to(at::kDouble);
+  const at::Tensor logits = logits_of(run);
   const at::Tensor tokens = at::arange(part.begin, part.begin + logits.size(1), labels.options());
   const at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kExactLimit;
   return (logits - wanted) * labels.ne(kIgnoredLabel);
@@ -253,16 +267,17 @@ void loss_backward(const CallRun& run) {
   at::Tensor by_logits = to_integers(errors) * run.gradients[0];
   if (const PreferenceStep* const pairs = run.context.preferences; pairs != nullptr)
     by_logits = by_logits * pairs->weigh(losses.view({-1}), run.resources.exchange.sum).unsqueeze(1);
-  const at::Tensor gradient = by_logits.to(run.operands[0].scalar_type());
-  Parameter& weight = run.weight(0);
-  if (weight.trained()) {
-    weight.write_now([&](const at::Tensor& target, bool accumulate) {
-      const at::Tensor product = at::mm(gradient.t(), run.operands[0]);
-      accumulate ? target.add_(product) : target.copy_(product);
-    });
+  for (std::size_t i = 0; i < run.weights.size(); ++i) {
+    const at::Tensor gradient = (by_logits * factor_of(run, i)).to(run.operands[i].scalar_type());
+    Parameter& weight = run.weight(i);
+    if (weight.trained()) {
+      weight.write_now([&](const at::Tensor& target, bool accumulate) {
+        const at::Tensor product = at::mm(gradient.t(), run.operands[i]);
+        accumulate ? target.add_(product) : target.copy_(product);
+      });
+    }
+    if (run.written.wanted(i)) run.written[i].copy_(at::mm(gradient, weight.value().detach()));
   }
-  at::Tensor x = run.written[0];
-  at::mm_out(x, gradient, weight.value().detach());
 }
 
 }  // namespace

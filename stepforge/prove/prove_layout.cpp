@@ -19,6 +19,7 @@
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/modelspec/call_budget.h"
 #include "stepforge/modelspec/calls/experts.h"
+#include "stepforge/modelspec/calls/lookup.h"
 #include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/low_rank.h"
 #include "stepforge/plan/job.h"
@@ -289,16 +290,10 @@ std::vector<std::string> small_targets(const ModelSpec& model) {
   add(R"(.*\.experts\.\d+\.(gate|up)_proj)",
       [](const Call& call) { return call.is(kLowRank) && call.operands.size() > low_rank_row::kExperts; });
   add(R"(.*\.experts\.\d+\.down_proj)", [](const Call& call) { return call.is(kExpertRows); });
+  add("embed_tokens",
+      [](const Call& call) { return call.is(kLookup) && call.weights.front().name.ends_with(".lora_A"); });
+  add("lm_head", [](const Call& call) { return call.is(kLoss) && call.weights.size() > 1; });
   return targets;
-}
-
-/// Whether matrices have adapters that those of the exact models have not: embedding and head.
-bool adapts_others(const ModelSpec& model) {
-  return has_call(model, [](const Call& call) { return call.is(kLoss) && call.weights.size() > 1; }) ||
-         std::ranges::any_of(model.blocks, [](const BlockSpec& block) {
-           return block.kind == BlockKind::embedding &&
-                  std::ranges::any_of(block.list.calls, [](const Call& call) { return call.is(kLowRank); });
-         });
 }
 
 /// Options of `job` that the small job does not have.
@@ -310,7 +305,6 @@ std::vector<std::string> options_left_out(const Job& job) {
   };
   add(config.adapter.type == AdapterType::dora || (config.adapter.enabled() && config.model.n_mtp_layers > 0),
       "adapter.type", choice_name(config.adapter.type));
-  add(adapts_others(job.whole), "adapter.targets", join(config.adapter.targets, ", "));
   add(config.adapter.takes_parts(), "adapter.init", choice_name(config.adapter.init));
   add(config.preference.unpaired(), "preference.loss", choice_name(config.preference.loss));
   add(config.distillation.enabled(), "distillation.teacher", config.distillation.teacher);

@@ -75,6 +75,7 @@ const Strings kMtp{"preset=deepseek-v3",    "tokenizer.type=bytes", "data.source
                    "precision.compute=fp32"};
 
 const Strings kAdapters{"adapter.type=lora", "checkpoint.enable=false"};
+const Strings kAdaptedVocabulary = kAdapters + Strings{"adapter.targets=all-linear,embed_tokens,lm_head"};
 const Strings kAdaptedExperts{"adapter.type=lora", "checkpoint.enable=false",
                               R"(adapter.targets=all-linear,.*\.experts\.\d+\..*)"};
 
@@ -118,7 +119,8 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
       {16, kSpreadExperts + Strings{"parallelism.tensor_parallel_degree=4", "model.n_kv_heads=4",
                                     "parallelism.expert_tensor_parallel_degree=4"}},
       {4, kAdapters + Strings{"parallelism.context_parallel_degree=2", "adapter.dropout=0.1"}},
-      {4, kAdapters + Strings{"parallelism.tensor_parallel_degree=2", "adapter.dropout=0.1"}},
+      {4, kAdaptedVocabulary + Strings{"parallelism.tensor_parallel_degree=2", "adapter.dropout=0.1"}},
+      {2, kAdaptedVocabulary + Strings{"parallelism.pipeline_parallel_degree=2"}},
       {2, kAdapters + Strings{"parallelism.tensor_parallel_degree=2", "adapter.dropout=0.1",
                               "parallelism.enable_sequence_parallel=false"}},
       {8, kSpreadExperts + kAdaptedExperts},
