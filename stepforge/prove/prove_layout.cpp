@@ -303,8 +303,7 @@ std::vector<std::string> options_left_out(const Job& job) {
   const auto add = [&](bool differs, std::string_view key, std::string_view value) {
     if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
   };
-  add(config.adapter.type == AdapterType::dora || (config.adapter.enabled() && config.model.n_mtp_layers > 0),
-      "adapter.type", choice_name(config.adapter.type));
+  add(config.adapter.type == AdapterType::dora, "adapter.type", choice_name(config.adapter.type));
   add(config.adapter.takes_parts(), "adapter.init", choice_name(config.adapter.init));
   add(config.preference.unpaired(), "preference.loss", choice_name(config.preference.loss));
   add(config.distillation.enabled(), "distillation.teacher", config.distillation.teacher);
@@ -334,7 +333,7 @@ Config small_exact_job(const Config& config, int world_size) {
       config.model.ties() && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
   if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
-  if (config.adapter.enabled() && job.model.n_mtp_layers == 0) {
+  if (config.adapter.enabled()) {
     job.adapter = exact_adapters(exact_model_of(job), small_targets(planned.whole));
     job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
     job.adapter.bias = config.adapter.bias;

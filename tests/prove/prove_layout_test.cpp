@@ -131,7 +131,8 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
                          "parallelism.enable_sequence_parallel=false"}},
       {8, kMtp + Strings{"parallelism.expert_parallel_degree=4", "parallelism.pipeline_parallel_degree=2"}},
       {8, kMtp + Strings{"parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=4",
-                         "parallelism.tensor_parallel_plan=[{pattern=\"attention\", style=\"replicate\"}]"}}};
+                         "parallelism.tensor_parallel_plan=[{pattern=\"attention\", style=\"replicate\"}]"}},
+      {8, kMtp + kAdaptedVocabulary + Strings{"parallelism.expert_parallel_degree=4"}}};
   for (const auto& [ranks, args] : jobs) {
     const LayoutProof proof = prove_layout_of(config_of(args), ranks);
     EXPECT_EQ(proof.difference, "") << join(args, " ");
