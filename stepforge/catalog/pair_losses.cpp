@@ -13,6 +13,7 @@ namespace {
 struct PairLossKind {
   PreferenceLoss name = PreferenceLoss::none;
   PairForm form = PairForm::sigmoid;
+  bool judged = false;
   bool has_reference = false;
   bool normalized = false;
   bool log_odds = false;
@@ -33,8 +34,8 @@ constexpr std::array<PairLossKind, 9> kPairLosses = {{
     {.name = PreferenceLoss::simpo, .normalized = true, .has_margin = true, .beta = 2.0, .margin = 0.5},
     {.name = PreferenceLoss::orpo, .normalized = true, .log_odds = true, .sft_weight = 1.0},
     {.name = PreferenceLoss::reward, .has_margin = true, .scores = true, .beta = 1.0},
-    {.name = PreferenceLoss::kto, .form = PairForm::judged, .has_reference = true, .has_baseline = true},
-    {.name = PreferenceLoss::apo_zero_unpaired, .form = PairForm::judged, .has_reference = true},
+    {.name = PreferenceLoss::kto, .judged = true, .has_reference = true, .has_baseline = true},
+    {.name = PreferenceLoss::apo_zero_unpaired, .judged = true, .has_reference = true},
 }};
 
 }  // namespace
@@ -45,6 +46,7 @@ PairLoss find_pair_loss(const PreferenceConfig& preference) {
     const double beta = preference.beta < 0 ? kind.beta : preference.beta;
     const double margin = preference.margin < 0 ? kind.margin : preference.margin;
     return {.form = kind.form,
+            .judged = kind.judged,
             .has_reference = kind.has_reference,
             .normalized = kind.normalized || preference.length_normalized,
             .log_odds = kind.log_odds,

@@ -8,9 +8,10 @@
 //   square:   (u - 1 / (2 beta))^2
 //   loss = weight x this, and sft_weight x the mean cross-entropy of the better answers of the step
 //
-//
-//   judged:   desirable_weight (1 - sigmoid(beta (x_1 - z))), or if the only answer is undesirable
-//             undesirable_weight (1 - sigmoid(beta (z - x_2)))
+// Of answers that are judged alone, with v = beta (x_1 - z), or beta (z - x_2) if the only answer is undesirable, and the weight of such
+// answers:
+//   sigmoid:  weight (1 - sigmoid(v))
+//   hinge:    weight max(0, 1 - v)
 //   z = 0, or with a baseline the mean over the step of the x of mismatched answers (RowSource::read_mismatched), at least 0. It has
 //   no gradient.
 //
@@ -23,10 +24,11 @@
 
 namespace stepforge {
 
-enum class PairForm : uint8_t { sigmoid, hinge, square, judged };
+enum class PairForm : uint8_t { sigmoid, hinge, square };
 
 struct PairLoss {
   PairForm form = PairForm::sigmoid;
+  bool judged = false;         ///< of answers that are judged alone
   bool has_reference = false;  ///< compares with the model at the start of the run
   bool normalized = false;
   bool log_odds = false;
@@ -40,8 +42,6 @@ struct PairLoss {
   bool has_baseline = false;  ///< of judged answers
   double desirable_weight = 1.0;
   double undesirable_weight = 1.0;
-
-  bool judged() const { return form == PairForm::judged; }
 };
 
 }  // namespace stepforge

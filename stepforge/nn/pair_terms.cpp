@@ -56,10 +56,23 @@ std::pair<at::Tensor, at::Tensor> outer(const PairLoss& loss, const at::Tensor& 
       const at::Tensor error = difference - 1.0 / (2.0 * beta);
       return {error * error, error * 2.0};
     }
-    case PairForm::judged:
-      break;  // has no difference
   }
   throw Error("a loss of pairs has no such form");
+}
+
+/// The loss of answers that are judged alone by v, and its derivative.
+std::pair<at::Tensor, at::Tensor> of_judged(PairForm form, const at::Tensor& v) {
+  switch (form) {
+    case PairForm::sigmoid: {
+      const at::Tensor loss = (-v).sigmoid();
+      return {loss, -loss * v.sigmoid()};
+    }
+    case PairForm::hinge:
+      return {(1.0 - v).clamp_min(0.0), -v.lt(1.0).to(v.scalar_type())};
+    case PairForm::square:
+      break;  // is of a difference
+  }
+  throw Error("a loss of judged answers has no such form");
 }
 
 /// [pairs, 2]: the losses of answers that are judged alone, and their derivatives.
@@ -69,15 +82,14 @@ std::pair<at::Tensor, at::Tensor> judged(const PairLoss& loss, const at::Tensor&
   };
   const at::Tensor slope = of_both(loss.beta, -loss.beta);
   const at::Tensor weights = of_both(loss.desirable_weight, loss.undesirable_weight);
-  const at::Tensor z = (values - baseline) * slope;
-  const at::Tensor losses = (-z).sigmoid() * weights;
-  return {losses, losses * z.sigmoid() * -slope};
+  const auto [losses, derivatives] = of_judged(loss.form, (values - baseline) * slope);
+  return {losses * weights, derivatives * (slope * weights)};
 }
 
 /// The losses of pairs, and their derivatives by the compared values of both answers.
 std::pair<at::Tensor, at::Tensor> of_answers(const PairLoss& loss, const at::Tensor& values,
                                              const at::Tensor& present, double baseline) {
-  if (loss.judged()) {
+  if (loss.judged) {
     const auto [losses, slopes] = judged(loss, values, baseline);
     return {(losses * present).sum(1), slopes * present};
   }

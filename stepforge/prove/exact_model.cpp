@@ -32,13 +32,15 @@ class ExactLoader : public PrefetchLoader {
       : PrefetchLoader(trainer.data.train, trainer.job.batch, 2),
         rows_(trainer.job.batch.rows_per_step),
         ahead_(trainer.job.batch.ahead),
-        on_pairs_(trainer.config.preference.enabled()) {}
+        on_pairs_(trainer.config.preference.enabled()),
+        is_judged_(trainer.config.preference.unpaired()) {}
 
   Batch next() override {
     Batch batch = PrefetchLoader::next();
     mask(batch, 0);
     for (size_t i = 0; i < batch.ahead.size(); ++i) mask(batch.ahead[i], static_cast<int64_t>(i) + 1);
     if (on_pairs_) drop_pairs(batch);
+    for (Batch& mismatched : batch.mismatched) drop_pairs(mismatched);
     return batch;
   }
 
@@ -76,7 +78,7 @@ class ExactLoader : public PrefetchLoader {
                            batch.pairs.size(), batch.rows));
       const AnswerPair& pair = batch.pairs[row];
       if (share_of(batch.row_ids[row], kExactPairs) == 0) continue;
-      if (pair.answers[0].labels != kExactAnswer)
+      if (!is_judged_ && pair.answers[0].labels != kExactAnswer)
         throw Error(format("the better answer of pair {} has {} tokens, not {}: sums of steps are not exact",
                            pair.number, pair.answers[0].labels, kExactAnswer));
       kept.push_back(pair);
@@ -96,7 +98,8 @@ class ExactLoader : public PrefetchLoader {
 
   int64_t rows_;  ///< of a step
   int64_t ahead_;
-  bool on_pairs_;
+  bool on_pairs_;  ///< or judged answers
+  bool is_judged_;
 };
 
 /// A loss whose derivatives are small multiples of the unit of gradients: by a log-probability or score 0 or beta, and by the
@@ -105,10 +108,12 @@ PairLoss exact_pair_loss(const PairLoss& loss) {
   // A score has no large error that is multiplied with it.
   const double units = loss.scores ? kExactLimit : 1.0;
   return {.form = PairForm::hinge,
+          .judged = loss.judged,
           .has_reference = loss.has_reference,
           .scores = loss.scores,
           .beta = units * static_cast<double>(kExactPairs) / static_cast<double>(kExactLabels),
-          .sft_weight = loss.sft_weight > 0.0 ? 1.0 : 0.0};
+          .sft_weight = loss.sft_weight > 0.0 && !loss.judged ? 1.0 : 0.0,
+          .has_baseline = loss.has_baseline};
 }
 
 void snap(const ModelStore& store) {

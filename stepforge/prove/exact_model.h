@@ -20,7 +20,7 @@ namespace stepforge {
 
 inline constexpr int64_t kExactRows = 24;     ///< the fewest per step; divisible by 1, 2, 3, 4, 6 and 8 ranks
 inline constexpr int64_t kExactLabels = 128;  ///< valid labels per step; three consecutive rows have none
-inline constexpr int64_t kExactPairs = 16;    ///< or pairs of answers, of rows that have one each
+inline constexpr int64_t kExactPairs = 16;    ///< or answers or pairs of them, of rows that have one each
 inline constexpr int64_t kExactAnswer = 4;    ///< tokens of each better answer
 
 /// Rows of a step that can be divided by `parts`: the fewest that an exact model trains on.
@@ -33,9 +33,9 @@ constexpr int64_t exact_rows(int64_t parts) {
 /// kExactRows rows or more, each of at least 7 tokens, or 16 if has_mtp(model), whose number is no multiple of 5. A step with another
 /// number of valid labels throws Error.
 ///
-/// With a preference.loss each row has one pair of answers, the better one of kExactAnswer tokens with the end of its text, or Error is
-/// thrown; kExactPairs of them remain in each step. The loss is a hinge with the reference and the cross-entropy of
-/// better answers that the configured one has.
+/// With a preference.loss each row has one pair of answers, the better one of kExactAnswer tokens with the end of its text, or one judged
+/// answer, or Error is thrown; kExactPairs of them remain in each step. The loss is a hinge with the reference, the baseline and the
+/// cross-entropy of better answers that the configured one has, but without that of judged ones, whose tokens differ in number.
 void use_exact_model(Trainer& trainer, ExactModel model);
 
 }  // namespace stepforge

@@ -171,7 +171,8 @@ class StepNumbers : public Callback {
   }
   void log(Trainer&, MetricsRecord& record) override {
     for (const auto& [name, value] : record.values)
-      if (name.starts_with("rewards/") || name.starts_with("logps/")) steps_.back().emplace_back(name, value);
+      if (name.starts_with("rewards/") || name.starts_with("logps/") || name == "kl")
+        steps_.back().emplace_back(name, value);
   }
 
  private:
@@ -296,6 +297,11 @@ std::vector<std::string> small_targets(const ModelSpec& model) {
   return targets;
 }
 
+DataFormat small_format(const PreferenceConfig& preference) {
+  if (!preference.enabled()) return DataFormat::synthetic;
+  return preference.unpaired() ? DataFormat::unpaired_preference : DataFormat::preference;
+}
+
 /// Options of `job` that the small job does not have.
 std::vector<std::string> options_left_out(const Job& job) {
   const Config& config = job.config;
@@ -305,7 +311,8 @@ std::vector<std::string> options_left_out(const Job& job) {
   };
   add(config.adapter.type == AdapterType::dora, "adapter.type", choice_name(config.adapter.type));
   add(config.adapter.takes_parts(), "adapter.init", choice_name(config.adapter.init));
-  add(config.preference.unpaired(), "preference.loss", choice_name(config.preference.loss));
+  add(config.preference.unpaired() && config.preference.sft_weight > 0, "preference.sft_weight",
+      format("{}", config.preference.sft_weight));
   add(config.distillation.enabled(), "distillation.teacher", config.distillation.teacher);
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
@@ -328,7 +335,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.n_experts = config.model.n_experts;
   job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
   job.model.head = config.model.head;
-  if (!config.preference.unpaired()) job.preference = config.preference;
+  job.preference = config.preference;
   job.model.tie_embeddings =
       config.model.ties() && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
@@ -352,9 +359,8 @@ Config small_exact_job(const Config& config, int world_size) {
   keep_known_units(job.parallelism, job.model.tie_embeddings, job.model.n_layers);
   job.activation_checkpoint = config.activation_checkpoint;
   keep_known_parts(job.activation_checkpoint, exact_spec(exact_model_of(job), job));
-  const bool on_pairs = job.preference.enabled();
-  job.data.sources.emplace_back().format = on_pairs ? DataFormat::preference : DataFormat::synthetic;
-  if (on_pairs) job.data.packing = Packing::best_fit;
+  job.data.sources.emplace_back().format = small_format(job.preference);
+  if (job.preference.enabled()) job.data.packing = Packing::best_fit;
   job.data.synthetic_tokens = 8192;
   job.tokenizer.type = TokenizerType::bytes;
   auto& training = job.training;
@@ -377,9 +383,9 @@ Config small_exact_job(const Config& config, int world_size) {
 LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder) {
   Config many = job;
   if (many.preference.enabled()) {
-    const std::filesystem::path file = folder / "pairs.jsonl";
+    const std::filesystem::path file = folder / "answers.jsonl";
     std::filesystem::create_directories(folder);
-    write_exact_pairs(file);
+    many.preference.unpaired() ? write_exact_judged_answers(file) : write_exact_pairs(file);
     many.data.sources.at(0).path = file.string();
   }
   many.run_dir = (folder / "many").string();

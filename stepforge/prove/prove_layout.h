@@ -14,7 +14,7 @@ namespace stepforge {
 /// The configuration of the comparison: axes, policies, partition, recomputation, offload and accumulation are
 /// those of `config`; every degree above 1 becomes 2 or 3 (that of hybrid context parallelism 2 x 2), more than 9
 /// micro-batches 8 or 9, the model one of prove/exact_model.h, with adapters and the kind of head that the job has, precision fp32,
-/// steps 4; sums are not ordered. On pairs of answers it has those of a file, which prove_layout() writes. Its degrees have no -1. A pipeline keeps its schedule and the stages of each rank; the schedule of a file is kept
+/// steps 4; sums are not ordered. Pairs of answers and judged answers are those of a file, which prove_layout() writes. Its degrees have no -1. A pipeline keeps its schedule and the stages of each rank; the schedule of a file is kept
 /// as it is, with its ranks and micro-batches.
 /// `world_size`: ranks of the job that `config` describes. Throws UsageError if the degrees do not fit it.
 Config small_exact_job(const Config& config, int world_size);

@@ -43,7 +43,7 @@ void score_all(Trainer& trainer, const RowStream& train) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   if (trainer.is_main())
     trainer.log.info("reference: {} {} in {:.1f} s", with_thousands(data.pairs()),
-                     data.loss.judged() ? "judged answers" : "pairs", seconds.count());
+                     data.loss.judged ? "judged answers" : "pairs", seconds.count());
 }
 
 }  // namespace

@@ -194,7 +194,7 @@ void add_pair_metrics(const PairLoss& loss, std::span<const double> figures, std
   add("rewards/rejected", figures[2], others);
   if (better > 0.0 && others > 0.0)
     add(metric::reward_margins, figures[1] / better - figures[2] / others, 1.0);
-  if (!loss.judged()) add(metric::reward_accuracies, figures[5], better);
+  if (!loss.judged) add(metric::reward_accuracies, figures[5], better);
   if (loss.scores) return;
   add("logps/chosen", figures[3], better);
   add("logps/rejected", figures[4], others);

@@ -96,6 +96,18 @@ TEST(PairTerms, AreTheLossesOfJudgedAnswers) {
                            at::tensor(std::vector<double>{1 - sigmoid(0.5), sigmoid(-0.5)}), 1e-14));
 }
 
+/// Layouts are compared with it, since its sums are exact if its operands are.
+TEST(PairTerms, AHingeOfJudgedAnswersIsLinearBelowItsMargin) {
+  const PairLoss loss{.form = PairForm::hinge, .judged = true, .beta = 0.5, .undesirable_weight = 2.0};
+  // Desirable ones at the margin and below it, undesirable ones above it and below it.
+  const PairTerms terms = pair_terms(loss, {.log_probs = pairs({3, 0, 2, 0, 0, -3, 0, 1}),
+                                            .lengths = pairs({2, 0, 2, 0, 0, 2, 0, 2}),
+                                            .references = {},
+                                            .baseline = 1.0});
+  EXPECT_TRUE(terms.losses.equal(at::tensor(std::vector<double>{0, 0.5, 0, 2}, at::kDouble)));
+  EXPECT_TRUE(terms.gradients.equal(pairs({0, 0, -0.5, 0, 0, 0, 0, 1})));
+}
+
 /// Central differences in fp64, whose own error is about 1e-9 here.
 TEST(PairTerms, GradientsAreTheSlopesOfTheLosses) {
   constexpr double kStep = 1e-5;

@@ -100,8 +100,7 @@ TEST(PreferenceStep, JudgedAnswersAreRaisedOrLowered) {
                {.number = 1, .begin = 3, .middle = 3, .end = 6}};
   append_row(row, 0, batch);
   EXPECT_EQ(batch.loss_weight(), 2.0);
-  const PairLoss loss{
-      .form = PairForm::judged, .beta = 0.5, .desirable_weight = 2.0, .undesirable_weight = 3.0};
+  const PairLoss loss{.judged = true, .beta = 0.5, .desirable_weight = 2.0, .undesirable_weight = 3.0};
   const at::Tensor token_loss = at::zeros({kRowTokens}, at::kFloat);
   token_loss.narrow(0, 0, 2).fill_(0.5);  // log-probabilities -1 and -2
   token_loss.narrow(0, 4, 1).fill_(2.0);

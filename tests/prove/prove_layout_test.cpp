@@ -161,7 +161,13 @@ TEST(ProveLayout, PairsOfAnswersAreThoseOfOneRank) {
        reward,
        {"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2",
         "parallelism.enable_sequence_parallel=false"}},
-      {4, reward, {"parallelism.tensor_parallel_degree=2", "parallelism.pipeline_parallel_degree=2"}}};
+      {4, reward, {"parallelism.tensor_parallel_degree=2", "parallelism.pipeline_parallel_degree=2"}},
+      {4, kto, {"parallelism.context_parallel_degree=2"}},
+      {4,
+       kto,
+       {"parallelism.pipeline_parallel_degree=2", "training.local_batch_size=1",
+        "training.global_batch_size=8"}},
+      {4, apo_zero_unpaired, {"parallelism.tensor_parallel_degree=2"}}};
   for (const auto& [ranks, loss, args] : jobs) {
     const LayoutProof proof = prove_layout_of(on_pairs(loss, args), ranks);
     EXPECT_EQ(proof.difference, "") << choice_name(loss) << " " << join(args, " ");
@@ -175,6 +181,9 @@ TEST(SmallExactJob, HasThePairsAndTheHeadOfTheJob) {
   EXPECT_EQ(job.preference.loss, PreferenceLoss::reward);
   EXPECT_EQ(job.model.head, HeadKind::score);
   EXPECT_EQ(job.data.sources.at(0).format, DataFormat::preference);
+  const Config judged = small_exact_job(on_pairs(PreferenceLoss::kto, {}), 2);
+  EXPECT_EQ(judged.preference.loss, PreferenceLoss::kto);
+  EXPECT_EQ(judged.data.sources.at(0).format, DataFormat::unpaired_preference);
   EXPECT_EQ(small_exact_job(config_of({}), 2).data.sources.at(0).format, DataFormat::synthetic);
 }
 
@@ -260,9 +269,10 @@ TEST(ProveLayout, WhatIsNotComparedIsListedAndThreadsStay) {
   EXPECT_EQ(proof.difference, "");
   EXPECT_EQ(proof.left_out, (Strings{"training.reduction = \"ordered\"", "precision.compute = \"bf16\""}));
   EXPECT_EQ(at::get_num_threads(), 3);
-  // A sigmoid is not exact.
-  EXPECT_EQ(prove_layout_of(on_pairs(PreferenceLoss::kto, {}), 2).left_out,
-            Strings{"preference.loss = \"kto\""});
+  // Desirable answers differ in their number of tokens, which is no power of two.
+  Config with_sft = on_pairs(PreferenceLoss::kto, {});
+  with_sft.preference.sft_weight = 0.5;
+  EXPECT_EQ(prove_layout_of(with_sft, 2).left_out, Strings{"preference.sft_weight = \"0.5\""});
 }
 
 TEST(ProveLayout, TheFirstDifferenceIsNamed) {
