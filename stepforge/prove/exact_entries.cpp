@@ -21,6 +21,7 @@
 #include "stepforge/modelspec/calls/rotary.h"
 #include "stepforge/modelspec/calls/router.h"
 #include "stepforge/modelspec/calls/swiglu.h"
+#include "stepforge/nn/distillation_step.h"
 #include "stepforge/nn/norm_gradient.h"
 #include "stepforge/nn/preference_step.h"
 #include "stepforge/nn/vocabulary_part.h"
@@ -239,13 +240,23 @@ at::Tensor logits_of(const CallRun& run) {
   return sum;
 }
 
-/// [tokens, vocabulary] fp64: what the logits differ by from 4 at the label and 0 elsewhere; 0 where the label is masked.
-at::Tensor errors_of(const CallRun& run) {
+/// Adds the values of a teacher, in place of log-probabilities, at those of `tokens` that are its targets.
+void add_targets(const SoftTargets& targets, const at::Tensor& tokens, at::Tensor& wanted) {
+  for (int64_t k = 0; k < targets.ids.size(1); ++k) {
+    const at::Tensor id = targets.ids.narrow(1, k, 1).to(at::kLong);
+    wanted += id.eq(tokens).to(at::kDouble) * targets.log_probs.narrow(1, k, 1);
+  }
+}
+
+/// [tokens, vocabulary] fp64: what the logits differ by from 4 at the label, a teacher's values at its targets and 0 elsewhere; 0
+/// where the label is masked.
+at::Tensor errors_of(const CallRun& run, const SoftTargets& targets) {
   const VocabularyPart part = vocabulary_part(run.weight(0).spec());
   const at::Tensor labels = run.context.batch->labels.to(at::kLong).unsqueeze(1);
   const at::Tensor logits = logits_of(run);
   const at::Tensor tokens = at::arange(part.begin, part.begin + logits.size(1), labels.options());
-  const at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kExactLimit;
+  at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kExactLimit;
+  if (targets.any()) add_targets(targets, tokens, wanted);
   return (logits - wanted) * labels.ne(kIgnoredLabel);
 }
 
@@ -257,13 +268,19 @@ void write_losses(const CallRun& run, const at::Tensor& errors, const at::Tensor
 
 void loss(const CallRun& run) {
   const at::Tensor out = run.written[0];
-  if (!run.trains) write_losses(run, errors_of(run), out);
+  if (!run.trains) write_losses(run, errors_of(run, {}), out);
 }
 
 void loss_backward(const CallRun& run) {
-  const at::Tensor errors = errors_of(run);
+  const DistillationStep* const teacher = run.context.distillation;
+  const SoftTargets targets = teacher != nullptr ? teacher->targets() : SoftTargets();
+  const at::Tensor errors = errors_of(run, targets);
   const at::Tensor losses = run.results[0];
   write_losses(run, errors, losses);
+  if (teacher != nullptr) {
+    targets.divergence.copy_(losses.view({-1}));
+    teacher->report(targets);
+  }
   at::Tensor by_logits = to_integers(errors) * run.gradients[0];
   if (const PreferenceStep* const pairs = run.context.preferences; pairs != nullptr)
     by_logits = by_logits * pairs->weigh(losses.view({-1}), run.resources.exchange.sum).unsqueeze(1);

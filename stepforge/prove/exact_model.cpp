@@ -17,6 +17,7 @@
 #include "stepforge/plan/job_mesh.h"
 #include "stepforge/prove/exact_entries.h"
 #include "stepforge/prove/exact_rounding.h"
+#include "stepforge/prove/exact_teacher.h"
 #include "stepforge/storage/context_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
 
@@ -145,6 +146,7 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
                                    tensor_plan(config), plan_experts(config, built.place));
     built.job = plan_job(config, built.place, exact_spec(model, config), std::move(divided));
   });
+  trainer.replace_build_step("teacher", build_exact_teacher);
   trainer.replace_build_step("model", [](Trainer& built) {
     built.model =
         make_model(built.job.part, built.store->lookup(),

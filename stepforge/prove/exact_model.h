@@ -33,6 +33,8 @@ constexpr int64_t exact_rows(int64_t parts) {
 /// kExactRows rows or more, each of at least 7 tokens, or 16 if has_mtp(model), whose number is no multiple of 5. A step with another
 /// number of valid labels throws Error.
 ///
+/// With a distillation.teacher the targets are those of exact_teacher.h.
+///
 /// With a preference.loss each row has one pair of answers, the better one of kExactAnswer tokens with the end of its text, or one judged
 /// answer, or Error is thrown; kExactPairs of them remain in each step. The loss is a hinge with the reference, the baseline and the
 /// cross-entropy of better answers that the configured one has, but without that of judged ones, whose tokens differ in number.

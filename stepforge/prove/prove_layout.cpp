@@ -27,6 +27,7 @@
 #include "stepforge/plan/pipeline_plan.h"
 #include "stepforge/prove/exact_model.h"
 #include "stepforge/prove/exact_pairs.h"
+#include "stepforge/prove/exact_teacher.h"
 #include "stepforge/tensorfile/tensor_folder.h"
 
 namespace stepforge {
@@ -161,7 +162,7 @@ void keep_known_parts(ActivationCheckpointConfig& recompute, const ModelSpec& sm
 /// Numbers of a step by their names, in the same order on all ranks.
 using NamedNumbers = std::vector<std::pair<std::string, double>>;
 
-/// Losses and norms of the steps of one rank, and the figures of pairs of answers where they are logged.
+/// Losses and norms of the steps of one rank, and the figures of answers and of a teacher where they are logged.
 class StepNumbers : public Callback {
  public:
   explicit StepNumbers(std::vector<NamedNumbers>& steps) : steps_(steps) {}
@@ -171,7 +172,8 @@ class StepNumbers : public Callback {
   }
   void log(Trainer&, MetricsRecord& record) override {
     for (const auto& [name, value] : record.values)
-      if (name.starts_with("rewards/") || name.starts_with("logps/") || name == "kl")
+      if (name.starts_with("rewards/") || name.starts_with("logps/") || name == "kl" ||
+          name.starts_with("distillation/"))
         steps_.back().emplace_back(name, value);
   }
 
@@ -313,7 +315,6 @@ std::vector<std::string> options_left_out(const Job& job) {
   add(config.adapter.takes_parts(), "adapter.init", choice_name(config.adapter.init));
   add(config.preference.unpaired() && config.preference.sft_weight > 0, "preference.sft_weight",
       format("{}", config.preference.sft_weight));
-  add(config.distillation.enabled(), "distillation.teacher", config.distillation.teacher);
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",
@@ -336,6 +337,8 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
   job.model.head = config.model.head;
   job.preference = config.preference;
+  job.distillation = config.distillation;
+  job.distillation.top_k = std::min(job.distillation.top_k, kExactTargets);
   job.model.tie_embeddings =
       config.model.ties() && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.

@@ -158,8 +158,9 @@ void TeacherTargets::read_row(const Batch& batch, int64_t row, const SoftTargets
   for (const TokenRange& range : token_ranges(batch.part, batch.row_length())) {
     for (int64_t i = range.begin; i < range.begin + range.size; ++i, ++token) {
       const auto at = static_cast<size_t>(i);
-      if (batch.labels.at(static_cast<size_t>(token)) != whole.labels.at(at)) refuse();
-      if (numbers[at] < 0) continue;
+      const int32_t label = batch.labels.at(static_cast<size_t>(token));
+      if (label == kIgnoredLabel) continue;  // or masked by the loader
+      if (label != whole.labels.at(at)) refuse();
       const float* const from = stored.data() + static_cast<size_t>(numbers[at]) * width;
       auto* const ids = targets.ids.mutable_data_ptr<int32_t>() + token * top_k_;
       for (int64_t k = 0; k < top_k_; ++k) ids[k] = static_cast<int32_t>(from[k]);

@@ -56,8 +56,8 @@ class TeacherTargets {
   TeacherTargets(const std::filesystem::path& file, const TargetsIdentity& identity,
                  std::shared_ptr<const RowStream> every_row);
 
-  /// ids and log_probs of the tokens of a batch, [tokens, k], on the host; zeros where there is no label. Throws Error if the labels of
-  /// a row are not those of the file.
+  /// ids and log_probs of the tokens of a batch, [tokens, k], on the host; zeros where there is no label, or a loader has masked
+  /// it. Throws Error if the labels of a row are not those of the file.
   SoftTargets of(const Batch& batch) const;
   int64_t labels() const { return offsets_.back(); }
 

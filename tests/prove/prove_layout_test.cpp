@@ -176,6 +176,21 @@ TEST(ProveLayout, PairsOfAnswersAreThoseOfOneRank) {
   }
 }
 
+TEST(ProveLayout, TargetsOfATeacherAreThoseOfOneRank) {
+  const std::vector<std::pair<int, Strings>> jobs = {
+      {4, {"parallelism.context_parallel_degree=2"}},
+      {4, kAdaptedVocabulary + Strings{"parallelism.tensor_parallel_degree=2"}},
+      {2, {"parallelism.pipeline_parallel_degree=2", "model.tie_embeddings=true"}}};
+  for (const auto& [ranks, args] : jobs) {
+    Config config = config_of(args);
+    config.distillation.teacher = "of a job";
+    const LayoutProof proof = prove_layout_of(config, ranks);
+    EXPECT_EQ(proof.difference, "") << join(args, " ");
+    EXPECT_EQ(proof.facts.size(), 2U);
+    EXPECT_EQ(proof.left_out, Strings{});
+  }
+}
+
 TEST(SmallExactJob, HasThePairsAndTheHeadOfTheJob) {
   const Config job = small_exact_job(on_pairs(PreferenceLoss::reward, {}), 2);
   EXPECT_EQ(job.preference.loss, PreferenceLoss::reward);

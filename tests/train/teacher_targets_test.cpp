@@ -92,6 +92,17 @@ TEST(TeacherTargets, EachLabelHasItsOwnInAnyOrderOfTheRowsAndInEachPart) {
   }
 }
 
+TEST(TeacherTargets, MaskedLabelsHaveNoneAndOthersAreRefused) {
+  const TempFolder folder;
+  const auto rows = labelled_rows();
+  const TeacherTargets targets(write_targets(folder, *rows), {"rows", "teacher", kKept}, rows->every_row());
+  Batch batch = rows->rows(3, 2);
+  batch.labels.at(4) = kIgnoredLabel;
+  expect_own_targets(batch, targets.of(batch));
+  batch.labels.at(6) += 1;
+  EXPECT_CONTAINS(message_of<Error>([&] { targets.of(batch); }), "other labels than its teacher");
+}
+
 TEST(TeacherTargets, PaddingHasNone) {
   const TempFolder folder;
   const auto rows = labelled_rows();
