@@ -16,16 +16,15 @@
 #include "stepforge/kernels/bias.h"
 #include "stepforge/modelspec/calls/attention.h"
 #include "stepforge/modelspec/calls/loss.h"
+#include "stepforge/modelspec/calls/magnitude.h"
 #include "stepforge/modelspec/calls/norm.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/calls/rotary.h"
 #include "stepforge/modelspec/calls/router.h"
 #include "stepforge/modelspec/calls/swiglu.h"
-#include "stepforge/nn/distillation_step.h"
 #include "stepforge/nn/norm_gradient.h"
-#include "stepforge/nn/preference_step.h"
-#include "stepforge/nn/vocabulary_part.h"
 #include "stepforge/nn/wide_linear.h"
+#include "stepforge/prove/exact_loss.h"
 #include "stepforge/prove/exact_rounding.h"
 #include "stepforge/prove/token_sum.h"
 
@@ -191,6 +190,49 @@ void gated_add_backward(const CallRun& run) {
   run.written[2].copy_(to_gradients((gradient * run.operands[1]).sum(1, /*keepdim=*/true)));
 }
 
+/// What columns with magnitudes are multiplied and divided by.
+struct Magnitudes {
+  /// [width]: in place of the norm of a row of W + scale B A 1 or 2, by the parity of its square; 1 of other columns
+  at::Tensor norms;
+  at::Tensor factors;  ///< [width]: magnitudes by these
+
+  explicit Magnitudes(const CallRun& run) {
+    const auto& attributes = attributes_of<MagnitudeAttributes>(run.call);
+    const std::size_t count = attributes.parts.size();
+    const auto value = [&](std::size_t index) { return run.weight(index).value().detach(); };
+    const at::Tensor w = value(count);
+    norms = at::ones({w.size(0)}, w.options());
+    factors = at::ones({w.size(0)}, w.options());
+    for (std::size_t i = 0; i < count; ++i) {
+      const LowRankPart& part = attributes.parts[i];
+      const at::Tensor b = value(count + 2 + i);
+      const at::Tensor product = at::mm(b, value(count + 1).narrow(0, part.rank_begin, b.size(1)));
+      const at::Tensor squares =
+          (w.narrow(0, part.column_begin, b.size(0)) + product * part.scale).square().sum(1);
+      if (attributes.divided && run.resources.tensor.several()) run.resources.tensor.sum(squares);
+      const at::Tensor of_part = norms.narrow(0, part.column_begin, b.size(0));
+      of_part.add_(squares.floor().remainder(2));
+      factors.narrow(0, part.column_begin, b.size(0)).copy_(value(i) / of_part);
+    }
+  }
+};
+
+void magnitude(const CallRun& run) {
+  run.written[0].copy_(to_integers(to_integers(run.operands[0]) * Magnitudes(run).factors));
+}
+
+void magnitude_backward(const CallRun& run) {
+  const Magnitudes by(run);
+  const at::Tensor& gradient = run.gradients[0];
+  if (run.operands[0].defined()) {
+    const at::Tensor sums = (gradient * to_integers(run.operands[0])).sum(0) / by.norms;
+    const auto& parts = attributes_of<MagnitudeAttributes>(run.call).parts;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      add_to_weight(run, i, sums.narrow(0, parts[i].column_begin, run.weight(i).value().size(0)));
+  }
+  if (run.written.wanted(0)) run.written[0].copy_(to_gradients(gradient * by.factors));
+}
+
 /// The experts with the largest logits [N, E], which are integers; of equal ones the first.
 at::Tensor choice(const at::Tensor& logits, int64_t chosen) {
   const at::TensorOptions whole = at::device(logits.device()).dtype(at::kLong);
@@ -225,78 +267,6 @@ void route_backward(const CallRun& run) {
   if (run.written.wanted(0)) wide_input_gradient(gradient, run.weight(0).value(), run.written[0]);
 }
 
-/// The factor of a term of the logits: the product of an operand and the weight of the same index, the second one of an adapter.
-double factor_of(const CallRun& run, std::size_t term) {
-  return term == 0 ? 1.0 : attributes_of<LossAttributes>(run.call).adapter_scale;
-}
-
-/// [tokens, vocabulary] fp64
-at::Tensor logits_of(const CallRun& run) {
-  at::Tensor sum;
-  for (std::size_t i = 0; i < run.weights.size(); ++i) {
-    const at::Tensor product = at::mm(run.operands[i], run.weight(i).value().detach().t()).to(at::kDouble);
-    sum = sum.defined() ? sum + product * factor_of(run, i) : product;
-  }
-  return sum;
-}
-
-/// Adds the values of a teacher, in place of log-probabilities, at those of `tokens` that are its targets.
-void add_targets(const SoftTargets& targets, const at::Tensor& tokens, at::Tensor& wanted) {
-  for (int64_t k = 0; k < targets.ids.size(1); ++k) {
-    const at::Tensor id = targets.ids.narrow(1, k, 1).to(at::kLong);
-    wanted += id.eq(tokens).to(at::kDouble) * targets.log_probs.narrow(1, k, 1);
-  }
-}
-
-/// [tokens, vocabulary] fp64: what the logits differ by from 4 at the label, a teacher's values at its targets and 0 elsewhere; 0
-/// where the label is masked.
-at::Tensor errors_of(const CallRun& run, const SoftTargets& targets) {
-  const VocabularyPart part = vocabulary_part(run.weight(0).spec());
-  const at::Tensor labels = run.context.batch->labels.to(at::kLong).unsqueeze(1);
-  const at::Tensor logits = logits_of(run);
-  const at::Tensor tokens = at::arange(part.begin, part.begin + logits.size(1), labels.options());
-  at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kExactLimit;
-  if (targets.any()) add_targets(targets, tokens, wanted);
-  return (logits - wanted) * labels.ne(kIgnoredLabel);
-}
-
-void write_losses(const CallRun& run, const at::Tensor& errors, const at::Tensor& out) {
-  const at::Tensor losses = 0.5 * (errors * errors).sum(1, /*keepdim=*/true);
-  if (attributes_of<LossAttributes>(run.call).parts > 1) run.resources.tensor.sum(losses);
-  out.copy_(losses);
-}
-
-void loss(const CallRun& run) {
-  const at::Tensor out = run.written[0];
-  if (!run.trains) write_losses(run, errors_of(run, {}), out);
-}
-
-void loss_backward(const CallRun& run) {
-  const DistillationStep* const teacher = run.context.distillation;
-  const SoftTargets targets = teacher != nullptr ? teacher->targets() : SoftTargets();
-  const at::Tensor errors = errors_of(run, targets);
-  const at::Tensor losses = run.results[0];
-  write_losses(run, errors, losses);
-  if (teacher != nullptr) {
-    targets.divergence.copy_(losses.view({-1}));
-    teacher->report(targets);
-  }
-  at::Tensor by_logits = to_integers(errors) * run.gradients[0];
-  if (const PreferenceStep* const pairs = run.context.preferences; pairs != nullptr)
-    by_logits = by_logits * pairs->weigh(losses.view({-1}), run.resources.exchange.sum).unsqueeze(1);
-  for (std::size_t i = 0; i < run.weights.size(); ++i) {
-    const at::Tensor gradient = (by_logits * factor_of(run, i)).to(run.operands[i].scalar_type());
-    Parameter& weight = run.weight(i);
-    if (weight.trained()) {
-      weight.write_now([&](const at::Tensor& target, bool accumulate) {
-        const at::Tensor product = at::mm(gradient.t(), run.operands[i]);
-        accumulate ? target.add_(product) : target.copy_(product);
-      });
-    }
-    if (run.written.wanted(i)) run.written[i].copy_(at::mm(gradient, weight.value().detach()));
-  }
-}
-
 }  // namespace
 
 const CallEntry& exact_entry_of(const CallKind& kind) {
@@ -307,9 +277,10 @@ const CallEntry& exact_entry_of(const CallKind& kind) {
       {&kSwiglu, swiglu, swiglu_backward},
       {&kResidualAdd, residual_add, entry_of(kResidualAdd).backward},
       {&kGatedAdd, gated_add, gated_add_backward},
+      {&kMagnitude, magnitude, magnitude_backward},
       {&kRoute, route, route_backward},
-      {&kLoss, loss, loss_backward},
   };
+  if (&kind == &kLoss) return exact_loss_entry();
   for (const CallEntry& entry : kExact)
     if (entry.kind == &kind) return entry;
   return entry_of(kind);

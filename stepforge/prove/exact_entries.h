@@ -5,6 +5,7 @@
 //   rms_norm      x * weight                           rotary    q and k times their norms and +1 or -1 by position, v
 //   swiglu        gate * up                            attention q + the sum of k + v over the keys that the query sees
 //   gated_add     x + gate * y                         route     the experts with the largest logits, which are their weights
+//   magnitude     y * m / (1 or 2, by the parity of the squared norm)
 //   loss          half the squared distance of the logits, with those of an adapter, from 4 at the label, 1 to 3 at the targets of
 //                 a teacher and 0 elsewhere; of pairs each token counts as much as their loss says
 //

@@ -311,7 +311,6 @@ std::vector<std::string> options_left_out(const Job& job) {
   const auto add = [&](bool differs, std::string_view key, std::string_view value) {
     if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
   };
-  add(config.adapter.type == AdapterType::dora, "adapter.type", choice_name(config.adapter.type));
   add(config.adapter.takes_parts(), "adapter.init", choice_name(config.adapter.init));
   add(config.preference.unpaired() && config.preference.sft_weight > 0, "preference.sft_weight",
       format("{}", config.preference.sft_weight));
@@ -345,6 +344,7 @@ Config small_exact_job(const Config& config, int world_size) {
   if (family_of(config.model).traits.biased_experts) job.model.family = "gpt_oss";
   if (config.adapter.enabled()) {
     job.adapter = exact_adapters(exact_model_of(job), small_targets(planned.whole));
+    job.adapter.type = config.adapter.type;
     job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
     job.adapter.bias = config.adapter.bias;
   }
