@@ -22,7 +22,9 @@ struct Adapter {
   std::vector<ParameterSpec> magnitudes;  ///< of DoRA, of each part [rows of its tensor]
   LowRankAttributes low_rank;
   Division division = Division::whole;  ///< of W
-  bool sums = true;  ///< whether blocks sum gradients of weights that are whole on every rank
+  bool sums = true;       ///< whether blocks sum gradients of weights that are whole on every rank
+  bool shared_a = false;  ///< of experts: A is one matrix, like that of a matrix that is no expert's
+  std::vector<CopySpec> copies = {};  ///< of such an A under the names of the other experts
 };
 
 /// By the name of the parameter, or kAdaptedHead.
@@ -49,8 +51,8 @@ std::optional<Adapter> head_adapter_of(const ParameterSpec& weight, const UnitSp
                                        AdapterChoice& choice, const AdapterConfig& adapter);
 
 /// The same of the matrices of experts, which a call with these attributes multiplies by. Each expert has an adapter of its own,
-/// which is where the expert is. Throws UsageError naming a module that is chosen but cannot have one, or if only some experts are
-/// chosen, or with different ranks.
+/// which is where the expert is; with ExpertAdapters::shared_a only its B is, and A is whole on every rank. Throws UsageError
+/// naming a module that is chosen but cannot have one, or if only some experts are chosen, or with different ranks.
 std::optional<Adapter> expert_adapter_of(const ParameterSpec& base, const ExpertsAttributes& experts,
                                          AdapterChoice& choice, const AdapterConfig& adapter);
 

@@ -149,11 +149,18 @@ class AdapterWriter {
     if (!adapter.magnitudes.empty()) add_magnitude(product, adapter, y);
   }
 
-  /// The same of the rows of experts: h is gathered as y is.
+  /// The same of the rows of experts: h is gathered as y is. An A of all experts multiplies each token once.
   void add_expert_in(const Call& call, const Adapter& adapter) {
     const Call moved = rewriter_.moved(call);
-    const int h = add(call, kExpertIn, ".A", moved.operands,
-                      {.weights = {call_weight(adapter.a)}, .attributes = call.attributes});
+    const CallWeight a = call_weight(adapter.a);
+    int h = -1;
+    if (adapter.shared_a) {
+      std::vector<int> operands = moved.operands;
+      operands.front() = add(call, kLinear, ".A", {operands.front()}, {.weights = {a}});
+      h = add(call, kTakeRows, ".rows", std::move(operands), {.attributes = call.attributes});
+    } else {
+      h = add(call, kExpertIn, ".A", moved.operands, {.weights = {a}, .attributes = call.attributes});
+    }
     rewriter_.replace(call, moved);
     int& y = rewriter_.place(call.results.front());
     Call call_b{.attributes = adapter.low_rank};
@@ -165,8 +172,11 @@ class AdapterWriter {
   void add_expert_out(const Call& call, const Adapter& adapter) {
     const Call moved = rewriter_.moved(call);
     std::vector<int> operands = moved.operands;
-    const ExpertRowsAttributes scaled{adapter.low_rank.experts, adapter.low_rank.parts.front().scale};
-    operands.front() = add(call, kExpertRows, ".A", {operands.front(), operands.at(kExpertsOperand)},
+    const double scale = adapter.low_rank.parts.front().scale;
+    std::vector<int> taken = {operands.front()};
+    if (!adapter.shared_a) taken.push_back(operands.at(kExpertsOperand));
+    const ExpertRowsAttributes scaled{adapter.shared_a ? 1 : adapter.low_rank.experts, scale};
+    operands.front() = add(call, kExpertRows, ".A", std::move(taken),
                            {.weights = {call_weight(adapter.a)}, .attributes = scaled});
     rewriter_.replace(call, moved);
     int& y = rewriter_.place(call.results.front());

@@ -71,6 +71,16 @@ void refuse_of_embedding_only(const Adapters& adapters, const AdapterConfig& ada
   refuse(adapter.init != AdapterInit::kaiming, "init");
 }
 
+/// Throws UsageError for an option of adapters of experts, if there are none.
+void refuse_without_experts(const Adapters& adapters, const AdapterConfig& adapter) {
+  const auto shares = [](const auto& named) { return named.second.shared_a; };
+  if (adapter.experts == ExpertAdapters::each || std::ranges::any_of(adapters, shares)) return;
+  throw UsageError(
+      format("adapter.experts = \"{}\", but adapter.targets names no matrices of experts; name them "
+             "(\".*\\\\.experts\\\\..*\"), or remove experts",
+             choice_name(adapter.experts)));
+}
+
 /// Those of the head are a unit of its blocks: W may be in that of the embedding, which other ranks may have.
 void add_head_parameters(ModelSpec& model, const Adapter& adapter) {
   const int index = static_cast<int>(model.units.size());
@@ -80,19 +90,39 @@ void add_head_parameters(ModelSpec& model, const Adapter& adapter) {
       block.units.push_back(index);
 }
 
+/// Every rank has those that its experts share with experts of other ranks, and other rows for them: they are a unit beside the
+/// one of experts, sharded over all ranks that have other tokens.
+void add_shared_parameters(ModelSpec& model, int experts, std::vector<ParameterSpec> shared) {
+  if (shared.empty()) return;
+  const bool slices = model.degrees.at(static_cast<std::size_t>(BlockAxis::tensor)) > 1;
+  const auto index = static_cast<int>(model.units.size());
+  model.units.push_back({.name = model.units[static_cast<std::size_t>(experts)].name + ".shared",
+                         .parameters = std::move(shared),
+                         .mesh = slices ? UnitMesh::slices : UnitMesh::rows});
+  for (BlockSpec& block : model.blocks)
+    if (std::ranges::count(block.units, experts) > 0) block.units.push_back(index);
+}
+
 /// Puts A and B behind the parameters of the unit that has W.
 void add_parameters(ModelSpec& model, const Adapters& adapters) {
   if (const auto head = adapters.find(kAdaptedHead); head != adapters.end())
     add_head_parameters(model, head->second);
-  for (UnitSpec& unit : model.units) {
+  const auto units = static_cast<int>(model.units.size());
+  for (int u = 0; u < units; ++u) {
+    UnitSpec& unit = model.units[static_cast<std::size_t>(u)];
     const std::vector<ParameterSpec> base = unit.parameters;
+    std::vector<ParameterSpec> shared;
     for (const ParameterSpec& parameter : base) {
       const auto found = adapters.find(parameter.name);
       if (found == adapters.end() || parameter.name == kAdaptedHead) continue;
-      unit.parameters.push_back(found->second.a);
-      std::ranges::copy(found->second.b, std::back_inserter(unit.parameters));
-      std::ranges::copy(found->second.magnitudes, std::back_inserter(unit.parameters));
+      const Adapter& adapter = found->second;
+      const bool beside_experts = adapter.shared_a && unit.mesh == UnitMesh::experts;
+      (beside_experts ? shared : unit.parameters).push_back(adapter.a);
+      std::ranges::copy(adapter.b, std::back_inserter(unit.parameters));
+      std::ranges::copy(adapter.magnitudes, std::back_inserter(unit.parameters));
+      std::ranges::copy(adapter.copies, std::back_inserter(model.copies));
     }
+    add_shared_parameters(model, u, std::move(shared));
   }
 }
 
@@ -162,6 +192,7 @@ void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightSt
   const Adapters adapters = choose_adapters(model, choice, adapter);
   choice.require_found(model.layers);
   refuse_of_embedding_only(adapters, adapter);
+  refuse_without_experts(adapters, adapter);
   for (BlockSpec& block : model.blocks)
     for (CallList* list : {&block.list, &block.generation})
       *list = write_adapters(*list, adapters, adapter.dropout > 0);

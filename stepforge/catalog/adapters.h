@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Low-rank adapters as a pass over a model: beside the product of a frozen matrix W there are linear(x; A) and low_rank(h, y; B),
 // and with DoRA magnitude(y; m, W, A, B). Beside the products of experts these are expert_in(x; A) and low_rank(h, y, experts; B),
-// or expert_rows(h; A) and expert_out(h; B). Beside the lookup of an embedding there are lookup(; A) and low_rank(h, y; B), and the
+// or expert_rows(h; A) and expert_out(h; B); one A of all experts is linear(x; A), and take_rows() brings what it makes to their
+// rows. Beside the lookup of an embedding there are lookup(; A) and low_rank(h, y; B), and the
 // loss of the head takes linear(x; A) and B. A, B and m are ordinary parameters in trained units; everything else (sharding, tensor
 // and expert parallelism, optimizers, checkpoints, memory) follows from the specification.
 #pragma once
@@ -60,7 +61,8 @@ inline std::string_view adapted_module(std::string_view tensor) {
 /// `frozen`, but those of also_train, the biases that adapter.bias means and the score of a reward model. Of a packed matrix, each
 /// tensor has an adapter of its own, and so has each expert. Embedding and head have one if a target names them, each its own if they
 /// are tied. With tensor parallelism A is divided like the columns of W and B like its rows, or A like the rows of an embedding; the
-/// other one is whole, and its gradient summed by the block. With expert parallelism both are where the expert is. Does nothing
+/// other one is whole, and its gradient summed by the block. With expert parallelism both are where the expert is; an A that experts
+/// share is in a unit of its own then, "layers.0.experts.shared", and the step sums its gradient over all ranks. Does nothing
 /// without adapters. Throws UsageError if a name matches nothing that can have an adapter, or something that cannot have the one
 /// described, or if adapter.bias trains nothing.
 void add_adapters(ModelSpec& model, const AdapterConfig& adapter, const WeightStorage& frozen);

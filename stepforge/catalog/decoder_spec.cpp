@@ -244,8 +244,11 @@ void add_mtp(ModelSpec& spec, const ModelConfig& model, const BundleEntry& hidde
     spec.blocks.back().units.push_back(output_unit);
     spec.blocks.back().loss_weight = model.mtp_loss_weight / static_cast<double>(model.n_mtp_layers);
     for (size_t b = first; b < spec.blocks.size(); ++b) spec.blocks[b].ahead = static_cast<int>(depth);
-    spec.copies.push_back({"embedding.weight", hf_prefix + "embed_tokens.weight"});
-    spec.copies.push_back({output, hf_prefix + "shared_head.head.weight"});
+    const auto add_copy = [&](const std::string& parameter, const char* name) {
+      spec.copies.push_back({spec.find_parameter(parameter)->sub_tensors.front().hf_name, hf_prefix + name});
+    };
+    add_copy("embedding.weight", "embed_tokens.weight");
+    add_copy(output, "shared_head.head.weight");
   }
 }
 

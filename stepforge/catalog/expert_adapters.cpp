@@ -2,6 +2,7 @@
 // Adapters of the matrices of experts (adapter_parameters.h).
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,20 @@ std::string adapter_name(const SubTensor& base, const char* factor) {
   return format("{}{}.lora_{}.weight", kAdapterPrefix, module_of(base.hf_name), factor);
 }
 
+/// A of one part, of each expert or one of all, and adds the names of its copies.
+std::vector<SubTensor> a_of_experts(const ExpertPart& part, int64_t rank, int64_t columns, Adapter& made) {
+  if (!made.shared_a) {
+    std::vector<SubTensor> of_each;
+    for (const SubTensor* tensor : part.tensors)
+      of_each.push_back(tensor_of_expert(*tensor, adapter_name(*tensor, "A"), rank, columns));
+    return of_each;
+  }
+  const std::string original = adapter_name(*part.tensors.front(), "A");
+  for (const SubTensor* tensor : std::span(part.tensors).subspan(1))
+    made.copies.push_back({original, adapter_name(*tensor, "A")});
+  return {{part.name, original, rank, {}}};
+}
+
 /// B of one part.
 ParameterSpec b_of_experts(const ParameterSpec& base, const ExpertPart& part, int64_t held, int64_t rank) {
   ParameterSpec b{.name = format("{}.lora_B.{}", base.name, part.name),
@@ -124,14 +139,16 @@ std::optional<Adapter> expert_adapter_of(const ParameterSpec& base, const Expert
     refuse_named(base, choice, reason);
   if (experts.stacked) return std::nullopt;
   const int64_t columns = base.shape.at(1);
+  const bool shared_a = adapter.experts == ExpertAdapters::shared_a;
   Adapter made{.a = {.name = base.name + ".lora_A",
                      .shape = {0, columns},
                      .sub_tensors = {},
-                     .used_share = base.used_share},
+                     .used_share = shared_a ? 1.0 : base.used_share},
                .b = {},
                .magnitudes = {},
                .low_rank = {.parts = {}, .experts = experts.experts},
-               .sums = false};
+               .sums = false,
+               .shared_a = shared_a};
   std::vector<std::vector<SubTensor>> a;  // of each part
   int64_t ranks = 0;
   int64_t row = 0;
@@ -142,15 +159,12 @@ std::optional<Adapter> expert_adapter_of(const ParameterSpec& base, const Expert
     made.low_rank.parts.push_back({ranks, begin, choice.ranks.scale(part.module(0))});
     made.b.push_back(b_of_experts(base, part, experts.experts, rank));
     made.b.back().lr_factor = adapter.b_lr_ratio;
-    std::vector<SubTensor>& tensors = a.emplace_back();
-    for (const SubTensor* tensor : part.tensors) {
-      tensors.push_back(tensor_of_expert(*tensor, adapter_name(*tensor, "A"), rank, columns));
-      tensors.back().init = initial_a(adapter.init, rank, columns);
-    }
+    for (SubTensor& tensor : a.emplace_back(a_of_experts(part, rank, columns, made)))
+      tensor.init = initial_a(adapter.init, rank, columns);
     ranks += rank;
   }
   if (made.b.empty()) return std::nullopt;
-  made.a.shape[0] = experts.experts * ranks;
+  made.a.shape[0] = (shared_a ? 1 : experts.experts) * ranks;
   // In the order of the rows of A: expert by expert.
   for (std::size_t e = 0; e < a.front().size(); ++e)
     for (std::vector<SubTensor>& tensors : a) made.a.sub_tensors.push_back(std::move(tensors[e]));

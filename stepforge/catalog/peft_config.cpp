@@ -37,7 +37,8 @@ Modules modules_of(const ModelSpec& model) {
       for (const SubTensor& tensor : parameter.sub_tensors) {
         const std::string& name = tensor.hf_name;
         if (is_adapter_tensor(name)) {
-          if (name.ends_with(kSuffixA) || name.ends_with(kEmbeddingSuffixA))
+          // Experts may have one A together.
+          if (name.ends_with(kSuffixB) || name.ends_with(kEmbeddingSuffixB))
             found.adapted.emplace_back(adapted_module(name));
         } else {
           found.others.emplace(module_of(name));

@@ -237,6 +237,12 @@ void untie(ModelConfig& config, const ModelSpec& model, TensorFolder& weights) {
     weights.add_name(model.find_parameter(tie.parameter)->sub_tensors.front().hf_name, tie.hf_alias);
 }
 
+void name_shared_factors(const ModelSpec& model, TensorFolder& weights) {
+  for (const CopySpec& copy : model.copies)
+    if (is_adapter_tensor(copy.hf_name) && weights.find(copy.original) != nullptr)
+      weights.add_name(copy.original, copy.hf_name);
+}
+
 namespace {
 
 /// The tensor of the base whose copy this is: a tied head is the embedding.
@@ -325,6 +331,31 @@ AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const Mod
   return deltas;
 }
 
+namespace {
+
+/// A tensor of a folder of PEFT, and that of the model which it is.
+struct SavedTensor {
+  std::string name;
+  NamedTensor source;
+};
+
+/// All that is trained, and what experts share under the name of each.
+std::vector<SavedTensor> saved_tensors(const ModelSpec& model, const TrainedBiases& biases) {
+  std::multimap<std::string_view, std::string_view> copies;
+  for (const CopySpec& copy : model.copies)
+    if (is_adapter_tensor(copy.hf_name)) copies.emplace(copy.original, copy.hf_name);
+  std::vector<SavedTensor> saved;
+  for (const NamedTensor& tensor : named_tensors(model)) {
+    if (!model.units.at(tensor.unit).trainable) continue;
+    saved.push_back({saved_name(tensor.name, biases), tensor});
+    const auto [begin, end] = copies.equal_range(tensor.name);
+    for (auto copy = begin; copy != end; ++copy) saved.push_back({std::string(copy->second), tensor});
+  }
+  return saved;
+}
+
+}  // namespace
+
 void export_adapter(const fs::path& folder, const AdapterConfig& config, const ModelSpec& model,
                     const TensorFolder& weights, const std::string& base, const Tokenizer* tokenizer,
                     DType dtype, const InitialAdapter* taken) {
@@ -337,26 +368,23 @@ void export_adapter(const fs::path& folder, const AdapterConfig& config, const M
   if (fs::exists(fs::symlink_status(folder)))
     throw UsageError(
         format("{} exists already and is not overwritten; choose a different folder", folder.string()));
-  std::vector<NamedTensor> tensors = named_tensors(model);
-  std::erase_if(tensors, [&](const NamedTensor& tensor) { return !model.units.at(tensor.unit).trainable; });
-  const TrainedBiases biases(config.bias, model);
+  const std::vector<SavedTensor> tensors = saved_tensors(model, TrainedBiases(config.bias, model));
   std::vector<TensorSpec> specs;
-  for (const NamedTensor& tensor : tensors) {
-    specs.push_back({saved_name(tensor.name, biases), dtype, tensor.shape});
+  for (const auto& [name, tensor] : tensors) {
+    specs.push_back({name, dtype, tensor.shape});
     if (tensor.name.ends_with(kEmbeddingSuffixA)) std::ranges::reverse(specs.back().shape);
     if (taken == nullptr || !is_adapter_factor(tensor.name)) continue;
     specs.back().shape.at(tensor.name.ends_with(kSuffixA) ? 0 : 1) *= 2;
   }
   StagedFolder staged(folder);
   SafetensorsWriter writer(staged.staging() / kPeftWeightsFile, specs, {{"format", "pt"}});
-  for (const NamedTensor& tensor : tensors) {
+  for (const auto& [name, tensor] : tensors) {
     at::Tensor values = read_whole(weights, tensor.name);
     if (taken != nullptr && is_adapter_factor(tensor.name))
       values = beside_whole(tensor.name, values, *taken);
     values = values.to(scalar_type(dtype));
     if (tensor.name.ends_with(kEmbeddingSuffixA)) values = values.t().contiguous();
-    writer.write(saved_name(tensor.name, biases),
-                 {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
+    writer.write(name, {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
   }
   writer.finish();
   write_file_atomic(

@@ -69,6 +69,10 @@ class AdapterDeltas {
 /// Makes an untied model of a tied one: the head has the values of the embedding under its own name. `model` is that of `config`.
 void untie(ModelConfig& config, const ModelSpec& model, TensorFolder& weights);
 
+/// Gives what several experts share (ModelSpec::copies) the names of all of them, as files of PEFT have it, in the tensors of a
+/// checkpoint of `model`.
+void name_shared_factors(const ModelSpec& model, TensorFolder& weights);
+
 /// The adapters that a command line names: "FOLDER" or "FOLDER=0.5", a folder of PEFT with its weight. `own`: the biases that
 /// an adapter of the model itself replaces. Throws as the functions above, and UsageError if several adapters replace biases.
 AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model,

@@ -114,6 +114,8 @@ bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const Sto
 constexpr const char* kUntie =
     "to which the model ties it; to keep both, untie the model: "
     "\"tie_word_embeddings\": false in config.json, model.tie_embeddings = false in a Stepforge config";
+constexpr const char* kSharedA =
+    "and with adapter.experts = \"shared_a\" all experts of a layer have one A; set it to \"each\"";
 constexpr const char* kShared =
     "which layers of multi-token prediction share with the model; to leave these layers out, set "
     "model.n_mtp_layers = 0, or \"num_nextn_predict_layers\": 0 in config.json";
@@ -151,13 +153,15 @@ TensorComparison require_fit(const TensorFolder& folder, const ModelSpec& model,
       tensor.shape.at(0) = options.stored_vocabulary;
   }
   expect_weights(comparison, folder, tensors);
-  const auto allow_copy = [&](const std::string& hf_name, const std::string& parameter, const char* why) {
-    comparison.allow(hf_name, [&](const StoredTensor& copy) {
-      return fault_of_copy(folder, copy, model.find_parameter(parameter)->sub_tensors.front().hf_name, why);
+  const auto allow_copy = [&](const std::string& hf_name, const std::string& original, const char* why) {
+    comparison.allow(hf_name, [&folder, original, why](const StoredTensor& copy) {
+      return fault_of_copy(folder, copy, original, why);
     });
   };
-  for (const TieSpec& tie : model.ties) allow_copy(tie.hf_alias, tie.parameter, kUntie);
-  for (const CopySpec& copy : model.copies) allow_copy(copy.hf_name, copy.parameter, kShared);
+  for (const TieSpec& tie : model.ties)
+    allow_copy(tie.hf_alias, model.find_parameter(tie.parameter)->sub_tensors.front().hf_name, kUntie);
+  for (const CopySpec& copy : model.copies)
+    allow_copy(copy.hf_name, copy.original, is_adapter_tensor(copy.hf_name) ? kSharedA : kShared);
   const fs::path where = folder.files().at(0).path().parent_path();
   comparison.finish(
       format("the weights in {} do not fit the model", where.string()),
@@ -201,8 +205,7 @@ std::vector<ExportedTensor> exported_tensors(const ModelSpec& model, bool stacke
     tensors.back().sources.push_back(std::move(tensor));
   }
   for (const CopySpec& copy : model.copies) {
-    const std::string& original = model.find_parameter(copy.parameter)->sub_tensors.front().hf_name;
-    const auto source = std::ranges::find(tensors, original, &ExportedTensor::name);
+    const auto source = std::ranges::find(tensors, copy.original, &ExportedTensor::name);
     tensors.push_back({copy.hf_name, source->shape, source->sources});
   }
   return tensors;

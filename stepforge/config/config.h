@@ -339,6 +339,11 @@ constexpr ChoiceNames<3> choice_names(AdapterBias) {
   return {"none", "all", "lora_only"};
 }
 
+enum class ExpertAdapters : uint8_t { each, shared_a };
+constexpr ChoiceNames<2> choice_names(ExpertAdapters) {
+  return {"each", "shared_a"};
+}
+
 struct AdapterPatternConfig {
   std::string pattern;
   int64_t rank = 0;
@@ -356,6 +361,7 @@ struct AdapterConfig {
   std::vector<std::string> targets = {"all-linear"};
   std::vector<int64_t> layers;
   std::vector<AdapterPatternConfig> patterns;
+  ExpertAdapters experts = ExpertAdapters::each;
   bool rslora = false;
   AdapterInit init = AdapterInit::kaiming;
   int64_t svd_iterations = 0;

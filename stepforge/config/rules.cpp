@@ -101,6 +101,9 @@ void check_adapter(const RuleCheck& check) {
   check.require(
       !takes_parts || config.adapter.from.empty(), {"adapter.init", "adapter.from"},
       "an adapter from a folder starts with its own values, beside whole weights; remove one of the two");
+  check.require(
+      !takes_parts || config.adapter.experts == ExpertAdapters::each, {"adapter.init", "adapter.experts"},
+      "the singular parts of each expert have an A of their own; set experts = \"each\", or another init");
 }
 
 void check_model(const RuleCheck& check) {

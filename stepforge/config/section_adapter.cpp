@@ -44,6 +44,10 @@ SchemaOf<AdapterConfig> adapter_section() {
       .tables("patterns", &AdapterConfig::patterns, pattern_table(),
               "Modules with a rank or alpha of their own: one table {pattern, rank, alpha} each; the first "
               "that matches counts.")
+      .field(
+          "experts", &AdapterConfig::experts,
+          "What the experts of a layer have of their own, if targets names them: with each A and B, with shared_a "
+          "only B, and one A for each of their matrices (gate, up and down) serves all of them.")
       .field("rslora", &AdapterConfig::rslora,
              "Whether alpha is divided by the square root of the rank instead (arXiv:2312.03732).")
       .field(

@@ -42,8 +42,7 @@ ValueType through_weight(const TypePlace& place, ValueType x, ValueType gradient
       return channels;
     case Division::whole:
       for (const CallWeight& part : place.weights())
-        add_weight(place, weights, part.name,
-                   of_other_tokens(x) || gradient == partial ? partial : replicated);
+        add_weight(place, weights, part.name, x != replicated || gradient == partial ? partial : replicated);
       return gradient;
   }
   return gradient;

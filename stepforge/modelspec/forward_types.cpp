@@ -25,7 +25,9 @@ ValueType by_weight(const TypePlace& place, ValueType x, ValueType by_rows) {
       place.require_type(x, channels, "the input of the experts of a rank, the rows that take them,");
       return channels;
     case Division::whole:
-      place.require(x != channels, "a part of the channels (S(channels)) meets a weight that is not divided");
+      // Over experts these are rows that were sent to this rank, with all of their channels.
+      place.require(x != channels || place.axis.axis == BlockAxis::experts,
+                    "a part of the channels (S(channels)) meets a weight that is not divided");
       return x;
   }
   return x;

@@ -116,11 +116,11 @@ struct TieSpec {
   std::string hf_alias;   ///< the name of a copy in Hugging Face files: "lm_head.weight"
 };
 
-/// A copy of a parameter that Hugging Face files of the model have, under another name: of embedding and head for a layer
-/// of multi-token prediction.
+/// A copy of a tensor that Hugging Face files of the model have, under another name: of embedding and head for a layer
+/// of multi-token prediction, and of an A of an adapter that experts share for each of the others.
 struct CopySpec {
-  std::string parameter;  ///< "embedding.weight"
-  std::string hf_name;    ///< "model.layers.61.embed_tokens.weight"
+  std::string original;  ///< "model.embed_tokens.weight"
+  std::string hf_name;   ///< "model.layers.61.embed_tokens.weight"
 };
 
 /// A whole model, or what one rank holds of it: parts of tensors (tensor parallelism), or the blocks of some

@@ -66,7 +66,8 @@ class ValueTypeError : public Error {
 ///   parallelism); then it gathers X again for the gradient of a trained weight, once.
 /// - linear_add: as linear of the first operand; the second has the type of the result and gets its gradient.
 /// - linear by the weights of this rank's experts: X and G are S(channels), the rows that take them; the gradient is of
-///   its own part and not summed.
+///   its own part and not summed. By a whole weight, which experts on all ranks share: the result is S(channels), and the
+///   gradient of the weight P.
 /// - Over experts, what a block takes and makes is S(channels) if it is dispatched to it, and otherwise V; only a
 ///   dispatch and the combination of its results change that, and both belong to one block.
 /// - attention of S(tokens) gathers or shifts keys in forward, and sums or shifts their gradients in backward, once.

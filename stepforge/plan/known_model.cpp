@@ -110,7 +110,7 @@ std::vector<std::string> settings_from_adapter(const fs::path& peft) {
   std::vector<std::string> settings;
   for (const Field& field : adapter.table->fields())
     if (field.name != "from" && field.name != "init" && field.name != "svd_iterations" &&
-        field.name != "b_lr_ratio")
+        field.name != "b_lr_ratio" && field.name != "experts")
       settings.push_back(format("adapter.{}={}", field.name, toml_value(field, field.slot(owner))));
   return settings;
 }

@@ -345,6 +345,7 @@ Config small_exact_job(const Config& config, int world_size) {
   if (config.adapter.enabled()) {
     job.adapter = exact_adapters(exact_model_of(job), small_targets(planned.whole));
     job.adapter.type = config.adapter.type;
+    job.adapter.experts = config.adapter.experts;
     job.adapter.dropout = config.adapter.dropout > 0 ? 0.5 : 0;
     job.adapter.bias = config.adapter.bias;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,8 +12,10 @@
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/adapters.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/peft_config.h"
 #include "stepforge/modelspec/call_kind.h"
 #include "stepforge/modelspec/calls/experts.h"
+#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/low_rank.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/value_types.h"
@@ -164,6 +167,81 @@ TEST(ExpertAdapters, AreOnTheRanksThatHaveTheExperts) {
       for (const SubTensor& tensor : parameter.sub_tensors)
         EXPECT_EQ(rows[tensor.hf_name], tensor.rows) << tensor.hf_name;
   }
+}
+
+AdapterConfig lora_with_shared_a(Strings targets = {kAllExperts}) {
+  AdapterConfig adapter = lora_of_experts(std::move(targets));
+  adapter.experts = ExpertAdapters::shared_a;
+  return adapter;
+}
+
+TEST(ExpertAdapters, WithASharedAHaveOneForEachMatrixAndBForEachExpert) {
+  AdapterConfig adapter = lora_with_shared_a();
+  adapter.patterns = {{.pattern = "gate_proj", .rank = 2, .alpha = 6}};
+  const ModelSpec model = adapted_experts(adapter);
+  const ParameterSpec& a = expert_parameter(model, "expert_gate_up.lora_A");
+  EXPECT_EQ(a.shape, (std::vector<int64_t>{2 + 4, 24}));
+  EXPECT_EQ(hf_names(a), (Strings{peft_name(0, "gate_proj", "A"), peft_name(0, "up_proj", "A")}));
+  EXPECT_EQ(a.used_share, 1.0) << "every token uses it";
+  EXPECT_EQ(expert_parameter(model, "expert_gate_up.lora_B.up").shape, (std::vector<int64_t>{6 * 20, 4}));
+  EXPECT_EQ(expert_parameter(model, "expert_down.lora_A").shape, (std::vector<int64_t>{4, 20}));
+  std::map<std::string, std::string> copies;
+  for (const CopySpec& copy : model.copies) copies[copy.hf_name] = copy.original;
+  EXPECT_EQ(copies.size(), static_cast<size_t>(model.layers * 3 * 5));
+  EXPECT_EQ(copies[peft_name(4, "up_proj", "A")], peft_name(0, "up_proj", "A"));
+  EXPECT_EQ(peft_config(adapter, model, "base")["target_modules"],
+            Json({"down_proj", "gate_proj", "up_proj"}));
+}
+
+TEST(ExpertAdapters, WithASharedAMultiplyTokensByItAndRowsByB) {
+  AdapterConfig adapter = lora_with_shared_a();
+  adapter.patterns = {{.pattern = "gate_proj", .rank = 2, .alpha = 6}};
+  const ModelSpec model = adapted_experts(adapter);
+  const Call& base = expert_call(model, "expert_gate_up");
+  const Call& a = expert_call(model, "expert_gate_up.A");
+  EXPECT_TRUE(a.is(kLinear));
+  EXPECT_EQ(a.operands, std::vector{base.operands.front()});
+  const Call& rows = expert_call(model, "expert_gate_up.rows");
+  EXPECT_TRUE(rows.is(kTakeRows));
+  EXPECT_EQ(rows.operands,
+            (std::vector{a.results.front(), base.operands[1], base.operands[2], base.operands[3]}));
+  const Call& b = expert_call(model, "expert_gate_up.B");
+  EXPECT_EQ(b.operands.front(), rows.results.front());
+  EXPECT_EQ(attributes_of<LowRankAttributes>(b).experts, 6);
+  EXPECT_EQ(attributes_of<LowRankAttributes>(b).parts.at(1).rank_begin, 2);
+  const Call& down = expert_call(model, "expert_down.A");
+  EXPECT_TRUE(down.is(kExpertRows));
+  EXPECT_EQ(down.operands.size(), 1U) << "no matter whose rows they are";
+  EXPECT_EQ(attributes_of<ExpertRowsAttributes>(down).experts, 1);
+  EXPECT_DOUBLE_EQ(attributes_of<ExpertRowsAttributes>(down).scale, 2.0);
+}
+
+/// Each rank has rows of all ranks for its experts.
+TEST(ExpertAdapters, ASharedAIsShardedAndSummedOverAllRanksThatHaveOtherTokens) {
+  for (const bool divided : {false, true}) {
+    const TensorParallel tensor{.degree = divided ? 2 : 1, .sequence = divided};
+    ModelSpec part = model_spec(small_model("qwen3_moe", 8, 4), 64, tensor, {}, {}, {.rank = 1, .degree = 3});
+    add_adapters(part, lora_with_shared_a(), {DType::bf16});
+    const auto unit = std::ranges::find(part.units, "layers.0.experts.shared", &UnitSpec::name);
+    ASSERT_NE(unit, part.units.end());
+    EXPECT_TRUE(unit->trainable);
+    EXPECT_EQ(unit->mesh, divided ? UnitMesh::slices : UnitMesh::rows);
+    ASSERT_EQ(unit->parameters.size(), 2U);
+    for (const ParameterSpec& a : unit->parameters) EXPECT_FALSE(a.is_sliced()) << a.name;
+    const ParameterSpec& b = expert_parameter(part, "expert_down.lora_B.down");
+    EXPECT_EQ(b.shape, (std::vector<int64_t>{2 * 24, 4}));
+    check_value_types(part);
+    if (!divided) continue;
+    unit->mesh = UnitMesh::rows;
+    EXPECT_THROW(check_value_types(part), ValueTypeError);
+  }
+}
+
+TEST(ExpertAdapters, ASharedAWithoutExpertsIsRefused) {
+  for (const char* family : {"qwen3_moe", "gpt_oss"})
+    EXPECT_CONTAINS(
+        message_of<UsageError>([&] { adapted_experts(lora_with_shared_a({"all-linear"}), {}, family); }),
+        "adapter.experts = \"shared_a\"", "adapter.targets");
 }
 
 TEST(ExpertAdapters, OfSomeExpertsOrSeveralRanksAreRefused) {

@@ -37,6 +37,14 @@ TEST(ModelRules, RopeScalingFactorsAreInOrder) {
   }
 }
 
+TEST(AdapterRules, SingularPartsOfExpertsHaveNoCommonA) {
+  Strings pissa{"adapter.type=lora", "adapter.init=pissa", "checkpoint.initial_load_path=model"};
+  EXPECT_EQ(error_of("", pissa), "");
+  pissa.emplace_back("adapter.experts=shared_a");
+  EXPECT_CONTAINS(error_of("", pissa), "adapter.init = \"pissa\"", "adapter.experts = \"shared_a\"",
+                  "set experts = \"each\"");
+}
+
 TEST(TokenizerRules, ABytesTokenizerHasNoFile) {
   EXPECT_EQ(error_of("[tokenizer]\npath = \"x\"\n"),
             "default: tokenizer.type = \"bytes\" and run.toml:2:8: tokenizer.path = \"x\": a bytes tokenizer "

@@ -161,6 +161,7 @@ struct ExpertCalls {
   int64_t count = 5;
   bool stacked = false;
   bool adapted = false;
+  bool shared_a = false;  ///< of the adapters
 
   int write(ListWriter& w, Weights& p) const {
     const ExpertsAttributes attributes{count, 2, stacked};
@@ -173,8 +174,7 @@ struct ExpertCalls {
     int gate_up =
         w.call(kExpertIn, "gate_up", {x, experts, slots, rows}, matrices(p, "gate_up", 12, 8), attributes);
     if (adapted) {
-      const int h = w.call(kExpertIn, "gate_up.A", {x, experts, slots, rows},
-                           {p.add("gate_up_a", {count * 4, 12})}, attributes);
+      const int h = write_a(w, p, {x, experts, slots, rows});
       gate_up = w.call(kLowRank, "gate_up.B", {h, gate_up, experts},
                        {p.add("gate_b", {count * 4, 1}), p.add("up_b", {count * 4, 3})},
                        LowRankAttributes{{{0, 0, 0.5}, {1, 4, 2.0}}, count});
@@ -187,14 +187,25 @@ struct ExpertCalls {
     if (stacked) taken.push_back(weights);
     const int down = w.call(kExpertOut, "down", std::move(taken), matrices(p, "down", 4, 12), attributes);
     if (!adapted) return down;
-    const int h = w.call(kExpertRows, "down.A", {hidden, experts}, {p.add("down_a", {count * 2, 4})},
-                         ExpertRowsAttributes{count, 1.5});
+    const int64_t own = shared_a ? 1 : count;
+    const int h = w.call(kExpertRows, "down.A", shared_a ? std::vector{hidden} : std::vector{hidden, experts},
+                         {p.add("down_a", {own * 2, 4})}, ExpertRowsAttributes{own, 1.5});
     const int added = w.call(kExpertOut, "down.B", {h, experts, slots, rows},
                              {p.add("down_b", {count * 12, 2})}, attributes);
     return w.call(kAdd, "down.sum", {down, added});
   }
 
  private:
+  /// Of gate and up, of tokens and where their rows are.
+  int write_a(ListWriter& w, Weights& p, std::vector<int> operands) const {
+    const ExpertsAttributes attributes{count, 2, stacked};
+    if (!shared_a)
+      return w.call(kExpertIn, "gate_up.A", std::move(operands), {p.add("gate_up_a", {count * 4, 12})},
+                    attributes);
+    operands.front() = w.call(kLinear, "gate_up.A", {operands.front()}, {p.add("gate_up_a", {4, 12})});
+    return w.call(kTakeRows, "gate_up.rows", std::move(operands), {}, attributes);
+  }
+
   std::vector<const ParameterSpec*> matrices(Weights& p, const std::string& name, int64_t in,
                                              int64_t out) const {
     if (!stacked) return {p.add(name, {count * out, in})};
@@ -309,6 +320,8 @@ std::vector<CallCase> call_cases() {
        [](ListWriter& w, Weights& p) {
          return ExpertCalls{.count = 2 * kTokens + 3, .adapted = true}.write(w, p);
        }},
+      {"experts_that_share_a",
+       [](ListWriter& w, Weights& p) { return ExpertCalls{.adapted = true, .shared_a = true}.write(w, p); }},
       {"dropout",
        [](ListWriter& w, Weights&) {
          return w.call(kDropout, "dropped", {input_of(w, 12)}, {}, DropoutAttributes{});

@@ -94,6 +94,7 @@ TEST(UnreadOptions, ThatAnotherChoiceExcludesAreRefused) {
       {"sampling.freq=2", "sampling.temperature=0", "sampling.top_k=4"},
       {"checkpoint.resume=false", "checkpoint.load_step=3"},
       {"checkpoint.enable=false", "adapter.type=lora", "adapter.svd_iterations=3"},
+      {"checkpoint.enable=false", "adapter.type=lora", "adapter.experts=shared_a"},
       {"training.callbacks=[\"logging\"]", "sampling.freq=2"},
       {"training.callbacks=[\"logging\"]", "checkpoint.last_save_in_hf=true"},
       {"parallelism.context_parallel_degree=4", "parallelism.ulysses_degree=4"},

@@ -7,6 +7,7 @@
 #include "stepforge/checkpoint/adapter_folder.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "tests/checkpoint/stacked_files.h"
+#include "tests/support/throws.h"
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
@@ -41,6 +42,8 @@ Strings expert_lora(const Strings& more = {}) {
   return Strings{"adapter.type=lora", "adapter.rank=4", R"(adapter.targets=all-linear,.*\.experts\..*)"} +
          more;
 }
+
+const Strings kSharedA = expert_lora({"adapter.experts=shared_a"});
 
 double first_loss(const Strings& run) {
   const Strings one_step{"training.steps=1", "checkpoint.enable=false", "optimizer.lr=0"};
@@ -151,6 +154,24 @@ TEST(ExpertAdapterRun, OfSpreadExpertsHasTheCurveOfOneRank) {
   expect_curve(continued, {one.at(2), one.at(3)}, "continued by one rank", kExpertCurve);
 }
 
+TEST(ExpertAdapterRun, WithASharedAHasTheCurveOfOneRank) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  const Records one = TestRun(mixture_run(folder, "one", base, kSharedA)).run();
+  int number = 0;
+  for (const auto& [ranks, layout] : std::vector<std::pair<int, Strings>>{
+           {2, {kSpreadOverTwo}},
+           {2, {kSpreadOverTwo, "parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=full"}},
+           {4, {kSpreadOverTwo}}}) {
+    const std::string name = format("spread{}", ++number);
+    const auto records = RankThreads(ranks).run(mixture_run(folder, name, base, kSharedA + layout));
+    expect_curve(records.at(0), one, name + ": " + join(layout, " "), kExpertCurve);
+  }
+  const Records continued =
+      TestRun(mixture_run(folder, "spread1", base, kSharedA + Strings{"checkpoint.load_step=2"})).run();
+  expect_curve(continued, {one.at(2), one.at(3)}, "continued by one rank", kExpertCurve);
+}
+
 TEST(ExpertAdapterRun, OfCodesHasTheCurveOfOneRank) {
   const TempFolder folder;
   const Strings blocks{"model.dim=128",     "model.n_heads=4",       "model.n_kv_heads=2",
@@ -189,6 +210,46 @@ TEST(ExpertAdapterRun, IsExportedAsAFolderOfPeftThatARunStartsFrom) {
     EXPECT_EQ(stored_bytes(left, name), stored_bytes(right, name)) << name;
   }
   EXPECT_EQ(compared, 2 * (4 + 4 * 3) * 2) << "layers, matrices of attention and of experts, A and B";
+}
+
+/// PEFT knows no A of several modules.
+TEST(ExpertAdapterRun, WithASharedAIsExportedWithACopyForEachExpert) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  TestRun run(mixture_run(folder, "first", base, kSharedA + Strings{"checkpoint.last_save_in_hf=true"}));
+  run.run();
+  const fs::path adapter = folder / "first" / "hf" / "step-4";
+  const TensorFolder saved({adapter / "adapter_model.safetensors"});
+  const auto name_of = [](int expert, const char* factor) {
+    return format("base_model.model.model.layers.1.mlp.experts.{}.up_proj.lora_{}.weight", expert, factor);
+  };
+  for (int expert = 1; expert < 4; ++expert) {
+    EXPECT_EQ(stored_bytes(saved, name_of(expert, "A")), stored_bytes(saved, name_of(0, "A"))) << expert;
+    EXPECT_NE(stored_bytes(saved, name_of(expert, "B")), stored_bytes(saved, name_of(0, "B"))) << expert;
+  }
+  TensorFolder own = stored_at(folder, "first", 4);
+  EXPECT_EQ(own.find(name_of(1, "A")), nullptr) << "a checkpoint has it once";
+  const Strings from{"adapter.from=" + adapter.string()};
+  const double shared = first_loss(mixture_run(folder, "shared", base, from + Strings{kSharedA.back()}));
+  EXPECT_NEAR(first_loss(mixture_run(folder, "each", base, from)), shared, 2e-5 * shared);
+  name_shared_factors(run.trainer().job.whole, own);
+  AdapterDeltas of_run;
+  of_run.add(run.trainer().config.adapter, own, 1.0, /*replaces=*/false);
+  EXPECT_EQ(of_run.names().size(), read_adapters({adapter.string()}, run.trainer().job.whole).names().size());
+}
+
+TEST(ExpertAdapterRun, WithASharedAStartsFromNoFolderWhoseExpertsDiffer) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  TestRun(mixture_run(
+              folder, "each", base,
+              expert_lora({"checkpoint.last_save_in_hf=true", "training.steps=1", "checkpoint.interval=1"})))
+      .run();
+  const Strings from{"adapter.from=" + (folder / "each" / "hf" / "step-1").string()};
+  const std::string refusal = message_of<Error>(
+      [&] { first_loss(mixture_run(folder, "shared", base, from + Strings{kSharedA.back()})); });
+  EXPECT_CONTAINS(refusal, "experts.3.up_proj.lora_A.weight", "adapter.experts = \"shared_a\"",
+                  "set it to \"each\"");
 }
 
 TEST(ExpertAdapterRun, IsMergedIntoAModelThatComputesTheSame) {

@@ -18,9 +18,11 @@ quantization: matrices of layers with whole blocks in each row; other frozen wei
 
 PEFT has adapters of single experts only in files of older versions: it reads them as adapters of the stacked tensors of transformers 5, in
 which gate and up share A, one below the other, and B is zero outside two blocks. So such a file is written here, and no gradient flows to
-these zeros.
+these zeros. One A of all experts (adapter.experts = "shared_a") is a file in which they have equal ones; PyTorch then trains one parameter that is
+repeated for each expert.
 """
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +32,7 @@ from bitsandbytes import functional as bits
 from model_oracle import qwen3_moe, randomize, save_model
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
+from torch.nn.utils import parametrize
 from train_oracle import (
     BYTE_VOCABULARY, LENGTH, LR, MAX_NORM, MODELS, ROWS, SIZES, STEPS, TOLERANCE, WEIGHT_DECAY, WEIGHT_TOLERANCE, make_letters, run, tokens_of_step,
     worst_relative, write_config, write_text,
@@ -62,6 +65,9 @@ CASES = {
     "one layer": ("olmo2", {"r": 4, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj"], "layers_to_transform": [1]}),
     "experts": ("mixtral", {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "w1", "w2", "w3"]}),
     "experts and attention": ("qwen3_moe, no dense layer", {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj", "gate_proj", "up_proj", "down_proj"]}),
+    "experts with one A": ("mixtral", {"r": 4, "lora_alpha": 6, "target_modules": ["w1", "w2", "w3"]}),
+    "attention and experts with one A": ("qwen3_moe, no dense layer", {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj", "gate_proj", "up_proj",
+                                                                                                                 "down_proj"]}),
     "second matrix of experts": ("mixtral", {"r": 5, "lora_alpha": 5, "target_modules": ["w2"]}),
     "all biases": ("qwen2", {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "down_proj"], "bias": "all"}),
     "biases of q and v": ("qwen2", {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "up_proj"], "bias": "lora_only"}),
@@ -137,29 +143,52 @@ def with_adapter(base, folder, settings, seed):
     return model
 
 
-def with_expert_adapters(base, folder, settings, seed):
+class OneForAll(torch.nn.Module):
+    """One matrix instead of those of all experts, one below the other."""
+
+    def __init__(self, experts):
+        super().__init__()
+        self.experts = experts
+
+    def forward(self, matrix):
+        return matrix.repeat(self.experts, 1)
+
+    def right_inverse(self, matrices):
+        first, *others = matrices.chunk(self.experts)
+        assert all(torch.equal(first, other) for other in others)
+        return first.clone()
+
+
+def with_expert_adapters(base, folder, settings, seed, one_a):
     """The same of single experts."""
     generator = torch.Generator().manual_seed(seed)
-    tensors = {}
+    tensors, shared = {}, {}
     for name, weight in load_file(folder / "model/model.safetensors").items():
         module = name.removesuffix(".weight")
         if module.rsplit(".", 1)[-1] not in settings["target_modules"]:
             continue
         prefix = f"base_model.model.{module}.lora_"
-        tensors[f"{prefix}A.weight"] = torch.randn(settings["r"], weight.shape[1], generator=generator) * weight.shape[1] ** -0.5
+        a = torch.randn(settings["r"], weight.shape[1], generator=generator) * weight.shape[1] ** -0.5
+        if one_a:
+            a = shared.setdefault(re.sub(r"experts\.\d+", "experts", module), a).clone()
+        tensors[f"{prefix}A.weight"] = a
         tensors[f"{prefix}B.weight"] = torch.randn(weight.shape[0], settings["r"], generator=generator) * 0.02
     (folder / "peft").mkdir()
     save_file(tensors, folder / "peft/adapter_model.safetensors", {"format": "pt"})
     (folder / "peft/adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "task_type": "CAUSAL_LM", **settings}))
     model = PeftModel.from_pretrained(base, folder / "peft", is_trainable=True)
+    for module in list(model.modules()):
+        if one_a and getattr(module, "num_experts", 1) > 1 and hasattr(module, "lora_A"):
+            parametrize.register_parametrization(module.lora_A["default"], "weight", OneForAll(module.num_experts))
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_hook(lambda gradient, inside=parameter.detach() != 0: gradient * inside)
     return model
 
 
-def lora_parameters(model):
-    return {key: parameter.detach() for key, parameter in model.named_parameters() if "lora_" in key}
+def lora_weights(model):
+    """By the names of their modules, repeated where experts have one A."""
+    return {name: module.weight.detach() for name, module in model.named_modules() if "lora_" in name and hasattr(module, "weight")}
 
 
 def products(tensors):
@@ -191,12 +220,14 @@ def check(program, seed, name):
         write_text(folder / "text.txt", letters)
         write_config(folder, base)
         torch.manual_seed(seed)
-        of_experts = "experts" in name
-        model = (with_expert_adapters if of_experts else with_adapter)(base, folder, settings, seed)
+        of_experts, one_a = "experts" in name, "one A" in name
+        model = with_expert_adapters(base, folder, settings, seed, one_a) if of_experts else with_adapter(base, folder, settings, seed)
         frozen = FROZEN_TYPES.get(name, "fp32")
         if frozen == "nf4":
             round_frozen(model)
         start = pissa_arguments(settings) if is_pissa(settings) else [f"adapter.from={folder / 'peft'}"]
+        if one_a:
+            start.append("adapter.experts=shared_a")
         run([program, "train", folder / "run.toml", *start, f"model.frozen_dtype={frozen}", f"adapter.b_lr_ratio={B_RATES.get(name, 1.0)}"])
         records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         steps = [record for record in records if record["kind"] == "train"]
@@ -204,14 +235,15 @@ def check(program, seed, name):
         run([program, "export", folder / "run", folder / "adapter"])
         run([program, "export", folder / "run", folder / "merged", "--merge"])
         opened = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32), folder / "adapter").eval()
-        model.save_pretrained(folder / "expected", path_initial_model_for_weight_conversion=str(folder / "peft") if is_pissa(settings) else None)
+        if not of_experts:
+            model.save_pretrained(folder / "expected", path_initial_model_for_weight_conversion=str(folder / "peft") if is_pissa(settings) else None)
         # PEFT does not save what it has read of single experts under their names.
         expected, got = (load_file(folder / part / "adapter_model.safetensors") for part in ("peft" if of_experts else "expected", "adapter"))
         # PEFT saves copies of the frozen weights beside adapters of embedding and head.
         expected = {key: value for key, value in expected.items() if not key.endswith(".base_layer.weight")}
         same_names = expected.keys() == got.keys()
         if of_experts:
-            expected, got = lora_parameters(model), lora_parameters(opened)
+            expected, got = lora_weights(model), lora_weights(opened)
         if is_pissa(settings):
             expected, got = products(expected), products(got)
         weights = max((got[key] - expected[key]).abs().max().item() / expected[key].abs().max().item() for key in expected) if same_names else 9.9

@@ -29,6 +29,7 @@ ModelSpec spec_of(const Config& config) {
 /// `taken`: FrozenWeights::taken of a checkpoint.
 ModelFiles open_files(KnownModel known, TensorFolder weights, const std::string& taken = "") {
   ModelSpec spec = spec_of(known.config);
+  name_shared_factors(spec, weights);
   Json generation = read_generation_config(known.folder);
   auto initial = initial_adapter_of(known.folder, known.config.adapter, spec, taken);
   return {std::move(known), std::move(spec), std::move(weights), std::move(generation), std::move(initial)};

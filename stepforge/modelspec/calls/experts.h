@@ -3,13 +3,19 @@
 //
 //   sort_rows(experts) -> slots, rows                            where the rows of each token are
 //   expert_in(x, experts, slots, rows; matrices, bias)           -> of each row of a token its expert's product
-//   expert_rows(h, experts; matrices)                            -> of each row its expert's product, times a scale
+//   take_rows(h, experts, slots, rows)                           -> of each row what its token has
+//   expert_rows(h[, experts]; matrices)                          -> of each row its expert's product, times a scale
 //   expert_out(h, experts, slots, rows, weights; matrices, bias) -> of each token the sum of the products of its rows
 //
 // The rows that go into expert_in, and those that come out of the products of expert_out, exist only while a call runs.
-// expert_rows is A of an adapter of what expert_out multiplies by (low_rank.h).
+// expert_rows is A of an adapter of what expert_out multiplies by (low_rank.h); without the experts one matrix takes all rows.
+// take_rows is for one A that all experts share beside expert_in: it takes tokens, and each row has what A makes of its token.
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/calls/workspaces.h"
 
@@ -23,7 +29,7 @@ struct ExpertsAttributes {
 
 /// Of matrices [experts * out, in].
 struct ExpertRowsAttributes {
-  int64_t experts = 0;  ///< of this rank
+  int64_t experts = 0;  ///< of this rank; 1: one matrix for all rows
   double scale = 1.0;
 };
 
@@ -108,19 +114,36 @@ inline constexpr CallKind kExpertIn = {
     .text = experts_row::text,
 };
 
+inline constexpr CallKind kTakeRows = {
+    .name = "take_rows",
+    .results =
+        [](const CallView& view) {
+          LayerValue made = view.operands[0];
+          made.times *= view.attributes<ExpertsAttributes>().chosen;
+          return std::vector<LayerValue>{made};
+        },
+    .derivative_reads = [](const CallView&) { return CallValues{.operands = 0b1110U}; },
+};
+
 inline constexpr CallKind kExpertRows = {
     .name = "expert_rows",
     .rule = TypeRule::linear,
     .results =
         [](const CallView& view) {
           const CallWeight& matrices = view.call.weights.at(0);
+          const int64_t experts = view.attributes<ExpertRowsAttributes>().experts;
           require_width(view, 0, matrices.shape.at(1));
+          if (experts > 1 && view.operands.size() < 2)
+            throw Error(format("{}: {} experts, but not which rows are theirs", view.call.name, experts));
           LayerValue made = view.operands[0];
-          made.width = matrices.shape[0] / view.attributes<ExpertRowsAttributes>().experts;
+          made.width = matrices.shape[0] / experts;
           return std::vector<LayerValue>{made};
         },
     .derivative_reads =
-        [](const CallView& view) { return CallValues{.operands = view.call.trains() ? 0b11U : 0b10U}; },
+        [](const CallView& view) {
+          const uint32_t experts = view.operands.size() > 1 ? 0b10U : 0U;
+          return CallValues{.operands = experts | (view.call.trains() ? 1U : 0U)};
+        },
     .queued_operands = [](const CallView& view) { return view.call.trains() ? 1U : 0U; },
     .queues_gradient = [](const CallView& view) { return view.call.trains(); },
     .flops =
@@ -132,7 +155,8 @@ inline constexpr CallKind kExpertRows = {
     .workspace = experts_row::scaled_gradient,
     .text =
         [](const CallView& view) {
-          return format("{} experts", view.attributes<ExpertRowsAttributes>().experts);
+          const int64_t experts = view.attributes<ExpertRowsAttributes>().experts;
+          return view.operands.size() > 1 ? format("{} experts", experts) : std::string("all experts");
         },
 };
 

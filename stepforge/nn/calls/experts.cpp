@@ -104,16 +104,25 @@ void expert_in_backward(const CallRun& run) {
   combine_rows(of_rows, where, x_gradient);
 }
 
-/// The matrices of expert_rows by expert, and where the rows of each are.
+void take_rows(const CallRun& run) {
+  gather_rows(run.operands[0], rows_of(run), run.written[0]);
+}
+
+void take_rows_backward(const CallRun& run) {
+  combine_rows(run.gradients[0], rows_of(run), run.written[0]);
+}
+
+/// The matrices of expert_rows by expert, and where the rows of each are: all rows are those of one matrix without experts.
 struct RowsOfExperts {
   std::vector<int64_t> offsets;
   at::Tensor matrices;  ///< [E, out, in]
   double scale;
 
-  explicit RowsOfExperts(const CallRun& run) {
+  RowsOfExperts(const CallRun& run, int64_t row_count) {
     const auto& attributes = attributes_of<ExpertRowsAttributes>(run.call);
     const at::Tensor weight = run.weight(0).value().detach();
-    offsets = expert_offsets(run.operands[1], attributes.experts);
+    offsets = run.operands.size() > 1 ? expert_offsets(run.operands[1], attributes.experts)
+                                      : std::vector<int64_t>{0, row_count};
     matrices = weight.view({attributes.experts, -1, weight.size(1)});
     scale = attributes.scale;
   }
@@ -124,15 +133,15 @@ at::Tensor times_scale(const at::Tensor& rows, double scale) {
 }
 
 void expert_rows(const CallRun& run) {
-  const RowsOfExperts of(run);
   at::Tensor out = run.written[0];
+  const RowsOfExperts of(run, out.size(0));
   grouped_product(run.operands[0], of.matrices, of.offsets, out);
   if (of.scale != 1.0) out.mul_(of.scale);
 }
 
 void expert_rows_backward(const CallRun& run) {
-  const RowsOfExperts of(run);
   const at::Tensor& gradient = run.gradients[0];
+  const RowsOfExperts of(run, gradient.size(0));
   if (run.weight(0).trained()) {
     run.weight(0).write([gradient, in = run.operands[0], offsets = of.offsets, scale = of.scale,
                          shape = of.matrices.sizes().vec()](const at::Tensor& target, bool accumulate) {
@@ -183,6 +192,7 @@ void expert_out_backward(const CallRun& run) {
 
 extern const CallEntry kSortRowsEntry = {&kSortRows, sort_rows, sort_rows_backward};
 extern const CallEntry kExpertInEntry = {&kExpertIn, expert_in, expert_in_backward};
+extern const CallEntry kTakeRowsEntry = {&kTakeRows, take_rows, take_rows_backward};
 extern const CallEntry kExpertRowsEntry = {&kExpertRows, expert_rows, expert_rows_backward};
 extern const CallEntry kExpertOutEntry = {&kExpertOut, expert_out, expert_out_backward};
 
