@@ -162,22 +162,34 @@ class AdapterWriter {
       h = add(call, kExpertIn, ".A", moved.operands, {.weights = {a}, .attributes = call.attributes});
     }
     rewriter_.replace(call, moved);
+    add_b_of_experts(call, adapter, h, moved.operands.at(kExpertsOperand));
+  }
+
+  /// What B, and the magnitudes, make of the rows that are the result of `call`.
+  void add_b_of_experts(const Call& call, const Adapter& adapter, int h, int experts) {
     int& y = rewriter_.place(call.results.front());
     Call call_b{.attributes = adapter.low_rank};
     for (const ParameterSpec& b : adapter.b) call_b.weights.push_back(call_weight(b));
-    y = add(call, kLowRank, ".B", {h, y, moved.operands.at(kExpertsOperand)}, std::move(call_b));
+    y = add(call, kLowRank, ".B", {h, y, experts}, std::move(call_b));
+    if (!adapter.magnitudes.empty()) add_magnitude(call, adapter, y, {experts});
+  }
+
+  /// h = A x of rows of experts, times a scale.
+  int add_a_of_rows(const Call& call, const Adapter& adapter, int x, int experts, double scale) {
+    std::vector<int> operands = {x};
+    if (!adapter.shared_a) operands.push_back(experts);
+    const ExpertRowsAttributes attributes{adapter.shared_a ? 1 : adapter.low_rank.experts, scale};
+    return add(call, kExpertRows, ".A", std::move(operands),
+               {.weights = {call_weight(adapter.a)}, .attributes = attributes});
   }
 
   /// What B makes of the rows is combined, and then added.
   void add_expert_out(const Call& call, const Adapter& adapter) {
+    if (!adapter.magnitudes.empty()) return add_scaled_rows(call, adapter);
     const Call moved = rewriter_.moved(call);
     std::vector<int> operands = moved.operands;
-    const double scale = adapter.low_rank.parts.front().scale;
-    std::vector<int> taken = {operands.front()};
-    if (!adapter.shared_a) taken.push_back(operands.at(kExpertsOperand));
-    const ExpertRowsAttributes scaled{adapter.shared_a ? 1 : adapter.low_rank.experts, scale};
-    operands.front() = add(call, kExpertRows, ".A", std::move(taken),
-                           {.weights = {call_weight(adapter.a)}, .attributes = scaled});
+    operands.front() = add_a_of_rows(call, adapter, operands.front(), operands.at(kExpertsOperand),
+                                     adapter.low_rank.parts.front().scale);
     rewriter_.replace(call, moved);
     int& y = rewriter_.place(call.results.front());
     const int added = add(call, kExpertOut, ".B", std::move(operands),
@@ -185,15 +197,37 @@ class AdapterWriter {
     y = add(call, kAdd, ".sum", {y, added});
   }
 
-  void add_magnitude(const Call& product, const Adapter& adapter, int& y) {
-    Call call{
-        .attributes = MagnitudeAttributes{adapter.low_rank.parts, adapter.division == Division::columns},
-        .sums_weight_gradients = adapter.sums && rewriter_.value(y).rows == Rows::slice};
+  /// The rows are scaled, each by the magnitudes of its expert, before they are combined.
+  void add_scaled_rows(const Call& call, const Adapter& adapter) {
+    std::vector<int> operands = rewriter_.moved(call).operands;
+    const int x = operands.front();
+    const int experts = operands.at(kExpertsOperand);
+    const int h = add_a_of_rows(call, adapter, x, experts, 1.0);
+    Call rows = call;
+    rows.kind = &kExpertRows;
+    rows.operands = {x, experts};
+    rows.results.clear();
+    rows.attributes = ExpertRowsAttributes{adapter.low_rank.experts, 1.0};
+    rewriter_.replace(call, std::move(rows));
+    add_b_of_experts(call, adapter, h, experts);
+    int& y = rewriter_.place(call.results.front());
+    operands.front() = y;
+    y = add(call, kSumRows, ".sum", std::move(operands), {.attributes = call.attributes});
+  }
+
+  /// `experts`: which each row belongs to, if W is that of experts.
+  void add_magnitude(const Call& product, const Adapter& adapter, int& y,
+                     const std::vector<int>& experts = {}) {
+    Call call{.attributes = MagnitudeAttributes{adapter.low_rank.parts, adapter.division == Division::columns,
+                                                adapter.low_rank.experts},
+              .sums_weight_gradients = adapter.sums && rewriter_.value(y).rows == Rows::slice};
     for (const ParameterSpec& magnitude : adapter.magnitudes) call.weights.push_back(call_weight(magnitude));
     call.weights.push_back(constant_weight(product.weights.front()));
     call.weights.push_back(constant_weight(call_weight(adapter.a)));
     for (const ParameterSpec& b : adapter.b) call.weights.push_back(constant_weight(call_weight(b)));
-    y = add(product, kMagnitude, ".magnitude", {y}, std::move(call));
+    std::vector<int> operands = {y};
+    operands.insert(operands.end(), experts.begin(), experts.end());
+    y = add(product, kMagnitude, ".magnitude", std::move(operands), std::move(call));
   }
 
   const CallList& list_;

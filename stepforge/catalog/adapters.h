@@ -2,7 +2,7 @@
 // Low-rank adapters as a pass over a model: beside the product of a frozen matrix W there are linear(x; A) and low_rank(h, y; B),
 // and with DoRA magnitude(y; m, W, A, B). Beside the products of experts these are expert_in(x; A) and low_rank(h, y, experts; B),
 // or expert_rows(h; A) and expert_out(h; B); one A of all experts is linear(x; A), and take_rows() brings what it makes to their
-// rows. Beside the lookup of an embedding there are lookup(; A) and low_rank(h, y; B), and the
+// rows; with DoRA expert_rows() takes the place of expert_out(), and sum_rows() sums what magnitude() has scaled. Beside the lookup of an embedding there are lookup(; A) and low_rank(h, y; B), and the
 // loss of the head takes linear(x; A) and B. A, B and m are ordinary parameters in trained units; everything else (sharding, tensor
 // and expert parallelism, optimizers, checkpoints, memory) follows from the specification.
 #pragma once

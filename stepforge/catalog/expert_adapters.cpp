@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,10 +49,6 @@ std::string why_refused(const ParameterSpec& base, const ExpertsAttributes& expe
     return "of which a rank has some hidden units only; set parallelism.expert_tensor_parallel_degree = 1, "
            "or name no experts";
   }
-  if (adapter.type == AdapterType::dora) {
-    return "a matrix of an expert, which dora has no norms for; set adapter.type = \"lora\", or name no "
-           "experts";
-  }
   if (adapter.dropout > 0)
     return "a matrix of an expert, whose inputs are not dropped; set adapter.dropout = 0, or name no experts";
   return "";
@@ -92,18 +89,18 @@ bool is_chosen(const ExpertPart& part, AdapterChoice& choice) {
   return true;
 }
 
-/// A tensor [rows, columns] of the adapter of an expert: all of it where the expert's `base` is, and nothing on other ranks.
-SubTensor tensor_of_expert(const SubTensor& base, const std::string& hf_name, int64_t rows, int64_t columns) {
-  SubTensor made{base.name, hf_name, rows, {}};
+/// A tensor of this shape of the adapter of an expert: all of it where the expert's `base` is, and nothing on other ranks.
+SubTensor tensor_of_expert(const SubTensor& base, const std::string& hf_name, std::vector<int64_t> shape) {
+  SubTensor made{base.name, hf_name, shape.front(), {}};
   if (base.rows > 0) return made;
   made.rows = 0;
-  made.offsets = {0, 0};
-  made.tensor_shape = {rows, columns};
+  made.offsets.assign(shape.size(), 0);
+  made.tensor_shape = std::move(shape);
   return made;
 }
 
-std::string adapter_name(const SubTensor& base, const char* factor) {
-  return format("{}{}.lora_{}.weight", kAdapterPrefix, module_of(base.hf_name), factor);
+std::string adapter_name(const SubTensor& base, std::string_view suffix) {
+  return format("{}{}{}", kAdapterPrefix, module_of(base.hf_name), suffix);
 }
 
 /// A of one part, of each expert or one of all, and adds the names of its copies.
@@ -111,12 +108,12 @@ std::vector<SubTensor> a_of_experts(const ExpertPart& part, int64_t rank, int64_
   if (!made.shared_a) {
     std::vector<SubTensor> of_each;
     for (const SubTensor* tensor : part.tensors)
-      of_each.push_back(tensor_of_expert(*tensor, adapter_name(*tensor, "A"), rank, columns));
+      of_each.push_back(tensor_of_expert(*tensor, adapter_name(*tensor, kSuffixA), {rank, columns}));
     return of_each;
   }
-  const std::string original = adapter_name(*part.tensors.front(), "A");
+  const std::string original = adapter_name(*part.tensors.front(), kSuffixA);
   for (const SubTensor* tensor : std::span(part.tensors).subspan(1))
-    made.copies.push_back({original, adapter_name(*tensor, "A")});
+    made.copies.push_back({original, adapter_name(*tensor, kSuffixA)});
   return {{part.name, original, rank, {}}};
 }
 
@@ -127,8 +124,21 @@ ParameterSpec b_of_experts(const ParameterSpec& base, const ExpertPart& part, in
                   .sub_tensors = {},
                   .used_share = base.used_share};
   for (const SubTensor* tensor : part.tensors)
-    b.sub_tensors.push_back(tensor_of_expert(*tensor, adapter_name(*tensor, "B"), part.rows, rank));
+    b.sub_tensors.push_back(tensor_of_expert(*tensor, adapter_name(*tensor, kSuffixB), {part.rows, rank}));
   return b;
+}
+
+/// The magnitudes of one part.
+ParameterSpec magnitudes_of_experts(const ParameterSpec& base, const ExpertPart& part, int64_t held) {
+  ParameterSpec magnitudes{.name = format("{}.lora_magnitude.{}", base.name, part.name),
+                           .shape = {held * part.rows},
+                           .sub_tensors = {},
+                           .tag = ParameterTag::magnitude,
+                           .used_share = base.used_share};
+  for (const SubTensor* tensor : part.tensors)
+    magnitudes.sub_tensors.push_back(
+        tensor_of_expert(*tensor, adapter_name(*tensor, kMagnitudeSuffix), {part.rows}));
+  return magnitudes;
 }
 
 }  // namespace
@@ -159,6 +169,8 @@ std::optional<Adapter> expert_adapter_of(const ParameterSpec& base, const Expert
     made.low_rank.parts.push_back({ranks, begin, choice.ranks.scale(part.module(0))});
     made.b.push_back(b_of_experts(base, part, experts.experts, rank));
     made.b.back().lr_factor = adapter.b_lr_ratio;
+    if (adapter.type == AdapterType::dora)
+      made.magnitudes.push_back(magnitudes_of_experts(base, part, experts.experts));
     for (SubTensor& tensor : a.emplace_back(a_of_experts(part, rank, columns, made)))
       tensor.init = initial_a(adapter.init, rank, columns);
     ranks += rank;

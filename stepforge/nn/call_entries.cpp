@@ -31,6 +31,7 @@ extern const CallEntry kRouteEntry;
 extern const CallEntry kSortRowsEntry;
 extern const CallEntry kExpertInEntry;
 extern const CallEntry kTakeRowsEntry;
+extern const CallEntry kSumRowsEntry;
 extern const CallEntry kExpertRowsEntry;
 extern const CallEntry kExpertOutEntry;
 extern const CallEntry kLossEntry;
@@ -41,12 +42,12 @@ extern const CallEntry kMagnitudeEntry;
 
 std::span<const CallEntry* const> call_entries() {
   static constexpr std::array kEntries = {
-      &kRmsNormEntry,     &kLinearEntry,     &kBiasEntry,      &kExchangeEntry, &kRotaryEntry,
-      &kAttentionEntry,   &kToHeadsEntry,    &kToTokensEntry,  &kSwigluEntry,   &kResidualAddEntry,
-      &kAddEntry,         &kGatedAddEntry,   &kLookupEntry,    &kSplitEntry,    &kConcatEntry,
-      &kLatentHeadsEntry, &kWideLinearEntry, &kRouteEntry,     &kSortRowsEntry, &kExpertInEntry,
-      &kTakeRowsEntry,    &kExpertRowsEntry, &kExpertOutEntry, &kLossEntry,     &kScoreEntry,
-      &kDropoutEntry,     &kLowRankEntry,    &kMagnitudeEntry};
+      &kRmsNormEntry,     &kLinearEntry,     &kBiasEntry,       &kExchangeEntry,  &kRotaryEntry,
+      &kAttentionEntry,   &kToHeadsEntry,    &kToTokensEntry,   &kSwigluEntry,    &kResidualAddEntry,
+      &kAddEntry,         &kGatedAddEntry,   &kLookupEntry,     &kSplitEntry,     &kConcatEntry,
+      &kLatentHeadsEntry, &kWideLinearEntry, &kRouteEntry,      &kSortRowsEntry,  &kExpertInEntry,
+      &kTakeRowsEntry,    &kSumRowsEntry,    &kExpertRowsEntry, &kExpertOutEntry, &kLossEntry,
+      &kScoreEntry,       &kDropoutEntry,    &kLowRankEntry,    &kMagnitudeEntry};
   return kEntries;
 }
 

@@ -290,8 +290,9 @@ std::vector<std::string> small_targets(const ModelSpec& model) {
   const auto add = [&](const char* target, bool (*has_adapter)(const Call&)) {
     if (has_call(model, has_adapter)) targets.emplace_back(target);
   };
-  add(R"(.*\.experts\.\d+\.(gate|up)_proj)",
-      [](const Call& call) { return call.is(kLowRank) && call.operands.size() > low_rank_row::kExperts; });
+  add(R"(.*\.experts\.\d+\.(gate|up)_proj)", [](const Call& call) {
+    return call.is(kTakeRows) || (call.is(kExpertIn) && call.weights.front().name.ends_with(".lora_A"));
+  });
   add(R"(.*\.experts\.\d+\.down_proj)", [](const Call& call) { return call.is(kExpertRows); });
   add("embed_tokens",
       [](const Call& call) { return call.is(kLookup) && call.weights.front().name.ends_with(".lora_A"); });

@@ -85,11 +85,14 @@ std::map<std::string, at::Tensor> norms_of(const std::vector<std::string>& magni
     std::vector<Parameter*> weights;
     for (const CallWeight& weight : call.weights) weights.push_back(&store.parameter(weight.name));
     const at::Tensor norms = weight_norms(call, weights, tensor, weight_norm_scratch(call, weights)).cpu();
-    const auto& parts = attributes_of<MagnitudeAttributes>(call).parts;
+    const auto& [parts, divided, experts] = attributes_of<MagnitudeAttributes>(call);
     for (std::size_t i = 0; i < parts.size(); ++i)
       if (std::ranges::count(magnitudes, call.weights[i].name) > 0)
         found[call.weights[i].name] =
-            norms.narrow(0, parts[i].column_begin, call.weights[i].elements()).clone();
+            norms.view({experts, -1})
+                .narrow(1, parts[i].column_begin, call.weights[i].elements() / experts)
+                .flatten()
+                .clone();
   }
   return found;
 }

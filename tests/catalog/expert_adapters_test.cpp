@@ -17,6 +17,7 @@
 #include "stepforge/modelspec/calls/experts.h"
 #include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/low_rank.h"
+#include "stepforge/modelspec/calls/magnitude.h"
 #include "stepforge/modelspec/calls/residual.h"
 #include "stepforge/modelspec/value_types.h"
 #include "tests/catalog/small_adapter.h"
@@ -244,6 +245,58 @@ TEST(ExpertAdapters, ASharedAWithoutExpertsIsRefused) {
         "adapter.experts = \"shared_a\"", "adapter.targets");
 }
 
+AdapterConfig dora_of_experts(Strings targets = {kAllExperts}) {
+  AdapterConfig adapter = lora_of_experts(std::move(targets));
+  adapter.type = AdapterType::dora;
+  return adapter;
+}
+
+TEST(ExpertAdapters, OfDoraHaveTheMagnitudesOfEachExpertWhereItIs) {
+  const ModelSpec part = adapted_experts(dora_of_experts(), {.rank = 1, .degree = 3});
+  const auto unit = std::ranges::find(part.units, "layers.0.experts.magnitudes", &UnitSpec::name);
+  ASSERT_NE(unit, part.units.end());
+  EXPECT_TRUE(unit->fp32);
+  EXPECT_EQ(unit->mesh, UnitMesh::experts);
+  ASSERT_EQ(unit->parameters.size(), 3U);
+  const ParameterSpec& up = expert_parameter(part, "expert_gate_up.lora_magnitude.up");
+  EXPECT_EQ(up.tag, ParameterTag::magnitude);
+  EXPECT_EQ(up.shape, std::vector<int64_t>{2 * 20});
+  ASSERT_EQ(up.sub_tensors.size(), 6U);
+  EXPECT_EQ(up.sub_tensors[3].hf_name,
+            "base_model.model.model.layers.0.mlp.experts.3.up_proj.lora_magnitude_vector");
+  for (size_t e = 0; e < 6; ++e) {
+    EXPECT_EQ(up.sub_tensors[e].rows, e == 2 || e == 3 ? 20 : 0) << e;
+    EXPECT_EQ(up.tensor_shape(e), std::vector<int64_t>{20}) << e;
+  }
+}
+
+TEST(ExpertAdapters, OfDoraScaleTheRowsOfExpertsBeforeTheyAreSummed) {
+  for (const ExpertAdapters of_experts : {ExpertAdapters::each, ExpertAdapters::shared_a}) {
+    AdapterConfig adapter = dora_of_experts();
+    adapter.experts = of_experts;
+    const ModelSpec model = adapted_experts(adapter);
+    const Call& first = expert_call(model, "expert_gate_up.magnitude");
+    EXPECT_EQ(first.operands, (std::vector{expert_call(model, "expert_gate_up.B").results.front(),
+                                           expert_call(model, "expert_gate_up").operands[1]}));
+    EXPECT_EQ(attributes_of<MagnitudeAttributes>(first).experts, 6);
+    EXPECT_EQ(attributes_of<MagnitudeAttributes>(first).parts.at(1).column_begin, 20);
+    const Call& rows = expert_call(model, "expert_down");
+    EXPECT_TRUE(rows.is(kExpertRows));
+    EXPECT_EQ(rows.weights.front().name, "layers.0.mlp.expert_down");
+    EXPECT_FALSE(rows.weights.front().trained);
+    EXPECT_DOUBLE_EQ(attributes_of<ExpertRowsAttributes>(rows).scale, 1.0);
+    EXPECT_DOUBLE_EQ(attributes_of<ExpertRowsAttributes>(expert_call(model, "expert_down.A")).scale, 1.0);
+    const Call& b = expert_call(model, "expert_down.B");
+    EXPECT_TRUE(b.is(kLowRank));
+    EXPECT_EQ(b.operands[1], rows.results.front());
+    EXPECT_DOUBLE_EQ(attributes_of<LowRankAttributes>(b).parts.front().scale, 2.0);
+    EXPECT_EQ(expert_call(model, "expert_down.magnitude").operands.front(), b.results.front());
+    const Call& sum = expert_call(model, "expert_down.sum");
+    EXPECT_TRUE(sum.is(kSumRows));
+    EXPECT_EQ(sum.operands.front(), expert_call(model, "expert_down.magnitude").results.front());
+  }
+}
+
 TEST(ExpertAdapters, OfSomeExpertsOrSeveralRanksAreRefused) {
   const auto refusal = [](const AdapterConfig& adapter, const ExpertParallel& experts = {},
                           const std::string& family = "qwen3_moe") {
@@ -254,10 +307,6 @@ TEST(ExpertAdapters, OfSomeExpertsOrSeveralRanksAreRefused) {
   AdapterConfig adapter = lora_of_experts();
   adapter.patterns = {{.pattern = ".*experts\\.4\\..*", .rank = 2, .alpha = 4}};
   EXPECT_CONTAINS(refusal(adapter), "adapter.patterns: model.layers.0.mlp.experts.4.gate_proj");
-  adapter = lora_of_experts();
-  adapter.type = AdapterType::dora;
-  EXPECT_CONTAINS(refusal(adapter), "experts.0.gate_proj");
-  EXPECT_CONTAINS(refusal(adapter), "dora");
   adapter = lora_of_experts();
   adapter.dropout = 0.1;
   EXPECT_CONTAINS(refusal(adapter), "adapter.dropout");
@@ -272,8 +321,7 @@ TEST(ExpertAdapters, OfSomeExpertsOrSeveralRanksAreRefused) {
 
 /// All other modules may have them then.
 TEST(ExpertAdapters, ThatCannotBeAreNoneIfNothingNamesThem) {
-  AdapterConfig adapter = lora_of_experts({"all-linear"});
-  adapter.type = AdapterType::dora;
+  AdapterConfig adapter = dora_of_experts({"all-linear"});
   adapter.dropout = 0.1;
   for (const char* family : {"qwen3_moe", "gpt_oss"}) EXPECT_NO_THROW(adapted_experts(adapter, {}, family));
 }

@@ -51,10 +51,14 @@ TEST(ValueTypes, AdaptersInEveryLayoutOfEveryFamilyFitTogether) {
     for (const TensorParallel& tensor : kTensorParts)
       for (const int experts : {1, 3}) {
         if (experts > 1 && (!has_experts(family) || (tensor.degree > 1 && !tensor.sequence))) continue;
-        for (const ExpertAdapters of_experts : {ExpertAdapters::each, ExpertAdapters::shared_a}) {
+        for (const auto& [type, of_experts] : {std::pair{AdapterType::lora, ExpertAdapters::each},
+                                               {AdapterType::lora, ExpertAdapters::shared_a},
+                                               {AdapterType::dora, ExpertAdapters::each},
+                                               {AdapterType::dora, ExpertAdapters::shared_a}}) {
           if (of_experts == ExpertAdapters::shared_a && adapter.targets.size() == 1) continue;
           ModelSpec model =
               model_spec(small_model(family, 8, 4), 64, tensor, {}, TensorPlan(rules), {0, experts});
+          adapter.type = type;
           adapter.experts = of_experts;
           add_adapters(model, adapter, {DType::f32});
           EXPECT_NO_THROW(check_value_types(model)) << family;

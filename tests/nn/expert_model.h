@@ -83,7 +83,7 @@ inline std::vector<ExpertCase> expert_cases() {
           {"deepseek", plain, {grouped, 0.5}, deepseek_expert_names(), true}};
 }
 
-/// Experts with adapters: of all their matrices, with one rank or several, with one A; of some; and beside those of a shared expert.
+/// Experts with adapters: of all their matrices, with one rank or several, with one A, with magnitudes; of some; and beside those of a shared expert.
 inline std::vector<ExpertCase> adapted_expert_cases() {
   const ExpertDims dims{.width = 24, .hidden = 20, .experts = 8, .chosen = 3};
   ExpertDims gated = dims;
@@ -103,11 +103,14 @@ inline std::vector<ExpertCase> adapted_expert_cases() {
   some.targets = {"up_proj"};
   AdapterConfig shared = ranks;
   shared.experts = ExpertAdapters::shared_a;
+  AdapterConfig magnitudes = ranks;
+  magnitudes.type = AdapterType::dora;
   AdapterConfig both = all;
   both.targets = {"all-linear", "down_proj"};
   return {{"qwen3_adapted", dims, {softmax, 0.5, 0.25}, qwen_expert_names(), false, all},
           {"qwen3_adapted_with_ranks", dims, {softmax}, qwen_expert_names(), false, ranks},
           {"qwen3_adapted_with_shared_a", dims, {softmax}, qwen_expert_names(), false, shared},
+          {"qwen3_adapted_with_magnitudes", dims, {softmax}, qwen_expert_names(), false, magnitudes},
           {"one_of_many_adapted", one, {{.chosen = 1}, 0.5}, qwen_expert_names(), false, some},
           {"qwen2_gated_adapted", gated, {{.chosen = 3}}, qwen_expert_names(), false, both}};
 }

@@ -162,6 +162,7 @@ struct ExpertCalls {
   bool stacked = false;
   bool adapted = false;
   bool shared_a = false;  ///< of the adapters
+  bool apart = false;     ///< the rows of the last matrices are made first, and then summed
 
   int write(ListWriter& w, Weights& p) const {
     const ExpertsAttributes attributes{count, 2, stacked};
@@ -183,6 +184,11 @@ struct ExpertCalls {
     if (stacked) gated.clamped = ClampedSwiglu{.limit = 2.0, .alpha = 1.3};
     const int hidden = w.call(kSwiglu, "swiglu", {gate_up, weights, slots}, {}, gated);
     w.recompute_last();
+    if (apart) {
+      const int made = w.call(kExpertRows, "down", {hidden, experts}, matrices(p, "down", 4, 12),
+                              ExpertRowsAttributes{count});
+      return w.call(kSumRows, "down.sum", {made, experts, slots, rows}, {}, attributes);
+    }
     std::vector<int> taken = {hidden, experts, slots, rows};
     if (stacked) taken.push_back(weights);
     const int down = w.call(kExpertOut, "down", std::move(taken), matrices(p, "down", 4, 12), attributes);
@@ -320,6 +326,8 @@ std::vector<CallCase> call_cases() {
        [](ListWriter& w, Weights& p) {
          return ExpertCalls{.count = 2 * kTokens + 3, .adapted = true}.write(w, p);
        }},
+      {"experts_whose_rows_are_summed_apart",
+       [](ListWriter& w, Weights& p) { return ExpertCalls{.apart = true}.write(w, p); }},
       {"experts_that_share_a",
        [](ListWriter& w, Weights& p) { return ExpertCalls{.adapted = true, .shared_a = true}.write(w, p); }},
       {"dropout",

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/calls/magnitude.h"
 
+#include <algorithm>
+#include <array>
 #include <deque>
+#include <vector>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -11,6 +14,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/norm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -129,6 +133,61 @@ TEST(Magnitude, TokensThatAreTakenPieceByPieceAreTheSame) {
   EXPECT_TRUE(at::equal(whole.gradient.narrow(0, count - 5, 5), end.gradient));
   const at::Tensor norms = weights.sums().norm(2, {1}).narrow(0, 4, 5);
   EXPECT_TRUE(at::allclose(gradient, (y * cotangent).sum(0).narrow(0, 9, 5) / norms, 1e-10, 1e-10));
+}
+
+/// Rows [7, 4] of three experts, of which the second has none: W [12, 6], B [12, 2] and A [6, 6], or one A [2, 6].
+TEST(Magnitude, OfExpertsScalesTheRowsOfEachByItsOwnWeights) {
+  for (const bool one_a : {false, true}) {
+    constexpr std::array<int64_t, 4> kOffsets = {0, 3, 3, 7};
+    const std::vector<ParameterSpec> specs = {{"m", {12}, {{"weight", "m", 12, {}}}},
+                                              {"w", {12, 6}, {{"weight", "w", 12, {}}}},
+                                              {"a", {one_a ? 2 : 6, 6}, {{"weight", "a", one_a ? 2 : 6, {}}}},
+                                              {"b", {12, 2}, {{"weight", "b", 12, {}}}}};
+    std::deque<Parameter> parameters;
+    for (const ParameterSpec& spec : specs) {
+      const at::Tensor value = random_tensor(spec.shape, static_cast<int>(parameters.size())).to(at::kDouble);
+      parameters.emplace_back(&spec, value.clone().set_requires_grad(true),
+                              at::zeros(spec.shape, at::kDouble));
+    }
+    for (Parameter& parameter : parameters) parameter.start_gradient();
+    const auto value = [&](size_t index) { return parameters[index].value().detach(); };
+    ListWriter writer("test");
+    const int y_value = writer.input({"y", 4});
+    const int experts_value =
+        writer.input({.name = "experts", .width = 1, .type = ElementType::int32, .differentiable = false});
+    CallList list = writer.finish({writer.call(kMagnitude, "call", {y_value, experts_value},
+                                               {&specs[0], &specs[1], &specs[2], &specs[3]},
+                                               MagnitudeAttributes{.parts = {{0, 0, 0.5}}, .experts = 3})});
+    for (size_t i = 1; i < 4; ++i) list.calls[0].weights[i] = constant_weight(list.calls[0].weights[i]);
+    const ParameterLookup lookup = [&](std::string_view name) -> Parameter& {
+      return *std::ranges::find_if(parameters, [&](const Parameter& p) { return p.spec().name == name; });
+    };
+    ListBlock block(list, list, lookup, std::make_shared<const LayerResources>());
+    const BatchTensors batch(made_up_batch(1, 7, 50));
+    Context context;
+    context.batch = &batch;
+    const at::Tensor y = random_tensor({7, 4}, 41).to(at::kDouble);
+    const at::Tensor cotangent = random_tensor({7, 4}, 42).to(at::kDouble);
+    const at::Tensor leaf = y.clone().set_requires_grad(true);
+    const at::Tensor experts = at::tensor({2, 0, 2, 2, 0, 2, 0}, at::kInt).view({7, 1});
+    const at::Tensor result = forward_in_graph(block, {leaf, experts}, context).at(0);
+    torch::autograd::backward({result}, {cotangent});
+    for (int64_t e = 0; e < 3; ++e) {
+      const auto begin = kOffsets.at(static_cast<size_t>(e));
+      const int64_t rows = kOffsets.at(static_cast<size_t>(e) + 1) - begin;
+      const auto of_rows = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
+      const at::Tensor sum =
+          value(1).narrow(0, 4 * e, 4) +
+          at::mm(value(3).narrow(0, 4 * e, 4), value(2).narrow(0, one_a ? 0 : 2 * e, 2)) * 0.5;
+      const at::Tensor norms = sum.norm(2, {1});
+      const at::Tensor factors = value(0).narrow(0, 4 * e, 4) / norms;
+      EXPECT_TRUE(at::allclose(of_rows(result.detach()), of_rows(y) * factors, 1e-12, 1e-12)) << e;
+      EXPECT_TRUE(at::allclose(of_rows(leaf.grad()), of_rows(cotangent) * factors, 1e-12, 1e-12)) << e;
+      EXPECT_TRUE(at::allclose(parameters[0].gradient().narrow(0, 4 * e, 4),
+                               (of_rows(y) * of_rows(cotangent)).sum(0) / norms, 1e-12, 1e-12))
+          << e;
+    }
+  }
 }
 
 TEST(Magnitude, OfARowOfZerosEverythingIsFinite) {

@@ -44,6 +44,7 @@ Strings expert_lora(const Strings& more = {}) {
 }
 
 const Strings kSharedA = expert_lora({"adapter.experts=shared_a"});
+const Strings kDora = expert_lora({"adapter.type=dora"});
 
 double first_loss(const Strings& run) {
   const Strings one_step{"training.steps=1", "checkpoint.enable=false", "optimizer.lr=0"};
@@ -82,6 +83,9 @@ TEST(ExpertAdapterRun, StartsAsTheModelThatItBelongsToAndLearns) {
     const Records steps =
         TestRun(mixture_run(folder, format("adapted_{}", compute), base, longer + expert_lora())).run();
     EXPECT_EQ(steps.at(0).loss, plain.at(0).loss) << "B is zero: " << compute;
+    const double first = first_loss(mixture_run(folder, "first", base, in));
+    for (const Strings& more : {kDora, kDora + Strings{kSharedA.back()}})
+      EXPECT_EQ(first_loss(mixture_run(folder, "dora", base, in + more)), first) << compute;
     EXPECT_LT(late_losses(steps), late_losses(plain)) << compute;
   }
 }
@@ -172,6 +176,26 @@ TEST(ExpertAdapterRun, WithASharedAHasTheCurveOfOneRank) {
   expect_curve(continued, {one.at(2), one.at(3)}, "continued by one rank", kExpertCurve);
 }
 
+TEST(ExpertAdapterRun, OfDoraHasTheCurveOfOneRank) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  const Records one = TestRun(mixture_run(folder, "one", base, kDora)).run();
+  EXPECT_NE(one.at(3).loss, one.at(0).loss);
+  int number = 0;
+  for (const Strings& layout : std::vector<Strings>{
+           {kSpreadOverTwo},
+           {kSpreadOverTwo, "parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=full"}}) {
+    const std::string name = format("spread{}", ++number);
+    const auto records = RankThreads(2).run(mixture_run(folder, name, base, kDora + layout));
+    expect_curve(records.at(0), one, name, kExpertCurve);
+  }
+  const Strings with_one_a = kDora + Strings{kSharedA.back()};
+  const Records shared = TestRun(mixture_run(folder, "shared", base, with_one_a)).run();
+  const auto records =
+      RankThreads(2).run(mixture_run(folder, "shared2", base, with_one_a + Strings{kSpreadOverTwo}));
+  expect_curve(records.at(0), shared, "with one A", kExpertCurve);
+}
+
 TEST(ExpertAdapterRun, OfCodesHasTheCurveOfOneRank) {
   const TempFolder folder;
   const Strings blocks{"model.dim=128",     "model.n_heads=4",       "model.n_kv_heads=2",
@@ -250,6 +274,23 @@ TEST(ExpertAdapterRun, WithASharedAStartsFromNoFolderWhoseExpertsDiffer) {
       [&] { first_loss(mixture_run(folder, "shared", base, from + Strings{kSharedA.back()})); });
   EXPECT_CONTAINS(refusal, "experts.3.up_proj.lora_A.weight", "adapter.experts = \"shared_a\"",
                   "set it to \"each\"");
+}
+
+/// Each expert's matrix by itself, from the files of PEFT.
+TEST(ExpertAdapterRun, OfDoraIsMergedIntoAModelThatComputesTheSame) {
+  const TempFolder folder;
+  const fs::path base = mixture(folder);
+  TestRun run(mixture_run(folder, "run", base, kDora + Strings{"checkpoint.last_save_in_hf=true"}));
+  run.run();
+  const fs::path adapter = folder / "run" / "hf" / "step-4";
+  const ModelSpec plain = model_spec(run.trainer().config.model);
+  const AdapterDeltas deltas = read_adapters({adapter.string()}, plain);
+  export_hf(folder / "merged", run.trainer().config.model, plain, open_hf_weights(base), nullptr,
+            {.adapters = &deltas});
+  const double adapted =
+      first_loss(mixture_run(folder, "adapted", base, {"adapter.from=" + adapter.string()}));
+  EXPECT_GT(std::abs(adapted - first_loss(mixture_run(folder, "base", base))), 1e-3);
+  EXPECT_NEAR(first_loss(mixture_run(folder, "merged_run", folder / "merged")), adapted, 2e-5 * adapted);
 }
 
 TEST(ExpertAdapterRun, IsMergedIntoAModelThatComputesTheSame) {

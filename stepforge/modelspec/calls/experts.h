@@ -4,12 +4,14 @@
 //   sort_rows(experts) -> slots, rows                            where the rows of each token are
 //   expert_in(x, experts, slots, rows; matrices, bias)           -> of each row of a token its expert's product
 //   take_rows(h, experts, slots, rows)                           -> of each row what its token has
+//   sum_rows(y, experts, slots, rows)                            -> of each token the sum of its rows
 //   expert_rows(h[, experts]; matrices)                          -> of each row its expert's product, times a scale
 //   expert_out(h, experts, slots, rows, weights; matrices, bias) -> of each token the sum of the products of its rows
 //
 // The rows that go into expert_in, and those that come out of the products of expert_out, exist only while a call runs.
 // expert_rows is A of an adapter of what expert_out multiplies by (low_rank.h); without the experts one matrix takes all rows.
 // take_rows is for one A that all experts share beside expert_in: it takes tokens, and each row has what A makes of its token.
+// expert_rows and sum_rows compute what expert_out does where something is done with the rows between.
 #pragma once
 
 #include <string>
@@ -120,6 +122,17 @@ inline constexpr CallKind kTakeRows = {
         [](const CallView& view) {
           LayerValue made = view.operands[0];
           made.times *= view.attributes<ExpertsAttributes>().chosen;
+          return std::vector<LayerValue>{made};
+        },
+    .derivative_reads = [](const CallView&) { return CallValues{.operands = 0b1110U}; },
+};
+
+inline constexpr CallKind kSumRows = {
+    .name = "sum_rows",
+    .results =
+        [](const CallView& view) {
+          LayerValue made = view.operands[0];
+          made.times /= view.attributes<ExpertsAttributes>().chosen;
           return std::vector<LayerValue>{made};
         },
     .derivative_reads = [](const CallView&) { return CallValues{.operands = 0b1110U}; },

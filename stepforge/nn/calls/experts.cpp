@@ -112,6 +112,14 @@ void take_rows_backward(const CallRun& run) {
   combine_rows(run.gradients[0], rows_of(run), run.written[0]);
 }
 
+void sum_rows(const CallRun& run) {
+  combine_rows(run.operands[0], rows_of(run), run.written[0]);
+}
+
+void sum_rows_backward(const CallRun& run) {
+  gather_rows(run.gradients[0], rows_of(run), run.written[0]);
+}
+
 /// The matrices of expert_rows by expert, and where the rows of each are: all rows are those of one matrix without experts.
 struct RowsOfExperts {
   std::vector<int64_t> offsets;
@@ -193,6 +201,7 @@ void expert_out_backward(const CallRun& run) {
 extern const CallEntry kSortRowsEntry = {&kSortRows, sort_rows, sort_rows_backward};
 extern const CallEntry kExpertInEntry = {&kExpertIn, expert_in, expert_in_backward};
 extern const CallEntry kTakeRowsEntry = {&kTakeRows, take_rows, take_rows_backward};
+extern const CallEntry kSumRowsEntry = {&kSumRows, sum_rows, sum_rows_backward};
 extern const CallEntry kExpertRowsEntry = {&kExpertRows, expert_rows, expert_rows_backward};
 extern const CallEntry kExpertOutEntry = {&kExpertOut, expert_out, expert_out_backward};
 
