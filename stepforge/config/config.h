@@ -377,6 +377,7 @@ struct AdapterConfig {
 
 struct PreferenceConfig {
   PreferenceLoss loss = PreferenceLoss::none;
+  std::string reference;
   double beta = -1.0;
   double label_smoothing = 0.0;
   double margin = -1.0;

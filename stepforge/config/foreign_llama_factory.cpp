@@ -19,6 +19,7 @@ constexpr std::string_view kNotThisMethod = "this method of training is not avai
 constexpr std::string_view kOnlyText = "images, video and audio are not available yet";
 constexpr std::string_view kOnlyWithLora = "read only with an adapter";
 constexpr std::string_view kOnlyPreferences = "read only with preference training";
+constexpr std::string_view kWithRefModel = "read only with ref_model";
 constexpr std::string_view kOnlyGenerating = "`stepforge chat` and `generate` have such options";
 
 constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
@@ -88,9 +89,9 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"kto_rejected_weight", "preference.undesirable_weight", "", read},
     {"simpo_gamma", "preference.margin", "", read},
     {"ld_alpha", "", kOtherDivergence, read},
-    {"ref_model", "", kOneReference, read},
-    {"ref_model_adapters", "", kOneReference, read},
-    {"ref_model_quantization_bit", "", "read only with ref_model", needless},
+    {"ref_model", "preference.reference", kReferenceFolder, read},
+    {"ref_model_adapters", "", kWithRefModel, read},
+    {"ref_model_quantization_bit", "", kWithRefModel, read},
     {"ppo_*", "", "read only with stage: ppo", needless},
     {"reward_model", "", kOnlyPairs, refused},
     {"reward_model_*", "", "read only with reward_model", needless},
@@ -305,12 +306,20 @@ void refuse_pair_number(ForeignConversion& conversion, std::string_view key, dou
   conversion.switch_off(key);
 }
 
+/// Without a ref_model it is the model without the adapter, also without one that the run continues.
 void convert_factory_reference(ForeignConversion& conversion) {
-  convert_reference(conversion, "ref_model", "model_name_or_path");
-  if (conversion.has("ref_model_adapters")) conversion.refuse("ref_model_adapters", kOneReference);
-  if (conversion.is_set("adapter.from"))
-    conversion.refuse("adapter_name_or_path",
-                      "the reference there is the model without the adapter, and here with it");
+  const bool is_named = conversion.has("ref_model");
+  const bool is_another = convert_reference(conversion, "ref_model", "model_name_or_path");
+  if (!is_another && conversion.is_set("adapter.from"))
+    conversion.set("", "preference.reference", toml_string(conversion.text("model_name_or_path")),
+                   "the model without the adapter");
+  if (!is_named)
+    return need_none_of(conversion, {"ref_model_adapters", "ref_model_quantization_bit"}, kWithRefModel);
+  if (conversion.has("ref_model_adapters"))
+    conversion.refuse("ref_model_adapters",
+                      "preference.reference is one model: merge the adapter into it first");
+  if (conversion.has("ref_model_quantization_bit"))
+    conversion.lose("ref_model_quantization_bit", kReferenceHeld);
 }
 
 /// Of `stage: dpo`. Returns whether the loss is one of ours.
@@ -336,7 +345,8 @@ bool convert_stage_dpo(ForeignConversion& conversion) {
     conversion.set(ftx > 0 ? "pref_ftx" : "", "preference.sft_weight",
                    toml_float(loss == "orpo" ? 1 + ftx : ftx), "over tokens; there over answers first");
   if (!compares_with_reference(loss)) {
-    need_none_of(conversion, {"ref_model", "ref_model_adapters", "pref_bco_weight"},
+    need_none_of(conversion,
+                 {"ref_model", "ref_model_adapters", "ref_model_quantization_bit", "pref_bco_weight"},
                  "the loss has no reference");
     return true;
   }
@@ -410,7 +420,7 @@ void finish_llama_factory(ForeignConversion& conversion) {
   if (!has_preferences) {
     need_none_of(conversion,
                  {"pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma", "ref_model",
-                  "ref_model_adapters", "pref_bco_weight", "ld_alpha"},
+                  "ref_model_adapters", "ref_model_quantization_bit", "pref_bco_weight", "ld_alpha"},
                  kOnlyPreferences);
     if (stage != "dpo") need_none_of(conversion, {"pref_loss"}, kOnlyPreferences);
   }

@@ -136,11 +136,15 @@ void convert_sft_weight(ForeignConversion& conversion, std::string_view key) {
     conversion.set(key, "preference.sft_weight", toml_float(*weight));
 }
 
-void convert_reference(ForeignConversion& conversion, std::string_view key, std::string_view model) {
+bool convert_reference(ForeignConversion& conversion, std::string_view key, std::string_view model) {
   const std::string reference = conversion.text(key);
-  if (reference.empty()) return;
-  if (reference == conversion.text(model)) return conversion.need_nothing(key, kOneReference);
-  conversion.refuse(key, format("{}, and no other one", kOneReference));
+  if (reference.empty()) return false;
+  if (reference != conversion.text(model)) {
+    conversion.set(key, "preference.reference", toml_string(reference), kReferenceFolder);
+    return true;
+  }
+  conversion.need_nothing(key, kOneReference);
+  return false;
 }
 
 std::string_view preference_format(const ForeignConversion& conversion) {

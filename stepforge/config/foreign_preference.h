@@ -34,8 +34,8 @@ bool convert_dpo_losses(ForeignConversion& conversion, std::string_view names, s
 /// A number as preference.sft_weight, if the key has one.
 void convert_sft_weight(ForeignConversion& conversion, std::string_view key);
 
-/// The path of a reference model, which has to be that of `model`, also a key.
-void convert_reference(ForeignConversion& conversion, std::string_view key, std::string_view model);
+/// The path of a reference model as preference.reference, unless it is that of `model`, also a key. Returns whether it is another one.
+bool convert_reference(ForeignConversion& conversion, std::string_view key, std::string_view model);
 
 bool compares_with_reference(std::string_view loss);
 
@@ -53,7 +53,11 @@ inline constexpr std::string_view kOtherPairLoss =
     "preference.loss is dpo, hinge, ipo, cpo, simpo, orpo, reward, kto or apo_zero_unpaired; `--force` converts the rest";
 inline constexpr std::string_view kAnswersCount =
     "of pairs and judged answers the answers count, and nothing else";
-inline constexpr std::string_view kOneReference = "the reference is the model at the start of the run";
+inline constexpr std::string_view kOneReference =
+    "the reference is the model at the start of the run, or the one frozen model of preference.reference";
+inline constexpr std::string_view kReferenceFolder =
+    "a Hugging Face folder, run or checkpoint on this machine";
+inline constexpr std::string_view kReferenceHeld = "the reference is held in precision.compute";
 inline constexpr std::string_view kReferenceOnce =
     "the log-probabilities of the reference are always computed before the run";
 inline constexpr std::string_view kPairsDropped =

@@ -9,11 +9,16 @@ SchemaOf<PreferenceConfig> preference_section() {
       .field(
           "loss", &PreferenceConfig::loss,
           "Loss of pairs of answers or of judged answers: none trains on single texts, dpo (arXiv:2305.18290), hinge "
-          "(arXiv:2305.10425) and ipo (arXiv:2310.12036) compare with the model at the start of the run, cpo "
+          "(arXiv:2305.10425) and ipo (arXiv:2310.12036) compare with a reference, cpo "
           "(arXiv:2401.08417), simpo (arXiv:2405.14734) and orpo (arXiv:2403.07691) need no reference; reward "
           "(arXiv:2203.02155) trains a reward model, which has a score in place of a vocabulary; kto (arXiv:2402.01306) "
           "and apo_zero_unpaired (arXiv:2408.06266) learn from single answers that are desirable or not, and compare "
-          "with the model at the start of the run.")
+          "with a reference.")
+      .field(
+          "reference", &PreferenceConfig::reference,
+          "Frozen model with which a loss that has a reference compares: a Hugging Face folder, a run or a checkpoint "
+          "with the same tokenizer, whose log-probabilities are computed once, before training; empty means the "
+          "model at the start of the run.")
       .field(
           "beta", &PreferenceConfig::beta,
           "Factor of the difference between the answers, or from the reference, of orpo weight of its ratio; -1 means 2 for simpo "

@@ -28,8 +28,9 @@ enum class PairForm : uint8_t { sigmoid, hinge, square };
 
 struct PairLoss {
   PairForm form = PairForm::sigmoid;
-  bool judged = false;         ///< of answers that are judged alone
-  bool has_reference = false;  ///< compares with the model at the start of the run
+  bool judged = false;  ///< of answers that are judged alone
+  /// Compares with another model: that at the start of the run, or preference.reference.
+  bool has_reference = false;
   bool normalized = false;
   bool log_odds = false;
   bool scores = false;  ///< compares scores at the last tokens of the answers, and not log-probabilities

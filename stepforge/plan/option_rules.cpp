@@ -11,6 +11,7 @@
 #include "stepforge/catalog/hf_rope.h"
 #include "stepforge/catalog/lr_schedule.h"
 #include "stepforge/catalog/optimizer_kinds.h"
+#include "stepforge/catalog/pair_losses.h"
 #include "stepforge/config/data_sources.h"
 #include "stepforge/data/data_plan.h"
 #include "stepforge/plan/pipeline_plan.h"
@@ -78,6 +79,11 @@ bool reads_pair_smoothing(Use use) {
 bool reads_length_normalized(Use use) {
   const PreferenceLoss loss = use.config.preference.loss;
   return loss == PreferenceLoss::dpo || loss == PreferenceLoss::hinge || loss == PreferenceLoss::cpo;
+}
+
+bool has_reference(Use use) {
+  const PreferenceConfig& preference = use.config.preference;
+  return preference.enabled() && find_pair_loss(preference).has_reference;
 }
 
 bool has_several_ranks(Use use) {
@@ -176,6 +182,7 @@ constexpr std::array kRules = {
                "adapter.init"},
     OptionRule{"adapter.patterns[]", "pattern rank alpha"},
     OptionRule{"preference", "loss"},
+    OptionRule{"preference", "reference", has_reference, "preference.loss"},
     OptionRule{"preference", "beta sft_weight",
                [](Use use) { return use.config.preference.enabled() && !use.config.preference.scores(); },
                "preference.loss"},

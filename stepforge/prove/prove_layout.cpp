@@ -315,6 +315,7 @@ std::vector<std::string> options_left_out(const Job& job) {
   add(config.adapter.takes_parts(), "adapter.init", choice_name(config.adapter.init));
   add(config.preference.unpaired() && config.preference.sft_weight > 0, "preference.sft_weight",
       format("{}", config.preference.sft_weight));
+  add(!config.preference.reference.empty(), "preference.reference", config.preference.reference);
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",
@@ -337,6 +338,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.model.n_mtp_layers = std::min<int64_t>(config.model.n_mtp_layers, 1);
   job.model.head = config.model.head;
   job.preference = config.preference;
+  job.preference.reference.clear();
   job.distillation = config.distillation;
   job.distillation.top_k = std::min(job.distillation.top_k, kExactTargets);
   job.model.tie_embeddings =

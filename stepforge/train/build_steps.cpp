@@ -482,6 +482,7 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
           {"step_program", build_step_program},
           {"groups", build_groups},
           {"teacher", build_teacher},
+          {"reference", build_reference},
           {"parameters", build_parameters},
           {"model", build_model},
           {"optimizer", build_optimizer},

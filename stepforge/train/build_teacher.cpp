@@ -24,11 +24,6 @@ namespace {
 
 constexpr const char* kTeacherFile = "teacher.safetensors";
 
-/// The same on all ranks: what rank 0 says.
-bool of_rank0(Communicator* ranks, bool own) {
-  return ranks == nullptr ? own : gather_values(*ranks, std::array{static_cast<char>(own)}).front() != 0;
-}
-
 /// What each rank has predicted, in rank order. In pieces, as one text has a limit.
 std::vector<std::string> gather_predictions(Communicator* ranks, const std::string& own) {
   if (ranks == nullptr) return {own};
@@ -55,7 +50,7 @@ void stop_if_interrupted(const Trainer& trainer) {
 }
 
 /// Rank 0 writes the predictions of all ranks, which take turns in the rows.
-void predict_all(Trainer& trainer, const TeacherFiles& files, const RowStream& every_row,
+void predict_all(Trainer& trainer, const SecondModelFiles& files, const RowStream& every_row,
                  TargetsWriter* writer) {
   TeacherModel model(trainer, files);
   const int64_t rows = *every_row.total_rows();
@@ -70,7 +65,7 @@ void predict_all(Trainer& trainer, const TeacherFiles& files, const RowStream& e
   }
 }
 
-void compute_targets(Trainer& trainer, const TeacherFiles& files, const std::filesystem::path& file,
+void compute_targets(Trainer& trainer, const SecondModelFiles& files, const std::filesystem::path& file,
                      const TargetsIdentity& identity, const RowStream& every_row) {
   const auto begin = std::chrono::steady_clock::now();
   require_teacher_fits(trainer, files);
@@ -101,12 +96,14 @@ void build_teacher(Trainer& trainer) {
   TargetsIdentity identity{.data = content_hash(every_row->fingerprint() + trainer.tokenizer->fingerprint()),
                            .teacher = "",
                            .top_k = distillation.top_k};
-  const bool is_there = of_rank0(trainer.all_ranks.get(), std::filesystem::exists(file));
+  const bool is_there = is_on_rank0(trainer, file);
   // A run whose teacher has been removed since continues with what it predicted.
   if (!is_there || std::filesystem::exists(distillation.teacher)) {
     KnownModel known = known_model(distillation.teacher, trainer.config.model.plugins);
-    identity.teacher = teacher_fingerprint(known);
-    if (!is_there) compute_targets(trainer, open_teacher(std::move(known)), file, identity, *every_row);
+    identity.teacher = model_fingerprint(known);
+    const std::string setting = format("distillation.teacher = \"{}\"", distillation.teacher);
+    if (!is_there)
+      compute_targets(trainer, open_second_model(setting, std::move(known)), file, identity, *every_row);
   }
   trainer.teacher = std::make_unique<TeacherTargets>(file, identity, every_row);
   if (is_there && trainer.is_main())

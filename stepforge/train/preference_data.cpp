@@ -24,6 +24,7 @@ namespace {
 
 constexpr int64_t kColumns = 4;
 constexpr const char* kIdentity = "data";
+constexpr const char* kModel = "model";
 constexpr std::string_view kMismatched = ".mismatched";
 
 int64_t pairs_of(const RowStream& stream, size_t source) {
@@ -53,6 +54,25 @@ std::map<std::string, at::Tensor> named(const PreferenceData& data) {
   add("training", kMismatched, data.mismatched_training);
   add("validation", kMismatched, data.mismatched_validation);
   return tensors;
+}
+
+void require_identity_of_reference(const SafetensorsFile& file, const ReferenceIdentity& identity) {
+  const SafetensorsMetadata metadata = file.metadata();
+  const auto stored = [&](const char* key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? "" : found->second;
+  };
+  const std::string name = file.path().string();
+  const bool of_start = identity.model && identity.model->empty();
+  if (stored(kIdentity) != identity.data)
+    throw UsageError(format(
+        "{} has the log-probabilities of other data; continue the run with the data that it began with{}",
+        name, of_start ? "" : ", or remove the file to compute it again"));
+  if (identity.model && stored(kModel) != *identity.model)
+    throw UsageError(format(
+        "{} has the log-probabilities of another reference than {}; continue the run with the preference.reference "
+        "that it began with (of a run, name the checkpoint that it then had), or start a new run",
+        name, of_start ? "the model at the start of the run" : "preference.reference as it is now"));
 }
 
 }  // namespace
@@ -201,31 +221,37 @@ void add_pair_metrics(const PairLoss& loss, std::span<const double> figures, std
   if (loss.has_baseline) add("kl", figures[7], better + others);
 }
 
+void prepare_references(PreferenceData& data, const RowStream& training, const RowStream* validation) {
+  const auto of_validation = [&] { return validation == nullptr ? PairTable() : PairTable(*validation); };
+  data.training = PairTable(training);
+  data.validation = of_validation();
+  if (!data.loss.has_baseline) return;
+  data.mismatched_training = PairTable(training);
+  data.mismatched_validation = of_validation();
+}
+
 void save_references(const std::filesystem::path& file, const PreferenceData& data,
-                     const std::string& identity) {
+                     const ReferenceIdentity& identity) {
   const auto tables = named(data);
   std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : tables) specs.push_back({name, DType::f64, tensor.sizes().vec()});
   Staging staging(file, Staging::Kind::file);
-  SafetensorsWriter writer(staging.path(), specs, {{kIdentity, identity}});
+  SafetensorsWriter writer(staging.path(), specs,
+                           {{kIdentity, identity.data}, {kModel, identity.model.value_or("")}});
   for (const auto& [name, tensor] : tables) writer.write(name, bytes_of(tensor));
   writer.finish();
   staging.publish();
 }
 
-void load_references(const std::filesystem::path& file, const std::string& identity, PreferenceData& data) {
+void load_references(const std::filesystem::path& file, const ReferenceIdentity& identity,
+                     PreferenceData& data) {
   if (!std::filesystem::exists(file))
     throw UsageError(format(
         "{} is missing: it holds the log-probabilities of the reference, the model at the start of this run; "
         "copy it from the run folder that the checkpoint comes from",
         file.string()));
   const SafetensorsFile stored(file);
-  const SafetensorsMetadata metadata = stored.metadata();
-  const auto found = metadata.find(kIdentity);
-  if (found == metadata.end() || found->second != identity)
-    throw UsageError(format(
-        "{} has the log-probabilities of other data; continue the run with the data that it began with",
-        file.string()));
+  require_identity_of_reference(stored, identity);
   for (const auto& [name, tensor] : named(data)) {
     const TensorEntry* const entry = stored.find(name);
     if (entry == nullptr && name.find(kMismatched) != std::string::npos)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-probabilities of pairs of answers, or of judged answers: of the reference, which is the model at the start of the run, and in validation; of a
+// Log-probabilities of pairs of answers, or of judged answers: of the reference, and in validation; of a
 // reward model scores.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,10 +90,21 @@ PairTable score_pairs(const PairLoss& loss, Executor& executor, const RowStream&
 void add_pair_metrics(const PairLoss& loss, std::span<const double> figures, std::string_view prefix,
                       MetricsRecord& record);
 
-/// The tables are one file of safetensors, which names the data that they belong to.
+/// What the tables of a reference belong to.
+struct ReferenceIdentity {
+  std::string data;  ///< of the rows
+  /// Of preference.reference: of its weights, nullopt if they are not known now. "": the reference is the model at the start of the run.
+  std::optional<std::string> model;
+};
+
+/// Empty tables for the reference of `training` and `validation`, which may be null.
+void prepare_references(PreferenceData& data, const RowStream& training, const RowStream* validation);
+
+/// The tables are one file of safetensors, which names what they belong to.
 void save_references(const std::filesystem::path& file, const PreferenceData& data,
-                     const std::string& identity);
-/// Throws UsageError if there is no such file, or it is of other data, or not of the shapes that `data` has.
-void load_references(const std::filesystem::path& file, const std::string& identity, PreferenceData& data);
+                     const ReferenceIdentity& identity);
+/// Throws UsageError if there is no such file, or it is of other data or another model, or not of the shapes that `data` has.
+void load_references(const std::filesystem::path& file, const ReferenceIdentity& identity,
+                     PreferenceData& data);
 
 }  // namespace stepforge

@@ -62,8 +62,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// The standard steps: ranks, run_folder, threads, device, tokenizer, data, job, steps, step_program,
-  /// groups, teacher, parameters, model, optimizer, loader, executor, checkpoint, preferences, answer_ends, metrics. Replace one by name before
-  /// build(); throws Error if there is no such step.
+  /// groups, teacher, reference, parameters, model, optimizer, loader, executor, checkpoint, preferences, answer_ends, metrics. Replace one by
+  /// name before build(); throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
   const std::vector<BuildStep>& build_steps() const { return build_steps_; }
 
@@ -197,6 +197,8 @@ std::vector<Trainer::BuildStep> standard_build_steps();
 void build_schedule(Trainer& trainer);
 /// The build step "teacher": what a run learns from another model.
 void build_teacher(Trainer& trainer);
+/// The build step "reference": what preference.reference says of the data.
+void build_reference(Trainer& trainer);
 /// The build step "preferences": what a run on pairs of answers compares with.
 void build_preferences(Trainer& trainer);
 /// The build step "checkpoint": creates the writer, and resumes the run or loads initial weights.

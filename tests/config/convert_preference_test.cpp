@@ -24,6 +24,7 @@ std::string pairs_of(const Config& config) {
   if (ours.center_weight != 0) text += format(" center {}", ours.center_weight);
   if (ours.desirable_weight != 1) text += format(" desirable {}", ours.desirable_weight);
   if (ours.undesirable_weight != 1) text += format(" undesirable {}", ours.undesirable_weight);
+  if (!ours.reference.empty()) text += format(" against {}", ours.reference);
   return text;
 }
 
@@ -97,21 +98,30 @@ TEST(ConvertPreference, AdaptersHaveNoDropoutOnPairs) {
   EXPECT_EQ(converted(trl_lora + "disable_dropout: false\n", "a.yaml", "TRL").adapter.dropout, 0.05);
 }
 
-TEST(ConvertPreference, TheReferenceIsTheModelOfTheRun) {
+TEST(ConvertPreference, TheReferenceIsTheModelOfTheRunOrAnother) {
   const std::string ours = kOfFactory;
   EXPECT_EQ(factory_pairs("ref_model: m\n"), "dpo");
-  EXPECT_CONTAINS(refusals_of(ours + "ref_model: another\n"), "ref_model", "at the start of the run");
+  EXPECT_EQ(factory_pairs("ref_model: another\n"), "dpo against another");
   EXPECT_EQ(factory_pairs("pref_loss: simpo\nref_model: another\n"), "simpo beta 0.1");
-  EXPECT_CONTAINS(refusals_of("model_name_or_path: m\nstage: dpo\ndataset: d\nadapter_name_or_path: a\n"),
-                  "without the adapter");
+  EXPECT_CONTAINS(refusals_of(ours + "ref_model: another\nref_model_adapters: a\n"), "ref_model_adapters",
+                  "merge the adapter");
+  EXPECT_EQ(refusals_of(ours + "ref_model_adapters: a\nref_model_quantization_bit: 4\n"), "")
+      << "read only with ref_model";
+  EXPECT_CONTAINS(listed(ours + "ref_model: another\nref_model_quantization_bit: 4\n"),
+                  "ref_model_quantization_bit");
+  const std::string continued = "model_name_or_path: m\nstage: dpo\ndataset: d\nadapter_name_or_path: a\n";
+  EXPECT_EQ(pairs_of(converted(continued, "a.yaml", "LLaMA-Factory")), "dpo against m")
+      << "the reference there is the model without the adapter";
+  EXPECT_EQ(pairs_of(converted(continued + "ref_model: another\n", "a.yaml", "LLaMA-Factory")),
+            "dpo against another");
   EXPECT_EQ(refused("model_name_or_path: m\nstage: dpo\ndataset: d\npref_loss: orpo\n"
                     "adapter_name_or_path: a\n",
                     "a.yaml"),
             Strings{});
   EXPECT_EQ(trl_pairs("loss_type: sigmoid\nref_model_name_or_path: m\nprecompute_ref_log_probs: true\n"),
             "dpo");
-  EXPECT_CONTAINS(refusals_of(std::string(kOfTrl) + "loss_type: sigmoid\nref_model_name_or_path: another\n"),
-                  "ref_model_name_or_path");
+  EXPECT_EQ(trl_pairs("loss_type: sigmoid\nref_model_name_or_path: another\n"), "dpo against another");
+  EXPECT_EQ(trl_pairs("loss_type: kto\nref_model_name_or_path: another\n"), "kto against another");
   EXPECT_CONTAINS(refusals_of(std::string(kOfTrl) + "beta: 0.1\nsync_ref_model: true\n"), "sync_ref_model");
   EXPECT_CONTAINS(refusals_of(std::string(kOfTrl) + "beta: 0.1\nreference_free: true\n"), "reference_free",
                   "cpo");
@@ -276,7 +286,8 @@ TEST(ConvertPreference, JudgedAnswersOfLlamaFactory) {
   EXPECT_EQ(ours.data.too_long, TooLong::drop);
   EXPECT_EQ(refusals_of(file + numbers), "");
   EXPECT_CONTAINS(listed(file), "preference.loss", "the record before");
-  EXPECT_CONTAINS(refusals_of(file + "ref_model: another\n"), "at the start of the run");
+  EXPECT_EQ(pairs_of(converted(file + "ref_model: another\n", "a.yaml", "LLaMA-Factory")),
+            "kto against another");
   EXPECT_EQ(factory_pairs("kto_chosen_weight: 1.5\n"), "dpo") << "read only with stage: kto";
 }
 

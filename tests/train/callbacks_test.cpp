@@ -379,10 +379,10 @@ TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   TestRun run(two_epochs(folder));
   Strings names;
   for (const auto& step : run.trainer().build_steps()) names.push_back(step.name);
-  const Strings documented = {"ranks",    "run_folder", "threads",     "device",       "tokenizer",
-                              "data",     "job",        "steps",       "step_program", "groups",
-                              "teacher",  "parameters", "model",       "optimizer",    "loader",
-                              "executor", "checkpoint", "preferences", "answer_ends",  "metrics"};
+  const Strings documented = {
+      "ranks",     "run_folder",   "threads",  "device",     "tokenizer",   "data",        "job",
+      "steps",     "step_program", "groups",   "teacher",    "reference",   "parameters",  "model",
+      "optimizer", "loader",       "executor", "checkpoint", "preferences", "answer_ends", "metrics"};
   EXPECT_EQ(names, documented);
 }
 

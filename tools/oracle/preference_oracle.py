@@ -84,6 +84,7 @@ class Case:
     theirs: dict  # settings of TRL
     ours: dict  # of [preference]
     one_by_one: bool = False  # TRL gets one pair at a time
+    reference: str = "model"  # the folder of the model that is compared with
 
     @property
     def judged(self):
@@ -100,6 +101,7 @@ class Case:
 
 CASES = {
     "dpo": Case("dpo", {"loss_type": "sigmoid"}, {"loss": "dpo"}),
+    "dpo, another reference": Case("dpo", {"loss_type": "sigmoid", "beta": 0.3}, {"loss": "dpo", "beta": 0.3}, reference="reference"),
     "dpo, beta 0.3": Case("dpo", {"loss_type": "sigmoid", "beta": 0.3}, {"loss": "dpo", "beta": 0.3}),
     # TRL 1.16 smooths no "sigmoid". Its "aot" is the smoothed loss of sorted pairs: for one pair it is the smoothed loss.
     "dpo, smoothed": Case("dpo", {"loss_type": "aot", "label_smoothing": 0.1}, {"loss": "dpo", "label_smoothing": 0.1}, one_by_one=True),
@@ -121,6 +123,7 @@ CASES = {
     "kto": Case("kto", {}, {"loss": "kto"}),
     "kto, weights, beta 0.4": Case("kto", {"beta": 0.4, "desirable_weight": 0.7, "undesirable_weight": 1.6},
                                    {"loss": "kto", "beta": 0.4, "desirable_weight": 0.7, "undesirable_weight": 1.6}),
+    "kto, another reference": Case("kto", {}, {"loss": "kto"}, reference="reference"),
     "apo_zero_unpaired": Case("kto", {"loss_type": "apo_zero_unpaired", "beta": 0.3}, {"loss": "apo_zero_unpaired", "beta": 0.3}),
     # TRL has a margin for each pair.
     "reward, margin": Case("reward", {}, {"loss": "reward", "margin": 0.5}),
@@ -143,9 +146,9 @@ def judged_of(pairs):
             for i, pair in enumerate(pairs)]  # fmt: skip
 
 
-def write_model(folder):
+def write_model(folder, seed=3, width=64):
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER), bos_token="<|start|>", eos_token="<|endoftext|>")
-    model = randomize(llama(4, 2, False, hidden_size=64, intermediate_size=112, num_hidden_layers=2, vocab_size=len(tokenizer)), 3)
+    model = randomize(llama(4, 2, False, hidden_size=width, intermediate_size=112, num_hidden_layers=2, vocab_size=len(tokenizer)), seed)
     for config in (model.config, model.generation_config):
         config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     save_model(model, folder)
@@ -165,6 +168,7 @@ def write_classifier(model, folder):
 
 def write_inputs(folder):
     write_model(folder / "model")
+    write_model(folder / "reference", seed=4, width=96)
     write_classifier(folder / "model", folder / "classifier")
     pairs = make_pairs()
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
@@ -201,9 +205,9 @@ log_freq = 1
     return pairs
 
 
-def open_model(case, folder):
+def open_model(case, path):
     kind = AutoModelForSequenceClassification if case.trainer == "reward" else AutoModelForCausalLM
-    return kind.from_pretrained(case.model(folder), dtype=torch.float32, attn_implementation="eager")
+    return kind.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
 
 
 def make_trainer(case, folder, pairs, pairs_at_once):
@@ -218,14 +222,14 @@ def make_trainer(case, folder, pairs, pairs_at_once):
         max_grad_norm=1e9, logging_steps=1,
         report_to="none", save_strategy="no", disable_tqdm=True, **case.theirs,
     )  # fmt: skip
-    reference = {"ref_model": open_model(case, folder)} if case.trainer in ("dpo", "kto") else {}
+    reference = {"ref_model": open_model(case, folder / case.reference)} if case.trainer in ("dpo", "kto") else {}
     tokenizer = AutoTokenizer.from_pretrained(case.model(folder))
     tokenizer.pad_token = tokenizer.bos_token if case.trainer == "reward" else tokenizer.eos_token
     if case.trainer == "reward" and "margin" in case.ours:
         pairs = [{**pair, "margin": case.ours["margin"]} for pair in pairs]
     if case.judged:
         pairs = judged_of(pairs)
-    trainer = trainer_class(model=open_model(case, folder), args=settings, train_dataset=datasets.Dataset.from_list(pairs),
+    trainer = trainer_class(model=open_model(case, case.model(folder)), args=settings, train_dataset=datasets.Dataset.from_list(pairs),
                             processing_class=tokenizer, **reference)  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.model.get_input_embeddings().padding_idx = None  # else PyTorch drops the gradient of that token, which begins each text
@@ -288,7 +292,8 @@ def check_tokens(program, folder, name, case, trainer):
 def fields(case, folder):
     """Arguments of the program."""
     data = [f'data.sources=[{{path="{folder / "judged.jsonl"}",format="unpaired_preference"}}]'] if case.judged else []
-    return [f"model.from={case.model(folder)}", *data] + [f"preference.{key}={str(value).lower()}" for key, value in case.ours.items()]
+    other = [f"preference.reference={folder / case.reference}"] if case.reference != "model" else []
+    return [f"model.from={case.model(folder)}", *data, *other] + [f"preference.{key}={str(value).lower()}" for key, value in case.ours.items()]
 
 
 def trl_steps(case, folder, pairs):
