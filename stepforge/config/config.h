@@ -398,6 +398,7 @@ struct DistillationConfig {
   std::string teacher;
   int64_t top_k = 64;
   double weight = 0.5;
+  double temperature = 1.0;
 
   bool enabled() const { return !teacher.empty(); }
   bool operator==(const DistillationConfig&) const = default;

@@ -16,7 +16,11 @@ SchemaOf<DistillationConfig> distillation_section() {
           "weight", &DistillationConfig::weight,
           "Share of the divergence from the teacher in the loss (kd_ratio); the rest is the cross-entropy of "
           "the label.",
-          {.max = 1, .above = 0});
+          {.max = 1, .above = 0})
+      .field(
+          "temperature", &DistillationConfig::temperature,
+          "Number by which the logits of teacher and model are divided for the divergence, which counts with its square.",
+          {.max = 100, .above = 0});
 }
 
 }  // namespace stepforge

@@ -20,6 +20,7 @@ struct LossGradient {
   double cap = 0.0;                ///< the logits are capped already (cap_logits())
   double smoothing = 0.0;          ///< changes the loss too
   double label_share = 1.0;  ///< of the target distribution, before smoothing; changes the gradient only
+  double share = 1.0;        ///< of the cross-entropy in the gradient, beside the whole z-loss
 };
 
 /// The columns [begin, begin + width) of a vocabulary of `size` tokens. size = 0: of `width` tokens.

@@ -86,7 +86,7 @@ struct RowGradient {
                          float row_largest, double row_sum, int64_t tokens)
       : largest(row_largest), label(label_of_row.column), sum(row_sum) {
     const double share = gradient.smoothing / static_cast<double>(tokens);
-    growth = 1.0 + 2.0 * gradient.z_weight * (log(sum) + largest);
+    growth = gradient.share + 2.0 * gradient.z_weight * (log(sum) + largest);
     scale = *gradient.scale;
     if (gradient.weights != nullptr) scale *= gradient.weights[row];
     target = gradient.label_share - gradient.smoothing + share;

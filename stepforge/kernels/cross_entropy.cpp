@@ -159,9 +159,10 @@ class ChunkedHead {
       throw Error("linear_cross_entropy: another loss needs the logits of the whole vocabulary");
     } else {
       const LossGradient gradient = with_gradients ? chunk_gradient_ : LossGradient();
-      const SoftLoss soft(gradient, logits, labels, part_, ranks_);
-      cross_entropy_of_part(logits, labels, gradient, token_loss, part_, ranks_);
-      soft.add_to(logits, token_loss);
+      const auto entropy = [&](const at::Tensor& values, const LossGradient& of, const at::Tensor& losses) {
+        cross_entropy_of_part(values, labels, of, losses, part_, ranks_);
+      };
+      losses_with_soft_targets(logits, labels, gradient, token_loss, {entropy, part_, ranks_});
     }
   }
 
@@ -178,9 +179,10 @@ class ChunkedHead {
     if (with_gradients && gradient_.loss) {
       other_loss(logits, labels, chunk_gradient_, token_loss);
     } else if (with_gradients) {
-      const SoftLoss soft(chunk_gradient_, logits, labels, {}, {});
-      cross_entropy_forward_backward(logits, labels, chunk_gradient_, token_loss);
-      soft.add_to(logits, token_loss);
+      const auto entropy = [&](const at::Tensor& values, const LossGradient& of, const at::Tensor& losses) {
+        cross_entropy_forward_backward(values, labels, of, losses);
+      };
+      losses_with_soft_targets(logits, labels, chunk_gradient_, token_loss, {entropy, {}, {}});
     } else {
       cross_entropy_forward(logits, labels, token_loss);
     }
@@ -225,6 +227,8 @@ void check_soft(const LossGradient& gradient, const at::Tensor& labels) {
   if (!soft.any()) return;
   if (gradient.loss || gradient.smoothing > 0.0)
     throw Error("linear_cross_entropy: soft targets go neither with label smoothing nor with another loss");
+  if (soft.temperature <= 0.0)
+    throw Error(format("linear_cross_entropy: soft.temperature = {}: must be above 0", soft.temperature));
   check_shape(soft.ids, "linear_cross_entropy soft.ids", {labels.size(0), soft.ids.size(1)});
   check_tensor(soft.log_probs, "linear_cross_entropy soft.log_probs", soft.ids.sizes(), at::kFloat);
   check_tensor(soft.divergence, "linear_cross_entropy soft.divergence", labels.sizes(), at::kFloat);
@@ -379,7 +383,7 @@ void reference::part_losses(const at::Tensor& logits, const at::Tensor& labels, 
   const at::ScalarType type = centred.scalar_type();
   at::Tensor scale = gradient.scale.expand_as(log_sum);
   if (gradient.weights.defined()) scale = scale * gradient.weights;
-  const at::Tensor growth = (log_sum + largest) * (2.0 * gradient.z_weight) + 1.0;
+  const at::Tensor growth = (log_sum + largest) * (2.0 * gradient.z_weight) + gradient.share;
   at::Tensor grad = (centred - log_sum.to(type).unsqueeze(1)).exp() * growth.to(type).unsqueeze(1);
   grad.sub_(gradient.smoothing / static_cast<double>(part.tokens(logits.size(1))));
   grad.scatter_add_(1, index, has.to(type) * (gradient.smoothing - gradient.label_share()));

@@ -34,9 +34,11 @@ struct LossGradient {
   /// Targets beside the label, of the losses of linear_cross_entropy() that are computed together with gradients; without
   /// smoothing and `loss`.
   SoftTargets soft = {};
+  double share =
+      1.0;  ///< of the cross-entropy in the gradient, beside the whole z-loss; below 1 without smoothing
 
   /// The kernels leave the rest of the target distribution to SoftLoss (soft_loss.h); the losses that they write are of the label.
-  double label_share() const { return 1.0 - soft.weight; }
+  double label_share() const { return share - soft.weight; }
 };
 
 /// logits: [n, V] fp32 or bf16; labels: int32 or int64 [n]; token_loss: [n] fp32 (fp64 logits: fp64),

@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/where.h>
 
 #include "stepforge/kernels/tensor_check.h"
@@ -82,6 +83,50 @@ void SoftLoss::add_to(const at::Tensor& logits_gradient, const at::Tensor& token
   // Not scatter_ nor scatter_add_, which on the CPU copy all logits of bf16 to fp32.
   slopes_.add_(logits_gradient.take(index_));
   logits_gradient.put_(index_, slopes_.to(logits_gradient.scalar_type()));
+}
+
+namespace {
+
+void losses_at_one(const at::Tensor& logits, const at::Tensor& labels, const LossGradient& gradient,
+                   const at::Tensor& token_loss, const EntropyOfLogits& entropy) {
+  const SoftLoss soft(gradient, logits, labels, entropy.part, entropy.ranks);
+  entropy.compute(logits, gradient, token_loss);
+  soft.add_to(logits, token_loss);
+}
+
+/// Of T^2 KL alone; its derivative by logits / T is T^2 (q - p), and by the logits T (q - p).
+LossGradient of_the_teacher(const LossGradient& gradient) {
+  const double temperature = gradient.soft.temperature;
+  LossGradient made = gradient;
+  made.scale = gradient.scale * (gradient.soft.weight * temperature);
+  made.z_weight = 0.0;
+  made.cap = gradient.cap / temperature;
+  made.soft.weight = 1.0;
+  made.soft.temperature = 1.0;
+  return made;
+}
+
+LossGradient of_the_label(const LossGradient& gradient) {
+  LossGradient made = gradient;
+  made.share = 1.0 - gradient.soft.weight;
+  made.soft = {};
+  return made;
+}
+
+}  // namespace
+
+void losses_with_soft_targets(const at::Tensor& logits, const at::Tensor& labels,
+                              const LossGradient& gradient, const at::Tensor& token_loss,
+                              const EntropyOfLogits& entropy) {
+  const double temperature = gradient.soft.temperature;
+  if (temperature == 1.0) return losses_at_one(logits, labels, gradient, token_loss, entropy);
+  const double weight = gradient.soft.weight;
+  const at::Tensor softened = logits / temperature;
+  const at::Tensor divergence = at::empty_like(token_loss);
+  losses_at_one(softened, labels, of_the_teacher(gradient), divergence, entropy);
+  entropy.compute(logits, of_the_label(gradient), token_loss);
+  logits.add_(softened);
+  token_loss.mul_(1.0 - weight).add_(divergence, weight * temperature * temperature);
 }
 
 }  // namespace stepforge

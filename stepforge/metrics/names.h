@@ -72,7 +72,7 @@ inline std::string comm_wait(std::string_view axis) {
 inline constexpr std::string_view validation_loss = "validation_metrics/global_avg_loss";
 inline constexpr std::string_view validation_perplexity = "validation_metrics/perplexity";
 inline constexpr std::string_view validation_bits_per_byte = "validation_metrics/bits_per_byte";
-/// The divergence from the teacher, the mean over labels since the last record.
+/// The divergence from the teacher at distillation.temperature, the mean over labels since the last record.
 inline constexpr std::string_view distillation_kl = "distillation/kl";
 /// The figures of pairs of answers, with the names of TRL, means since the last record: the reward of the better answer less that of
 /// the other, and the share of pairs in which it is above 0. There are more (train/preference_data.h).

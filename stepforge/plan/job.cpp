@@ -29,7 +29,9 @@ ModelSpec with_loss(ModelSpec model, const Config& config) {
       auto& attributes = std::any_cast<LossAttributes&>(call.attributes);
       if (loss.compute != nullptr) attributes.numbers_per_logit = 1 + loss.workspace_per_logit;
       attributes.pairs = config.preference.enabled();
-      if (config.distillation.enabled()) attributes.soft_targets = config.distillation.top_k;
+      if (!config.distillation.enabled()) continue;
+      attributes.soft_targets = config.distillation.top_k;
+      attributes.softened = config.distillation.temperature != 1.0;
     }
   }
   return model;

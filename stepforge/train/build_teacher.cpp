@@ -95,7 +95,8 @@ void build_teacher(Trainer& trainer) {
   const std::filesystem::path file = std::filesystem::path(trainer.config.run_dir) / kTeacherFile;
   TargetsIdentity identity{.data = content_hash(every_row->fingerprint() + trainer.tokenizer->fingerprint()),
                            .teacher = "",
-                           .top_k = distillation.top_k};
+                           .top_k = distillation.top_k,
+                           .temperature = distillation.temperature};
   const bool is_there = is_on_rank0(trainer, file);
   // A run whose teacher has been removed since continues with what it predicted.
   if (!is_there || std::filesystem::exists(distillation.teacher)) {

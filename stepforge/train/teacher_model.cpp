@@ -49,7 +49,7 @@ void require_teacher_fits(const Trainer& trainer, const SecondModelFiles& teache
 }
 
 TeacherModel::TeacherModel(const Trainer& trainer, const SecondModelFiles& teacher)
-    : model_(trainer, teacher, "teacher") {
+    : model_(trainer, teacher, "teacher"), temperature_(trainer.config.distillation.temperature) {
   inputs_.name = "the teacher";
   inputs_.top = {.count = trainer.config.distillation.top_k,
                  .vocabulary = common_tokens(trainer, model_.job().whole.vocab_size)};
@@ -65,7 +65,8 @@ std::string TeacherModel::predict(const Batch& batch) {
   const at::Tensor logits = services.result.top_logits.cpu().index_select(0, labelled);
   const at::Tensor ids = services.result.top_ids.cpu().index_select(0, labelled);
   // Divided by the probability of all k, as the normalization over the whole vocabulary cancels out.
-  const at::Tensor log_probs = at::log_softmax(logits, /*dim=*/1, at::kFloat).clamp_min_(kLeastLogProb);
+  const at::Tensor log_probs =
+      at::log_softmax(logits / temperature_, /*dim=*/1, at::kFloat).clamp_min_(kLeastLogProb);
   const at::Tensor rows = at::stack({ids.to(at::kFloat), log_probs}, 1).contiguous();
   const std::span<const std::byte> bytes = bytes_of(rows);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

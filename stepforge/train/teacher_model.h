@@ -25,6 +25,7 @@ class TeacherModel {
  private:
   SecondModel model_;
   StepInputs inputs_;
+  double temperature_;
 };
 
 }  // namespace stepforge

@@ -19,6 +19,7 @@ constexpr const char* kOffsets = "offsets";
 constexpr const char* kTargets = "targets";
 constexpr const char* kOfData = "data";
 constexpr const char* kOfTeacher = "teacher";
+constexpr const char* kTemperature = "temperature";
 constexpr const char* kStartAnew =
     "a new run has a folder of its own; in this one, remove the file to compute it again";
 
@@ -64,6 +65,10 @@ void require_identity(const SafetensorsFile& file, const TargetsIdentity& identi
   const std::vector<int64_t>& shape = entry_of_file(file, kTargets).shape;
   if (shape.size() == 3 && shape[2] != identity.top_k)
     refuse(format("with {} tokens for each label, and distillation.top_k = {}", shape[2], identity.top_k));
+  const std::string stored = stored_text(file, kTemperature);
+  const std::string temperature = stored.empty() ? "1" : stored;  // of files from before there was one
+  if (temperature != format("{}", identity.temperature))
+    refuse(format("at temperature {}, and distillation.temperature = {}", temperature, identity.temperature));
 }
 
 /// Of each token of a row the number of its label among those of the row; -1 without a label.
@@ -100,7 +105,9 @@ TargetsWriter::TargetsWriter(const std::filesystem::path& file, const TargetsIde
                              const std::vector<int64_t>& offsets)
     : staging_(file, Staging::Kind::file),
       writer_(staging_.path(), specs_of(offsets, identity.top_k),
-              {{kOfData, identity.data}, {kOfTeacher, identity.teacher}}) {
+              {{kOfData, identity.data},
+               {kOfTeacher, identity.teacher},
+               {kTemperature, format("{}", identity.temperature)}}) {
   writer_.write(kOffsets, std::as_bytes(std::span(offsets)));
 }
 

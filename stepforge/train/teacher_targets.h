@@ -2,7 +2,8 @@
 // The file of what a teacher predicts for the training data (the section [distillation]):
 //
 //   "offsets"  I64 [rows + 1]        row r, of all sources one after the other, has labels [offsets[r], offsets[r + 1])
-//   "targets"  F32 [labels, 2, k]    of each label the ids of the k most probable tokens, and their log-probabilities
+//   "targets"  F32 [labels, 2, k]    of each label the ids of the k most probable tokens, and their log-probabilities at
+//                                    distillation.temperature
 //
 // The probabilities of a label sum to 1. Ids are below 2^24, so that fp32 holds them exactly.
 #pragma once
@@ -27,6 +28,7 @@ struct TargetsIdentity {
   std::string data;     ///< of the rows and the tokenizer
   std::string teacher;  ///< of its weights; "" if they are not known now
   int64_t top_k = 0;
+  double temperature = 1.0;  ///< of the log-probabilities
 };
 
 /// "offsets" of the rows of all sources, of which it reads every one; `report` is called after each.
@@ -51,7 +53,7 @@ class TargetsWriter {
 /// Reads targets, from several threads.
 class TeacherTargets {
  public:
-  /// `every_row`: of the training data. Throws UsageError if the file is of other data, another teacher or another top_k; FormatError
+  /// `every_row`: of the training data. Throws UsageError if the file is of other data, another teacher, top_k or temperature; FormatError
   /// if it is no such file.
   TeacherTargets(const std::filesystem::path& file, const TargetsIdentity& identity,
                  std::shared_ptr<const RowStream> every_row);

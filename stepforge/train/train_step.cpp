@@ -69,6 +69,7 @@ void TrainStep::set_targets(TrainingServices& services) const {
   services.baseline = baseline_;
   services.teacher = teacher;
   services.teacher_weight = config_.distillation.weight;
+  services.teacher_temperature = config_.distillation.temperature;
 }
 
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {

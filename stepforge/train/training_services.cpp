@@ -129,6 +129,7 @@ std::optional<DistillationStep> TrainingServices::distillation_step(int, const B
     targets.log_probs = targets.log_probs.to(store_.device());
     targets.divergence = at::empty({batch.token_count()}, targets.log_probs.options());
     targets.weight = teacher_weight;
+    targets.temperature = teacher_temperature;
     return targets;
   };
   return DistillationStep(read, [this, &batch](const at::Tensor& divergence) {

@@ -43,6 +43,7 @@ class TrainingServices : public StepServices {
   std::function<void(const PairReport& report)> on_pairs;
   const TeacherTargets* teacher = nullptr;  ///< null unless the step learns from one
   double teacher_weight = 0.0;              ///< SoftTargets::weight
+  double teacher_temperature = 1.0;         ///< SoftTargets::temperature
   /// The divergence of each token of a micro-batch from the teacher, on the compute device.
   std::function<void(const Batch& batch, const at::Tensor& divergence)> on_divergence;
   const PreferenceData* preferences = nullptr;  ///< null unless the step trains on pairs of answers

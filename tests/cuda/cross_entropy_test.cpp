@@ -21,12 +21,14 @@ struct LossCase {
   double z_weight = 0.0;
   double cap = 0.0;
   double smoothing = 0.0;
+  double share = 1.0;
   bool with_gradients = true;
 
   int64_t rows() const { return logits.size(0); }
   int64_t width() const { return logits.size(1); }
   LossGradient reference_gradient() const {
     LossGradient gradient{.z_weight = z_weight, .weights = weights, .cap = cap, .smoothing = smoothing};
+    gradient.share = share;
     if (with_gradients) gradient.scale = scalar(0.37);
     return gradient;
   }
@@ -57,7 +59,11 @@ struct DeviceGradient {
 
   explicit DeviceGradient(const LossCase& c)
       : weights(c.weights.defined() ? c.weights : at::empty({0}, at::kFloat)) {
-    gradient = {.z_weight = c.z_weight, .cap = c.cap, .smoothing = c.smoothing};
+    gradient = {.z_weight = c.z_weight,
+                .cap = c.cap,
+                .smoothing = c.smoothing,
+                .label_share = c.share,
+                .share = c.share};
     if (c.with_gradients) gradient.scale = scale.data<double>();
     if (c.weights.defined()) gradient.weights = weights.data<float>();
   }
@@ -104,6 +110,13 @@ TEST(CudaCrossEntropy, AgreesWithTheFp64Reference) {
       }
     }
   }
+}
+
+TEST(CudaCrossEntropy, AShareOfTheCrossEntropyIsBesideTheWholeZLoss) {
+  LossCase c = with_options(loss_case(6, 1000, at::kFloat));
+  c.smoothing = 0.0;
+  c.share = 0.3;
+  expect_whole(c);
 }
 
 TEST(CudaCrossEntropy, WithoutAScaleLogitsStay) {

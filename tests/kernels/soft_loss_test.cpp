@@ -5,6 +5,7 @@
 #include <array>
 #include <barrier>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/cat.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/topk.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -34,11 +36,12 @@ at::Tensor soft_labels() {
 }
 
 /// The `k` most probable tokens of random logits.
-SoftTargets soft_targets(int64_t k, double weight) {
+SoftTargets soft_targets(int64_t k, double weight, double temperature = 1.0) {
   const auto [values, ids] = at::topk(random_tensor({kSoftTokens, kSoftVocabulary}, 9) * 3, k, 1);
   return {.ids = ids.to(at::kInt),
-          .log_probs = at::log_softmax(values, 1).to(at::kFloat),
+          .log_probs = at::log_softmax(values / temperature, 1).to(at::kFloat),
           .weight = weight,
+          .temperature = temperature,
           .divergence = at::empty({kSoftTokens}, at::kFloat)};
 }
 
@@ -52,13 +55,16 @@ struct SoftFormula {
 SoftFormula soft_formula(const at::Tensor& logits, const at::Tensor& labels, const SoftTargets& soft,
                          double cap) {
   const at::Tensor wide = logits.to(at::kDouble);
-  const at::Tensor log_q = at::log_softmax(cap > 0 ? (wide / cap).tanh() * cap : wide, 1);
+  const at::Tensor capped = cap > 0 ? (wide / cap).tanh() * cap : wide;
+  const at::Tensor log_q = at::log_softmax(capped / soft.temperature, 1);
   const at::Tensor valid = labels.ne(-100).to(at::kDouble);
   const at::Tensor log_p = soft.log_probs.to(at::kDouble);
   SoftFormula found;
-  found.cross_entropy = -log_q.gather(1, labels.clamp_min(0).to(at::kLong).unsqueeze(1)).squeeze(1) * valid;
+  const at::Tensor columns = labels.clamp_min(0).to(at::kLong).unsqueeze(1);
+  found.cross_entropy = -at::log_softmax(capped, 1).gather(1, columns).squeeze(1) * valid;
   found.divergence = (log_p.exp() * (log_p - log_q.gather(1, soft.ids.to(at::kLong)))).sum(1) * valid;
-  found.loss = found.cross_entropy * (1 - soft.weight) + found.divergence * soft.weight;
+  found.loss = found.cross_entropy * (1 - soft.weight) +
+               found.divergence * (soft.weight * soft.temperature * soft.temperature);
   return found;
 }
 
@@ -69,6 +75,8 @@ std::vector<at::Tensor> soft_gradients(const at::Tensor& hidden, const at::Tenso
   const at::Tensor w = weight.detach().clone().requires_grad_();
   const at::Tensor logits = x.matmul(w.t());
   at::Tensor loss = soft_formula(logits, labels, gradient.soft, gradient.cap).loss;
+  if (gradient.z_weight > 0)  // of logits without a cap
+    loss = loss + at::logsumexp(logits, 1).square() * labels.ne(-100).to(at::kDouble) * gradient.z_weight;
   if (gradient.weights.defined()) loss = loss * gradient.weights.to(at::kDouble);
   return torch::autograd::grad({(loss * gradient.scale).sum()}, {x, w});
 }
@@ -79,9 +87,9 @@ TEST(SoftLoss, TheHeadHasItsLossAndItsGradientInFp64) {
   const at::Tensor labels = soft_labels();
   for (const double share : {0.3, 1.0}) {
     for (const double cap : {0.0, 2.0}) {
-      for (const bool weighted : {false, true}) {
-        LossGradient gradient{.scale = scalar(0.25), .cap = cap, .soft = soft_targets(5, share)};
-        if (weighted) gradient.weights = random_tensor({kSoftTokens}, 3).abs().to(at::kFloat);
+      for (const double temperature : {1.0, 2.5}) {
+        LossGradient gradient{.scale = scalar(0.25), .cap = cap, .soft = soft_targets(5, share, temperature)};
+        if (cap > 0) gradient.weights = random_tensor({kSoftTokens}, 3).abs().to(at::kFloat);
         const LinearCrossEntropyOutputs outputs{.token_loss = at::empty({kSoftTokens}, at::kDouble),
                                                 .grad_hidden = at::empty_like(hidden),
                                                 .grad_weight = at::empty_like(weight)};
@@ -98,22 +106,33 @@ TEST(SoftLoss, TheHeadHasItsLossAndItsGradientInFp64) {
   }
 }
 
-/// With an identity as the weight, logits are the input and so are their gradients.
-TEST(SoftLoss, TheKernelsAgreeWithFp64) {
+/// With an identity as the weight, logits are the input and so are their gradients. `roundings`: of bf16.
+void expect_kernels_agree(double temperature, double z_weight, double roundings) {
   const at::Tensor labels = soft_labels();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor logits = (random_tensor({kSoftTokens, kSoftVocabulary}, 4) * 3).to(type);
     const at::Tensor identity = at::eye(kSoftVocabulary).to(type);
-    const LossGradient gradient{.scale = scalar(0.5), .soft = soft_targets(7, 0.7)};
+    const LossGradient gradient{
+        .scale = scalar(0.5), .z_weight = z_weight, .soft = soft_targets(7, 0.7, temperature)};
     const LinearCrossEntropyOutputs outputs{.token_loss = at::empty({kSoftTokens}, at::kFloat),
                                             .grad_hidden = at::empty_like(logits)};
     linear_cross_entropy(logits, identity, labels, gradient, 3, outputs);
     expect_close(outputs.token_loss, soft_formula(logits, labels, gradient.soft, 0).loss, 64 * kEps32,
                  "loss");
     const auto expected = soft_gradients(logits.to(at::kDouble), identity.to(at::kDouble), gradient, labels);
-    // In bf16 q and p are rounded one after the other.
-    expect_close(outputs.grad_hidden, expected[0], type == at::kFloat ? 64 * kEps32 : 2 * kEps16, "gradient");
+    expect_close(outputs.grad_hidden, expected[0], type == at::kFloat ? 64 * kEps32 : roundings * kEps16,
+                 "gradient");
   }
+}
+
+/// In bf16 q and p are rounded one after the other.
+TEST(SoftLoss, TheKernelsAgreeWithFp64) {
+  expect_kernels_agree(1.0, 0.0, 2);
+}
+
+/// In bf16 the gradients of both softmaxes are rounded, and their sum. The z-loss is whole, whatever the share of the label.
+TEST(SoftLoss, TheKernelsAgreeWithFp64AtAnotherTemperature) {
+  expect_kernels_agree(2.0, 0.05, 4);
 }
 
 /// Sums of the ranks, which are threads: those of a call by all of them.
@@ -146,9 +165,12 @@ class TwoRanks {
 TEST(SoftLoss, PartsOfTheVocabularyAreAsTheWhole) {
   const at::Tensor hidden = random_tensor({kSoftTokens, 6}, 1).to(at::kDouble);
   const at::Tensor weight = random_tensor({kSoftVocabulary, 6}, 2).to(at::kDouble);
-  for (const int64_t k : {int64_t{1}, int64_t{5}, kSoftVocabulary}) {
-    const auto run = [&](const at::Tensor& table, const VocabularyPart& part, const TensorExchange& ranks) {
-      const LossGradient gradient{.scale = scalar(0.25), .cap = 2.0, .soft = soft_targets(k, 0.6)};
+  for (const auto& [k, temperature] : {std::pair(int64_t{1}, 1.0), std::pair(int64_t{5}, 1.0),
+                                       std::pair(int64_t{5}, 3.0), std::pair(kSoftVocabulary, 1.0)}) {
+    const auto run = [&, tokens = k, softened = temperature](
+                         const at::Tensor& table, const VocabularyPart& part, const TensorExchange& ranks) {
+      const LossGradient gradient{
+          .scale = scalar(0.25), .cap = 2.0, .soft = soft_targets(tokens, 0.6, softened)};
       const LinearCrossEntropyOutputs outputs{.token_loss = at::empty({kSoftTokens}, at::kDouble),
                                               .grad_hidden = at::empty_like(hidden),
                                               .grad_weight = at::empty_like(table)};
@@ -177,20 +199,23 @@ TEST(SoftLoss, PartsOfTheVocabularyAreAsTheWhole) {
 
 TEST(SoftLoss, AnEqualTeacherWithAllTokensHasNeitherLossNorGradient) {
   const at::Tensor logits = random_tensor({kSoftTokens, kSoftVocabulary}, 5) * 3;
-  SoftTargets soft = soft_targets(kSoftVocabulary, 1.0);
-  soft.log_probs = at::log_softmax(logits, 1).gather(1, soft.ids.to(at::kLong));
-  const LossGradient gradient{.scale = scalar(1.0), .soft = soft};
-  const LinearCrossEntropyOutputs outputs{.token_loss = at::empty({kSoftTokens}),
-                                          .grad_hidden = at::empty_like(logits)};
-  linear_cross_entropy(logits, at::eye(kSoftVocabulary), soft_labels(), gradient, 4, outputs);
-  EXPECT_LT(outputs.token_loss.abs().max().item<double>(), 3e-6);
-  EXPECT_LT(outputs.grad_hidden.abs().max().item<double>(), 1e-6);
+  for (const double temperature : {1.0, 2.0}) {
+    SoftTargets soft = soft_targets(kSoftVocabulary, 1.0, temperature);
+    soft.log_probs = at::log_softmax(logits / temperature, 1).gather(1, soft.ids.to(at::kLong));
+    const LossGradient gradient{.scale = scalar(1.0), .soft = soft};
+    const LinearCrossEntropyOutputs outputs{.token_loss = at::empty({kSoftTokens}),
+                                            .grad_hidden = at::empty_like(logits)};
+    linear_cross_entropy(logits, at::eye(kSoftVocabulary), soft_labels(), gradient, 4, outputs);
+    EXPECT_LT(outputs.token_loss.abs().max().item<double>(), 3e-6 * temperature * temperature);
+    EXPECT_LT(outputs.grad_hidden.abs().max().item<double>(), 1e-6 * temperature);
+  }
 }
 
 TEST(SoftLoss, TokensWithoutALabelHaveNone) {
   const at::Tensor logits = random_tensor({kSoftTokens, kSoftVocabulary}, 6);
-  for (const at::Tensor& labels : {soft_labels(), at::full_like(soft_labels(), -100)}) {
-    const LossGradient gradient{.scale = scalar(1.0), .soft = soft_targets(4, 0.5)};
+  for (const auto& [labels, temperature] : {std::pair(soft_labels(), 1.0), std::pair(soft_labels(), 2.0),
+                                            std::pair(at::full_like(soft_labels(), -100), 1.0)}) {
+    const LossGradient gradient{.scale = scalar(1.0), .soft = soft_targets(4, 0.5, temperature)};
     gradient.soft.divergence.fill_(7);
     const LinearCrossEntropyOutputs outputs{.token_loss = at::empty({kSoftTokens}),
                                             .grad_hidden = at::empty_like(logits)};
@@ -223,6 +248,11 @@ TEST(SoftLoss, GoesWithTheZLossButNotWithSmoothing) {
                     linear_cross_entropy(logits, at::eye(kSoftVocabulary), labels, smoothed, 4, outputs);
                   }),
                   "soft targets");
+  const LossGradient frozen{.scale = scalar(1.0), .soft = soft_targets(4, 0.5, -1.0)};
+  EXPECT_CONTAINS(message_of<Error>([&] {
+                    linear_cross_entropy(logits, at::eye(kSoftVocabulary), labels, frozen, 4, outputs);
+                  }),
+                  "soft.temperature = -1");
 }
 
 TEST(LinearCrossEntropy, KeepsTheLargestLogitsOfAPartOfTheVocabulary) {

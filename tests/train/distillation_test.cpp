@@ -62,6 +62,26 @@ TEST(DistillationRun, TheLossIsTheWeightedSumOfBoth) {
   EXPECT_GT(std::abs(teacher - labels), 0.01);
   EXPECT_NEAR(loss_of_first_step(distilled(folder, "mixed", {"distillation.weight=0.25"})),
               0.75 * labels + 0.25 * teacher, 1e-5);
+  const Strings soft{"distillation.temperature=3"};
+  const double softened =
+      loss_of_first_step(distilled(folder, "softened", soft + Strings{"distillation.weight=1"}));
+  EXPECT_GT(std::abs(softened - teacher), 0.01);
+  EXPECT_NEAR(loss_of_first_step(distilled(folder, "mixed_soft", soft + Strings{"distillation.weight=0.25"})),
+              0.75 * labels + 0.25 * softened, 1e-5);
+}
+
+/// The logged divergence is at the temperature, and the loss has its square.
+TEST(DistillationRun, TheDivergenceCountsWithTheSquareOfTheTemperature) {
+  const TempFolder folder;
+  make_teacher(folder);
+  const double loss =
+      TestRun(distilled(folder, "run",
+                        {"distillation.weight=1", "distillation.temperature=2", "training.steps=1"}))
+          .run()
+          .front()
+          .loss;
+  const auto logged = read_jsonl(folder / "run" / "metrics.jsonl");
+  EXPECT_NEAR(4.0 * logged.front().find(metric::distillation_kl).value(), loss, 1e-5);
 }
 
 TEST(DistillationRun, LogsTheDivergenceWhichFalls) {
@@ -76,15 +96,18 @@ TEST(DistillationRun, LogsTheDivergenceWhichFalls) {
 }
 
 /// All its tokens: nothing is left to learn, up to what the rounding of the teacher's log-probabilities leaves.
-TEST(DistillationRun, AModelLearnsNothingFromItself) {
+TEST(DistillationRun, AModelLearnsNothingFromItselfAtAnyTemperature) {
   const TempFolder folder;
   const fs::path teacher = make_teacher(folder);
-  TestRun run(distilled(folder, "run",
-                        {format("model.from={}", teacher.string()), "model.dim=48", "distillation.weight=1",
-                         "training.steps=1", "distillation.top_k=257", "checkpoint.enable=false"}));
-  const Records records = run.run();
-  EXPECT_LT(std::abs(records.front().loss), 1e-5);
-  EXPECT_LT(records.front().grad_norm, 1e-4);
+  for (const char* temperature : {"1", "2"}) {
+    TestRun run(distilled(folder, format("run-{}", temperature),
+                          {format("model.from={}", teacher.string()), "model.dim=48", "distillation.weight=1",
+                           format("distillation.temperature={}", temperature), "training.steps=1",
+                           "distillation.top_k=257", "checkpoint.enable=false"}));
+    const Records records = run.run();
+    EXPECT_LT(std::abs(records.front().loss), 1e-5) << temperature;
+    EXPECT_LT(records.front().grad_norm, 1e-4) << temperature;
+  }
 }
 
 TEST(DistillationRun, TheFileHasTheTargetsOfEachLabel) {
@@ -119,7 +142,7 @@ TEST(DistillationRun, HasTheSameBitsOnAnyNumberOfRanks) {
 TEST(DistillationRun, EveryLayoutHasTheCurveOfOneRank) {
   const TempFolder folder;
   make_teacher(folder);
-  const Strings heads{"model.n_kv_heads=2", "checkpoint.enable=false"};
+  const Strings heads{"model.n_kv_heads=2", "checkpoint.enable=false", "distillation.temperature=2"};
   const Records whole = TestRun(distilled(folder, "whole", heads)).run();
   for (const Strings& axis :
        {Strings{"parallelism.tensor_parallel_degree=2", "parallelism.disable_loss_parallel=false"},
@@ -185,6 +208,8 @@ TEST(DistillationRun, RefusesAFileOfOtherDataOrAnotherTeacher) {
     return message_of<UsageError>([&] { TestRun(distilled(folder, "run") + more).build(); });
   };
   EXPECT_CONTAINS(fault({"distillation.top_k=8"}), "with 16 tokens for each label");
+  EXPECT_CONTAINS(fault({"distillation.temperature=2"}),
+                  "at temperature 1, and distillation.temperature = 2");
   EXPECT_CONTAINS(fault({format("distillation.teacher={}", (folder / "run").string())}),
                   "that is not the one of distillation.teacher");
   EXPECT_CONTAINS(fault({"training.seq_len=40", "checkpoint.allow_changed=[\"data\"]"}), "for other data");
@@ -236,8 +261,12 @@ TEST(DistillationRun, ARunOfAnAdapterIsATeacherAsItsModelIs) {
 TEST(DistillationRun, ThePlanCountsItsMemory) {
   const TempFolder folder;
   make_teacher(folder);
-  TestRun run(distilled(folder, "run", {"distillation.top_k=64"}));
-  expect_planned_memory(run);
+  for (const char* temperature : {"1", "2"}) {
+    TestRun run(distilled(
+        folder, format("run-{}", temperature),
+        {"distillation.top_k=64", format("distillation.temperature={}", temperature), "training.steps=3"}));
+    expect_planned_memory(run);
+  }
 }
 
 TEST(DistillationRun, RefusesWhatHasNoTeacher) {
@@ -251,10 +280,13 @@ TEST(DistillationRun, RefusesWhatHasNoTeacher) {
   EXPECT_CONTAINS(fault({"preference.loss=dpo"}), "distillation.teacher", "preference.loss");
   EXPECT_CONTAINS(fault({"distillation.top_k=300"}), "distillation.top_k = 300");
   EXPECT_CONTAINS(fault({"distillation.teacher=nowhere"}), "nowhere");
-  EXPECT_CONTAINS(message_of<Error>([&] {
-                    TestRun(completions(folder, "none") + Strings{"distillation.top_k=8"}).build();
-                  }),
-                  "distillation.top_k");
+  EXPECT_CONTAINS(
+      message_of<Error>([&] {
+        TestRun(completions(folder, "none") + Strings{"distillation.top_k=8", "distillation.temperature=2"})
+            .build();
+      }),
+      "distillation.top_k", "distillation.temperature");
+  EXPECT_CONTAINS(fault({"distillation.temperature=0"}), "distillation.temperature");
 }
 
 TEST(DistillationRun, ATeacherHasTheTokensOfTheRun) {

@@ -121,6 +121,8 @@ TEST(TeacherTargets, OthersAreRefused) {
   EXPECT_CONTAINS(fault({"other rows", "teacher", kKept}), "for other data");
   EXPECT_CONTAINS(fault({"rows", "another", kKept}), "not the one of distillation.teacher");
   EXPECT_CONTAINS(fault({"rows", "teacher", 3}), "with 2 tokens for each label");
+  EXPECT_CONTAINS(fault({"rows", "teacher", kKept, 2.5}),
+                  "at temperature 1, and distillation.temperature = 2.5");
   EXPECT_NO_THROW(TeacherTargets(file, {"rows", "", kKept}, rows->every_row())) << "a teacher that is gone";
 }
 

@@ -6,9 +6,9 @@
     tools/oracle/distillation_oracle.py STEPFORGE
 
 First teacher.safetensors must have the most probable tokens of Hugging Face's teacher for every label of the steps, up to tokens whose
-logits are equal to 1e-4, and their log-probabilities, divided by the probability of all of them, to 1e-5. Then twenty steps of the loss
-(1 - w) cross-entropy + w sum p (log p - log q), with p of Hugging Face's teacher at the tokens of the file, must agree as in
-train_oracle.py: losses, divergences and gradient norms to 1e-5 relative, the final weights to 1e-4 of the tensor's largest element.
+logits are equal to 1e-4, and their log-probabilities at the temperature T, divided by the probability of all of them, to 1e-5. Then twenty
+steps of the loss (1 - w) cross-entropy + w T^2 sum p (log p - log q), with p and q of logits / T and p of Hugging Face's teacher at the
+tokens of the file, must agree as in train_oracle.py: losses, divergences and gradient norms to 1e-5 relative, the final weights to 1e-4 of the tensor's largest element.
 Exit code 1 with the differences.
 """
 import sys
@@ -28,6 +28,7 @@ class Case:
     teacher: str
     weight: float
     top_k: int
+    temperature: float = 1.0
 
 
 CASES = {
@@ -35,6 +36,8 @@ CASES = {
     "teacher only": Case("qwen3, tied", "llama", 1.0, 32),
     "all tokens, capped logits": Case("gemma2", "llama", 0.3, 257),
     "one token": Case("llama", "llama", 0.7, 1),
+    "temperature 2": Case("qwen3, tied", "llama", 0.6, 32, 2.0),
+    "temperature 1.5, capped logits": Case("gemma2", "qwen3", 1.0, 257, 1.5),
 }
 
 
@@ -55,7 +58,7 @@ def targets_of_rows(folder, rows):
     return targets[:, :, 0].long(), targets[:, :, 1]
 
 
-def teacher_log_probs(teacher, tokens, ids):
+def teacher_log_probs(case, teacher, tokens, ids):
     """[rows, LENGTH, k]: at the tokens `ids`, which must be the most probable ones."""
     with torch.no_grad():
         logits = teacher(tokens[:, :-1]).logits
@@ -63,7 +66,7 @@ def teacher_log_probs(teacher, tokens, ids):
     most = logits.topk(ids.shape[2], dim=2).values
     if (chosen - most).abs().max() > 1e-4:
         sys.exit("teacher.safetensors does not have the most probable tokens")
-    return torch.log_softmax(chosen, dim=2)
+    return torch.log_softmax(chosen / case.temperature, dim=2)
 
 
 def pytorch_steps(case, model, teacher, letters, rates, ids, stored):
@@ -72,13 +75,14 @@ def pytorch_steps(case, model, teacher, letters, rates, ids, stored):
     for step, rate in enumerate(rates):
         tokens = tokens_of_step(letters, step)
         rows = slice(step * ROWS, (step + 1) * ROWS)
-        log_p = teacher_log_probs(teacher, tokens, ids[rows])
+        log_p = teacher_log_probs(case, teacher, tokens, ids[rows])
         if (log_p - stored[rows]).abs().max() > 1e-5 * log_p.abs().max():
             sys.exit("teacher.safetensors has other log-probabilities")
-        log_q = torch.log_softmax(model(tokens[:, :-1]).logits, dim=2)
-        entropy = torch.nn.functional.nll_loss(log_q.flatten(0, 1), tokens[:, 1:].flatten())
+        logits = model(tokens[:, :-1]).logits
+        log_q = torch.log_softmax(logits / case.temperature, dim=2)
+        entropy = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         divergence = (log_p.exp() * (log_p - log_q.gather(2, ids[rows]))).sum(2).mean()
-        loss = (1 - case.weight) * entropy + case.weight * divergence
+        loss = (1 - case.weight) * entropy + case.weight * case.temperature**2 * divergence
         norms.append(take_step(model, update, rate, loss))
         losses.append(loss.item())
         divergences.append(divergence.item())
@@ -91,7 +95,8 @@ def check(program, seed, name):
         folder = Path(temporary)
         model, letters = write_inputs(folder, case.student, seed)
         teacher = make_teacher(case, folder / "teacher", seed)
-        settings = [f"distillation.teacher={folder / 'teacher'}", f"distillation.top_k={case.top_k}", f"distillation.weight={case.weight}"]
+        settings = [f"distillation.teacher={folder / 'teacher'}", f"distillation.top_k={case.top_k}", f"distillation.weight={case.weight}",
+                    f"distillation.temperature={case.temperature}"]  # fmt: skip
         steps, weights = stepforge_steps(program, folder, ["train", folder / "run.toml", *settings])
         ids, stored = targets_of_rows(folder, len(steps) * ROWS)
         losses, divergences, norms = pytorch_steps(case, model.train(), teacher, letters, [step["lr"] for step in steps], ids, stored)

@@ -15,7 +15,8 @@ cuda::LossGradient gradient_of(const LossGradient& gradient) {
           .weights = read<float>(gradient.weights),
           .cap = gradient.cap,
           .smoothing = gradient.smoothing,
-          .label_share = gradient.label_share()};
+          .label_share = gradient.label_share(),
+          .share = gradient.share};
 }
 
 cuda::VocabularyPart part_of(const VocabularyPart& part) {

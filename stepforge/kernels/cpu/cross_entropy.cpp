@@ -22,6 +22,7 @@ struct LogitsGradient {
   double cap = 0.0;                ///< LossGradient::cap
   double smoothing = 0.0;          ///< LossGradient::smoothing; changes the loss too
   double label_share = 1.0;        ///< LossGradient::label_share()
+  double share = 1.0;              ///< LossGradient::share
 };
 
 LogitsGradient for_kernel(const LossGradient& gradient) {
@@ -30,7 +31,8 @@ LogitsGradient for_kernel(const LossGradient& gradient) {
           gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr,
           gradient.cap,
           gradient.smoothing,
-          gradient.label_share()};
+          gradient.label_share(),
+          gradient.share};
 }
 
 void check_labels(const int64_t* labels, int64_t count, int64_t vocabulary) {
@@ -178,7 +180,7 @@ template <typename T>
 void gradient_of_row(int64_t n, T* row, int64_t width, int64_t label, const RowSum& statistics,
                      const LogitsGradient& gradient, int64_t tokens) {
   const double lse = std::log(statistics.sum) + static_cast<double>(statistics.largest);
-  const double growth = 1.0 + 2.0 * gradient.z_weight * lse;
+  const double growth = gradient.share + 2.0 * gradient.z_weight * lse;
   const double scale = scale_of(gradient, n);
   const double less = gradient.smoothing / static_cast<double>(tokens);  // of every token
   const bool has_label = label >= 0 && label < width;

@@ -19,19 +19,23 @@ struct LossAttributes {
   double logit_cap = 0.0;     ///< logits are cap * tanh(x / cap); 0: not capped
   bool pairs = false;         ///< in training each token is weighed by the loss of its pair of answers
   int64_t soft_targets =
-      0;  ///< in training: tokens of a teacher that each label has (kernels/soft_targets.h)
+      0;                  ///< in training: tokens of a teacher that each label has (kernels/soft_targets.h)
+  bool softened = false;  ///< at another temperature than 1: with a softmax of their own
   int64_t numbers_per_logit = 0;  ///< fp32 numbers that a loss of a plug-in allocates, with its gradient
   double adapter_scale = 0.0;     ///< of t B^T
 };
 
 /// What soft targets need: of all tokens ids, log-probabilities and the divergence; of a chunk, for each target, an int64 column, three fp32
-/// values and one in fp64, with parts a mark too; and the sums of each token.
-inline void add_soft_targets(const LossAttributes& loss, CallWorkspace& workspace) {
+/// values and one in fp64, with parts a mark too; and the sums of each token. If they are softened, the chunk's logits once more.
+inline void add_soft_targets(const LossAttributes& loss, int64_t width, CallWorkspace& workspace) {
   const int64_t count = loss.soft_targets;
   if (count == 0) return;
   workspace.backward.token.fp32 += 2 * count + 1;
   workspace.backward.chunk_token.fp32 += 7 * count + 5;
   if (loss.parts > 1 && !loss.whole_logits) workspace.backward.chunk_token.fp32 += count / 4;
+  if (!loss.softened) return;
+  workspace.backward.chunk_token.compute += loss.whole_logits ? loss.vocabulary : width;
+  workspace.backward.chunk_token.fp32 += 1;
 }
 
 namespace loss_row {
@@ -46,7 +50,7 @@ inline CallWorkspace workspace(const CallView& view) {
   if (loss.parts > 1 && !loss.whole_logits) made.forward.chunk_token.fp32 = 4 + loss.parts;
   made.backward.token.fp32 = loss.pairs ? 1 : 0;
   made.backward.chunk_token.fp32 = loss.numbers_per_logit * loss.vocabulary;
-  add_soft_targets(loss, made);
+  add_soft_targets(loss, weight.shape[0], made);
   made.forward.narrow = bf16_product(weight.shape[1], weight.shape[0]);
   made.backward.narrow = std::max(made.forward.narrow, bf16_product(weight.shape[0], weight.shape[1]));
   for (const CallWeight& trained : view.call.weights)
@@ -91,10 +95,12 @@ inline constexpr CallKind kLoss = {
           if (loss.parts == 1) return CallExchanges();
           if (loss.whole_logits)
             return CallExchanges{{exchange(ExchangeKind::gather, {loss.vocabulary})}, {}};
-          // The largest logit of each rank, and two sums in fp64, with soft targets three.
-          const int64_t sums = loss.soft_targets > 0 ? 6 : 4;
-          return CallExchanges{
-              {exchange(ExchangeKind::max, {0, loss.parts}), exchange(ExchangeKind::sum, {0, sums})}, {}};
+          // The largest logit of each rank, and two sums in fp64, with soft targets three; those of softened ones are further ones.
+          const int64_t softmaxes = loss.softened ? 2 : 1;
+          const int64_t sums = 4 * softmaxes + (loss.soft_targets > 0 ? 2 : 0);
+          return CallExchanges{{exchange(ExchangeKind::max, {0, softmaxes * loss.parts}),
+                                exchange(ExchangeKind::sum, {0, sums})},
+                               {}};
         },
     .text =
         [](const CallView& view) {
@@ -103,7 +109,8 @@ inline constexpr CallKind kLoss = {
           return format("{} tokens at once{}{}{}", loss.chunk,
                         loss.logit_cap > 0 ? format(", cap {}", loss.logit_cap) : "",
                         loss.pairs              ? ", weighed by pairs"
-                        : loss.soft_targets > 0 ? format(", {} tokens of a teacher", loss.soft_targets)
+                        : loss.soft_targets > 0 ? format(", {} tokens of a teacher{}", loss.soft_targets,
+                                                         loss.softened ? ", softened" : "")
                                                 : "",
                         weights.size() > 1 ? format(", rank {}", weights[1].shape[1]) : "");
         },
