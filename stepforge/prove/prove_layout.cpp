@@ -316,6 +316,8 @@ std::vector<std::string> options_left_out(const Job& job) {
   add(config.preference.unpaired() && config.preference.sft_weight > 0, "preference.sft_weight",
       format("{}", config.preference.sft_weight));
   add(!config.preference.reference.empty(), "preference.reference", config.preference.reference);
+  add(config.distillation.temperature != 1, "distillation.temperature",
+      format("{}", config.distillation.temperature));
   add(config.training.reduction != ReductionMode::fast, "training.reduction",
       choice_name(config.training.reduction));
   add(config.training.loss_reduction != LabelWeights::token, "training.loss_reduction",
@@ -341,6 +343,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.preference.reference.clear();
   job.distillation = config.distillation;
   job.distillation.top_k = std::min(job.distillation.top_k, kExactTargets);
+  job.distillation.temperature = 1;
   job.model.tie_embeddings =
       config.model.ties() && config.model.n_experts == 0 && job.model.n_mtp_layers == 0;
   // A plug-in's family is not known to the small job.
