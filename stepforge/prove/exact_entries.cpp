@@ -7,13 +7,16 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/bias.h"
+#include "stepforge/kernels/expert_rows.h"
 #include "stepforge/modelspec/calls/attention.h"
 #include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/magnitude.h"
@@ -192,45 +195,73 @@ void gated_add_backward(const CallRun& run) {
 
 /// What columns with magnitudes are multiplied and divided by.
 struct Magnitudes {
-  /// [width]: in place of the norm of a row of W + scale B A 1 or 2, by the parity of its square; 1 of other columns
+  /// [experts, width]: in place of the norm of a row of W + scale B A 1 or 2, by the parity of its square; 1 of other columns
   at::Tensor norms;
-  at::Tensor factors;  ///< [width]: magnitudes by these
+  at::Tensor factors;  ///< [experts, width]: magnitudes by these
+  at::Tensor experts;  ///< [rows]: that each row belongs to, 0 without experts
 
-  explicit Magnitudes(const CallRun& run) {
+  Magnitudes(const CallRun& run, int64_t rows) {
     const auto& attributes = attributes_of<MagnitudeAttributes>(run.call);
     const std::size_t count = attributes.parts.size();
-    const auto value = [&](std::size_t index) { return run.weight(index).value().detach(); };
-    const at::Tensor w = value(count);
-    norms = at::ones({w.size(0)}, w.options());
-    factors = at::ones({w.size(0)}, w.options());
+    const at::Tensor w = of_each(run.weight(count).value(), attributes.experts);
+    const at::Tensor a = run.weight(count + 1).value().detach();
+    const bool one_a = a.size(0) == magnitude_row::ranks(run.call);
+    norms = at::ones({w.size(0), w.size(1)}, w.options());
+    factors = at::ones_like(norms);
     for (std::size_t i = 0; i < count; ++i) {
       const LowRankPart& part = attributes.parts[i];
-      const at::Tensor b = value(count + 2 + i);
-      const at::Tensor product = at::mm(b, value(count + 1).narrow(0, part.rank_begin, b.size(1)));
-      const at::Tensor squares =
-          (w.narrow(0, part.column_begin, b.size(0)) + product * part.scale).square().sum(1);
+      const at::Tensor b = of_each(run.weight(count + 2 + i).value(), attributes.experts);
+      const at::Tensor of_part =
+          of_each(a, one_a ? 1 : attributes.experts).narrow(1, part.rank_begin, b.size(2));
+      const at::Tensor changed =
+          w.narrow(1, part.column_begin, b.size(1)) + at::matmul(b, of_part) * part.scale;
+      const at::Tensor squares = changed.square().sum(2);
       if (attributes.divided && run.resources.tensor.several()) run.resources.tensor.sum(squares);
-      const at::Tensor of_part = norms.narrow(0, part.column_begin, b.size(0));
-      of_part.add_(squares.floor().remainder(2));
-      factors.narrow(0, part.column_begin, b.size(0)).copy_(value(i) / of_part);
+      const at::Tensor norms_of_part = columns(norms, i, run);
+      norms_of_part.add_(squares.floor().remainder(2));
+      columns(factors, i, run).copy_(run.weight(i).value().detach().view(squares.sizes()) / norms_of_part);
     }
+    experts = at::zeros({rows}, w.options().dtype(at::kLong));
+    if (run.operands.size() <= magnitude_row::kExperts) return;
+    const std::vector<int64_t> offsets =
+        expert_offsets(run.operands[magnitude_row::kExperts], attributes.experts);
+    for (int64_t e = 0; e < attributes.experts; ++e) {
+      const auto at = static_cast<std::size_t>(e);
+      experts.narrow(0, offsets[at], offsets[at + 1] - offsets[at]).fill_(e);
+    }
+  }
+
+  /// Of what has [experts, width], the columns of one part.
+  static at::Tensor columns(const at::Tensor& values, std::size_t index, const CallRun& run) {
+    const LowRankPart& part = attributes_of<MagnitudeAttributes>(run.call).parts[index];
+    return values.narrow(1, part.column_begin, run.weight(index).value().size(0) / values.size(0));
+  }
+
+ private:
+  /// [experts, rows, columns] of matrices one below the other.
+  static at::Tensor of_each(const at::Tensor& matrices, int64_t experts) {
+    return matrices.detach().view({experts, -1, matrices.size(1)});
   }
 };
 
 void magnitude(const CallRun& run) {
-  run.written[0].copy_(to_integers(to_integers(run.operands[0]) * Magnitudes(run).factors));
+  const at::Tensor y = to_integers(run.operands[0]);
+  const Magnitudes by(run, y.size(0));
+  run.written[0].copy_(to_integers(y * by.factors.index_select(0, by.experts)));
 }
 
 void magnitude_backward(const CallRun& run) {
-  const Magnitudes by(run);
   const at::Tensor& gradient = run.gradients[0];
+  const Magnitudes by(run, gradient.size(0));
   if (run.operands[0].defined()) {
-    const at::Tensor sums = (gradient * to_integers(run.operands[0])).sum(0) / by.norms;
-    const auto& parts = attributes_of<MagnitudeAttributes>(run.call).parts;
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      add_to_weight(run, i, sums.narrow(0, parts[i].column_begin, run.weight(i).value().size(0)));
+    const at::Tensor sums = at::zeros_like(by.norms);
+    sums.index_add_(0, by.experts, gradient * to_integers(run.operands[0]));
+    sums.div_(by.norms);
+    for (std::size_t i = 0; i < attributes_of<MagnitudeAttributes>(run.call).parts.size(); ++i)
+      add_to_weight(run, i, Magnitudes::columns(sums, i, run).flatten());
   }
-  if (run.written.wanted(0)) run.written[0].copy_(to_gradients(gradient * by.factors));
+  if (run.written.wanted(0))
+    run.written[0].copy_(to_gradients(gradient * by.factors.index_select(0, by.experts)));
 }
 
 /// The experts with the largest logits [N, E], which are integers; of equal ones the first.
