@@ -2,7 +2,6 @@
 #include "stepforge/kernels/adamw_8bit.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bucketize.h>
@@ -12,29 +11,12 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/kernels/dynamic_code.h"
 #include "stepforge/kernels/kernel_table.h"
 #include "stepforge/kernels/tensor_check.h"
 
 namespace stepforge {
 namespace {
-
-std::array<float, 256> make_code(bool is_signed) {
-  std::array<float, 256> code{};
-  size_t count = 0;
-  for (int i = 0; i <= 6; ++i) {
-    const int parts = is_signed ? 1 << i : 2 << i;
-    for (int part = 0; part < parts; ++part) {
-      const double middle = 0.1 + 0.9 * (part + 0.5) / parts;
-      const auto value = static_cast<float>(std::pow(10.0, i - 6) * middle);
-      code.at(count++) = value;
-      if (is_signed) code.at(count++) = -value;
-    }
-  }
-  code.at(count++) = 0.0F;
-  code.at(count++) = 1.0F;
-  std::ranges::sort(code);
-  return code;
-}
 
 void check_moment(const QuantizedMoment& moment, std::string_view name, int64_t elements) {
   check_tensor(moment.indices, format("adamw_8bit {} indices", name), {elements}, at::kByte);
@@ -66,12 +48,6 @@ void quantize(const at::Tensor& values, const QuantizedMoment& moment, const at:
 }
 
 }  // namespace
-
-const std::array<float, 256>& dynamic_code(bool is_signed) {
-  static const std::array<float, 256> with_signs = make_code(true);
-  static const std::array<float, 256> without = make_code(false);
-  return is_signed ? with_signs : without;
-}
 
 void adamw_8bit_update(const at::Tensor& parameter, const at::Tensor& grad, const QuantizedMoment& first,
                        const QuantizedMoment& second, const AdamWOptions& options,

@@ -4,14 +4,11 @@
 // computed in fp32):
 //
 //   moment = code[index] * scale       scale is the largest absolute value of the block
-//   code:    for i = 0 to 6, 10^(i - 6) times the middles of equal parts of [0.1, 1]: 2^i parts, with both signs, for the
-//            first moment; 2^(i + 1) parts for the second, which is not negative; and 0 and 1
+//   code:    dynamic_code.h, signed for the first moment
 //
 // Values are rounded to the nearest in the code. One rule is ours: a second moment above 0 is never rounded to 0, since
 // the next update might then be divided by eps alone.
 #pragma once
-
-#include <array>
 
 #include <ATen/core/Tensor.h>
 
@@ -19,9 +16,6 @@
 #include "stepforge/modelspec/slot_layout.h"
 
 namespace stepforge {
-
-/// The 256 values that an index stands for, ascending.
-const std::array<float, 256>& dynamic_code(bool is_signed);
 
 /// indices: uint8 [n]; scales: fp32 [n / kQuantizedBlock]. Zeros are a moment of 0.
 struct QuantizedMoment {

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/dynamic_code.h"
 #include "stepforge/kernels/kernel_list.h"
 #include "tests/kernels/compare.h"
 

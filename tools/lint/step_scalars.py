@@ -24,7 +24,7 @@ HOST_READ = re.compile(r"\.(?:item\s*[<(]|cpu\(\)|to\(at::kCPU|is_nonzero\(|allc
 
 AFTER_A_SKIPPED_STEP = "finds what was not finite, after a step that was skipped"
 ALLOWED_SIGNATURES = {
-    ("stepforge/kernels/adamw_8bit.h", "dynamic_code"): "a table of constants",
+    ("stepforge/kernels/dynamic_code.h", "dynamic_code"): "a table of constants",
     ("stepforge/kernels/cross_entropy.h", "label_share"): "follows from a setting",
     ("stepforge/kernels/nf4_values.h", "kNf4Values"): "a table of constants",
     ("stepforge/kernels/random_fill.h", "initial_value_reference"): "initial weights, before the first step",

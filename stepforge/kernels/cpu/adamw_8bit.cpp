@@ -10,6 +10,7 @@
 #include "stepforge/kernels/cpu/adamw_step.h"
 #include "stepforge/kernels/cpu/scalar_memory.h"
 #include "stepforge/kernels/cpu/simd.h"
+#include "stepforge/kernels/dynamic_code.h"
 #include "stepforge/kernels/kernel_list.h"
 
 namespace stepforge::cpu {
