@@ -106,8 +106,9 @@ function(stepforge_torch_library)
   # Kernels are vectorised for the machine's instruction sets by function multiversioning, not by -march=native. Without these flags a
   # square root may set errno, and each side of a select may trap: loops with them are not vectorised.
   target_compile_options(stepforge_torch PRIVATE -fno-math-errno -fno-trapping-math)
-  # Initial values are the same on processors with and without fused multiply-adds.
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/kernels/cpu/normal_numbers.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+  # Initial values and factors of codes are the same on processors with and without fused multiply-adds.
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/kernels/cpu/normal_numbers.cpp
+    ${CMAKE_SOURCE_DIR}/stepforge/kernels/cpu/factor_codes.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
   # The header of c10d's Gloo group includes headers of Gloo that PyTorch packages lack.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/engines/gloo_links.cpp PROPERTIES
     COMPILE_DEFINITIONS USE_C10D_GLOO INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR}/stepforge/engines/gloo_declarations)

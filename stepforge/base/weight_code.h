@@ -16,6 +16,14 @@ enum class WeightCode : uint8_t { none, nf4, int8 };
 /// Consecutive weights of a block, which have one factor, in fp32.
 inline constexpr int64_t kCodeBlock = 64;
 
+/// Consecutive factors of a tensor, which have one scale if they are codes themselves (double quantization).
+inline constexpr int64_t kFactorBlock = 256;
+
+/// Numbers in fp32 that belong to the coded factors of a tensor of so many weights: the mean of its factors, and the scales.
+constexpr int64_t factor_scales(int64_t elements) {
+  return 1 + (elements / kCodeBlock + kFactorBlock - 1) / kFactorBlock;
+}
+
 /// What is known of a code outside of its own files (kernels/weight_codes.h).
 struct WeightCodeKind {
   WeightCode code = WeightCode::none;
@@ -32,8 +40,8 @@ struct WeightCodeKind {
 
 /// A row for each code, in the order of the enum.
 inline constexpr std::array kWeightCodes = {
-    // Factors are the largest absolute values: NF4 of QLoRA (arXiv:2305.14314), as bitsandbytes has it for blocks of 64
-    // without double quantization.
+    // Factors are the largest absolute values: NF4 of QLoRA (arXiv:2305.14314), as bitsandbytes has it for blocks of 64.
+    // With double quantization they are codes too.
     WeightCodeKind{WeightCode::nf4, "nf4", 4},
     // Whole numbers up to 127; factors are the largest absolute values / 127.
     WeightCodeKind{WeightCode::int8, "int8", 8},
@@ -54,11 +62,15 @@ static_assert([] {
 struct WeightStorage {
   DType dtype = DType::f32;  ///< u8 for codes
   WeightCode code = WeightCode::none;
+  bool coded_factors = false;  ///< the factors of codes are bytes, whose scales follow
 
   constexpr bool coded() const { return code != WeightCode::none; }
-  /// Bytes of `elements` weights; with codes a multiple of kCodeBlock.
+  /// Bytes of `elements` weights; with codes a multiple of kCodeBlock, and without the scales of coded factors, which belong to whole
+  /// tensors (factor_scales()).
   constexpr int64_t bytes(int64_t elements) const {
-    return coded() ? kind_of(code).bytes(elements) : elements * dtype_bytes(dtype);
+    if (!coded()) return elements * dtype_bytes(dtype);
+    const WeightCodeKind& kind = kind_of(code);
+    return kind.code_bytes(elements) + (coded_factors ? elements / kCodeBlock : kind.factor_bytes(elements));
   }
   bool operator==(const WeightStorage&) const = default;
 };

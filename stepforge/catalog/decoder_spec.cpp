@@ -348,7 +348,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   if (model.n_mtp_layers > 0) add_mtp(spec, model, hidden, loss_chunk, tensor, parts.head, add_layer);
   add_corrections(spec, model);
   plan.check_rules(spec);
-  freeze_units(spec, model.freeze, storage_of(model.frozen_dtype));
+  freeze_units(spec, model.freeze, storage_of(model));
   return spec;
 }
 

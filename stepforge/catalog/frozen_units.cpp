@@ -121,6 +121,7 @@ std::vector<UnitSpec> parts_of(UnitSpec unit, const std::string& layer, const Is
   });
   coded.master = DType::u8;
   coded.code = storage.code;
+  coded.coded_factors = storage.coded_factors;
   UnitSpec magnitudes = take_parameters(
       unit, [](const ParameterSpec& parameter) { return parameter.tag == ParameterTag::magnitude; });
   magnitudes.fp32 = true;

@@ -21,6 +21,7 @@ Config comparable(const ModelConfig& model) {
   config.model.score_init_std = ModelConfig().score_init_std;
   config.model.freeze.clear();
   config.model.frozen_dtype = FrozenDType::fp32;
+  config.model.double_quantization = false;
   config.model.router_aux_loss_weight = 0.0;
   config.model.router_z_loss_weight = 0.0;
   config.model.mtp_loss_weight = 1.0;

@@ -6,6 +6,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/storage/tensor_parts.h"
@@ -50,9 +52,10 @@ void WeightReader::read(const TensorSlice& slice, int64_t begin, const at::Tenso
 
 namespace {
 
-/// A chunk at a time: what the codes stand for is never in memory as a whole.
-void store_chunks(WeightReader& reader, const TensorSlice& slice, const std::optional<TakenPart>& taken,
-                  int64_t local, UnitStore& unit) {
+/// Calls visit(begin, values) for chunks of whole blocks of a slice in fp32: it is never in memory as a whole.
+template <typename Visit>
+void read_chunks(WeightReader& reader, const TensorSlice& slice, const std::optional<TakenPart>& taken,
+                 const Visit& visit) {
   const int64_t elements = slice.elements();
   const at::Tensor chunk =
       at::empty({std::min(kWeightChunk, elements)}, at::device(at::kCPU).dtype(at::kFloat));
@@ -60,8 +63,21 @@ void store_chunks(WeightReader& reader, const TensorSlice& slice, const std::opt
     const at::Tensor values = chunk.narrow(0, 0, std::min(kWeightChunk, elements - begin));
     reader.read(slice, begin, values);
     if (taken) taken->take_from(slice, begin, values);
-    unit.store(local + begin, values);
+    visit(begin, values);
   }
+}
+
+/// The factors of all blocks of a tensor, of which this rank may hold a part: it is read as a whole, so that ranks need not exchange them.
+TensorFactors read_factors(WeightReader& reader, const NamedTensor& tensor, const TensorSlice& usable,
+                           const std::optional<TakenPart>& taken) {
+  const TensorSlice whole = whole_slice(tensor.shape);
+  if (usable != whole)
+    throw UsageError(format("model.double_quantization needs all of {}: the files have {} of {}", tensor.name,
+                            slice_text(usable), slice_text(whole)));
+  TensorFactors factors(tensor.elements);
+  read_chunks(reader, whole, taken,
+              [&](int64_t begin, const at::Tensor& values) { factors.add(begin, values); });
+  return factors;
 }
 
 }  // namespace
@@ -81,17 +97,21 @@ void load_masters(const TensorFolder& folder, const TensorComparison& comparison
   for (const NamedTensor& tensor : named_tensors(store)) {
     const auto usable = comparison.usable(tensor.name);
     if (!usable) continue;
-    const UnitStore& unit = store.unit(tensor.unit);
+    UnitStore& unit = store.unit(tensor.unit);
     WeightReader reader(folder, tensor.name);
     const std::optional<TakenPart> part = taken == nullptr ? std::nullopt : taken->part_of(tensor.name);
-    for (const auto& [slice, local] : shard_slices(unit, tensor)) {
+    const std::vector<ShardSlice> all_held = shard_slices(unit, tensor);
+    if (unit.spec().coded_factors && !all_held.empty())
+      unit.store_factors(tensor.parameter, tensor.row, read_factors(reader, tensor, *usable, part));
+    for (const auto& held : all_held) {
       // What is left of a slice are its first elements: only rows may be missing.
-      const auto known = intersection(slice, *usable);
+      const auto known = intersection(held.slice, *usable);
       if (!known) continue;
       if (unit.coded() || part)
-        store_chunks(reader, *known, part, local, store.unit(tensor.unit));
+        read_chunks(reader, *known, part,
+                    [&](int64_t begin, const at::Tensor& values) { unit.store(held.local + begin, values); });
       else
-        reader.read(*known, 0, unit.master().narrow(0, local, known->elements()));
+        reader.read(*known, 0, unit.master().narrow(0, held.local, known->elements()));
     }
   }
 }

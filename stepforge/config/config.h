@@ -298,6 +298,7 @@ struct ModelConfig {
   int64_t max_position = 8192;
   std::vector<std::string> freeze;
   FrozenDType frozen_dtype = FrozenDType::fp32;
+  bool double_quantization = false;
   /// Plug-ins, in which `family` is looked up after the built-in families; not a setting. Null without plug-ins.
   std::shared_ptr<const Registry> plugins;
 
@@ -306,6 +307,12 @@ struct ModelConfig {
   bool ties() const { return tie_embeddings && !scores(); }
   bool operator==(const ModelConfig&) const = default;
 };
+/// How its frozen weights are stored.
+inline WeightStorage storage_of(const ModelConfig& model) {
+  WeightStorage storage = storage_of(model.frozen_dtype);
+  storage.coded_factors = model.double_quantization;
+  return storage;
+}
 
 enum class AdapterType : uint8_t { none, lora, dora };
 constexpr ChoiceNames<3> choice_names(AdapterType) {

@@ -215,8 +215,8 @@ void ConfigLoader::check_against_model() {
   for (const FieldDifference& difference : diff(*model_, config)) {
     const std::string& name = difference.name;
     if (!name.starts_with("model.") || name == "model.from" || name == "model.dropout" ||
-        name == "model.freeze" || name == "model.frozen_dtype" || name == "model.max_position" ||
-        name == "model.mtp_loss_weight" || name == "model.score_init_std" ||
+        name == "model.freeze" || name == "model.frozen_dtype" || name == "model.double_quantization" ||
+        name == "model.max_position" || name == "model.mtp_loss_weight" || name == "model.score_init_std" ||
         (name == "model.head" && config.preference.scores() && config.model.scores()) ||
         (name == "model.n_mtp_layers" && config.model.n_mtp_layers < model_->model.n_mtp_layers) ||
         (name == "model.vocab_size" && config.model.vocab_size > model_->model.vocab_size))

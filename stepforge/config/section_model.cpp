@@ -236,7 +236,11 @@ SchemaOf<ModelConfig> model_section() {
           "frozen_dtype", &ModelConfig::frozen_dtype,
           "How frozen weights are kept: bf16 halves their memory, and is exact if the initial weights are bf16; nf4 "
           "has 4.5 bits (QLoRA) and int8 has 8.5 bits for each weight of the matrices in layers, which a step decodes block "
-          "by block, and bf16 for the others.");
+          "by block, and bf16 for the others.")
+      .field(
+          "double_quantization", &ModelConfig::double_quantization,
+          "With frozen_dtype = \"nf4\": whether the factors of blocks are codes of 8 bits too, so that a weight has 4.13 bits "
+          "(QLoRA).");
 }
 
 SchemaOf<TokenizerConfig> tokenizer_section() {

@@ -20,6 +20,7 @@
 #include "stepforge/kernels/embedding.h"
 #include "stepforge/kernels/expert_bias.h"
 #include "stepforge/kernels/expert_rows.h"
+#include "stepforge/kernels/factor_codes.h"
 #include "stepforge/kernels/gated_add.h"
 #include "stepforge/kernels/grouped_product.h"
 #include "stepforge/kernels/int8.h"
@@ -68,6 +69,7 @@
   ROW(gated_add_backward, fp32_and_bf16)      \
   ROW(dequantize_nf4, fp32_and_bf16)          \
   ROW(dequantize_int8, fp32_and_bf16)         \
+  ROW(dequantize_factors, fp32)               \
   ROW(adamw_update, fp32)                     \
   ROW(adamw_8bit_update, checked)             \
   ROW(lion_update, fp32)                      \

@@ -69,38 +69,56 @@ CodedWeights coded_weights(WeightCode code, const at::Tensor& stored) {
           stored.narrow(0, kind.code_bytes(n), kind.factor_bytes(n)).view(at::kFloat)};
 }
 
+void quantize_blocks(WeightCode code, const at::Tensor& values, const CodedWeights& to) {
+  const WeightCodeKind& kind = kind_of(code);
+  const int64_t n = values.numel();
+  check_tensor(values, format("{} values", kind.name), {n}, at::kFloat);
+  check_parts(kind, to.codes, to.factors, n);
+  const auto* from = values.const_data_ptr<float>();
+  auto* codes = to.codes.mutable_data_ptr<uint8_t>();
+  auto* factors = to.factors.mutable_data_ptr<float>();
+  const auto quantize_block = functions_of(code).quantize_block;
+  const int64_t bytes_of_block = kind.code_bytes(kCodeBlock);
+  at::parallel_for(0, n / kCodeBlock, 256, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      const float* of_block = from + block * kCodeBlock;
+      quantize_block(of_block, largest_of_block(of_block), codes + block * bytes_of_block, factors[block]);
+    }
+  });
+}
+
+void largest_of_blocks(const at::Tensor& values, const at::Tensor& largest) {
+  const int64_t blocks = largest.numel();
+  check_tensor(largest, "largest values", {blocks}, at::kFloat);
+  check_tensor(values, "values", {blocks * kCodeBlock}, at::kFloat);
+  const auto* from = values.const_data_ptr<float>();
+  auto* to = largest.mutable_data_ptr<float>();
+  at::parallel_for(0, blocks, 256, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block)
+      to[block] = largest_of_block(from + block * kCodeBlock);
+  });
+}
+
 void quantize_weights(WeightCode code, const at::Tensor& values, const at::Tensor& stored, int64_t begin) {
   const WeightCodeKind& kind = kind_of(code);
   const int64_t n = values.numel();
   if (begin % kCodeBlock != 0 || n % kCodeBlock != 0)
     throw Error(
         format("{}: weights {} to {} are no whole blocks of {}", kind.name, begin, begin + n, kCodeBlock));
-  check_tensor(values, format("{} values", kind.name), {n}, at::kFloat);
+  const CodedWeights made{at::empty({kind.code_bytes(n)}, at::device(at::kCPU).dtype(at::kByte)),
+                          at::empty({n / kCodeBlock}, at::device(at::kCPU).dtype(at::kFloat))};
+  quantize_blocks(code, values, made);
   const CodedWeights all = coded_weights(code, stored);
-  const CodedWeights to{all.codes.narrow(0, kind.code_bytes(begin), kind.code_bytes(n)),
-                        all.factors.narrow(0, begin / kCodeBlock, n / kCodeBlock)};
-  check_parts(kind, to.codes, to.factors, n);
-  const at::Tensor codes = at::empty({kind.code_bytes(n)}, at::device(at::kCPU).dtype(at::kByte));
-  const at::Tensor factors = at::empty({n / kCodeBlock}, at::device(at::kCPU).dtype(at::kFloat));
-  const auto* from = values.const_data_ptr<float>();
-  auto* to_codes = codes.mutable_data_ptr<uint8_t>();
-  auto* to_factors = factors.mutable_data_ptr<float>();
-  const auto quantize_block = functions_of(code).quantize_block;
-  const int64_t bytes_of_block = kind.code_bytes(kCodeBlock);
-  at::parallel_for(0, n / kCodeBlock, 256, [&](int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) {
-      const float* of_block = from + block * kCodeBlock;
-      quantize_block(of_block, largest_of_block(of_block), to_codes + block * bytes_of_block,
-                     to_factors[block]);
-    }
-  });
-  to.codes.copy_(codes);
-  to.factors.copy_(factors);
+  all.codes.narrow(0, kind.code_bytes(begin), kind.code_bytes(n)).copy_(made.codes);
+  all.factors.narrow(0, begin / kCodeBlock, n / kCodeBlock).copy_(made.factors);
+}
+
+void dequantize_weights(WeightCode code, const CodedWeights& weights, const at::Tensor& out) {
+  functions_of(code).dequantize(weights.codes, weights.factors, out);
 }
 
 void dequantize_weights(WeightCode code, const at::Tensor& stored, const at::Tensor& out) {
-  const CodedWeights weights = coded_weights(code, stored);
-  functions_of(code).dequantize(weights.codes, weights.factors, out);
+  dequantize_weights(code, coded_weights(code, stored), out);
 }
 
 void check_coded(WeightCode code, const at::Tensor& codes, const at::Tensor& factors, const at::Tensor& out) {

@@ -34,6 +34,10 @@ std::vector<int64_t> ParameterSpec::tensor_shape(size_t index) const {
   return sub_tensors.at(index).is_slice() ? sub_tensors[index].tensor_shape : slice_of(index).sizes;
 }
 
+int64_t ParameterSpec::tensor_elements(size_t index) const {
+  return whole_slice(tensor_shape(index)).elements();
+}
+
 bool ParameterSpec::is_sliced() const {
   return std::ranges::any_of(sub_tensors, &SubTensor::is_slice);
 }
@@ -59,6 +63,15 @@ bool ParameterSpec::has_parts_of_matrices() const {
 
 bool UnitSpec::has(ParameterTag tag) const {
   return std::ranges::find(parameters, tag, &ParameterSpec::tag) != parameters.end();
+}
+
+int64_t UnitSpec::scale_bytes() const {
+  if (!coded_factors) return 0;
+  int64_t scales = 0;
+  for (const ParameterSpec& parameter : parameters)
+    for (size_t i = 0; i < parameter.sub_tensors.size(); ++i)
+      scales += factor_scales(parameter.tensor_elements(i));
+  return scales * static_cast<int64_t>(sizeof(float));
 }
 
 int64_t UnitSpec::elements() const {

@@ -67,6 +67,7 @@ struct ParameterSpec {
   /// The part of the Hugging Face tensor that sub-tensor `index` holds, and the shape of that tensor.
   TensorSlice slice_of(size_t index) const;
   std::vector<int64_t> tensor_shape(size_t index) const;
+  int64_t tensor_elements(size_t index) const;
   /// Whether it holds slices of tensors that are divided over ranks.
   bool is_sliced() const;
   /// How its tensors are divided over tensor-parallel ranks.
@@ -97,11 +98,16 @@ struct UnitSpec {
   bool state = false;
   DType master = DType::f32;  ///< of its stored values: fp32 if they are trained, or state; u8 for codes
   WeightCode code = WeightCode::none;  ///< of frozen weights
+  bool coded_factors = false;          ///< double quantization: the factors of codes are codes
   bool fp32 = false;                   ///< calls read it in fp32, whatever they compute in; so they do state
   int64_t layer = -1;                  ///< of state: the layer whose tally changes it (OpKind::update_state)
 
   int64_t elements() const;
-  WeightStorage storage() const { return {master, code}; }
+  WeightStorage storage() const { return {master, code, coded_factors}; }
+  /// Bytes of a shard of so many elements: those of its storage, and the scales of coded factors. Each rank has the scales of whole
+  /// tensors, also of those of which it holds a part, so that they do not depend on the layout.
+  int64_t stored_bytes(int64_t shard) const { return storage().bytes(shard) + scale_bytes(); }
+  int64_t scale_bytes() const;
   bool has(ParameterTag tag) const;  ///< whether a parameter has this tag
 };
 

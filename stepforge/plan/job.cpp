@@ -87,7 +87,7 @@ Job Job::at(int member) const {
 namespace {
 
 ModelSpec adapted(const Config& config, ModelSpec model) {
-  add_adapters(model, config.adapter, storage_of(config.model.frozen_dtype));
+  add_adapters(model, config.adapter, storage_of(config.model));
   return model;
 }
 

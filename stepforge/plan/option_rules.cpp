@@ -161,7 +161,7 @@ constexpr std::array kRules = {
         "n_experts experts_per_token moe_ffn_dim shared_expert_dim n_shared_experts norm_topk_prob "
         "routed_scaling_factor n_expert_groups groups_per_token moe_layer_freq first_dense_layers "
         "dense_layers router_aux_loss_weight router_z_loss_weight router_bias_update_speed n_mtp_layers "
-        "mtp_loss_weight tie_embeddings head dropout max_position freeze frozen_dtype"},  // those that a family does not have are refused by check_model()
+        "mtp_loss_weight tie_embeddings head dropout max_position freeze frozen_dtype double_quantization"},  // those that a family does not have are refused by check_model()
     OptionRule{"model", "score_init_std", [](Use use) { return use.config.model.scores(); }, "model.head"},
     OptionRule{"model.rope_scaling", "type"},
     OptionRule{"model.rope_scaling",

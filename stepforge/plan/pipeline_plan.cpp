@@ -103,7 +103,7 @@ std::vector<int> alive_micro_batches(const Schedule& schedule) {
 /// The bytes of a unit's weights and optimizer state, and of its gradients in fp32.
 double state_bytes(const OptimizerChoice& optimizer, const UnitSpec& unit) {
   const UnitSlots slots = optimizer.slots(unit);
-  int64_t bytes = 0;
+  int64_t bytes = unit.scale_bytes();
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const int64_t elements = unit.parameters[i].elements();
     bytes += unit.storage().bytes(elements) + (unit.trainable ? 4 * elements : 0);

@@ -16,6 +16,7 @@ namespace stepforge {
 namespace {
 
 constexpr int64_t kMasterBytes = 4;      // masters that are trained, gradients and optimizer state are fp32
+constexpr int64_t kFactorBytes = 4;      // of a factor of weights that are codes
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
 constexpr int64_t kTallyBytes = 8;       // fp64; one per expert
 // The weight of the labels, their number, the number of tokens, how many ranks must stop or lack rows, and the labels of
@@ -147,7 +148,7 @@ class BufferWriter {
   /// Bytes of this rank's shard of a master, gradient or optimizer state.
   int64_t state_bytes(int unit, BufferKind kind) const {
     const UnitElements& elements = element(units_, unit);
-    if (kind == BufferKind::weights) return element(model_.units, unit).storage().bytes(elements.shard);
+    if (kind == BufferKind::weights) return element(model_.units, unit).stored_bytes(elements.shard);
     return kind == BufferKind::optimizer ? elements.optimizer_bytes : kMasterBytes * elements.shard;
   }
   int64_t state_bytes(int unit, const StateParts& parts) const {
@@ -358,6 +359,8 @@ class BufferWriter {
       case OpKind::gather_start:
         operation.bytes = element(program_.units, operation.unit).gathered_bytes;
         operation.workspace = copied ? operation.bytes : 0;
+        if (element(model_.units, operation.unit).coded_factors)
+          operation.workspace += unit.shard / kCodeBlock * kFactorBytes;
         break;
       case OpKind::reduce_start:
         operation.bytes = element(program_.units, operation.unit).reduced_bytes;

@@ -139,7 +139,7 @@ std::string unit_table(const ModelSpec& model, const StepProgram& program) {
     const UnitSpec& unit = model.units[u];
     const bool has_gradient = unit.trainable && program.kind == ProgramKind::train;
     rows.push_back({unit.name,
-                    {human_count(unit.elements()), human_bytes(unit.storage().bytes(flat_layout(unit).size)),
+                    {human_count(unit.elements()), human_bytes(unit.stored_bytes(flat_layout(unit).size)),
                      !unit.trainable ? "frozen" : (has_gradient ? "yes" : "-"),
                      program.units[u].resident ? "resident" : "gathered"},
                     stage_of_unit(program, static_cast<int>(u))});

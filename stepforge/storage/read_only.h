@@ -12,6 +12,7 @@ inline void store_as_read(UnitSpec& unit, DType compute) {
   if (unit.state || unit.fp32) return;
   unit.master = compute;
   unit.code = WeightCode::none;
+  unit.coded_factors = false;
 }
 
 }  // namespace stepforge

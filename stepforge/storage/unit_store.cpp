@@ -68,7 +68,8 @@ UnitStore::UnitStore(const UnitSpec& spec, const UnitLayout& layout, const Store
       groups_(&groups),
       shards_(spec, layout.partition, groups.layout().size_of(layout.shard_group)),
       shard_(groups.layout().index_in(layout.shard_group)) {
-  master_ = at::zeros({coded() ? spec.storage().bytes(shard_size()) : shard_size()},
+  if (spec.coded_factors) coded_factors_.emplace(spec_, shards_, shard_);
+  master_ = at::zeros({coded() ? spec.stored_bytes(shard_size()) : shard_size()},
                       resting_options(scalar_type(spec.master)));
   if (!layout_.offloaded) working_master_ = master_;
   values_ = resident() ? master_ : unbound(gathered_size(), working_options(scalar_type(layout_.gather)));
@@ -171,7 +172,10 @@ void UnitStore::copy_values(const at::Tensor& stored, const at::Tensor& to) cons
     to.copy_(stored, /*non_blocking=*/true);
     return;
   }
-  dequantize_weights(spec_.code, stored, to);
+  if (coded_factors_)
+    dequantize_weights(spec_.code, coded_factors_->decode(stored), to);
+  else
+    dequantize_weights(spec_.code, stored, to);
 }
 
 at::Tensor UnitStore::master_values() const {
@@ -187,12 +191,16 @@ void UnitStore::store(int64_t begin, const at::Tensor& values) {
     master_.narrow(0, begin, values.numel()).copy_(values);
     return;
   }
-  if (begin % kCodeBlock != 0 || values.numel() % kCodeBlock != 0)
-    throw UsageError(
-        format("model.frozen_dtype = \"{}\": {} has parts of blocks of {} weights on this rank; use another "
-               "partition of units, or bf16",
-               kind_of(spec_.code).name, spec_.name, kCodeBlock));
-  quantize_weights(spec_.code, values, master_, begin);
+  require_whole_blocks(spec_, begin, values.numel());
+  if (coded_factors_)
+    coded_factors_->store_weights(begin, values, master_);
+  else
+    quantize_weights(spec_.code, values, master_, begin);
+}
+
+void UnitStore::store_factors(size_t index, int64_t row, const TensorFactors& factors) {
+  const at::NoGradGuard no_grad;
+  coded_factors_.value().store(index, row, factors, master_);
 }
 
 void UnitStore::bind_values(at::Tensor slot) {
@@ -315,6 +323,23 @@ void UnitStore::add_gradient(const at::Tensor& earlier) {
   }
 }
 
+namespace {
+
+/// The factors of all blocks of a tensor that begins with these values.
+TensorFactors initial_factors(const Initializer& init, uint64_t key, int64_t elements) {
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  TensorFactors factors(elements);
+  const at::Tensor chunk = at::empty({std::min(kChunk, elements)}, at::device(at::kCPU).dtype(at::kFloat));
+  for (int64_t begin = 0; begin < elements; begin += kChunk) {
+    const at::Tensor values = chunk.narrow(0, 0, std::min(kChunk, elements - begin));
+    fill_initial(values.mutable_data_ptr<float>(), begin, values.numel(), init, key);
+    factors.add(begin, values);
+  }
+  return factors;
+}
+
+}  // namespace
+
 void UnitStore::initialize(uint64_t seed) {
   // The masters themselves, unless they are stored in another dtype or not on the host.
   const at::Tensor wide = coded() ? at::zeros({shard_size()}, at::device(at::kCPU).dtype(at::kFloat))
@@ -327,11 +352,14 @@ void UnitStore::initialize(uint64_t seed) {
       const std::vector<int64_t> shape = parameter.tensor_shape(s);
       const std::vector<int64_t> begin = parameter.slice_of(s).offsets;
       const uint64_t key = stream_key(seed, "init:" + sub_tensor.hf_name);
-      for (const ShardSlice& held : slices(i, row, row + sub_tensor.rows)) {
+      const std::vector<ShardSlice> all_held = slices(i, row, row + sub_tensor.rows);
+      for (const ShardSlice& held : all_held) {
         for (const ShardRun& run : runs_of(shape, {moved(held.slice, begin), held.local})) {
           fill_initial(wide.data_ptr<float>() + run.local, run.element, run.count, sub_tensor.init, key);
         }
       }
+      if (coded_factors_ && !all_held.empty())
+        store_factors(i, row, initial_factors(sub_tensor.init, key, parameter.tensor_elements(s)));
       row += sub_tensor.rows;
     }
   }

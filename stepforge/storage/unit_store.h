@@ -23,6 +23,7 @@
 #include "stepforge/modelspec/parameter.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/parameter.h"
+#include "stepforge/storage/coded_factors.h"
 #include "stepforge/storage/group_communicators.h"
 #include "stepforge/storage/trained_parts.h"
 
@@ -84,7 +85,8 @@ class UnitStore {
   /// This rank's part of the whole parameter.
   std::vector<ShardSlice> slices(size_t index) const;
 
-  /// [shard_size()] of spec().master; of codes [spec().storage().bytes(shard_size())], as coded_weights() has them.
+  /// [shard_size()] of spec().master; of codes [spec().stored_bytes(shard_size())], as coded_weights() or, with coded
+  /// factors, CodedFactors has them.
   const at::Tensor& master() const { return master_; }
   /// Whether master() holds codes.
   bool coded() const { return spec_.storage().coded(); }
@@ -93,6 +95,9 @@ class UnitStore {
   /// Stores elements [begin, begin + values.numel()) of the shard. values: on the host; fp32 for codes. Throws UsageError
   /// if codes would be made of parts of blocks.
   void store(int64_t begin, const at::Tensor& values);
+  /// With coded factors store() leaves them out: the tensor that begins at `row` of parameter `index` gets them here, from those of all
+  /// its blocks, also of other ranks.
+  void store_factors(size_t index, int64_t row, const TensorFactors& factors);
   const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
   /// What gathers, reductions and updates work on: master() and gradient(), or for an offloaded unit the
   /// copies that are set.
@@ -181,6 +186,7 @@ class UnitStore {
   const GroupCommunicators* groups_;
   ShardLayout shards_;
   int shard_;
+  std::optional<CodedFactors> coded_factors_;
   at::Tensor master_;
   at::Tensor gradient_;
   at::Tensor working_master_;

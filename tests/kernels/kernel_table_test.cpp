@@ -270,9 +270,10 @@ Tensors call_gated_add(at::ScalarType type) {
 
 Tensors call_codes(at::ScalarType type) {
   const at::Tensor codes = (some({640}, 1).abs() * 100).to(at::kByte);
-  Tensors r = {unwritten({640}, type), unwritten({640}, type)};
+  Tensors r = {unwritten({640}, type), unwritten({640}, type), unwritten({600})};
   dequantize_nf4(codes.narrow(0, 0, 320), some({10}, 2), r[0]);
   dequantize_int8(codes, some({10}, 3), r[1]);
+  dequantize_factors(codes.narrow(0, 0, 600), some({8}, 4), {.first = 5, .width = 30, .stride = 90}, r[2]);
   return r;
 }
 

@@ -9,40 +9,30 @@
 
 #include "stepforge/kernels/kernel_list.h"
 #include "stepforge/kernels/weight_codes.h"
-#include "stepforge/tensorfile/tensor_folder.h"
-#include "tests/support/paths.h"
+#include "tests/kernels/nf4_golden.h"
 #include "tests/support/random_tensor.h"
 
 namespace stepforge::testing {
 namespace {
-
-/// A tensor of the golden file.
-at::Tensor golden(const std::string& name, at::ScalarType type) {
-  const TensorFolder file({source_dir() / "tests/golden/nf4.safetensors"});
-  const at::Tensor values = at::empty(file.find(name)->shape, at::device(at::kCPU).dtype(type));
-  file.read(name, whole_slice(file.find(name)->shape),
-            {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
-  return values;
-}
 
 at::Tensor stored_nf4(int64_t n) {
   return at::zeros({kind_of(WeightCode::nf4).bytes(n)}, at::kByte);
 }
 
 TEST(Nf4, CodesAndFactorsAreThoseOfBitsandbytes) {
-  const at::Tensor values = golden("values", at::kFloat);
+  const at::Tensor values = nf4_golden("values", at::kFloat);
   const at::Tensor made = stored_nf4(values.numel());
   quantize_weights(WeightCode::nf4, values, made);
-  EXPECT_TRUE(at::equal(coded_weights(WeightCode::nf4, made).codes, golden("codes", at::kByte)));
-  EXPECT_TRUE(at::equal(coded_weights(WeightCode::nf4, made).factors, golden("factors", at::kFloat)));
+  EXPECT_TRUE(at::equal(coded_weights(WeightCode::nf4, made).codes, nf4_golden("codes", at::kByte)));
+  EXPECT_TRUE(at::equal(coded_weights(WeightCode::nf4, made).factors, nf4_golden("factors", at::kFloat)));
 }
 
 TEST(Nf4, ValuesAreThoseOfBitsandbytesInBothTypes) {
-  const at::Tensor codes = golden("codes", at::kByte);
-  const at::Tensor factors = golden("factors", at::kFloat);
+  const at::Tensor codes = nf4_golden("codes", at::kByte);
+  const at::Tensor factors = nf4_golden("factors", at::kFloat);
   for (const auto& [name, type] :
        {std::pair("decoded", at::kFloat), std::pair("decoded_bf16", at::kBFloat16)}) {
-    const at::Tensor expected = golden(name, type);
+    const at::Tensor expected = nf4_golden(name, type);
     const at::Tensor fused = at::empty_like(expected);
     dequantize_nf4(codes, factors, fused);
     EXPECT_TRUE(at::equal(fused, expected)) << name;
@@ -64,6 +54,7 @@ TEST(Nf4, WeightsThatAreCodesStayAsTheyAre) {
 
 TEST(Nf4, FourAndAHalfBitsAreKeptOfEachWeight) {
   EXPECT_EQ((WeightStorage{DType::u8, WeightCode::nf4}.bytes(1024)), 1024 * 9 / 16);
+  EXPECT_EQ((WeightStorage{DType::u8, WeightCode::nf4, true}.bytes(1024)), 512 + 16);
   EXPECT_EQ((WeightStorage{DType::bf16}.bytes(1024)), 2048);
 }
 

@@ -133,6 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"frozen_in_bf16_offloaded", 2, kFrozen + Strings{kOffloadState}},
         MemoryLayout{"codes", 2, kCodes}, MemoryLayout{"codes_of_tensor_parts", 2, kCodes + Strings{kTensor}},
         MemoryLayout{"codes_in_replicas", 2, kCodes + Strings{kReplicated}},
+        MemoryLayout{"codes_with_coded_factors", 2, kCodes + Strings{"model.double_quantization=true"}},
         MemoryLayout{"codes_of_8_bits", 2, kCodes + Strings{"model.frozen_dtype=int8"}},
         MemoryLayout{"partly_frozen", 2, {kPartlyFrozen}},
         MemoryLayout{"sgd", 1, {"optimizer.name=sgd", "optimizer.momentum=0"}},

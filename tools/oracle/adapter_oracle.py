@@ -13,8 +13,9 @@ give the logits of `stepforge generate`'s model, and continue a prompt with the 
 With init_lora_weights = "pissa" both programs begin by themselves, and singular vectors have any sign. Losses and norms do not depend on signs, nor do
 products B A, which are compared instead of A and B. PEFT converts its adapter with the first values that it has saved.
 
-With model.frozen_dtype = "nf4" (QLoRA) PEFT trains on the numbers that bitsandbytes makes of its own codes, in blocks of 64 and without double
-quantization: matrices of layers with whole blocks in each row; other frozen weights are rounded to bf16.
+With model.frozen_dtype = "nf4" (QLoRA) PEFT trains on the numbers that bitsandbytes makes of its own codes, in blocks of 64, with or without double
+quantization: matrices of layers with whole blocks in each row; other frozen weights are rounded to bf16. The mean of the factors is rounded once; the
+last bits of the one that compress_statistics computes depend on the number of threads.
 
 PEFT has adapters of single experts only in files of older versions: it reads them as adapters of the stacked tensors of transformers 5, in
 which gate and up share A, one below the other, and B is zero outside two blocks. So such a file is written here, and no gradient flows to
@@ -59,6 +60,7 @@ CASES = {
     "tied, both": ("gemma2", {"r": 4, "lora_alpha": 8, "target_modules": ["embed_tokens", "lm_head"], "rank_pattern": {"lm_head": 6}}),
     "4-bit base": ("llama", {"r": 4, "lora_alpha": 8, "target_modules": ALL}),
     "4-bit base, tied head": ("qwen3, tied", {"r": 6, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"]}),
+    "4-bit base, double quantization": ("llama", {"r": 4, "lora_alpha": 8, "target_modules": ALL}),
     "PiSSA": ("llama", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "init_lora_weights": "pissa"}),
     "PiSSA, rsLoRA": ("qwen3", {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "v_proj", "down_proj"], "use_rslora": True,
                                 "init_lora_weights": "pissa"}),
@@ -74,7 +76,8 @@ CASES = {
 }  # fmt: skip
 FAMILIES = {**MODELS, "gemma2, untied": lambda: MODELS["gemma2"](tie_word_embeddings=False),
             "qwen3_moe, no dense layer": lambda: qwen3_moe(4, 2, head_dim=20, norm_topk_prob=True, **SIZES)}
-FROZEN_TYPES = {"4-bit base": "nf4", "4-bit base, tied head": "nf4"}  # fp32 otherwise
+TWICE = "4-bit base, double quantization"
+FROZEN_TYPES = {"4-bit base": "nf4", "4-bit base, tied head": "nf4", TWICE: "nf4"}  # fp32 otherwise
 BLOCK = 64
 B_RATES = {"one layer": 4.0}  # LoRA+
 
@@ -104,14 +107,23 @@ def peft_steps(model, letters, rates, b_rate):
     return losses, norms
 
 
-def round_frozen(model):
+def round_factors(state):
+    """Those of the state become what 8-bit codes of them stand for."""
+    mean = state.absmax.double().mean().float()
+    state.absmax = bits.dequantize_blockwise(*bits.quantize_blockwise(state.absmax - mean, blocksize=256)) + mean
+
+
+def round_frozen(model, is_twice):
     """To the numbers that 4-bit codes stand for, or to bf16."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             continue
         values = parameter.data
         if ".layers." in name and values.dim() == 2 and values.shape[1] % BLOCK == 0:
-            parameter.data = bits.dequantize_4bit(*bits.quantize_4bit(values, blocksize=BLOCK, quant_type="nf4", compress_statistics=False))
+            codes, state = bits.quantize_4bit(values, blocksize=BLOCK, quant_type="nf4", compress_statistics=False)
+            if is_twice:
+                round_factors(state)
+            parameter.data = bits.dequantize_4bit(codes, state)
         else:
             parameter.data = values.bfloat16().float()
 
@@ -224,11 +236,12 @@ def check(program, seed, name):
         model = with_expert_adapters(base, folder, settings, seed, one_a) if of_experts else with_adapter(base, folder, settings, seed)
         frozen = FROZEN_TYPES.get(name, "fp32")
         if frozen == "nf4":
-            round_frozen(model)
+            round_frozen(model, name == TWICE)
         start = pissa_arguments(settings) if is_pissa(settings) else [f"adapter.from={folder / 'peft'}"]
         if one_a:
             start.append("adapter.experts=shared_a")
-        run([program, "train", folder / "run.toml", *start, f"model.frozen_dtype={frozen}", f"adapter.b_lr_ratio={B_RATES.get(name, 1.0)}"])
+        run([program, "train", folder / "run.toml", *start, f"model.frozen_dtype={frozen}",
+             f"model.double_quantization={json.dumps(name == TWICE)}", f"adapter.b_lr_ratio={B_RATES.get(name, 1.0)}"])
         records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         steps = [record for record in records if record["kind"] == "train"]
         losses, norms = peft_steps(model.train(), letters, [step["lr"] for step in steps], B_RATES.get(name, 1.0))

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 /// With its own adapters.
 ModelSpec spec_of(const Config& config) {
   ModelSpec spec = model_spec(config.model, config.training.loss_chunk);
-  add_adapters(spec, config.adapter, storage_of(config.model.frozen_dtype));
+  add_adapters(spec, config.adapter, storage_of(config.model));
   return spec;
 }
 

@@ -280,9 +280,11 @@ Tensors call_gated_add(const Inputs& in) {
 
 Tensors call_codes(const Inputs& in) {
   const at::Tensor codes = (in.fp32({640}, 1).to(at::kFloat).abs() * 100).to(at::kByte);
-  Tensors r = {in.unwritten({640}), in.unwritten({640})};
+  Tensors r = {in.unwritten({640}), in.unwritten({640}), in.unwritten32({600})};
   dequantize_nf4(codes.narrow(0, 0, 320), in.fp32({10}, 2).to(at::kFloat), r[0]);
   dequantize_int8(codes, in.fp32({10}, 3).to(at::kFloat), r[1]);
+  dequantize_factors(codes.narrow(0, 0, 600), in.fp32({8}, 4).to(at::kFloat),
+                     {.first = 5, .width = 30, .stride = 90}, r[2]);
   return r;
 }
 
@@ -366,7 +368,7 @@ std::span<const KernelCase> kernel_cases() {
           {"add_expert_bias", "expert_bias_gradient", "add_factor_gradients"}, kWide, call_expert_bias},
       KernelCase{{"linear_product", "linear_input_gradient", "linear_weight_gradient"}, kWide, call_linear},
       KernelCase{{"gated_add_forward", "gated_add_backward"}, kWide, call_gated_add},
-      KernelCase{{"dequantize_nf4", "dequantize_int8"}, kWide, call_codes},
+      KernelCase{{"dequantize_nf4", "dequantize_int8", "dequantize_factors"}, kWide, call_codes},
       KernelCase{{"adamw_update", "lion_update"}, kWide, call_updates},
       KernelCase{{"adamw_8bit_update"}, !kWide, call_quantized_update},
       KernelCase{{"norm_terms_by_chunk", "join_norm_terms", "norm_of_terms", "sum_in_order", "all_finite"},
