@@ -141,6 +141,17 @@ void convert_quantization(ForeignConversion& conversion, std::string_view key, i
   conversion.refuse(key, "model.frozen_dtype has \"nf4\", of 4 bits, and \"int8\" for frozen weights");
 }
 
+void convert_double_quantization(ForeignConversion& conversion, std::string_view key, bool fallback) {
+  const bool is_nf4 = storage_of(conversion.config().model.frozen_dtype).code == WeightCode::nf4;
+  if (!conversion.has(key)) {
+    if (is_nf4 && fallback) conversion.set_default("model.double_quantization", "true");
+  } else if (!is_nf4) {
+    conversion.need_nothing(key, "read only with weights of 4 bits");
+  } else if (conversion.is_true(key)) {
+    conversion.set(key, "model.double_quantization", "true");
+  }
+}
+
 void convert_quantization_type(ForeignConversion& conversion, std::string_view key) {
   const std::string type = conversion.text(key);
   if (type.empty() || type == "nf4") return;

@@ -46,10 +46,13 @@ void convert_quantization(ForeignConversion& conversion, std::string_view key, i
 /// The kind of 4-bit numbers, "nf4" or another one, which is lost.
 void convert_quantization_type(ForeignConversion& conversion, std::string_view key);
 
+/// Whether factors of 4-bit numbers are quantized too, by `fallback` unless the file has `key`. After convert_quantization().
+void convert_double_quantization(ForeignConversion& conversion, std::string_view key, bool fallback);
+
 inline constexpr std::string_view kOnlyLora =
     "of adapters only LoRA and DoRA are available; `--force` converts the rest";
-inline constexpr std::string_view kNoDoubleQuantization =
-    "the scales of quantized weights stay in fp32, which is exact and needs half a bit more for a weight";
+inline constexpr std::string_view kTypeOfProducts =
+    "codes are decoded in the type of precision.compute, in which products are computed";
 inline constexpr std::string_view kOtherEightBits =
     "LLM.int8 has factors of whole rows, and rounds inputs; here each 64 weights have a factor";
 inline constexpr std::string_view kFrozenBits = "\"nf4\" for 4 bits, \"int8\" for 8";

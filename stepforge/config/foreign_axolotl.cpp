@@ -149,7 +149,8 @@ constexpr auto kAxolotlKeys = std::to_array<ForeignKey>({
     {"model_quantization_config", "", kNoQuantization, refused},
     {"model_quantization_config_kwargs.*", "", "read only with model_quantization_config", needless},
     {"bnb_config_kwargs.bnb_4bit_quant_type", "model.frozen_dtype", "\"nf4\"", read},
-    {"bnb_config_kwargs.*", "", kNoDoubleQuantization, needless},
+    {"bnb_config_kwargs.bnb_4bit_use_double_quant", "model.double_quantization", "", read},
+    {"bnb_config_kwargs.*", "", kTypeOfProducts, needless},
     {"adapter", "adapter.type", "\"lora\"", read},
     {"lora_model_dir", "adapter.from", "a folder of PEFT on this machine", read},
     {"peft.*", "adapter.init", kOnlyInitOfLora, lost},
@@ -475,6 +476,7 @@ void convert_axolotl_adapter(ForeignConversion& conversion) {
     convert_quantization(conversion, "", 0);
   }
   convert_quantization_type(conversion, "bnb_config_kwargs.bnb_4bit_quant_type");
+  convert_double_quantization(conversion, "bnb_config_kwargs.bnb_4bit_use_double_quant", type == "qlora");
 }
 
 /// The first of several keys for one number that the file has; the others need nothing.

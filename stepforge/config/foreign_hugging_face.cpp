@@ -246,7 +246,7 @@ constexpr auto kTrlKeys = std::to_array<ForeignKey>({
     {"use_dora", "adapter.type", "\"dora\"", read},
     {"load_in_4bit", "model.frozen_dtype", "\"nf4\"", read},
     {"load_in_8bit", "model.frozen_dtype", "\"int8\"", read},
-    {"use_bnb_nested_quant", "", kNoDoubleQuantization, needless},
+    {"use_bnb_nested_quant", "model.double_quantization", "", read},
     {"bnb_4bit_quant_type", "model.frozen_dtype", "\"nf4\"", read},
     {"num_generations", "", kOnlyPairs, refused},
     {"reward_model_path", "", kOnlyPairs, refused},
@@ -329,6 +329,7 @@ void convert_trl_adapter(ForeignConversion& conversion) {
     if (conversion.has("bnb_4bit_quant_type"))
       conversion.need_nothing("bnb_4bit_quant_type", "read only with load_in_4bit");
   }
+  convert_double_quantization(conversion, "use_bnb_nested_quant", false);
 }
 
 bool has_any(const ForeignConversion& conversion, std::initializer_list<std::string_view> keys) {

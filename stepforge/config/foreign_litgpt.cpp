@@ -223,6 +223,8 @@ void convert_litgpt_adapter(ForeignConversion& conversion) {
                        : quantize == "bnb.int8"          ? 8
                                                          : 1;
   convert_quantization(conversion, "quantize", bits);
+  if (quantize == "bnb.nf4-dq" && conversion.is_set("model.frozen_dtype"))
+    conversion.set("quantize", "model.double_quantization", "true");
 }
 
 void finish_litgpt(ForeignConversion& conversion) {

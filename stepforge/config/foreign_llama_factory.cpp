@@ -75,7 +75,7 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"quantization_bit", "model.frozen_dtype", kFrozenBits, read},
     {"quantization_method", "", kNoQuantization, refused, "bnb"},
     {"quantization_type", "model.frozen_dtype", "\"nf4\"", read},
-    {"double_quantization", "", kNoDoubleQuantization, needless},
+    {"double_quantization", "model.double_quantization", "", read},
     {"quantization_device_map", "", "read only with quantization_bit", needless},
     {"fp8", "", kNoQuantization, refused},
     {"fp8_backend", "", "read only with fp8", needless},
@@ -210,7 +210,9 @@ constexpr auto kLlamaFactoryKeys = std::to_array<ForeignKey>({
     {"peft_config.*", "", kOnlyLora, refused},
     {"quant_config.name", "model.frozen_dtype", kNoQuantization, refused, "bnb"},
     {"quant_config.quantization_bit", "model.frozen_dtype", kFrozenBits, read},
-    {"quant_config.*", "", kNoDoubleQuantization, needless},
+    {"quant_config.quantization_type", "model.frozen_dtype", "\"nf4\"", read},
+    {"quant_config.double_quantization", "model.double_quantization", "", read},
+    {"quant_config.*", "", kTypeOfProducts, needless},
     {"dist_config.*", "parallelism.data_parallel_shard_degree", kShardedByDefault, needless},
     {"init_config.*", "", "weights are read where they are needed", needless},
     {"kernel_config.*", "", kFusedKernels, needless},
@@ -274,6 +276,7 @@ void convert_first_adapter(ForeignConversion& conversion) {
   const auto bits = conversion.number("quantization_bit");
   convert_quantization(conversion, "quantization_bit", static_cast<int64_t>(bits.value_or(0)));
   convert_quantization_type(conversion, "quantization_type");
+  convert_double_quantization(conversion, "double_quantization", true);
 }
 
 /// Of the second generation of its files.
@@ -295,6 +298,8 @@ void convert_second_adapter(ForeignConversion& conversion) {
   }
   const auto bits = conversion.number("quant_config.quantization_bit");
   convert_quantization(conversion, "quant_config.quantization_bit", static_cast<int64_t>(bits.value_or(0)));
+  convert_quantization_type(conversion, "quant_config.quantization_type");
+  convert_double_quantization(conversion, "quant_config.double_quantization", true);
 }
 
 /// A number that changes the loss of pairs, unless it is `off`.

@@ -167,6 +167,34 @@ TEST(ConvertAdapter, FourBitsOfFrozenWeightsAreNf4) {
       "quantization_type", "nf4");
 }
 
+bool quantizes_twice(const std::string& text, const char* trainer) {
+  return converted(text, "a.yaml", trainer).model.double_quantization;
+}
+
+TEST(ConvertAdapter, DoubleQuantizationIsThatOfTheFileOrOfTheOtherTrainersDefault) {
+  const std::string ours = std::string(kFactory) + "finetuning_type: lora\n";
+  const auto factory_file = [&](const char* more) { return quantizes_twice(ours + more, "LLaMA-Factory"); };
+  EXPECT_TRUE(factory_file("quantization_bit: 4\n"));
+  EXPECT_TRUE(factory_file("quantization_bit: 4\ndouble_quantization: true\n"));
+  EXPECT_FALSE(factory_file("quantization_bit: 4\ndouble_quantization: false\n"));
+  EXPECT_FALSE(factory_file("quantization_bit: 8\ndouble_quantization: true\n"));
+  EXPECT_FALSE(factory_file("bf16: true\n"));
+  const auto axolotl = [](const char* more) {
+    return quantizes_twice(std::string("base_model: m\nlora_r: 8\nload_in_4bit: true\n") + more, "Axolotl");
+  };
+  EXPECT_TRUE(axolotl("adapter: qlora\n"));
+  EXPECT_FALSE(axolotl("adapter: lora\n"));
+  EXPECT_FALSE(axolotl("adapter: qlora\nbnb_config_kwargs:\n  bnb_4bit_use_double_quant: false\n"));
+  const std::string trl = "model_name_or_path: m\nmax_length: 64\nuse_peft: true\nload_in_4bit: true\n";
+  EXPECT_FALSE(quantizes_twice(trl, "TRL"));
+  EXPECT_TRUE(quantizes_twice(trl + "use_bnb_nested_quant: true\n", "TRL"));
+  for (const char* kind : {"bnb.nf4", "bnb.nf4-dq"})
+    EXPECT_EQ(
+        quantizes_twice(format("checkpoint_dir: c\nquantize: {}\nlora_r: 8\ntrain: {{epochs: 1}}\n", kind),
+                        "litgpt"),
+        std::string_view(kind).ends_with("dq"));
+}
+
 TEST(ConvertAdapter, EightBitsOfFrozenWeightsAreInt8WithAComment) {
   const std::string factory_file = std::string(kFactory) + "finetuning_type: lora\nquantization_bit: 8\n";
   EXPECT_EQ(frozen_type(factory_file, "LLaMA-Factory"), "int8");
