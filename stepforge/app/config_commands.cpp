@@ -50,7 +50,7 @@ int config_schema_command(const std::string& name, const std::string& format_nam
 }
 
 int config_presets_command() {
-  for (const EmbeddedPreset& preset : embedded_presets())
+  for (const EmbeddedFile& preset : embedded_presets())
     std::cout << format("{:<16} {}\n", preset.name, preset.summary());
   return 0;
 }

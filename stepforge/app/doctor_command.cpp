@@ -37,7 +37,7 @@ std::string environment(const char* variable) {
 /// The memory of every preset on one rank.
 std::vector<PresetMemory> preset_memory() {
   std::vector<PresetMemory> presets;
-  for (const EmbeddedPreset& preset : embedded_presets()) {
+  for (const EmbeddedFile& preset : embedded_presets()) {
     const std::string name(preset.name);
     Config config = load_config({}, std::vector<std::string>{"preset=" + name}).config;
     config.model.vocab_size = planned_vocabulary(config);

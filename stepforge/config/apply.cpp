@@ -215,6 +215,10 @@ bool RefusedFields::contains(std::string_view field) const {
   });
 }
 
+LayerApplier::LayerApplier(LoadedConfig& loaded, ErrorList& errors, RefusedFields& refused, ConfigLayer layer)
+    : LayerApplier({schema_of(loaded.config), &loaded.config, loaded.origins}, errors, refused,
+                   std::move(layer)) {}
+
 void LayerApplier::add_error(TextPosition position, std::string_view error) {
   found_.emplace(position, format("{}: {}", layer_.place(position), error));
 }
@@ -225,7 +229,7 @@ void LayerApplier::flush_errors() {
 }
 
 void LayerApplier::set_origin(const std::string& path, TextPosition position) {
-  auto& origins = loaded_.origins;
+  auto& origins = target_.origins;
   // Forget the elements of a list from an earlier layer.
   const std::string inside = path + ".";
   auto first = origins.lower_bound(inside);
@@ -237,7 +241,7 @@ void LayerApplier::refuse(const TableSchema& schema, const Field& field, const C
                           const std::string& path) {
   std::string remedy = value.kind == Kind::text ? rename_note(path, value.text) : "";
   if (remedy.empty()) remedy = spelling_remedy(field, value);
-  if (remedy.empty() && field.type != FieldType::table)
+  if (remedy.empty() && field.type != FieldType::table && target_.is_config)
     remedy = "the default is " + default_value(schema, field);
   add_error(value.position, format("{} = {}: expected {}{}", path, shown_value(value), expected_text(field),
                                    remedy.empty() ? "" : "; " + remedy));
@@ -253,12 +257,12 @@ void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view kn
     return;
   }
   const std::string_view kind = known.empty() ? "section or key" : "key";
-  std::string remedy = device_hint(unknown);
-  if (remedy.empty()) remedy = foreign_hint(path);
+  std::string remedy = target_.is_config ? device_hint(unknown) : "";
+  if (remedy.empty() && target_.is_config) remedy = foreign_hint(path);
   if (remedy.empty()) {
-    std::vector<std::string> meant = meant_keys(schema_of(loaded_.config), schema, known, unknown);
+    std::vector<std::string> meant = meant_keys(target_.schema, schema, known, unknown);
     for (std::string& name : meant) {
-      const Field* top = schema_of(loaded_.config).find(name);
+      const Field* top = target_.schema.find(name);
       if (top != nullptr && top->type == FieldType::table) name = format("[{}]", name);
     }
     remedy = meant.empty() ? "known keys: " + join(schema.names(), ", ")
@@ -311,7 +315,7 @@ void LayerApplier::apply_tables(const Field& field, const TableListSlot& slot, c
     const ConfigValue& item = value.list[i];
     const std::string item_path = format("{}.{}", path, i);
     if (item.kind == Kind::table) {
-      loaded_.origins[item_path] = layer_.place(item.position);
+      target_.origins[item_path] = layer_.place(item.position);
       apply_table(*field.table, slot.at(slot.list, i), item, item_path);
     } else {
       add_error(item.position, format("{} = {}: expected a table with the keys {}", item_path,
@@ -322,7 +326,7 @@ void LayerApplier::apply_tables(const Field& field, const TableListSlot& slot, c
 }
 
 void LayerApplier::apply(const ConfigValue& root) {
-  apply_table(schema_of(loaded_.config), &loaded_.config, root, "");
+  apply_table(target_.schema, target_.object, root, "");
   flush_errors();
 }
 
@@ -331,8 +335,7 @@ void LayerApplier::apply(const Override& setting) {
     add_error({}, setting.error);
     return flush_errors();
   }
-  const FieldRef ref =
-      find_field(schema_of(loaded_.config), &loaded_.config, setting.name, /*may_append=*/true);
+  const FieldRef ref = find_field(target_.schema, target_.object, setting.name, /*may_append=*/true);
   if (ref.field == nullptr && ref.schema != nullptr) {
     refuse_unknown(*ref.schema, ref.known, ref.unknown, {});
   } else if (ref.field == nullptr) {

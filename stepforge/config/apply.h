@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes one layer of parsed values into a Config and checks each value against the schema.
+// Writes one layer of parsed values into a Config, or into another struct with a schema, and checks each value.
 #pragma once
 
 #include <map>
@@ -49,11 +49,21 @@ struct Override {
 /// Reads the spellings name=value, --name=value and --name value.
 std::vector<Override> read_overrides(std::span<const std::string> arguments);
 
+/// What the values are written into.
+struct LayerTarget {
+  const TableSchema& schema;
+  void* object;  ///< of the struct that `schema` describes
+  std::map<std::string, std::string, std::less<>>& origins;
+  /// Messages name the default of a refused key, and what unknown keys of other trainers are called here.
+  bool is_config = true;
+};
+
 class LayerApplier {
  public:
-  /// `loaded`, `errors` and `refused` must outlive this object.
-  LayerApplier(LoadedConfig& loaded, ErrorList& errors, RefusedFields& refused, ConfigLayer layer)
-      : loaded_(loaded), errors_(errors), refused_(refused), layer_(std::move(layer)) {}
+  /// What the arguments refer to must outlive this object.
+  LayerApplier(LoadedConfig& loaded, ErrorList& errors, RefusedFields& refused, ConfigLayer layer);
+  LayerApplier(const LayerTarget& target, ErrorList& errors, RefusedFields& refused, ConfigLayer layer)
+      : target_(target), errors_(errors), refused_(refused), layer_(std::move(layer)) {}
 
   /// Applies a whole TOML text. Errors are added in the order of their positions.
   void apply(const ConfigValue& root);
@@ -73,7 +83,7 @@ class LayerApplier {
   void flush_errors();
   void set_origin(const std::string& path, TextPosition position);
 
-  LoadedConfig& loaded_;
+  LayerTarget target_;
   ErrorList& errors_;
   RefusedFields& refused_;
   ConfigLayer layer_;

@@ -30,7 +30,7 @@ constexpr const char* kCustomImport = "experimental.custom_import";
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
-  for (const EmbeddedPreset& preset : embedded_presets()) names.emplace_back(preset.name);
+  for (const EmbeddedFile& preset : embedded_presets()) names.emplace_back(preset.name);
   return names;
 }
 
@@ -230,7 +230,7 @@ void ConfigLoader::check_against_model() {
 }
 
 void ConfigLoader::apply_preset(const std::string& name, const std::string& chosen_at, int depth) {
-  const EmbeddedPreset* preset = find_preset(name);
+  const EmbeddedFile* preset = find_preset(name);
   if (preset == nullptr || depth == kMaxPresetDepth) {
     const std::string near = did_you_mean(name, preset_names());
     errors_.add(format("{}: preset = \"{}\": unknown preset; {}known presets: {}", chosen_at, name,

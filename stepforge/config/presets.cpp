@@ -1,27 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/config/presets.h"
 
-#include <algorithm>
 #include <array>
 
 namespace stepforge {
 
 namespace {
 
-constexpr auto kPresets = std::to_array<EmbeddedPreset>({
+constexpr auto kPresets = std::to_array<EmbeddedFile>({
 #include "presets_embedded.inc"
 });
 
 }  // namespace
 
-std::span<const EmbeddedPreset> embedded_presets() {
+std::span<const EmbeddedFile> embedded_presets() {
   return kPresets;
 }
 
-const EmbeddedPreset* find_preset(std::string_view name) {
-  const auto* const found = std::find_if(kPresets.begin(), kPresets.end(),
-                                         [&](const EmbeddedPreset& preset) { return preset.name == name; });
-  return found == kPresets.end() ? nullptr : &*found;
+const EmbeddedFile* find_preset(std::string_view name) {
+  return find_embedded(kPresets, name);
 }
 
 }  // namespace stepforge

@@ -48,7 +48,7 @@ std::string refusal(const std::string& key, const Json& value) {
 }
 
 TEST(HfConfig, EveryPresetSurvivesARoundTrip) {
-  for (const EmbeddedPreset& embedded : embedded_presets()) {
+  for (const EmbeddedFile& embedded : embedded_presets()) {
     ModelConfig model = small_preset(embedded.name);
     // config.json holds the head size itself.
     if (model.head_dim == 0 && !has_latents(model)) model.head_dim = model.dim / model.n_heads;

@@ -88,7 +88,7 @@ TEST(Presets, DemoHasSixAndAHalfMillionParameters) {
 }
 
 TEST(Presets, AllLoadWithoutErrors) {
-  for (const EmbeddedPreset& preset : embedded_presets())
+  for (const EmbeddedFile& preset : embedded_presets())
     EXPECT_NO_THROW(preset_config(preset.name)) << preset.name;
 }
 
@@ -98,7 +98,7 @@ TEST(Presets, EqualTheFilesOfTheSourceTree) {
     if (entry.path().extension() != ".toml") continue;
     const std::string name = entry.path().stem().string();
     names.insert(name);
-    const EmbeddedPreset* preset = find_preset(name);
+    const EmbeddedFile* preset = find_preset(name);
     ASSERT_NE(preset, nullptr) << name;
     EXPECT_EQ(preset->text, read_file(entry.path())) << name;
   }
@@ -121,7 +121,7 @@ TEST(Presets, LongContextModelsUseRopeScaling) {
 }
 
 TEST(Presets, AreUnchangedByPrintingAndLoading) {
-  for (const EmbeddedPreset& preset : embedded_presets()) {
+  for (const EmbeddedFile& preset : embedded_presets()) {
     const Config config = preset_config(preset.name);
     EXPECT_EQ(parsed(config_toml(config)).config, config) << preset.name;
     EXPECT_EQ(parsed(config_toml(config, true)).config, config) << preset.name;
