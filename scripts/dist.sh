@@ -70,7 +70,7 @@ pack() {
   mkdir -p "$tree"/{bin,lib,licenses}
   copy_libraries
   make_relocatable
-  cp -r -- README.md LICENSE docs presets "$tree"
+  cp -r -- README.md LICENSE docs presets machines "$tree"
   tar --create --sort=name --owner=0 --group=0 --numeric-owner --directory "$folder" "$release" | zstd --quiet -19 --threads=0 -o "$archive"
   rm -rf "$tree"
   local bytes

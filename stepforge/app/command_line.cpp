@@ -491,16 +491,19 @@ class CommandLine {
     accept_config(*command, *preset);
     command->add_flag("--program", plan->program, "Also list the operations, with repetitions folded");
     command->add_flag("--all", plan->all, "Also list the operations, every one of them");
-    command->add_option("--world-size", plan->world_size, "Ranks of the job")->check(number(1, kMaxRanks));
+    command->add_option("--world-size", plan->world_size, "Ranks of the job [all devices of --hosts, or 1]")
+        ->check(number(1, kMaxRanks))
+        ->default_str("");
     command->add_option("--rank", plan->rank, "The rank whose program is shown")->check(number(0));
     command->add_flag("--calls", plan->calls, "Also list the calls of each block: what a layer computes");
     command->add_flag("--layout", plan->layout, "Also show the rank's groups and its part of every tensor");
     command->add_option("--memory", plan->memory,
-                        "Memory of each rank, such as 80GiB [free memory of this machine]");
+                        "Memory of each rank, such as 80GiB [that of --machine, or what is free here]");
     command->add_option("--machine", plan->machine,
-                        "Rates that each rank reaches: GFLOP/s[,memory GB/s[,network GB/s]] [100,20,10]");
-    command->add_option("--hosts", plan->hosts,
-                        "Ranks of a host,GB/s between hosts[,us between[,us within]] [one host]");
+                        "Machine to plan for, such as h100-sxm, or a file of your own; list prints all");
+    command->add_option("--hosts", plan->hosts, "Hosts of this machine, with a rank on each device")
+        ->check(number(1))
+        ->default_str("");
     command->add_option("--cores", plan->cores, "Ranks of a host that can compute at the same time [all]")
         ->check(number(1, kMaxRanks));
     command->add_option("--calibrate", plan->calibrate,

@@ -35,7 +35,7 @@ struct ConfigArgs {
 struct PlanOptions {
   bool program = false;  ///< also the operations, with repetitions folded
   bool all = false;      ///< also the operations, every one
-  int world_size = 1;
+  int world_size = 0;    ///< 0: the devices of --hosts, or 1
   int rank = 0;
   bool calls = false;              ///< also the calls of each block
   bool layout = false;             ///< also what the rank holds of each tensor
@@ -43,9 +43,9 @@ struct PlanOptions {
   std::filesystem::path trace;     ///< file for the trace of the predicted step, "" for none
   std::filesystem::path schedule;  ///< file for the pipeline schedule as CSV, "" for none
   std::filesystem::path picture;   ///< file for its picture, "" for none
-  std::string memory;              ///< of each rank: "80GiB"; "" for the free memory of this machine
-  std::string machine;  ///< of each rank: "GFLOP/s[,memory GB/s[,network GB/s]]"; "" for the model machine
-  std::string hosts;    ///< as set_hosts() takes them; "" for one host
+  std::string memory;   ///< of each rank: "80GiB"; "" for that of the machine, or what is free here
+  std::string machine;  ///< machine.name, or "list" to print those that are shipped
+  int hosts = 0;        ///< machine.hosts
   int cores = 0;        ///< ranks of a host that compute at the same time; 0: all
   std::filesystem::path calibrate;  ///< trace with measured times, "" for none
 };

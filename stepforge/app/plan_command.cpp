@@ -14,12 +14,15 @@
 #include "stepforge/base/machine.h"
 #include "stepforge/base/staged.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/launch/rank_environment.h"
 #include "stepforge/plan/calls_text.h"
 #include "stepforge/plan/job_checks.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/layout_text.h"
+#include "stepforge/plan/machine_file.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/plan/pipeline_forecast.h"
+#include "stepforge/plan/planned_machine.h"
 #include "stepforge/plan/step_plan.h"
 #include "stepforge/schedule/csv.h"
 #include "stepforge/schedule/picture.h"
@@ -33,19 +36,27 @@ namespace stepforge {
 
 namespace {
 
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
 /// A configuration that is checked as `train` does, with the size of its vocabulary.
 struct CheckedConfig {
   Config config;
   std::vector<std::string> notes;  ///< lines about the configuration
+  PlannedMachine machine;
 };
 
 CheckedConfig checked_config(const ConfigArgs& args, const PlanOptions& options) {
-  if (options.rank >= options.world_size) {
-    throw UsageError(format("--rank {} does not exist in a job of {} ranks; the last one is {}", options.rank,
-                            options.world_size, options.world_size - 1));
-  }
   LoadedConfig loaded = args.load(ConfigUse::plan);
   CheckedConfig checked;
+  checked.machine = plan_machine(loaded, options.world_size);
+  const int ranks = checked.machine.ranks;
+  if (ranks > kMaxRanks)
+    throw UsageError(format("machine.hosts = {}: these are {} ranks; a job has at most {}",
+                            loaded.config.machine.hosts, ranks, kMaxRanks));
+  if (options.rank >= ranks) {
+    throw UsageError(format("--rank {} does not exist in a job of {} ranks; the last one is {}", options.rank,
+                            ranks, ranks - 1));
+  }
   const auto tokenizer = reading_input([&] { return known_tokenizer(loaded.config); });
   if (tokenizer != nullptr) check_vocabulary(loaded, tokenizer->vocab_size());
   loaded.config.model.vocab_size = planned_vocabulary(loaded.config, tokenizer.get());
@@ -55,9 +66,9 @@ CheckedConfig checked_config(const ConfigArgs& args, const PlanOptions& options)
     const std::string warning = schedule_warning(loaded.config, loaded.config.training.steps);
     if (!warning.empty()) checked.notes.push_back(warning);
   }
-  const int on_host = options.hosts.empty() ? options.world_size : 0;
-  for (std::string& note : unread_notes(loaded, {options.world_size, on_host}))
-    checked.notes.push_back(std::move(note));
+  const auto& spec = checked.machine.spec;
+  const int on_host = spec && spec->host.devices < ranks ? 0 : ranks;
+  for (std::string& note : unread_notes(loaded, {ranks, on_host})) checked.notes.push_back(std::move(note));
   if (loaded.config.comm.backend == CommBackend::nccl)
     checked.notes.emplace_back("comm.backend = \"nccl\": its plug-in and GPUs are not checked here");
   if (!loaded.missing.empty()) {
@@ -68,16 +79,34 @@ CheckedConfig checked_config(const ConfigArgs& args, const PlanOptions& options)
   return checked;
 }
 
-MachineModel planned_machine(const PlanOptions& options) {
-  MachineModel machine = options.machine.empty() ? MachineModel{} : parse_machine(options.machine);
-  if (!options.hosts.empty()) set_hosts(machine, options.hosts);
+/// --machine and --hosts are other names of fields, as --preset is.
+ConfigArgs with_machine(ConfigArgs args, const PlanOptions& options) {
+  if (!options.machine.empty()) args.overrides.push_back("machine.name=" + options.machine);
+  if (options.hosts > 0) args.overrides.push_back(format("machine.hosts={}", options.hosts));
+  return args;
+}
+
+MachineModel rates_of(const CheckedConfig& checked, const PlanOptions& options) {
+  MachineModel machine = checked.machine.model(checked.config.precision.compute);
   machine.cores = options.cores;
   if (!options.calibrate.empty()) machine.measured = MeasuredCosts::from_trace(options.calibrate);
   return machine;
 }
 
-MemoryBudget memory_budget(const PlanOptions& options) {
+/// What the rates of the machine are worth, for the reader of a predicted time.
+std::string rates_note(const PlanOptions& options, const PlannedMachine& machine) {
+  if (!options.calibrate.empty()) return "";
+  if (machine.spec) {
+    return "These are the peaks of its data sheet or file: a step that runs reaches a part of them and takes longer; "
+           "--calibrate takes measured times";
+  }
+  return "These rates are an assumption and belong to no real machine: --machine h100-sxm plans for a real one "
+         "(--machine list prints all), and --calibrate takes measured times";
+}
+
+MemoryBudget memory_budget(const PlanOptions& options, const PlannedMachine& machine) {
   if (!options.memory.empty()) return {parse_bytes(options.memory), "are given by --memory", false};
+  if (machine.spec) return machine.memory();
   return free_memory(read_machine_facts().memory, 1, "are free on this machine");
 }
 
@@ -113,17 +142,18 @@ void write_files(const PlanOptions& options, const Job& job, const ProvedStep& s
   }
 }
 
-int compare_command(const PlanOptions& options, const Config& config, const MachineModel& machine) {
+int compare_command(const PlanOptions& options, const CheckedConfig& checked, const MachineModel& machine) {
   if (!options.trace.empty() || !options.picture.empty())
     throw UsageError("--trace and --picture show one schedule; leave --compare out");
-  const int64_t memory =
-      options.memory.empty() ? std::numeric_limits<int64_t>::max() : parse_bytes(options.memory);
+  const bool limited = !options.memory.empty() || checked.machine.spec;
+  const MemoryBudget budget = limited ? memory_budget(options, checked.machine) : MemoryBudget{kUnlimited};
   const ScheduleComparison comparison =
-      compare_schedules(config, {options.rank, options.world_size}, machine, memory);
+      compare_schedules(checked.config, {options.rank, checked.machine.ranks}, machine, budget.bytes);
   std::cout << comparison.table << format("\nPredicted on ranks of {}\n", machine_text(machine));
   if (options.schedule.empty()) return 0;
   if (comparison.fastest.empty())
-    throw UsageError(format("--schedule: no schedule fits into {} of each rank", options.memory));
+    throw UsageError(
+        format("--schedule: no schedule fits into the {} that {}", human_bytes(budget.bytes), budget.source));
   write_file_atomic(options.schedule, schedule_csv(comparison.schedule));
   std::cout << format("\nFastest schedule, {}: {} (parallelism.pipeline_parallel_schedule_csv reads it)\n",
                       comparison.fastest, options.schedule.string());
@@ -133,12 +163,16 @@ int compare_command(const PlanOptions& options, const Config& config, const Mach
 }  // namespace
 
 int plan_command(const ConfigArgs& args, const PlanOptions& options) {
-  const CheckedConfig checked = checked_config(args, options);
+  if (options.machine == "list") {
+    std::cout << machines_text();
+    return 0;
+  }
+  const CheckedConfig checked = checked_config(with_machine(args, options), options);
   const Config& config = checked.config;
-  const RankId rank{options.rank, options.world_size};
-  const MachineModel machine = planned_machine(options);
+  const RankId rank{options.rank, checked.machine.ranks};
+  const MachineModel machine = rates_of(checked, options);
   if (options.compare) {
-    const int status = compare_command(options, config, machine);
+    const int status = compare_command(options, checked, machine);
     for (const std::string& note : checked.notes) std::cout << printable(note) << "\n";
     return status;
   }
@@ -156,10 +190,10 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   text.title = args.file ? args.file->string() : (config.preset.empty() ? "defaults" : config.preset);
   text.seq_len = config.training.seq_len;
   text.tokens_per_step = job.batch.tokens_per_step();
-  text.verdict = verdict_text(job, step, memory_budget(options));
+  text.verdict = verdict_text(job, step, memory_budget(options, checked.machine));
   for (const std::string& note : checked.notes) text.verdict += "\n" + printable(note);
   text.machine = machine;
-  text.assumed_machine = options.machine.empty() && options.calibrate.empty();
+  text.rates_note = rates_note(options, checked.machine);
   text.times = element(run.times, step.member);
   if (staged) text.pipeline = pipeline_text(job, step, run);
   if (options.program || options.all)

@@ -733,6 +733,13 @@ struct DebugConfig {
   bool operator==(const DebugConfig&) const = default;
 };
 
+struct MachineConfig {
+  std::string name;
+  int64_t hosts = 0;
+
+  bool operator==(const MachineConfig&) const = default;
+};
+
 struct ExperimentalConfig {
   std::vector<std::string> custom_import;
 
@@ -761,6 +768,7 @@ struct Config {
   MetricsConfig metrics;
   KernelsConfig kernels;
   DebugConfig debug;
+  MachineConfig machine;
   ExperimentalConfig experimental;
   Extensions extensions;  ///< the sections of plug-ins
 

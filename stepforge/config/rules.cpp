@@ -569,6 +569,8 @@ void check_activation_checkpoint(const RuleCheck& check) {
 
 void check_run(const RuleCheck& check) {
   const Config& config = check.config();
+  check.require(config.machine.hosts == 0 || !config.machine.name.empty(), {"machine.hosts", "machine.name"},
+                "these are hosts of no machine; set machine.name, or --machine of `stepforge plan`");
   check.require(
       !config.checkpoint.last_save_in_hf || (config.checkpoint.enable && config.checkpoint.save_at_end),
       {"checkpoint.last_save_in_hf", "checkpoint.enable", "checkpoint.save_at_end"},

@@ -40,6 +40,10 @@ SchemaOf<Config> make_config_schema() {
       .table("metrics", &Config::metrics, metrics_section(), "Logging and metrics.", kUnreported)
       .table("kernels", &Config::kernels, kernels_section(), "Implementations of fused operations.")
       .table("debug", &Config::debug, debug_section(), "Debugging.", kUnreported)
+      .table(
+          "machine", &Config::machine, machine_section(),
+          "The machines for which `stepforge plan` predicts memory and time; training does not depend on them.",
+          kUnreported)
       .table("experimental", &Config::experimental, experimental_section(), "Plug-ins.", kUnreported);
 }
 

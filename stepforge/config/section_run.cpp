@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sections [checkpoint], [validation], [sampling], [metrics], [kernels] and [debug].
+// Sections [checkpoint], [validation], [sampling], [metrics], [kernels], [debug] and [machine].
 #include "stepforge/config/sections.h"
 
 namespace stepforge {
@@ -143,6 +143,18 @@ SchemaOf<DebugConfig> debug_section() {
              {.unit = "steps", .min = 1, .max = 1e12, .special = -1})
       .field("plant_nan_block", &DebugConfig::plant_nan_block,
              "Block whose output receives the planted NaN, such as layers.0.");
+}
+
+SchemaOf<MachineConfig> machine_section() {
+  return SchemaOf<MachineConfig>()
+      .field(
+          "name", &MachineConfig::name,
+          "A machine that `stepforge plan --machine list` names, or a file of your own, which docs/planning.md "
+          "describes; empty means assumed rates, and the memory of this machine.")
+      .field(
+          "hosts", &MachineConfig::hosts,
+          "Number of hosts of this machine, whose devices all have a rank; 0 means as many as the ranks need.",
+          {.unit = "hosts", .min = 0, .max = 1 << 16});
 }
 
 SchemaOf<ExperimentalConfig> experimental_section() {

@@ -26,6 +26,7 @@ SchemaOf<SamplingConfig> sampling_section();
 SchemaOf<MetricsConfig> metrics_section();
 SchemaOf<KernelsConfig> kernels_section();
 SchemaOf<DebugConfig> debug_section();
+SchemaOf<MachineConfig> machine_section();
 SchemaOf<ExperimentalConfig> experimental_section();
 
 }  // namespace stepforge

@@ -426,6 +426,7 @@ constexpr std::array kRules = {
                {},
                kName},
     OptionRule{"kernels", "reference"},
+    OptionRule{"machine", "name hosts"},
     OptionRule{"debug", "print_config prove_layout plant_nan_step plant_nan_block"},
     OptionRule{"debug", "check_copies_freq", has_several_ranks, {}, "on one rank", kName},
     OptionRule{"debug", "check_copies_freq", [](Use use) { return has_callback(use, "alarms"); },

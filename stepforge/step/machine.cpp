@@ -4,13 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <map>
 #include <optional>
-#include <sstream>
-#include <vector>
 
-#include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 
 namespace stepforge {
@@ -19,19 +15,6 @@ namespace {
 
 constexpr double kGiga = 1e9;
 constexpr double kMicro = 1e-6;
-
-/// The numbers of a list with commas, all positive and less than 1e12; nothing if there are others.
-std::vector<double> positive_numbers(const std::string& text) {
-  std::vector<double> numbers;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) {
-    char* end = nullptr;
-    const double number = std::strtod(part.c_str(), &end);
-    if (part.empty() || *end != '\0' || !(number > 0 && number < 1e12)) return {};
-    numbers.push_back(number);
-  }
-  return numbers;
-}
 
 std::span<const int> ranks_of(const StepProgram& program, int group) {
   return element(program.groups, group).ranks;
@@ -81,7 +64,7 @@ ExchangeTime exchange_time(const StepProgram& program, const Operation& operatio
 double moving_seconds(const StepProgram& program, const Operation& operation, const MachineModel& machine) {
   const auto bytes = static_cast<double>(operation.bytes);
   if (operation.peer >= 0) {
-    const Link& link = machine.link(program.rank, operation.peer);
+    const Link link = machine.link(program.rank, operation.peer);
     return link.seconds + bytes / link.bytes_per_second;
   }
   if (operation.group >= 0) {
@@ -92,56 +75,31 @@ double moving_seconds(const StepProgram& program, const Operation& operation, co
 
 }  // namespace
 
-const Link& MachineModel::link(int rank, int peer) const {
-  return host_of(rank) == host_of(peer) ? network : between_hosts;
+Link MachineModel::link(int rank, int peer) const {
+  return host_of(rank) == host_of(peer) ? in_host(1) : between_hosts;
 }
 
-const Link& MachineModel::slowest_link(std::span<const int> ranks) const {
+Link MachineModel::slowest_link(std::span<const int> ranks) const {
   for (const int rank : ranks)
     if (host_of(rank) != host_of(ranks.front())) return between_hosts;
-  return network;
+  return in_host(ranks.size() - 1);
 }
 
-MachineModel parse_machine(const std::string& text) {
-  const std::vector<double> rates = positive_numbers(text);
-  constexpr std::size_t kMost = 3;
-  if (rates.empty() || rates.size() > kMost) {
-    throw UsageError(
-        format("machine rates \"{}\": expected one to three positive numbers, GFLOP/s[,memory GB/s[,network "
-               "GB/s]], such as 2000,50,10",
-               text));
-  }
-  MachineModel machine;
-  machine.name = "given machine";
-  machine.flops_per_second = rates[0] * kGiga;
-  if (rates.size() > 1) machine.memory_bytes_per_second = rates[1] * kGiga;
-  if (rates.size() > 2) machine.network.bytes_per_second = rates[2] * kGiga;
-  return machine;
-}
-
-void set_hosts(MachineModel& machine, const std::string& text) {
-  const std::vector<double> numbers = positive_numbers(text);
-  constexpr std::size_t kFewest = 2;
-  constexpr std::size_t kMost = 4;
-  constexpr double kMostRanks = 1e6;
-  if (numbers.size() < kFewest || numbers.size() > kMost || numbers[0] != std::floor(numbers[0]) ||
-      numbers[0] > kMostRanks) {
-    throw UsageError(
-        format("hosts \"{}\": expected two to four positive numbers, ranks per host,GB/s between hosts[,us "
-               "between hosts[,us within a host]], such as 8,50,10,2",
-               text));
-  }
-  machine.ranks_per_host = static_cast<int>(numbers[0]);
-  machine.between_hosts.bytes_per_second = numbers[1] * kGiga;
-  if (numbers.size() > 2) machine.between_hosts.seconds = numbers[2] * kMicro;
-  if (numbers.size() > 3) machine.network.seconds = numbers[3] * kMicro;
+Link MachineModel::in_host(std::size_t others) const {
+  const auto links = static_cast<double>(links_in_host);
+  const double used = std::clamp(static_cast<double>(others), 1.0, links);
+  return {.bytes_per_second = network.bytes_per_second * used / links, .seconds = network.seconds};
 }
 
 std::string machine_text(const MachineModel& machine) {
-  std::string text =
-      format("{}: {:.4g} GFLOP/s, memory {:.4g} GB/s, network {:.4g} GB/s, {:.3g} us per operation",
-             machine.name, machine.flops_per_second / kGiga, machine.memory_bytes_per_second / kGiga,
-             machine.network.bytes_per_second / kGiga, machine.seconds_per_operation / kMicro);
+  constexpr double kTera = 1e12;
+  const bool tera = machine.flops_per_second >= kTera;
+  std::string text = format("{}: {:.4g} {}FLOP/s, memory {:.4g} GB/s", machine.name,
+                            machine.flops_per_second / (tera ? kTera : kGiga), tera ? "T" : "G",
+                            machine.memory_bytes_per_second / kGiga);
+  if (std::isfinite(machine.network.bytes_per_second))
+    text += format(", network {:.4g} GB/s", machine.network.bytes_per_second / kGiga);
+  text += format(", {:.3g} us per operation", machine.seconds_per_operation / kMicro);
   if (machine.ranks_per_host > 0) {
     text += format("; hosts of {} ranks, {:.4g} GB/s between them, latency {:.3g} us ({:.3g} us within)",
                    machine.ranks_per_host, machine.between_hosts.bytes_per_second / kGiga,
@@ -159,7 +117,7 @@ double collective_seconds(const MachineModel& machine, std::span<const int> rank
   if (const std::size_t on_host = even_ranks_per_host(machine, ranks); on_host > 0) {
     const auto near = static_cast<double>(on_host);
     seconds = std::min(seconds, ring_seconds(machine.between_hosts, count / near, bytes / near) +
-                                    ring_seconds(machine.network, near, bytes));
+                                    ring_seconds(machine.in_host(on_host - 1), near, bytes));
   }
   return passes * seconds;
 }

@@ -311,12 +311,7 @@ std::string render_plan(const ModelSpec& model, const ModelSpec& part, const Ste
   report.waiting += std::exchange(report.outside, 0.0);
   plan += format("Predicted step: {}; {}\n", duration(step_seconds(times)), lane_report_text(report));
   plan += format("  on a rank of {}\n", machine_text(text.machine));
-  if (text.assumed_machine) {
-    plan +=
-        "  These rates are an assumption and belong to no real machine: "
-        "--machine GFLOP/s[,memory GB/s[,network GB/s]] sets rates that yours reaches (below its peak), "
-        "and --calibrate measured times\n";
-  }
+  if (!text.rates_note.empty()) plan += format("  {}\n", text.rates_note);
   plan = wrapped(plan) + "\n";
   if (!text.pipeline.empty()) plan += text.pipeline + "\n";
   plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";

@@ -22,7 +22,7 @@ struct PlanText {
   SymmetryProof proof;          ///< of the programs of all ranks
   std::string verdict;          ///< whether the run fits into memory; may be empty
   MachineModel machine;         ///< for the predicted time
-  bool assumed_machine = true;  ///< its rates are defaults
+  std::string rates_note;       ///< what its rates are worth; may be empty
   /// When the operations of the program run, if other ranks are simulated too; otherwise empty.
   std::vector<OperationTime> times;
   std::string pipeline;               ///< text about the pipeline; may be empty

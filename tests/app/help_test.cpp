@@ -274,6 +274,20 @@ TEST(Plan, NamesWhatAPresetLacksForTraining) {
   EXPECT_CONTAINS(text, "\n  These rates are an assumption");
 }
 
+TEST(Plan, TakesRanksMemoryAndRatesFromTheMachine) {
+  const std::string text = output_of(
+      {"plan", "--preset", "llama3-8b", "--machine", "h100-sxm", "--hosts", "2", "precision.compute=bf16"});
+  EXPECT_CONTAINS(text, "Rank 0 of 16", "are free on h100-sxm (79.6 GiB less 1.0 GiB of its runtime)",
+                  "on a rank of h100-sxm in bf16: 989.4 TFLOP/s",
+                  "\n  These are the peaks of its data sheet");
+}
+
+TEST(Plan, ListsTheMachines) {
+  EXPECT_CONTAINS(output_of({"plan", "--machine", "list"}), "\n  h100-sxm ", "\n  aws-p5 ", "\n  nvl72 ");
+  EXPECT_CONTAINS(refusal_of({"plan", "--preset", "debug", "--machine", "h100sxm"}),
+                  "command line: machine.name: \"h100sxm\" is no machine; did you mean \"h100-sxm\"?");
+}
+
 TEST(Plan, NamesOptionsThatTheJobDoesNotRead) {
   EXPECT_CONTAINS(output_of({"plan", "--preset", "debug", "precision.reduce=bf16", "comm.backend=nccl"}),
                   "\nnot read on one rank: precision.reduce = \"bf16\"\n",

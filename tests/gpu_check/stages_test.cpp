@@ -16,6 +16,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/kernels/kernel_table.h"
 #include "stepforge/plan/known_model.h"
+#include "stepforge/plan/machine_file.h"
 #include "stepforge/plan/step_plan.h"
 #include "tests/support/long_tests.h"
 #include "tests/support/paths.h"
@@ -64,6 +65,8 @@ TEST_F(GpuCheck, AllStagesPassOnASimulatedDevice) {
   const Json machine = read_json_file(folder_ / "machine.json");
   EXPECT_GT(machine["flops_per_second"].get<double>(), 0);
   EXPECT_EQ(check.machine->flops_per_second, machine["flops_per_second"].get<double>());
+  const MachineSpec measured = load_machine((folder_ / "machine.toml").string(), "test");
+  EXPECT_EQ(measured.device.peak_tflops.bf16, check.machine->flops_per_second * 1e-12);
 }
 
 void expect_kernels_agree(Check& check) {

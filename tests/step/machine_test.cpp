@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "stepforge/base/error.h"
 #include "tests/support/strings.h"
 
 namespace stepforge::testing {
@@ -14,16 +13,16 @@ namespace {
 TEST(MachineText, NamesTheMachineAndItsRates) {
   EXPECT_EQ(machine_text(MachineModel{}),
             "model machine: 100 GFLOP/s, memory 20 GB/s, network 10 GB/s, 5 us per operation");
+  EXPECT_CONTAINS(machine_text({.name = "fast", .flops_per_second = 9.894e14}), "fast: 989.4 TFLOP/s, ");
 }
 
-TEST(ParseMachine, TakesOneToThreeRates) {
-  const MachineModel machine = parse_machine("2000,50");
-  EXPECT_EQ(machine.flops_per_second, 2e12);
-  EXPECT_EQ(machine.memory_bytes_per_second, 5e10);
-  EXPECT_EQ(machine.network.bytes_per_second, MachineModel{}.network.bytes_per_second);
-  EXPECT_EQ(parse_machine("1,2,3.5").network.bytes_per_second, 3.5e9);
-  for (const char* wrong : {"", "fast", "0", "-1", "nan", "inf", "1,,2", "1,2,3,4", "1x", "1e300"})
-    EXPECT_THROW(parse_machine(wrong), UsageError) << wrong;
+TEST(MachineText, NamesHostsAndCores) {
+  const MachineModel machine{.network = {.seconds = 2e-6},
+                             .between_hosts = {.bytes_per_second = 5e10, .seconds = 1e-5},
+                             .ranks_per_host = 8,
+                             .cores = 1};
+  EXPECT_CONTAINS(machine_text(machine),
+                  "; hosts of 8 ranks, 50 GB/s between them, latency 10 us (2 us within); 1 core per host");
 }
 
 /// 100 B/s and 1 s within hosts of four ranks, 10 B/s and 3 s between them.
@@ -82,19 +81,25 @@ TEST(Operations, ExchangesOfABlockTakeTheSlowestLinkOfTheirGroup) {
   EXPECT_DOUBLE_EQ(operation_seconds(program, forward, kHosts), 2 + 20);
 }
 
-TEST(SetHosts, TakesRanksRateAndLatencies) {
-  MachineModel machine;
-  set_hosts(machine, "8,50,10,2");
-  EXPECT_EQ(machine.ranks_per_host, 8);
-  EXPECT_EQ(machine.between_hosts.bytes_per_second, 5e10);
-  EXPECT_DOUBLE_EQ(machine.between_hosts.seconds, 1e-5);
-  EXPECT_DOUBLE_EQ(machine.network.seconds, 2e-6);
-  EXPECT_CONTAINS(machine_text(machine),
-                  "; hosts of 8 ranks, 50 GB/s between them, latency 10 us (2 us within)");
-  machine.cores = 1;
-  EXPECT_CONTAINS(machine_text(machine), "; 1 core per host");
-  for (const char* wrong : {"", "8", "0,50", "1.5,50", "8,x", "8,50,1,1,1", "1e7,50"})
-    EXPECT_THROW(set_hosts(machine, wrong), UsageError) << wrong;
+/// Three links of 100 B/s each, to each of the three other ranks of a host.
+const MachineModel kMesh{.seconds_per_operation = 0,
+                         .network = {.bytes_per_second = 300},
+                         .links_in_host = 3,
+                         .between_hosts = {.bytes_per_second = 10},
+                         .ranks_per_host = 4};
+
+TEST(Mesh, AMessageTakesTheLinkToItsPeer) {
+  EXPECT_EQ(kMesh.link(0, 3).bytes_per_second, 100);
+  EXPECT_EQ(kMesh.link(0, 4).bytes_per_second, 10);
+}
+
+TEST(Mesh, ACollectiveTakesTheLinksToTheRanksOfItsGroup) {
+  EXPECT_EQ(kMesh.slowest_link(std::vector{0, 1}).bytes_per_second, 100);
+  EXPECT_EQ(kMesh.slowest_link(std::vector{0, 1, 2, 3}).bytes_per_second, 300);
+  EXPECT_EQ(kMesh.slowest_link(std::vector{3}).bytes_per_second, 100);
+  // Between hosts 1/4 of the bytes of each rank, within a host over all three links.
+  EXPECT_DOUBLE_EQ(collective_seconds(kMesh, std::vector{0, 1, 2, 3, 4, 5, 6, 7}, 2400, 1),
+                   300.0 / 10 + 3 * (600.0 / 300));
 }
 
 }  // namespace

@@ -63,13 +63,12 @@ TEST(RenderPlan, FitsATerminalAndHasNoExponents) {
   EXPECT_EQ(plan.find("_slot"), std::string::npos) << plan;
 }
 
-TEST(RenderPlan, SaysThatRatesNobodyGaveAreAnAssumption) {
+TEST(RenderPlan, SaysBelowTheRatesWhatTheyAreWorth) {
   const ModelSpec model = small_model(1);
-  const StepProgram program = build_step(model, small_options(1));
   PlanText text;
-  EXPECT_CONTAINS(render_plan(model, model, program, text), "These rates are an assumption", "--machine");
-  text.assumed_machine = false;
-  EXPECT_EQ(render_plan(model, model, program, text).find("assumption"), std::string::npos);
+  text.rates_note = "These rates are an assumption";
+  EXPECT_CONTAINS(render_plan(model, model, build_step(model, small_options(1)), text),
+                  "5 us per operation\n  These rates are an assumption\n");
 }
 
 TEST(RenderPlan, FoldsAlikeUnitsAndBlocks) {

@@ -20,7 +20,8 @@ namespace {
 constexpr int kNoGpuExitCode = 3;
 
 void remove_earlier_report(const std::filesystem::path& folder) {
-  for (const char* name : {"report.json", "report.txt", "machine.json", "peer.txt", "sanitizer.txt"})
+  for (const char* name :
+       {"report.json", "report.txt", "machine.json", "machine.toml", "peer.txt", "sanitizer.txt"})
     std::filesystem::remove(folder / name);
 }
 

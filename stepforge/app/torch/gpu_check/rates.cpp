@@ -12,6 +12,7 @@
 #include "stepforge/app/torch/gpu_check/kernel_cases.h"
 #include "stepforge/app/torch/gpu_check/stage.h"
 #include "stepforge/base/staged.h"
+#include "stepforge/plan/machine_file.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge::gpu_check {
@@ -152,19 +153,23 @@ void check_rates(Check& check, Findings& found) {
   machine.seconds_per_operation = meter.seconds_of([&] { one.mul_(1.0); });
   found.note("launch of one small operation: {:.3g} us", machine.seconds_per_operation * 1e6);
 
-  const std::string option = format("--machine {:.0f},{:.0f}", machine.flops_per_second * 1e-9,
-                                    machine.memory_bytes_per_second * 1e-9);
+  MachineSpec measured;
+  measured.device.peak_tflops.bf16 = machine.flops_per_second * 1e-12;
+  measured.device.memory_gb_per_second = machine.memory_bytes_per_second * 1e-9;
+  const std::filesystem::path plan_file = check.output / "machine.toml";
+  write_file_atomic(plan_file,
+                    machine_toml(measured, "Rates of large products and of memory, " + machine.name));
   const Json file = {{"name", machine.name},
                      {"flops_per_second", machine.flops_per_second},
                      {"memory_bytes_per_second", machine.memory_bytes_per_second},
                      {"seconds_per_operation", machine.seconds_per_operation},
                      {"copies_bytes_per_second", copies},
-                     {"products", products},
-                     {"plan_option", option}};
+                     {"products", products}};
   write_file_atomic(check.output / "machine.json", file.dump(2) + "\n");
   found.figure("machine", file);
-  found.note("over all large products in bf16: {:.4g} TFLOP/s; `stepforge plan {}` predicts with these rates",
-             machine.flops_per_second * 1e-12, option);
+  found.note(
+      "over all large products in bf16: {:.4g} TFLOP/s; `stepforge plan --machine {}` predicts with these rates",
+      machine.flops_per_second * 1e-12, plan_file.string());
   check.machine = std::move(machine);
 }
 
