@@ -109,7 +109,8 @@ void AdapterDeltas::add(const AdapterConfig& config, const TensorFolder& weights
       if (weight != 1.0)
         throw UsageError(
             format("the adapter replaces {}, so that it cannot have the weight {}", name, weight));
-      replacements_.insert_or_assign(name, read_whole(weights, name));
+      if (!replacements_.try_emplace(name, read_whole(weights, name)).second)
+        throw UsageError(format("{} is replaced by two adapters; use one of them", name));
       continue;
     }
     // With another weight the model keeps its own.
@@ -306,7 +307,6 @@ void require_biases(const AdapterFiles& adapter, const ModelSpec& model) {
 AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const ModelSpec& model,
                             AdapterBias own) {
   AdapterDeltas deltas;
-  bool has_biases = own != AdapterBias::none;
   for (const std::string& argument : arguments) {
     fs::path folder = argument;
     double weight = 1.0;
@@ -319,11 +319,11 @@ AdapterDeltas read_adapters(const std::vector<std::string>& arguments, const Mod
       folder = argument.substr(0, sign);
     }
     const AdapterFiles adapter = open_peft_folder(folder);
-    if (adapter.config.bias != AdapterBias::none && std::exchange(has_biases, true))
-      throw UsageError(format(
-          "--adapter {}: it replaces biases of the model (bias = \"{}\"), and so does another adapter; "
-          "use one of them",
-          argument, choice_name(adapter.config.bias)));
+    if (own != AdapterBias::none && adapter.config.bias != AdapterBias::none)
+      throw UsageError(
+          format("--adapter {}: it replaces biases of the model (bias = \"{}\"), and so does the model's own "
+                 "adapter; use one of them",
+                 argument, choice_name(adapter.config.bias)));
     require_biases(adapter, model);
     deltas.add(adapter.config, adapter.weights, weight);
   }

@@ -125,8 +125,8 @@ void check_model(const RuleCheck& check) {
                 "no weights are frozen; name them in freeze, add an adapter, or remove frozen_dtype");
   check.require(!model.double_quantization || storage_of(model.frozen_dtype).code == WeightCode::nf4,
                 {"model.double_quantization", "model.frozen_dtype"},
-                "only the factors of nf4 are quantized too; set frozen_dtype = \"nf4\", or remove "
-                "double_quantization");
+                "only the factors of nf4 are quantized too; set frozen_dtype = \"nf4\", or "
+                "double_quantization = false");
   const CheckpointConfig& checkpoint = check.config().checkpoint;
   check.require(!storage_of(model.frozen_dtype).coded() || check.config().adapter.enabled() ||
                     !checkpoint.enable || checkpoint.exclude_frozen,

@@ -84,7 +84,7 @@ void dequantize_factors(const at::Tensor& codes, const at::Tensor& scales, const
                         const at::Tensor& out) {
   const int64_t m = out.numel();
   if (m == 0) return;
-  check_tensor(out, "factors", {m}, at::kFloat);
+  check_tensor(out, "factors", {m}, compute_type(out));
   check_tensor(codes, "codes of factors", {m}, at::kByte);
   check_tensor(scales, "scales of factors", {scales.numel()}, at::kFloat);
   if (part.first < 0 || 1 + part.block(m - 1) / kFactorBlock >= scales.numel())

@@ -13,6 +13,14 @@ std::ptrdiff_t count(const std::vector<Exchange>& exchanges, ExchangeKind kind) 
   return std::ranges::count(exchanges, kind, &Exchange::kind);
 }
 
+/// Over experts a part of the channels means: rows that were sent to this rank, with all of their channels. A call that is not told
+/// the experts of its rows has one matrix for all of them.
+bool has_one_matrix_for_rows(const TypePlace& place) {
+  return place.axis.axis == BlockAxis::experts &&
+         std::ranges::none_of(place.call->operands,
+                              [](const LayerValue& operand) { return operand.type == ElementType::int32; });
+}
+
 ValueType by_weight(const TypePlace& place, ValueType x, ValueType by_rows) {
   switch (place.division()) {
     case Division::rows:
@@ -25,8 +33,7 @@ ValueType by_weight(const TypePlace& place, ValueType x, ValueType by_rows) {
       place.require_type(x, channels, "the input of the experts of a rank, the rows that take them,");
       return channels;
     case Division::whole:
-      // Over experts these are rows that were sent to this rank, with all of their channels.
-      place.require(x != channels || place.axis.axis == BlockAxis::experts,
+      place.require(x != channels || has_one_matrix_for_rows(place),
                     "a part of the channels (S(channels)) meets a weight that is not divided");
       return x;
   }

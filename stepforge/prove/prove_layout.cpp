@@ -19,6 +19,7 @@
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/modelspec/call_budget.h"
 #include "stepforge/modelspec/calls/experts.h"
+#include "stepforge/modelspec/calls/linear.h"
 #include "stepforge/modelspec/calls/lookup.h"
 #include "stepforge/modelspec/calls/loss.h"
 #include "stepforge/modelspec/calls/low_rank.h"
@@ -313,6 +314,9 @@ std::vector<std::string> options_left_out(const Job& job) {
     if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
   };
   add(config.adapter.takes_parts(), "adapter.init", choice_name(config.adapter.init));
+  // The small job adapts q, k and v together.
+  add(has_call(job.whole, [](const Call& call) { return call.is(kBias) && call.weights.size() > 1; }),
+      "adapter.bias", choice_name(config.adapter.bias));
   add(config.preference.unpaired() && config.preference.sft_weight > 0, "preference.sft_weight",
       format("{}", config.preference.sft_weight));
   add(!config.preference.reference.empty(), "preference.reference", config.preference.reference);

@@ -136,6 +136,22 @@ void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
       [found] { return checkpoint_tensors(found); }, found.frozen.taken);
 }
 
+/// Throws UsageError if the checkpoint from which the run starts has trained what this run freezes and leaves to the model that
+/// both began with.
+void require_frozen_there(const std::filesystem::path& start, const std::vector<std::string>& names) {
+  if (!has_manifest(start)) return;
+  const std::filesystem::path file = start / kStateFileName;
+  const FrozenWeights there = frozen_weights_of(read_json_file(file), file.string());
+  if (there.none()) return;  // it has all weights itself
+  for (const std::string& name : names) {
+    if (there.contains(name)) continue;
+    throw UsageError(format(
+        "{} was trained in {}, but this run freezes it, and checkpoints leave frozen weights to {}: train it too "
+        "(adapter.bias, adapter.also_train), or start from what `stepforge export {} FOLDER --merge` writes",
+        name, start.string(), there.from.string(), start.string()));
+  }
+}
+
 /// Decides which frozen weights checkpoints of this run leave out, and where these are. `own`: the checkpoint from which the
 /// run was continued. Throws UsageError unless the run's frozen weights are those of that place.
 void leave_out_frozen(Trainer& trainer, const std::optional<FoundCheckpoint>& own) {
@@ -148,6 +164,7 @@ void leave_out_frozen(Trainer& trainer, const std::optional<FoundCheckpoint>& ow
     frozen = own->frozen;
     return;
   }
+  if (!own) require_frozen_there(trainer.config.checkpoint.initial_load_path, names);
   const std::string subject =
       format("checkpoint.exclude_frozen: checkpoints leave frozen weights to {}", frozen.from.string());
   const CheckpointRanks& ranks = *trainer.checkpoint_ranks;
@@ -201,6 +218,11 @@ void load_adapter(Trainer& trainer) {
         format("adapter.type = \"{}\", but the adapter in adapter.from = \"{}\" is one of {}; "
                "remove adapter.type, which the folder says",
                choice_name(type), trainer.config.adapter.from, choice_name(adapter.config.type)));
+  if (const AdapterBias bias = trainer.config.adapter.bias; adapter.config.bias != bias)
+    throw UsageError(format(
+        "adapter.bias = \"{}\", but the adapter in adapter.from = \"{}\" has \"{}\"; remove adapter.bias, "
+        "which the folder says",
+        choice_name(bias), trainer.config.adapter.from, choice_name(adapter.config.bias)));
   require_biases(adapter, trainer.job.model());
   const std::filesystem::path base = trainer.config.checkpoint.initial_load_path;
   if (has_base_copies(adapter))

@@ -221,8 +221,8 @@ TEST(AdapterFolder, OfBiasesThatAreMissingOrReplacedTwiceIsRefused) {
   const std::string plain = folder_of("plain", tensors, "none");
   EXPECT_CONTAINS(refusal({old}), "has no model.layers.0.self_attn.q_proj.bias", "0.21", "\"none\"");
   EXPECT_CONTAINS(refusal({incomplete}), "has no model.layers.0.self_attn.k_proj.bias");
-  EXPECT_CONTAINS(refusal({biased, biased}), "replaces biases", "another adapter");
-  EXPECT_CONTAINS(refusal({biased}, AdapterBias::all), "another adapter");
+  EXPECT_CONTAINS(refusal({biased, biased}), "bias is replaced by two adapters");
+  EXPECT_CONTAINS(refusal({biased}, AdapterBias::all), "the model's own adapter");
   EXPECT_CONTAINS(refusal({biased + "=0.5"}), "cannot have the weight");
   EXPECT_NO_THROW(read_adapters({biased, plain}, model));
 }

@@ -128,6 +128,9 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
       {4, kMagnitudes + Strings{"parallelism.tensor_parallel_degree=2", "adapter.dropout=0.1",
                                 "parallelism.enable_sequence_parallel=false"}},
       {8, kSpreadExperts + kAdaptedExperts},
+      {8, kSpreadExperts + kAdaptedExperts + Strings{"adapter.type=dora", "adapter.experts=shared_a"}},
+      {2,
+       kAdapters + Strings{"model.family=qwen2", "adapter.bias=all", "parallelism.tensor_parallel_degree=2"}},
       {8, kSpreadExperts + kAdaptedExperts +
               Strings{"parallelism.tensor_parallel_degree=2", "adapter.experts=shared_a"}},
       {8, kSpreadExperts + kAdapters + Strings{"parallelism.tensor_parallel_degree=2"}},

@@ -78,5 +78,26 @@ TEST(AdapterBiasRun, LeavesTrainedBiasesInCheckpointsAndFoldersOfPeftThatARunSta
   }
 }
 
+TEST(AdapterBiasRun, RefusesBiasesThatAnotherRunHasTrainedOrThatItsFolderLacks) {
+  const TempFolder folder;
+  const fs::path base = base_of_adapters(folder, kQwen);
+  const Strings short_run{"training.steps=1", "checkpoint.interval=1", "checkpoint.last_save_in_hf=true"};
+  TestRun(lora_run(folder, "first", base, biases_of("lora_only") + short_run)).run();
+  const fs::path step = adapter_step(folder, "first", 1);
+  EXPECT_CONTAINS(message_of<UsageError>([&] {
+                    TestRun(lora_run(folder, "second", step, kQwen + kTwoOfThree + short_run)).run();
+                  }),
+                  bias_name("q_proj") + " was trained in", "adapter.bias", "--merge");
+  TestRun(lora_run(folder, "plain", base, kQwen + kTwoOfThree + short_run)).run();
+  const Strings from{format("adapter.from={}", (folder / "plain" / "hf" / "step-1").string()),
+                     "adapter.bias=all"};
+  EXPECT_CONTAINS(message_of<UsageError>([&] {
+                    TestRun(trainer_run(folder / "third") + kQwen +
+                            Strings{format("checkpoint.initial_load_path={}", base.string())} + from)
+                        .run();
+                  }),
+                  "adapter.bias = \"all\"", "has \"none\"");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -27,7 +27,7 @@ Strings memory_job(const std::filesystem::path& run_dir, const MemoryLayout& lay
                  "training.local_batch_size=2",
                  format("training.global_batch_size={}", 8 * layout.ranks),
                  "training.threads=1",
-                 "training.steps=12",
+                 "training.steps=4",
                  "checkpoint.enable=false",
                  "metrics.status_line=off"} +
          layout.more;
@@ -53,7 +53,7 @@ class LiveBytes : public ::testing::TestWithParam<MemoryLayout> {};
 /// busy machine the least convenient time may not come in any step of one run.
 TEST_P(LiveBytes, OfEachRankAreThePredictedOnes) {
   const MemoryLayout& layout = GetParam();
-  const int most_runs = 8;
+  const int most_runs = 24;
   std::vector<double> nearest(static_cast<size_t>(layout.ranks), 2.0);
   const auto reached = [&] { return std::ranges::max(nearest) <= 1.05; };
   for (int run = 0; run < most_runs && !reached(); ++run) {
@@ -73,7 +73,7 @@ TEST_P(LiveBytes, OfEachRankAreThePredictedOnes) {
 
 TEST(LiveBytesOfThreads, AreCountedSeparatelyForEachRank) {
   const TempFolder folder;
-  const Strings args = memory_job(folder.path() / "run", {"threads", 2, {}});
+  const Strings args = memory_job(folder.path() / "run", {"threads", 2, {"training.steps=12"}});
   const auto results =
       run_threads(2, [&](World& world) { return format("{:.4f}", predicted_over_measured(args, world)); });
   for (const std::string& result : results) {
@@ -155,6 +155,13 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"context_by_heads", 2, {kContext, "parallelism.context_parallel_method=ulysses"}},
         // Each token takes all experts, so that the rows that come are as many as those that go.
         MemoryLayout{"experts", 2, kExperts + Strings{kSpread}},
+        MemoryLayout{
+            "magnitudes_of_experts_with_one_a", 2,
+            kExperts + kExpertAdapters + Strings{kSpread, "adapter.type=dora", "adapter.experts=shared_a"}},
+        MemoryLayout{"biases_beside_adapters",
+                     1,
+                     {"model.family=qwen2", "adapter.type=lora", "adapter.rank=4",
+                      "adapter.targets=q_proj,v_proj", "adapter.bias=lora_only"}},
         MemoryLayout{"experts_with_adapters", 2, kExperts + kExpertAdapters + Strings{kSpread}},
         MemoryLayout{"experts_with_adapters_recomputed", 2,
                      kExperts + kExpertAdapters + Strings{"activation_checkpoint.mode=full"}},

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants bugs, runs the tests against each, and prints the mutation score.
 
-    tools/mutants/mutants.py [--jobs N] [--only NAME,NAME] [--list]
+    tools/mutants/mutants.py [--jobs N] [--only NAME,NAME] [--named] [--list]
 
 mutants.toml lists the bugs: a piece of source and its replacement, in which the word MUTANT stands for "this bug is switched on".
 All bugs go into one copy of the sources under build/mutants, where MUTANT becomes a check of the environment variable
 STEPFORGE_MUTANT. So one build holds all bugs, and the variable selects one for a test run. The original sources do not change.
 
-First all tests must pass with no bug switched on. Then, for each bug, the tests run until one fails, starting with those that the
-list names. A bug that `needs` an instruction set is left out on other processors. A bug is killed by a test that fails, crashes or
+For each bug the tests run until one fails, starting with those that the list names; with --named no others run. Before its first use a
+test must pass with no bug switched on. A bug that `needs` an instruction set is left out on other processors. A bug is killed by a test that fails, crashes or
 times out. It survives if all tests pass or none executes it. Exit code 1 if a bug survives or no longer fits the sources.
 """
 import argparse
@@ -138,13 +138,25 @@ def run_test(test, mutant, note):
     return ("failed", failed[0]) if process.returncode == 1 and failed else ("crashed", test["filter"])
 
 
-def run_mutant(mutant, tests):
+def require_pass(name, test, passed):
+    """Exits unless the test passes with no bug switched on. `passed`: the names of those that did."""
+    if name in passed:
+        return
+    result, killer = run_test(test, "", TREE / "build/reached")
+    if result:
+        sys.exit(f"without any mutant: {killer} {result} ({name})")
+    passed.add(name)
+
+
+def run_mutant(mutant, tests, named, passed):
     """(result, killing test, seconds) of a mutant."""
     note = TREE / "build/reached"
     note.unlink(missing_ok=True)
     first = mutant.get("tests", [])
     began = time.monotonic()
-    for name in [*first, *(name for name in tests if name not in first)]:
+    others = [] if named and first else [name for name in tests if name not in first]
+    for name in [*first, *others]:
+        require_pass(name, tests[name], passed)
         result, killer = run_test(tests[name], mutant["name"], note)
         if result:
             return result, killer, time.monotonic() - began
@@ -155,6 +167,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", type=lambda text: text.split(","), help="names of mutants")
+    parser.add_argument("--named", action="store_true", help="run only the tests that the list names for a mutant")
     parser.add_argument("--list", action="store_true", help="print the mutants if all fit the sources, run nothing")
     options = parser.parse_args()
     tests, mutants = read_list()
@@ -168,17 +181,14 @@ def main():
         sys.exit(f"unknown mutants: {', '.join(sorted(unknown))}")
     write_tree(planted)
     build(tests, options.jobs)
-    for name, test in tests.items():
-        result, killer = run_test(test, "", TREE / "build/reached")
-        if result:
-            sys.exit(f"without any mutant: {killer} {result} ({name})")
     survivors = []
+    passed = set()
     chosen = [mutant for mutant in mutants if not options.only or mutant["name"] in options.only]
     for mutant in [mutant for mutant in chosen if not runs_here(mutant)]:
         print(f"left out: {mutant['name']} needs a processor with {mutant['needs']}")
         chosen.remove(mutant)
     for mutant in chosen:
-        result, killer, seconds = run_mutant(mutant, tests)
+        result, killer, seconds = run_mutant(mutant, tests, options.named, passed)
         print(f"{result:12} {mutant['name']:34} {seconds:6.1f} s  {killer}", flush=True)
         if not killer:
             survivors.append(mutant)

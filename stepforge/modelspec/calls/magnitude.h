@@ -105,7 +105,10 @@ inline constexpr CallKind kMagnitude = {
         },
     .gradient_overwrites = 0,
     // The norms depend on no token, and FLOPs are counted per token: they are left out.
-    .flops = [](const CallView& view) { return static_cast<double>(view.operands[0].width); },
+    .flops =
+        [](const CallView& view) {
+          return static_cast<double>(view.operands[0].width * view.operands[0].times);
+        },
     .workspace = magnitude_row::workspace,
     .exchanges = magnitude_row::exchanges,
     .text =
