@@ -317,7 +317,9 @@ void convert_factory_reference(ForeignConversion& conversion) {
   const bool is_another = convert_reference(conversion, "ref_model", "model_name_or_path");
   if (!is_another && conversion.is_set("adapter.from"))
     conversion.set("", "preference.reference", toml_string(conversion.text("model_name_or_path")),
-                   "the model without the adapter");
+                   storage_of(conversion.config().model.frozen_dtype).coded()
+                       ? "the model without the adapter, which is not quantized here; there the reference is"
+                       : "the model without the adapter");
   if (!is_named)
     return need_none_of(conversion, {"ref_model_adapters", "ref_model_quantization_bit"}, kWithRefModel);
   if (conversion.has("ref_model_adapters"))

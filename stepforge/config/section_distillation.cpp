@@ -20,7 +20,7 @@ SchemaOf<DistillationConfig> distillation_section() {
       .field(
           "temperature", &DistillationConfig::temperature,
           "Number by which the logits of teacher and model are divided for the divergence, which counts with its square.",
-          {.max = 100, .above = 0});
+          {.min = 0.01, .max = 100});
 }
 
 }  // namespace stepforge

@@ -87,8 +87,9 @@ void SoftLoss::add_to(const at::Tensor& logits_gradient, const at::Tensor& token
 
 namespace {
 
-void losses_at_one(const at::Tensor& logits, const at::Tensor& labels, const LossGradient& gradient,
-                   const at::Tensor& token_loss, const EntropyOfLogits& entropy) {
+void losses_at_temperature_one(const at::Tensor& logits, const at::Tensor& labels,
+                               const LossGradient& gradient, const at::Tensor& token_loss,
+                               const EntropyOfLogits& entropy) {
   const SoftLoss soft(gradient, logits, labels, entropy.part, entropy.ranks);
   entropy.compute(logits, gradient, token_loss);
   soft.add_to(logits, token_loss);
@@ -119,11 +120,11 @@ void losses_with_soft_targets(const at::Tensor& logits, const at::Tensor& labels
                               const LossGradient& gradient, const at::Tensor& token_loss,
                               const EntropyOfLogits& entropy) {
   const double temperature = gradient.soft.temperature;
-  if (temperature == 1.0) return losses_at_one(logits, labels, gradient, token_loss, entropy);
+  if (temperature == 1.0) return losses_at_temperature_one(logits, labels, gradient, token_loss, entropy);
   const double weight = gradient.soft.weight;
   const at::Tensor softened = logits / temperature;
   const at::Tensor divergence = at::empty_like(token_loss);
-  losses_at_one(softened, labels, of_the_teacher(gradient), divergence, entropy);
+  losses_at_temperature_one(softened, labels, of_the_teacher(gradient), divergence, entropy);
   entropy.compute(logits, of_the_label(gradient), token_loss);
   logits.add_(softened);
   token_loss.mul_(1.0 - weight).add_(divergence, weight * temperature * temperature);

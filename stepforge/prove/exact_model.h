@@ -8,7 +8,8 @@
 // Layers are those of the families, whose calls round their results and gradients to these sets (exact_entries.h), token by
 // token. So every sum fits into the 24 bits of fp32: products have at most 257 terms of 16 quarters, and weight gradients are
 // sums of 16 for each token, or of a few hundred in experts, whose results are rounded only when they have been added up, so a
-// step may have 2^15 tokens. After each update the masters are rounded to the set of weights.
+// step may have 2^15 tokens. Adapters add up to 2^14 units for each token in the worst case, so that with them a step should have at
+// most about 1,000. After each update the masters are rounded to the set of weights.
 #pragma once
 
 #include <cstdint>

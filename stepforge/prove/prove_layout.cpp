@@ -317,6 +317,8 @@ std::vector<std::string> options_left_out(const Job& job) {
   // The small job adapts q, k and v together.
   add(has_call(job.whole, [](const Call& call) { return call.is(kBias) && call.weights.size() > 1; }),
       "adapter.bias", choice_name(config.adapter.bias));
+  add(storage_of(config.model.frozen_dtype).coded(), "model.frozen_dtype",
+      choice_name(config.model.frozen_dtype));
   add(config.preference.unpaired() && config.preference.sft_weight > 0, "preference.sft_weight",
       format("{}", config.preference.sft_weight));
   add(!config.preference.reference.empty(), "preference.reference", config.preference.reference);

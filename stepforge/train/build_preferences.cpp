@@ -65,12 +65,13 @@ void score_by_second_model(Trainer& trainer, KnownModel known, const RowStream& 
   const std::string& path = trainer.config.preference.reference;
   const SecondModelFiles files =
       open_second_model(format("preference.reference = \"{}\"", path), std::move(known));
-  require_judges_rows(trainer, files);
+  require_reads_rows(trainer, files);
   if (trainer.is_main())
     trainer.log.info("computing the log-probabilities of the reference {}: {}", path,
                      model_summary(files.known.config.model));
   SecondModel model(trainer, files, "reference");
   score_all(trainer, model.executor(), model.job().batch, train, identity);
+  trainer.preferences.computed_now = true;
 }
 
 }  // namespace
@@ -109,7 +110,14 @@ void build_preferences(Trainer& trainer) {
     trainer.train_step->baseline = [&trainer](const std::vector<Batch>& micro_batches) {
       return step_baseline(trainer.preferences, *trainer.evaluator, micro_batches);
     };
-  if (!config.preference.reference.empty()) return;  // build_reference() has scored all
+  if (!config.preference.reference.empty()) {  // build_reference() has scored all
+    if (data.computed_now && trainer.last_saved_step >= 0 && trainer.is_main())
+      trainer.log.warning(
+          "{} was missing and has been computed by {} as it is now: if the run began with another reference, stop it, and "
+          "copy the file from the run folder that the checkpoint comes from",
+          reference_file(trainer).string(), config.preference.reference);
+    return;
+  }
   const auto train = trainer.data.train->every_row();
   const ReferenceIdentity identity = identity_of_reference(trainer, *train);
   // A start from other weights, a checkpoint of another run included, has a reference of its own.

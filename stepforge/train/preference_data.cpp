@@ -71,8 +71,9 @@ void require_identity_of_reference(const SafetensorsFile& file, const ReferenceI
   if (identity.model && stored(kModel) != *identity.model)
     throw UsageError(format(
         "{} has the log-probabilities of another reference than {}; continue the run with the preference.reference "
-        "that it began with (of a run, name the checkpoint that it then had), or start a new run",
-        name, of_start ? "the model at the start of the run" : "preference.reference as it is now"));
+        "that it began with (of a run, name the checkpoint that it then had), or start a new run{}",
+        name, of_start ? "the model at the start of the run" : "preference.reference as it is now",
+        of_start ? "" : "; before the first checkpoint you may remove the file to compute it again"));
 }
 
 }  // namespace
@@ -246,10 +247,10 @@ void save_references(const std::filesystem::path& file, const PreferenceData& da
 void load_references(const std::filesystem::path& file, const ReferenceIdentity& identity,
                      PreferenceData& data) {
   if (!std::filesystem::exists(file))
-    throw UsageError(format(
-        "{} is missing: it holds the log-probabilities of the reference, the model at the start of this run; "
-        "copy it from the run folder that the checkpoint comes from",
-        file.string()));
+    throw UsageError(
+        format("{} is missing: it holds the log-probabilities of the run's reference; "
+               "copy it from the run folder that the checkpoint comes from",
+               file.string()));
   const SafetensorsFile stored(file);
   require_identity_of_reference(stored, identity);
   for (const auto& [name, tensor] : named(data)) {

@@ -57,6 +57,7 @@ struct PreferenceData {
   // Of judged answers with a baseline, the same of mismatched ones:
   PairTable mismatched_training;
   PairTable mismatched_validation;
+  bool computed_now = false;  ///< by another model, in this start
 
   int64_t pairs() const { return training.pairs() + validation.pairs(); }
 };

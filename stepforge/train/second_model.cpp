@@ -113,7 +113,7 @@ SecondModelFiles open_second_model(std::string setting, KnownModel known) {
   return {std::move(setting), std::move(known), checkpoint_tensors(found), found.frozen.taken};
 }
 
-void require_judges_rows(const Trainer& trainer, const SecondModelFiles& files) {
+void require_reads_rows(const Trainer& trainer, const SecondModelFiles& files) {
   const ModelConfig& model = files.known.config.model;
   if (model.scores())
     throw UsageError(format("{} is a reward model, which predicts no tokens", files.setting));

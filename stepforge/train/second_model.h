@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model on disk that judges the data of a run before the run begins: its teacher (distillation.teacher), or the reference of its
+// A model on disk that reads the data of a run before the run begins: its teacher (distillation.teacher), or the reference of its
 // losses of answers (preference.reference).
 #pragma once
 
@@ -28,8 +28,8 @@ std::string model_fingerprint(const KnownModel& model);
 /// Its weights, verified. Throws what verify_checkpoint() and open_hf_weights() throw.
 SecondModelFiles open_second_model(std::string setting, KnownModel known);
 
-/// Throws UsageError if the model cannot judge the run's rows: another tokenizer, rows longer than its context, or a reward model.
-void require_judges_rows(const Trainer& trainer, const SecondModelFiles& files);
+/// Throws UsageError if the model cannot read the run's rows: another tokenizer, rows longer than its context, or a reward model.
+void require_reads_rows(const Trainer& trainer, const SecondModelFiles& files);
 
 /// Whether rank 0 has the file, the same on all ranks: what the model has said in an earlier start.
 bool is_on_rank0(const Trainer& trainer, const std::filesystem::path& file);

@@ -39,7 +39,7 @@ class TeacherServices : public StepServices {
 }  // namespace
 
 void require_teacher_fits(const Trainer& trainer, const SecondModelFiles& teacher) {
-  require_judges_rows(trainer, teacher);
+  require_reads_rows(trainer, teacher);
   const int64_t tokens = common_tokens(trainer, teacher.known.config.model.vocab_size);
   const int64_t top_k = trainer.config.distillation.top_k;
   if (top_k > tokens)

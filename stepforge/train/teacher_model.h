@@ -9,7 +9,7 @@
 
 namespace stepforge {
 
-/// Throws what require_judges_rows() throws, and UsageError if the teacher has fewer tokens than distillation.top_k.
+/// Throws what require_reads_rows() throws, and UsageError if the teacher has fewer tokens than distillation.top_k.
 void require_teacher_fits(const Trainer& trainer, const SecondModelFiles& teacher);
 
 /// A teacher in memory.
