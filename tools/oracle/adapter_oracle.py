@@ -200,7 +200,8 @@ def with_expert_adapters(base, folder, settings, seed, one_a):
 
 def lora_weights(model):
     """By the names of their modules, repeated where experts have one A."""
-    return {name: module.weight.detach() for name, module in model.named_modules() if "lora_" in name and hasattr(module, "weight")}
+    return {name: module.weight.detach() for name, module in model.named_modules()
+            if "lora_" in name and "parametrizations" not in name and hasattr(module, "weight")}
 
 
 def products(tensors):
